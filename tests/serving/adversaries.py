@@ -33,7 +33,7 @@ WRONG = (True, False, "64MB", "auto(0.9)", [1], 0, 0.0, -1, 1.5, "", "two", "150
 class Client:
     """Comes before the engine's step ``comes``, and leaves before another one, or never. ``asked``
     are its extra arguments, and the same written otherwise. ``moves`` says that its contents
-    change.
+    change. Clients of another ``salt`` share nothing.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Client:
     tokens: int
     priority: int
     leaves: int | None
+    salt: str | None
 
 
 @dataclass
@@ -125,19 +126,22 @@ def script(seed, count, prompts, policies, least, priorities):
                 tokens=draw.choice([1, 6, 24, 40]),
                 priority=draw.randrange(3) if priorities else 0,
                 leaves=leaves,
+                salt=draw.choice([None, None, None, "a", "b"]),
             )
         )
     return clients
 
 
 def asked(draw, length, policies, least):
-    """What a client asks of Foveate, and the same written otherwise."""
-    given = {}
+    """What a client asks of Foveate, and the same written otherwise. Policies that compress again
+    are drawn twice as often, and rarely with a context, which is refused beside them.
+    """
+    given, again = {}, [policy for policy in policies if "over_budget" in policy]
     if draw.random() < 0.2:  # in blocks of 32 another gap than in blocks of 64
         return ({"foveate_context": min(190, length)},) * 2
     if draw.random() < 0.5:
-        given["foveate_policy"] = draw.choice([*policies, "full"])
-    if draw.random() < 0.5:
+        given["foveate_policy"] = draw.choice([*policies, *again, "full"])
+    if draw.random() < (0.05 if given.get("foveate_policy") in again else 0.5):
         given["foveate_context"] = draw.choice([min(n, length) for n in CONTEXTS])
     if given.get("foveate_policy") == "full" or draw.random() < 0.3:
         return given, given
@@ -180,7 +184,8 @@ def play(llm, clients, prompts, moved):
                 done.unscheduled.add(client.name)
             told = moved and client.moves
             params = greedy(client.tokens, client.asked[told], logprobs=2)
-            prompt = prompts(client.prompt, told)
+            salted = {} if client.salt is None else {"cache_salt": client.salt}
+            prompt = prompts(client.prompt, told) | salted
             try:
                 front.add_request(client.name, prompt, params, priority=client.priority)
             except VLLMValidationError:

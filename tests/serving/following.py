@@ -136,15 +136,19 @@ def reader(model, answer, inputs):
     return read, visual_tokens(model.config, inputs["input_ids"])
 
 
+def in_blocks(policy, length, block=32):
+    """A policy as it compresses a prompt of that length in whole blocks, and the boundaries."""
+    share = Rooms((room_of(policy),), block).own(length)
+    boundaries, (tokens, reading, answering) = share.boundaries(length), share.every
+    when = OverBudget(every=tokens, reading=reading, answering=answering)
+    return policy.but(budget=boundaries.kept, when=when), boundaries
+
+
 def same(model, spec, answer, kept, inputs=None, block=32):
     """Checks that positions at every boundary, and log-probabilities, are those of transformers;
     returns the boundaries.
     """
-    policy, length = foveate.policy(spec), len(answer.prompt)
-    share = Rooms((room_of(policy),), block).own(length)
-    boundaries, (tokens, reading, answering) = share.boundaries(length), share.every
-    when = OverBudget(every=tokens, reading=reading, answering=answering)
-    policy = policy.but(budget=boundaries.kept, when=when)
+    policy, boundaries = in_blocks(foveate.policy(spec), len(answer.prompt), block)
     logprobs, made = answered(model, policy, answer, kept, boundaries, inputs)
     assert made.keys() == kept.keys()
     assert not any(made.values()), made

@@ -93,7 +93,7 @@ def passes(spec, device, gpu=None):
         before = gpu.copies if gpu else 0
         asked = zip(names, REQUESTS, rows, strict=True)
         rows = {name: (prompt, *row) for name, prompt, row in asked}
-        told = announced(rows, ordering(settings, rooms, BLOCK), [image])
+        told = announced(rows, ordering(settings, rooms, BLOCK), [image], block=BLOCK)
         with builder.prompts.serving(told):
             metadata = builder.build(0, batch)
         waits += (gpu.copies if gpu else 0) - before

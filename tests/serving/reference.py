@@ -1,6 +1,7 @@
 """What the transformers backend answers to the same prompt."""
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import torch
 from transformers import DynamicCache
@@ -123,23 +124,26 @@ def ahead(logits, following, tokens, lead):
 
 
 @torch.no_grad()
-def certain(model, inputs, policy, tokens, lead, context=None):
+def certain(model, inputs, policy, tokens, lead, context=None, boundaries=()):
     """The tokens that the transformers backend answers, up to the first that is not ahead of the
     next best by that ``lead`` of its logit; none where a pair is kept by a tie. Of a prompt with a
-    ``context``, these first tokens are compressed, and then the rest is read.
+    ``context``, these first tokens are compressed, and then the rest is read; one with
+    ``boundaries`` is compressed after so many tokens as well.
     """
     embeds, places = embedded(model, inputs)
     seen = visual_tokens(model.config, inputs["input_ids"])[:, :context]
     cache = DynamicCache()
-    with foveate.compress(model, policy, vision=seen), other_side(), choices() as made:
+    passes = pairwise([0, *([context] if context else boundaries), embeds.shape[1]])
+    with foveate.compress(model, policy, vision=seen) as session, other_side(), choices() as made:
+        if boundaries:
+            session.expect(embeds.shape[1])
 
         def passed(embeds, places):
             given = {"inputs_embeds": embeds, "position_ids": places, CACHE: cache}
             return model(**given, use_cache=True).logits[0, -1]
 
-        logits = passed(embeds[:, :context], places[..., :context])
-        if context:
-            logits = passed(embeds[:, context:], places[..., context:])
+        for first, last in passes:
+            logits = passed(embeds[:, first:last], places[..., first:last])
 
         def following(answer):
             one = model.get_input_embeddings()(torch.tensor([answer[-1:]]))

@@ -15,6 +15,10 @@ from tests.serving.engine import engine
 from tests.serving.v2_interpreted import asynchronous
 
 KNORM, SNAPKV, H2O = "knorm:budget=40%", "snapkv:budget=25%,window=8", "h2o:budget=30%"
+WIDE, NARROW = (  # these compress again: of more tokens than come between boundaries, and of fewer
+    "knorm:budget=96,when=over_budget(every=32,reading=true)",
+    "snapkv:budget=40,window=8,when=over_budget(every=64,reading=true)",
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,14 @@ class Case:
 
 
 CASES = {
-    "llama": Case("llama", (KNORM, SNAPKV, H2O), 500, 50, 24),
+    "llama": Case(
+        "llama",
+        (KNORM, SNAPKV, H2O, WIDE, NARROW),
+        500,
+        50,
+        24,
+        {"scheduling_policy": "priority", "max_num_batched_tokens": 77},
+    ),
     "llama by priority, in tiers": Case(
         "llama",
         ("pyramidkv:budget=40%,window=8,beta=2", SNAPKV, "h2o:budget=50%"),
@@ -55,7 +66,7 @@ CASES = {
     ),
     "llama by two workers": Case(
         "llama",
-        (KNORM, SNAPKV, H2O),
+        (KNORM, SNAPKV, WIDE, NARROW),
         100,
         0,
         24,
@@ -65,7 +76,7 @@ CASES = {
     "gemma 4": Case("gemma4", (KNORM, SNAPKV, H2O), 450, 60, 18, {"scheduling_policy": "priority"}),
     "qwen2-vl": Case(
         "qwen2_vl",
-        (KNORM, "mixkv:budget=30%,window=8", H2O),
+        (KNORM, "mixkv:budget=30%,window=8", H2O, WIDE),
         350,
         24,
         20,
@@ -128,6 +139,8 @@ def check_nothing_is_left(llm, case):
     assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == case.pool - 1
     assert not scheduler.plans
     assert not scheduler._freed
+    for manager in scheduler._compressed:
+        assert not any((manager._decided, manager._moves, manager._read))
     if "tensor_parallel_size" not in case.options:
         prompts = core.model_executor.driver_worker.worker.prompts
         assert not any((prompts._known, prompts._asked, prompts._fails, prompts.held._books))

@@ -21,6 +21,7 @@ KEYS, WINDOW, SUMS, MERGED = (
     f"lookm:budget=50,{EVERY}",
 )
 POLICIES = (KEYS, WINDOW, SUMS, MERGED)
+WIDE = f"knorm:budget=128,{EVERY}"  # keeps more than comes between two boundaries
 COMMON, ENDS = 300, (90, 37, 15)  # with boundaries after 128, 192 and 256 tokens
 
 
@@ -31,9 +32,19 @@ def llama(tiny_folder):
 
 @pytest.fixture(scope="module")
 def llm(llama):
-    options = {"policies": POLICIES[1:], "enable_prefix_caching": True, "max_model_len": 512}
-    with engine(llama, KEYS, **options) as made:
-        yield made
+    """An engine whose passes end before boundaries, as each reads at most 32 tokens."""
+    options = {"enable_prefix_caching": True, "max_model_len": 512, "max_num_batched_tokens": 32}
+    with engine(llama, KEYS, policies=(*POLICIES[1:], WIDE), **options) as started:
+        yield started
+
+
+@pytest.mark.parametrize(("spec", "first"), [(WIDE, 192), (KEYS, 128)])
+def test_a_request_alone_is_answered_if_its_passes_end_before_boundaries(llm, model, spec, first):
+    """Blocks of an earlier boundary are named then, and the next one moves pairs into some."""
+    ((served, kept),) = one_by_one(llm, drawn([300], seed=7), spec, ["alone"])
+    boundaries = same(model, spec, served.answers[0], kept)
+    assert boundaries == [*range(first, 300, 64), 300, 364]
+    assert served.idle == 63
 
 
 def alike():

@@ -35,7 +35,11 @@ REST = (
     *("tova", "vnorm"),
 )
 SIZES = {"max_model_len": 512, "num_gpu_blocks_override": 9}  # of which 8 hold 256 tokens
-AHEAD = SIZES | {"async_scheduling": True, "enable_prefix_caching": True}
+AHEAD = SIZES | {
+    "async_scheduling": True,
+    "enable_prefix_caching": True,
+    "max_num_batched_tokens": 48,
+}
 
 
 @pytest.fixture(scope="session")
@@ -45,8 +49,9 @@ def llama(tiny_folder):
 
 @pytest.fixture(scope="module")
 def llm(llama):
-    given = {"policies": POLICIES[1:], "enable_prefix_caching": True}
-    with engine(llama, KEYS, **given, **SIZES) as made:
+    """An engine that shares pages, and whose passes end before boundaries."""
+    options = {"policies": POLICIES[1:], "enable_prefix_caching": True}
+    with engine(llama, KEYS, max_num_batched_tokens=80, **options, **SIZES) as made:
         yield made
 
 

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from foveate.backends.vllm import scheduler as scheduling
 from foveate.backends.vllm import worker
 from foveate.backends.vllm.http import refuse_truths
+from foveate.backends.vllm.moves import Move, Replacement
 from foveate.backends.vllm.orders import Order, Orders
 from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.prompts import Prompts
@@ -62,10 +63,11 @@ def test_tokens_are_no_shares_whoever_comes_first(llama, model, first):
 
 
 WRONG_ORDERS = {
-    "whole": (lambda order: order._replace(shares={}), "block 0 would be read"),
+    "whole": (lambda order: order._replace(shares={}), "tokens mean no move, and its order a move"),
     "shorter gap": (
         lambda order: order._replace(shares={0: Share(2, 135 - 64, 135 - 64)}),
-        "block 2 would be read, and the scheduler holds them from 3 on",
+        "its tokens mean a move into the blocks from 2 on, at token 135, and its order a move into "
+        "the blocks from 3 on",
     ),
     "other blocks": (
         lambda order: order._replace(shares={0: order.shares[0]._replace(kept=1)}),
@@ -102,7 +104,9 @@ def test_orders_reach_workers_in_other_processes():
 
     output = SchedulerOutput.make_empty()
     assert Orders.sent(output) == Orders()
-    orders = Orders({"a": Order(300, 224, shares={1: Share(5, 64, 64)})}, {"a": {1: 5}})
+    moves = {"a": {1: Move(5, 224, {6: Replacement(17, 40)})}}
+    order = Order(300, 224, shares={1: Share(5, 64, 64)})
+    orders = Orders({"a": order}, {"a": {1: 5}}, moves=moves)
     orders.send(output)
     assert Orders.sent(pickle.loads(pickle.dumps(output))) == orders
     assert len(pickle.dumps(orders)) < 1000

@@ -8,9 +8,13 @@ from tests.serving.engine import check_alike, engine, greedy, prompts, serve
 from tests.serving.prometheus import foveate_metrics, of_all_processes, of_this_process
 
 POLICY = "mixkv:budget=25%,window=8"
-AGAIN = "snapkv:budget=64,window=8,when=over_budget(every=64,reading=true)"
+AGAIN = "snapkv:budget=128,window=8,when=over_budget(every=64,reading=true)"
 LENGTHS = (300, 135, 97, 20)
-SETTINGS = {"policies": [AGAIN], "max_num_batched_tokens": 128}
+SETTINGS = {
+    "policies": [AGAIN],
+    "max_num_batched_tokens": 48,  # passes end before boundaries
+    "enable_prefix_caching": True,
+}
 ANSWERS = {POLICY: 12, AGAIN: 80}  # of which the second are compressed on their way
 ROOM = Room.of(Amount.of("25%"), 8)
 

@@ -22,7 +22,7 @@ from tests.serving.v2_interpreted import LENGTHS, SIZES
 
 SNAPKV, HEADKV = "snapkv:budget=50%,window=8", "headkv:budget=50%,window=8,profile={}"
 OTHER = "h2o:budget=30%"
-AGAIN = "snapkv:budget=24,window=8,when=over_budget(every=32,reading=true)"
+AGAIN = "snapkv:budget=40,window=8,when=over_budget(every=32,reading=true)"
 LAYERS, HEADS = 2, 2
 FULL_POOL = {"lengths": [94] * 4, "tokens": 8, "num_gpu_blocks_override": 12}
 RUNS = {
@@ -38,7 +38,15 @@ RUNS = {
         "asked": [{"foveate_policy": OTHER}, {"foveate_policy": "full"}],
     },
     "fails": {"policy": SNAPKV, "fails": LENGTHS[0]},
-    "again": {"policy": AGAIN, "lengths": [94], "tokens": 34, "num_gpu_blocks_override": 5},
+    "again": {
+        "policy": AGAIN,
+        "lengths": [126],
+        "tokens": 34,
+        "max_model_len": 192,
+        "num_gpu_blocks_override": 6,
+        "enable_prefix_caching": True,
+        "max_num_batched_tokens": 23,
+    },
 }
 
 
@@ -136,13 +144,15 @@ def test_requests_choose_in_the_second_runner(model, found):
 
 
 def test_the_second_runner_compresses_while_it_reads_and_answers(model, found):
-    """In a pool of four blocks, which holds the prompt and its answer compressed alone."""
+    """In a pool of five blocks, which holds the prompt and its answer compressed alone; its passes
+    end before boundaries.
+    """
     run = found["again"]
-    (prompt,), (boundaries,) = prompts([94]), run["boundaries"]
+    (prompt,), (boundaries,) = prompts([126]), run["boundaries"]
     kept = {(layer, tokens): torch.tensor(positions) for layer, tokens, positions in boundaries}
     answer = Answer(prompt, run["tokens"][0], torch.tensor(run["logprobs"][0]))
-    assert same(model, AGAIN, answer, kept) == [64, 94, 126]
-    assert run["idle"] == 4
+    assert same(model, AGAIN, answer, kept) == [96, 126, 158]
+    assert run["idle"] == 5
 
 
 def test_a_prompt_that_cannot_be_compressed_fails_alone(found):

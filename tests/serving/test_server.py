@@ -1,9 +1,12 @@
 """The OpenAI-compatible server under a policy: an image question over HTTP."""
 
+import json
 import random
 import re
 import time
 import urllib.error
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,6 +19,8 @@ from tests.serving.server import data_url, server
 from tests.serving.test_images import QUESTION, chat, noise, served
 
 POLICY = "mixkv:budget=25%,window=8"
+BOUNDED = "snapkv:budget=128,window=8,when=over_budget(every=64,reading=true)"
+DOCUMENTED = "snapkv:budget=1024,when=over_budget(every=512,reading=true)"  # long_requests.md
 TOKENS = 8
 METRICS = {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total"}
 
@@ -23,8 +28,12 @@ METRICS = {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:req
 @pytest.fixture(scope="module")
 def running(tiny_folder, tmp_path_factory):
     log = tmp_path_factory.mktemp("server") / "log.txt"
-    limit = ("--limit-mm-per-prompt", '{"image": 2, "video": 0}')
-    with server(tiny_folder("qwen2_vl"), POLICY, log, "--served-model-name", "tiny", *limit) as one:
+    options = (
+        *("--served-model-name", "tiny", "--limit-mm-per-prompt", '{"image": 2, "video": 0}'),
+        *("--additional-config", json.dumps({"foveate": {"policies": [BOUNDED]}})),
+        *("--max-num-batched-tokens", "96"),
+    )
+    with server(tiny_folder("qwen2_vl"), POLICY, log, *options) as one:
         yield one, log
     assert not one.alive()
 
@@ -53,9 +62,9 @@ def test_an_image_question_over_http_is_answered_as_offline(running, tiny_folder
     check_alike([body["choices"][0]["token_ids"]], offline)
     assert offline.kept  # the policy was at work there
     line = (
-        f"Foveate compresses the prompts of 4 layers (KV cache groups of 4): {POLICY}, in blocks of"
+        f"Foveate compresses the prompts of 4 layers (KV cache groups of 4): {POLICY} or {BOUNDED}"
     )
-    assert f"{line} 32 tokens; metrics at /metrics." in log.read_text()
+    assert f"{line}, in blocks of 32 tokens; metrics at /metrics." in log.read_text()
 
 
 def test_a_request_that_is_wrong_leaves_the_server_answering(running):
@@ -88,6 +97,47 @@ def test_requests_choose_over_http_and_are_told_what_is_wrong(running):
         one.post("/v1/chat/completions", **whole, vllm_xargs={"foveate_policy": "h2o"})
     assert refused.value.code == 400
     assert "foveate_policy='h2o' is not served here" in refused.value.read().decode()
+
+
+def answered_at_once(one, clients, length, tokens, seed, **more):
+    """How many of so many clients that ask at the same time are answered, by HTTP status."""
+    draw = random.Random(seed)
+    given = [[draw.randrange(5, 200) for _ in range(length)] for _ in range(clients)]
+
+    def status(prompt):
+        try:
+            body = one.post(
+                "/v1/completions",
+                **{"model": "tiny", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True},
+                **more,
+            )
+        except urllib.error.HTTPError as error:
+            return error.code
+        return 200 if body["usage"]["completion_tokens"] == tokens else "too short"
+
+    with ThreadPoolExecutor(clients) as pool:
+        return Counter(pool.map(status, given))
+
+
+@pytest.mark.parametrize("clients", [1, 8])
+def test_prompts_that_are_compressed_while_they_are_read_are_all_answered(running, clients):
+    """Each step reads less than what comes between two boundaries, of one client or of several."""
+    chosen = {"vllm_xargs": {"foveate_policy": BOUNDED}}
+    assert answered_at_once(running[0], clients, 500, 8, clients, **chosen) == {200: clients}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [32, 512, None])
+def test_the_documented_bounded_policy_answers_every_client(tiny_folder, tmp_path, step):
+    """Prompts of 4,000 tokens of up to 32 clients at once, under docs/howto/long_requests.md."""
+    options = ["--served-model-name", "tiny", "--max-model-len", "4096", "--max-num-seqs", "32"]
+    options += ["--num-gpu-blocks-override", "1600", "--kv-cache-memory-bytes", str(512 << 20)]
+    options += [] if step is None else ["--max-num-batched-tokens", str(step)]
+    log = tmp_path / "log.txt"
+    with server(tiny_folder("qwen2_vl"), DOCUMENTED, log, *options) as one:
+        for clients in (1, 4, 12, 32):
+            assert answered_at_once(one, clients, 4000, 16, clients) == {200: clients}
+        assert "fails:" not in log.read_text()
 
 
 def test_a_conversation_is_a_prompt_a_turn_which_begins_behind_what_is_shared(running):

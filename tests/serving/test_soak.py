@@ -15,12 +15,19 @@ from foveate.backends.vllm.gap import Room
 from tests.answers import certain as sure_tokens
 from tests.serving import tiny
 from tests.serving.engine import Traffic, alike, engine, greedy, known_to, serve
+from tests.serving.following import budgets_of, in_blocks
 from tests.serving.reference import NOISE, certain
 from tests.serving.test_images import noise
 
 DEFAULT, OTHERS = "mixkv:budget=30%,window=8", ("snapkv:budget=40%,window=8", "h2o:budget=50%")
+WIDE, NARROW = (  # these compress again: of more tokens than come between boundaries, and of fewer
+    "knorm:budget=96,when=over_budget(every=32,reading=true)",
+    "snapkv:budget=40,window=8,when=over_budget(every=64,reading=true)",
+)
 CHOICES = (
     {},
+    {"foveate_policy": WIDE},
+    {"foveate_policy": NARROW},
     {"foveate_policy": "full"},
     {"foveate_policy": OTHERS[0]},
     {"foveate_policy": OTHERS[1]},
@@ -65,7 +72,14 @@ def asked(tiny_folder):
         one = given[prompt]
         pictures = one.get("multi_modal_data", {}).get("image")
         inputs = processor(text=[one["prompt"]], images=pictures, return_tensors="pt")
-        policy, context = planned(CHOICES[choice], inputs["input_ids"].shape[1])
+        length = inputs["input_ids"].shape[1]
+        if CHOICES[choice].get("foveate_policy") in (WIDE, NARROW):
+            policy = foveate.policy(CHOICES[choice]["foveate_policy"])
+            policy, boundaries = in_blocks(policy, length, BLOCK)
+            ends = boundaries.begins(length)[::-1]
+            with budgets_of(boundaries):
+                return certain(model, inputs, policy, ANSWER, CERTAIN, boundaries=ends)
+        policy, context = planned(CHOICES[choice], length)
         return certain(model, inputs, policy, ANSWER, CERTAIN, context)
 
     return given, answer
@@ -107,11 +121,11 @@ def test_every_answer_is_right_and_no_block_is_lost(tiny_folder, asked, requests
     with engine(
         tiny_folder("qwen2_vl"),
         DEFAULT,
-        policies=OTHERS,
+        policies=(*OTHERS, WIDE, NARROW),
         limit_mm_per_prompt={"image": 2, "video": 0},
         num_gpu_blocks_override=POOL,
         max_model_len=512,
-        max_num_batched_tokens=160,
+        max_num_batched_tokens=90,
         **options,
     ) as llm:
         core = llm.llm_engine.engine_core.engine_core
@@ -121,9 +135,10 @@ def test_every_answer_is_right_and_no_block_is_lost(tiny_folder, asked, requests
         checked = answers = 0
 
         def ask(name):
-            pair = draw.randrange(PROMPTS), draw.randrange(7)
+            pair = draw.randrange(PROMPTS), draw.randrange(len(CHOICES))
             wanted[name] = pair, draw.choice([1, 3, ANSWER])
-            return given[pair[0]], greedy(wanted[name][1], CHOICES[pair[1]])
+            salted = draw.choice([{}, {}, {"cache_salt": "other"}])
+            return given[pair[0]] | salted, greedy(wanted[name][1], CHOICES[pair[1]])
 
         for outputs in traffic.steps(ask):
             for output in (one for one in outputs if one.finished):

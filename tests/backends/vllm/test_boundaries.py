@@ -2,13 +2,14 @@
 without vLLM.
 """
 
-from itertools import pairwise, product
+from itertools import islice, pairwise, product
 
 import pytest
 
 import foveate
 from foveate.backends.vllm.boundaries import NEVER, Boundaries, Every
 from foveate.backends.vllm.companions import check_boundaries
+from foveate.backends.vllm.moves import Move
 from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.settings import check_policy, settings_from
 from foveate.backends.vllm.shares import Rooms
@@ -75,6 +76,21 @@ def test_within_prompts_boundaries_follow_from_what_comes_before_them():
             assert list(boundaries.begins(tokens)) == [end for end in walk[::-1] if end <= tokens]
         for end in walk:
             assert boundaries.stays(end) == 8
+
+
+def test_a_step_moves_pairs_only_if_it_ends_at_a_boundary_where_blocks_become_free():
+    for boundaries in islice(every_case(), 0, None, 7):
+        freed = {end: (end - stays) // BLOCK for end, stays in by_rule(*boundaries)}
+        steps, before = [0, *walked(boundaries, TOTAL)], 0
+        for start, boundary in pairwise(steps):
+            first = max(before, freed.get(boundary, 0))
+            expected = Move(first, boundary) if first > before else None
+            for computed in (start, boundary - 1):
+                assert boundaries.move(computed, boundary, BLOCK) == expected, boundaries
+                assert boundaries.move(computed, boundary, BLOCK, last=boundary) is None
+            for end in range(start + 1, boundary):
+                assert boundaries.move(start, end, BLOCK) is None, (boundaries, end)
+            before = first
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])

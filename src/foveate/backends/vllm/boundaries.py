@@ -111,9 +111,7 @@ class Boundaries(NamedTuple):
         """
         return max(0, self.reached(tokens) - self.stays(tokens)) // block
 
-    def move(
-        self, computed: int, end: int, block: int, *, last: int | None = None
-    ) -> Move | None:
+    def move(self, computed: int, end: int, block: int, *, last: int | None = None) -> Move | None:
         """Return the move of a step that computes a request's tokens from ``computed`` to ``end``.
 
         This is the only rule for it: the scheduler sends what it returns, and workers compare.
