@@ -21,8 +21,8 @@ from tests.serving.test_images import noise
 
 DEFAULT, OTHERS = "mixkv:budget=30%,window=8", ("snapkv:budget=40%,window=8", "h2o:budget=50%")
 WIDE, NARROW = (  # these compress again: of more tokens than come between boundaries, and of fewer
-    "knorm:budget=96,when=over_budget(every=32,reading=true)",
-    "snapkv:budget=40,window=8,when=over_budget(every=64,reading=true)",
+    "snapkv:budget=96,window=8,when=over_budget(every=32,reading=true)",
+    "mixkv:budget=40,window=8,when=over_budget(every=64,reading=true)",
 )
 CHOICES = (
     {},
