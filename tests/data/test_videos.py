@@ -87,7 +87,7 @@ def test_a_file_that_ends_early_is_refused(name: str, tmp_path: Path) -> None:
     path = film(tmp_path / name)
     held = path.read_bytes()
     path.write_bytes(held[: 3 * len(held) // 4])
-    with pytest.raises(InvalidInput, match=r"is cut short: it is to last 3\.00 s, and ends after"):
+    with pytest.raises(InvalidInput, match=r"is cut short: it declares 3\.00 s, and ends after"):
         read_video(path, frames=2)
 
 

@@ -238,7 +238,7 @@ def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None
     cast since; None if it is the same.
 
     Raises:
-        CacheMismatch: the cast would round, or pairs are stored in few bits, whose values depend on
+        CacheMismatch: the cast would round, or a store holds pairs in a form whose values depend on
             the dtype.
     """
     identity = saved_cache.model
@@ -247,9 +247,9 @@ def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None
     if name in ("", now) or not now:
         return None
     dtype, wanted = getattr(torch, name), getattr(torch, now)
-    in_few_bits = any(not saved.held_exactly([k.split(".", 1)[-1]]) for k in saved_cache.tensors)
-    if torch.promote_types(dtype, wanted) != wanted or in_few_bits:
-        why = "its pairs are stored in few bits" if in_few_bits else "the cast would round its pairs"
+    stored_otherwise = any(not saved.held_exactly([k.split(".", 1)[-1]]) for k in saved_cache.tensors)
+    if torch.promote_types(dtype, wanted) != wanted or stored_otherwise:
+        why = "its store holds pairs in that dtype alone" if stored_otherwise else "the cast rounds"
         raise CacheMismatch(
             f"{saved_cache.path} was written with the model in {name}, and this one is in {now}: "
             f"{why}. Load the model with dtype=torch.{name}, or compress the context again."
