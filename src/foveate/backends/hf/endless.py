@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf.attention.computed import Images
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.shared import SharedByLayers
 from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.support import convert, foveate_layers, known_state, text_config
@@ -65,7 +66,7 @@ def begun(model: PreTrainedModel, policy: Policy, link: Link) -> DynamicCache:
     """An empty cache of one row, whose prompt never ends."""
     cache: DynamicCache = DynamicCache(config=model.config)
     convert(cache, text_config(model), policy, link).arm(END)
-    none = torch.empty(1, 0, dtype=torch.long, device=model.device)
+    none = torch.empty(1, 0, dtype=torch.long, device=input_device(model))
     go_on(cache, (none, none))
     return cache
 
