@@ -22,18 +22,24 @@ class Offload:
     Args:
         most: bytes that they may take there, "4GB"; then the oldest frames leave for good.
         fetch: frames that each layer fetches for a question, beside those that it holds whole.
-        folder: a folder of their own for files; left out, they stay in main memory.
+        folder: a folder for files, of one stream alone; left out, frames stay in main memory. Files
+            in it that a stream left which was not closed are deleted.
 
     Raises:
         InvalidBudget: no number of bytes.
-        InvalidParameter: fewer than one frame.
+        InvalidParameter: fewer than one frame, or a folder that is no path.
     """
 
     most: str | Amount = "4GB"
     fetch: int = 16
-    folder: Path | None = None
+    folder: str | Path | None = None
 
     def __post_init__(self) -> None:
+        if self.folder is not None:
+            try:
+                object.__setattr__(self, "folder", Path(self.folder))
+            except TypeError as error:
+                raise InvalidParameter(f"folder={self.folder!r}: give a path.") from error
         amount = Amount.of(self.most)
         if amount.kind != "bytes":
             raise InvalidBudget(f"most={shown(self.most)} is no number of bytes: give '4GB'.")
@@ -48,7 +54,7 @@ class Offload:
     @property
     def as_json(self) -> dict[str, Any]:
         """In what JSON knows."""
-        folder = None if self.folder is None else str(self.folder.absolute())
+        folder = None if self.folder is None else str(Path(self.folder).absolute())
         return {"most": str(self.most), "fetch": self.fetch, "folder": folder}
 
     @classmethod

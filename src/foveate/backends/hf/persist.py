@@ -141,12 +141,19 @@ def load(
 def _check_tensors(saved_cache: Saved, cache: DynamicCache, model: PreTrainedModel) -> None:
     """Every layer's are there, and fit each other, the model and the batch."""
     widths, rows, used = _widths(model), set(), {"pads", "vision", "frames"}
+    reached = set()
     for index, layer in enumerate(cache.layers):
         compressed, mine = isinstance(layer, FoveateLayer), saved_cache.of_layer(index)
         if compressed or mine:
             held = saved.check_layer(saved_cache, index, widths.get(index, {}), compressed)
             rows |= set() if held is None else {held}
+            reached |= {saved_cache.seen[str(index)][0]} if compressed else set()
             used |= {f"{index}.{name}" for name in mine}
+    if len(reached) > 1:
+        saved_cache.refuse(
+            f"its layers have read {min(reached)} to {max(reached)} tokens, as it was saved after "
+            "a pass that was interrupted"
+        )
     pads, vision = saved_cache.tensors.get("pads"), saved_cache.tensors.get("vision")
     alike = pads is not None and rows <= {pads.numel()}
     if pads is None or pads.dtype != torch.int64 or not alike or pads.dim() != 1:

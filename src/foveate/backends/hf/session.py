@@ -30,6 +30,7 @@ from foveate.backends.hf.support import (
     convert,
     foveate_layers,
     known_state,
+    state_of,
     text_config,
 )
 from foveate.core.composition import BY_DEFAULT
@@ -204,8 +205,15 @@ class Session:
         return cache
 
     def fork(self, cache: DynamicCache | None = None) -> DynamicCache:
-        """An independent copy of a compressed cache, so that one context serves many questions."""
-        return copy.deepcopy(self.cache if cache is None else cache)
+        """An independent copy of a compressed cache, so that one context serves many questions.
+
+        Raises:
+            UnsupportedCache: the latest pass through the cache was interrupted.
+        """
+        cache = self.cache if cache is None else cache
+        if (state := state_of(cache)) is not None:
+            state.recover()
+        return copy.deepcopy(cache)
 
     def fixed(self, room: int, *, cache: DynamicCache | None = None) -> Cache:
         """A copy of a compressed cache whose tensors never move, with room for so many tokens more:
@@ -218,7 +226,9 @@ class Session:
             UnsupportedCache: a cache that cannot be fixed; the message says why.
         """
         cache = self.cache if cache is None else cache
-        return fixed.fixed(cache, known_state(cache), room)
+        state = known_state(cache)
+        state.recover()
+        return fixed.fixed(cache, state, room)
 
     def rearm(self, cache: DynamicCache | None = None) -> None:
         """Has the next turn's prompt compressed too, together with all that came before it.
@@ -228,7 +238,12 @@ class Session:
         known_state(self.cache if cache is None else cache).awaiting = True
 
     def adopt(self, cache: DynamicCache) -> None:
-        """Makes a cache that holds a finished prompt the latest one."""
+        """Makes a cache that holds a finished prompt the latest one.
+
+        Raises:
+            UnsupportedCache: the latest pass through the cache was interrupted.
+        """
+        known_state(cache).recover()
         self._calls.notes.adopt(cache)
 
     def read_again(self, cache: DynamicCache) -> None:
@@ -248,11 +263,12 @@ class Session:
 
         Raises:
             UnsupportedCache: the policy's store holds pairs in a way of its own, and does not say
-                how they come back (``restored``).
+                how they come back (``restored``), or the latest pass through the cache was
+                interrupted.
             CannotWrite: the disk is full, or the place cannot be written to.
         """
         cache = self.cache if cache is None else cache
-        known_state(cache)
+        known_state(cache).recover()
         return persist.save(Path(path), cache, self.model, self.policy, tokenizer)
 
     def load(self, path: str | Path, *, tokenizer: Any = None) -> DynamicCache:
