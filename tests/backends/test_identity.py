@@ -199,6 +199,8 @@ def test_a_file_of_the_schema_before_is_read_by_its_weights(tmp_path):
     model = zoo.fresh("llama").bfloat16()
     path = as_before(written(model, tmp_path / "context"), model)
     read(model, path)
-    assert read(copy.deepcopy(model).float(), path).layers[0].pairs.padded()[0].dtype == torch.float32
+    assert (
+        read(copy.deepcopy(model).float(), path).layers[0].pairs.padded()[0].dtype == torch.float32
+    )
     with pytest.raises(CacheMismatch, match="another model"):
         read(zoo.build("qwen2"), path)

@@ -221,6 +221,13 @@ def test_policies_that_need_an_end_are_refused(policy, error, match):
         Stream(tiny.model(), tiny.processor(), policy)
 
 
+def test_every_is_a_number_of_pairs_that_has_an_effect():
+    parts = tiny.model(), tiny.processor()
+    for every in (0, -1, True, 2.5):
+        with pytest.raises(InvalidParameter, match=rf"every={every}: give an int from 1"):
+            Stream(*parts, "snapkv:budget=24", every=every)
+
+
 def test_what_is_no_frame_or_no_question_is_refused():
     stream = Stream(tiny.model(), tiny.processor(), "snapkv:budget=64")
     with pytest.raises(NothingCompressed, match="seen no frame"):

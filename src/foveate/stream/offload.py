@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from foveate.core.amount import Amount
-from foveate.core.parameters import shown
+from foveate.core.parameters import Positive, check, shown
 from foveate.core.policy import Policy
 from foveate.core.spec import print_value
 from foveate.errors import InvalidBudget, InvalidParameter
@@ -43,8 +43,7 @@ class Offload:
         amount = Amount.of(self.most)
         if amount.kind != "bytes":
             raise InvalidBudget(f"most={shown(self.most)} is no number of bytes: give '4GB'.")
-        if isinstance(self.fetch, bool) or not isinstance(self.fetch, int) or self.fetch < 1:
-            raise InvalidParameter(f"fetch={shown(self.fetch)}: give a number of frames from 1 on.")
+        check({"fetch": Positive}, {"fetch": self.fetch})
 
     @property
     def bytes(self) -> int:

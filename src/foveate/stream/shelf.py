@@ -7,7 +7,8 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
+from weakref import finalize
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -58,7 +59,7 @@ class InFolder:
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._lock: IO[bytes] | None = None
+        self._lock: finalize[..., InFolder] | None = None
         self._checksums: dict[int, int] = {}
 
     def claim(self) -> None:
@@ -72,7 +73,7 @@ class InFolder:
             return
         with files.reporting(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(self._folder)
+            self._lock = finalize(self, os.close, _locked(self._folder))
             for pattern in _FRAMES:
                 for file in self._folder.glob(pattern):
                     file.unlink()
@@ -115,7 +116,7 @@ class InFolder:
         if self._lock is not None:
             with suppress(OSError):  # Windows does not delete open files: the lock file stays
                 (self._folder / LOCK).unlink(missing_ok=True)
-            self._lock.close()
+            self._lock()
             self._lock = None
 
     def __reduce__(self) -> Any:
@@ -128,24 +129,24 @@ class InFolder:
         return self._folder / f"frame-{number:08d}.safetensors"
 
 
-def _locked(folder: Path) -> IO[bytes]:
-    """Return the open lock file; raises InvalidInput if another stream has locked it."""
+def _locked(folder: Path) -> int:
+    """Return the descriptor of the locked file; raises InvalidInput if another stream has it."""
     while True:
-        file = (folder / LOCK).open("ab")
+        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
         if not _lock(file):
-            file.close()
+            os.close(file)
             raise InvalidInput(
                 f"another stream offloads its frames into {str(folder)!r}, and a folder belongs to "
                 "one stream. Close that stream, or give another folder."
             )
         # NOTE: the stream that had the lock may have deleted the file between open and lock.
         with suppress(OSError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(folder / LOCK)):
+            if os.path.samestat(os.fstat(file), os.stat(folder / LOCK)):
                 return file
-        file.close()
+        os.close(file)
 
 
-def _lock(file: IO[bytes]) -> bool:
+def _lock(file: int) -> bool:
     """Lock a file without waiting; return whether it worked."""
     try:
         import fcntl
@@ -154,7 +155,7 @@ def _lock(file: IO[bytes]) -> bool:
 
         windows: Any = msvcrt
         try:
-            windows.locking(file.fileno(), windows.LK_NBLCK, 1)
+            windows.locking(file, windows.LK_NBLCK, 1)
         except OSError:
             return False
         return True

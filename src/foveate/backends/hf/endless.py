@@ -18,6 +18,7 @@ from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.shared import SharedByLayers
 from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.support import convert, foveate_layers, known_state, text_config
+from foveate.core.parameters import Positive, check
 from foveate.core.policy import Policy
 from foveate.core.storage import Renumbered, RewrittenPairs
 from foveate.errors import InvalidBudget, InvalidParameter
@@ -37,8 +38,10 @@ def endless(policy: Policy, every: int | None) -> Policy:
 
     Raises:
         InvalidBudget: a share of a prompt that never ends.
-        InvalidParameter: a score that reads the whole prompt again, or a rule without scores.
+        InvalidParameter: ``every`` below 1, or beside a rule that says when it compresses; a score
+            that reads the whole prompt again, or a rule without scores.
     """
+    check({"every": Positive | None}, {"every": every})
     if policy.amount.kind not in ("tokens", "bytes"):
         raise InvalidBudget(
             f"budget {policy.amount} is a share of a prompt that never ends. Give a number of "
@@ -56,9 +59,14 @@ def endless(policy: Policy, every: int | None) -> Policy:
             "such as 'infinipotv:budget=4096' or 'snapkv:budget=4096'."
         )
     when, own = policy.when, isinstance(policy.when, OverBudget)
-    if when.reads and (every is None or not own):
+    if when.reads and every is None:
         return policy
-    each = every or (when.every if isinstance(when, OverBudget) else EVERY)
+    if when.reads and not own:
+        raise InvalidParameter(
+            f"every={every}: {policy} says itself when it compresses, by {when!r}. Leave every= out."
+        )
+    by_rule = when.every if isinstance(when, OverBudget) else EVERY
+    each = by_rule if every is None else every
     return policy.but(when=OverBudget(every=each, reading=True, answering=when.decodes))
 
 

@@ -71,7 +71,9 @@ class ModelIdentity(NamedTuple):
             UnsupportedModel: some of its weights are nowhere (on the meta device).
         """
         own, adapters = applied_weights(model)
-        config = json.dumps(_without(model.config.to_dict(), _VOLATILE), sort_keys=True, default=str)
+        config = json.dumps(
+            _without(model.config.to_dict(), _VOLATILE), sort_keys=True, default=str
+        )
         return cls(
             _digest((config, type(model).__name__), own),
             {name: _digest((), weights) for name, weights in adapters.items()},

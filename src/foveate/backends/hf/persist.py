@@ -40,6 +40,7 @@ computed from it on.
 HOST = "host_"
 """In the name of a tensor among ``state.extras`` that stays in main memory where it is loaded."""
 
+
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """A hash of the vocabulary, of a tokenizer or a processor's; empty if neither was given."""
     if tokenizer is None:
@@ -254,7 +255,9 @@ def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None
     if name in ("", now) or not now:
         return None
     dtype, wanted = getattr(torch, name), getattr(torch, now)
-    stored_otherwise = any(not saved.held_exactly([k.split(".", 1)[-1]]) for k in saved_cache.tensors)
+    stored_otherwise = any(
+        not saved.held_exactly([k.split(".", 1)[-1]]) for k in saved_cache.tensors
+    )
     if torch.promote_types(dtype, wanted) != wanted or stored_otherwise:
         why = "its store holds pairs in that dtype alone" if stored_otherwise else "the cast rounds"
         raise CacheMismatch(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import difflib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Never
 from weakref import finalize
 
 import torch
@@ -35,8 +36,9 @@ from foveate.backends.hf.support import (
 )
 from foveate.core.composition import BY_DEFAULT
 from foveate.core.composition import policy as policy_of
+from foveate.core.parameters import Positive, check
 from foveate.core.policy import Policy
-from foveate.errors import InvalidInput, NothingCompressed
+from foveate.errors import InvalidParameter, NothingCompressed
 
 
 def compress(
@@ -46,6 +48,7 @@ def compress(
     vision: Tensor | None = None,
     tokenizer: Any = None,
     strict: bool = False,
+    **unknown: Never,
 ) -> Session:
     """A block inside which every prompt that ``model`` reads is compressed as ``policy`` says.
 
@@ -71,6 +74,8 @@ def compress(
             says so (``asked``, ``held``), and the log, "foveate", once of each policy.
 
     Raises:
+        InvalidParameter: an unknown argument, such as ``method=`` or ``budget=``, which belong in
+            the spec.
         InvalidBudget: a budget below what is always kept, if that is ``strict``: here where no
             long prompt's could be enough, otherwise when the prompt is read.
         InvalidInput: the policy needs the tokenizer.
@@ -84,7 +89,25 @@ def compress(
         ProfileMismatch: the policy was calibrated on another model.
         AlreadyCompressing: the model is inside another block (raised on entry).
     """
+    for name in unknown:
+        raise InvalidParameter(_no_argument(name, policy, unknown))
     return Session(model, policy_of(policy), vision, tokenizer, strict)
+
+
+def _no_argument(name: str, policy: Policy | str, unknown: Mapping[str, Any]) -> str:
+    """Return what is wrong with an unknown argument of ``compress``, and what to write instead."""
+    if close := difflib.get_close_matches(name, ("policy", "vision", "tokenizer", "strict"), n=1):
+        return f"{name}= is no argument of compress(). Did you mean {close[0]}=?"
+    spec = unknown.get("method", policy if isinstance(policy, str) else "snapkv")
+    entries = ",".join(f"{key}={value}" for key, value in unknown.items() if key != "method")
+    if any(f"{key}=" in spec for key in unknown):
+        spec = spec.partition(":")[0]
+    joint = "" if not entries else "," if ":" in spec else ":"
+    return (
+        f"{name}= is no argument of compress(), which takes policy=, vision=, tokenizer= and "
+        "strict=. A method and its parameters are one spec: compress(model, "
+        f'"{spec}{joint}{entries}").'
+    )
 
 
 class Session:
@@ -181,9 +204,11 @@ class Session:
         """Declares the length of the prompt that comes next, padding included.
 
         Only needed when you call the model yourself, chunk by chunk; ``generate`` declares it.
+
+        Raises:
+            InvalidParameter: no whole number from 1 on.
         """
-        if tokens < 1:
-            raise InvalidInput(f"a prompt of {tokens} tokens is empty.")
+        check({"tokens": Positive}, {"tokens": tokens})
         self._calls.expect(tokens)
 
     def prefill(self, **inputs: Any) -> DynamicCache:
