@@ -1,4 +1,4 @@
-"""A saved context is read by the model that wrote it: its weights, adapters, quantisation, dtype."""
+"""A saved context belongs to one model: its weights, adapters, quantisation and dtype."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from foveate.errors import CacheMismatch
 from tests import zoo
 from tests.backends.test_saving import fingerprint
 from tests.backends.test_ways import PEFT_WARNS
+from tests.stream import tiny
 
 POLICY = "h2o:budget=50%,when=over_budget(every=2)"
 
@@ -174,6 +175,15 @@ def test_an_exact_cast_is_made_and_any_other_is_refused_with_both_dtypes(tmp_pat
     path = written(half, tmp_path / "coded", coded)
     with pytest.raises(CacheMismatch, match=r"in bfloat16, and this one is in float32: its store"):
         read(single, path, coded)
+
+
+def test_a_chat_of_a_model_goes_on_in_its_cast_to_float32(tmp_path):
+    model, processor = copy.deepcopy(tiny.model()).bfloat16(), tiny.processor()
+    chat = foveate.Chat(model, processor, "snapkv:budget=40")
+    chat.say("what is it?", images=[tiny.frame(1)], max_new_tokens=2)
+    path = chat.save(tmp_path / "chat")
+    again = foveate.Chat.load(path, model.float(), processor)
+    assert again.say("and now?", max_new_tokens=2).ids.shape == (2,)
 
 
 def test_attention_and_settings_of_answers_make_no_difference(tmp_path):

@@ -101,7 +101,7 @@ def test_a_file_whose_times_begin_late_is_read_if_it_is_whole(name: str, tmp_pat
     if name != "film.mp4":  # whose index is at the end
         held = path.read_bytes()
         path.write_bytes(held[: 3 * len(held) // 4])
-        with pytest.raises(InvalidInput, match="is cut short: it declares 13.00 s"):
+        with pytest.raises(InvalidInput, match=r"is cut short: it declares 13\.00 s"):
             read_video(path)
 
 

@@ -9,7 +9,13 @@ import foveate
 from foveate.backends.hf.endless import END
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers, known_state
-from foveate.errors import InvalidBudget, InvalidInput, InvalidParameter, NothingCompressed
+from foveate.errors import (
+    CacheMismatch,
+    InvalidBudget,
+    InvalidInput,
+    InvalidParameter,
+    NothingCompressed,
+)
 from foveate.stream import Stream, Words
 from foveate.stream import stream as module
 from tests import zoo
@@ -181,6 +187,16 @@ def test_it_goes_on_as_if_nothing_had_happened(left, tmp_path):
 
 def zoo_like(processor):
     return processor(text=[f"see {tiny.QWEN_IMAGE} this"], images=[drawn_frame(3)])
+
+
+def test_a_file_of_another_tokenizer_is_refused(tmp_path):
+    stream = Stream(tiny.model(), tiny.processor(), "snapkv:budget=24")
+    stream.see(drawn_frame(0))
+    path = stream.save(tmp_path / "stream.safetensors")
+    other = tiny.Processor()
+    other.tokenizer.add_tokens(["frame"])
+    with pytest.raises(CacheMismatch, match="another tokenizer"):
+        Stream.load(path, tiny.model(), other)
 
 
 def test_the_words_before_the_first_frame_stay():

@@ -24,6 +24,7 @@ _TOLD, _IMAGE, _SPOT, _PLACES = "stream", "stream_image", "stream_spot", "stream
 def save(
     path: Path,
     session: Session,
+    processor: Any,
     cache: DynamicCache,
     entries: Mapping[str, Any],
     elsewhere: Offloaded | None,
@@ -44,17 +45,17 @@ def save(
     state.extras |= {_TOLD: numbers, _IMAGE: images[0], _SPOT: images[1]}
     state.extras |= {} if state.places is None else {_PLACES: state.places}
     state.extras |= {} if elsewhere is None else elsewhere.tensors()
-    return session.save(path, cache=held)
+    return session.save(path, cache=held, tokenizer=processor)
 
 
 def load(
-    path: Path, session: Session, folder: Path | None = None
+    path: Path, session: Session, processor: Any, folder: Path | None = None
 ) -> tuple[DynamicCache, dict[str, Any], Offloaded | None]:
     """The cache of a file, whose prompt goes on, what was told of it, and what is elsewhere; frames
     go to ``folder`` instead of the stream's own.
     """
     with session:
-        cache = session.load(path)
+        cache = session.load(path, tokenizer=processor)
     state = known_state(cache)
     extras = [state.extras.pop(name, None) for name in (_TOLD, _IMAGE, _SPOT)]
     if any(one is None for one in extras):

@@ -121,7 +121,7 @@ class InFolder:
 
     def __reduce__(self) -> Any:
         raise InvalidInput(
-            f"a stream that offloads into {str(self._folder)!r} cannot be copied or pickled, as the "
+            f"a stream that offloads into {str(self._folder)!r} cannot be copied or pickled: the "
             "folder belongs to one stream. Use save(path), and load(path, ..., folder=another)."
         )
 

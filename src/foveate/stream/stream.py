@@ -202,7 +202,9 @@ class Stream(AbstractContextManager["Stream"]):
             "positions": self._places.positions,
             "words": list(self.words),
         }
-        return saved.save(Path(path), self._session, self._seen(), entries, self._elsewhere)
+        return saved.save(
+            Path(path), self._session, self.processor, self._seen(), entries, self._elsewhere
+        )
 
     @classmethod
     def load(
@@ -222,7 +224,7 @@ class Stream(AbstractContextManager["Stream"]):
             folder: another folder for offloaded frames than the stream had.
 
         Raises:
-            CacheMismatch: it was saved with another model.
+            CacheMismatch: it was saved with another model or tokenizer.
             InvalidInput: the file is missing, damaged, or holds no stream, or another stream uses
                 the folder.
             InvalidParameter: ``folder`` for a stream that does not offload.
@@ -232,7 +234,8 @@ class Stream(AbstractContextManager["Stream"]):
         made = policy_in(Path(path))
         stream._start(compress(model, made, tokenizer=processor), processor, "true", None)
         session, where = stream._session, None if folder is None else Path(folder)
-        stream._cache, entries, stream._elsewhere = saved.load(Path(path), session, where)
+        loaded = saved.load(Path(path), session, processor, where)
+        stream._cache, entries, stream._elsewhere = loaded
         offloads = stream._elsewhere is not None
         stream._places = Places(stream.model, processor, entries["positions"], offloads)
         stream.words, stream._images = Words(*entries["words"]), entries["images"]

@@ -63,7 +63,7 @@ def endless(policy: Policy, every: int | None) -> Policy:
         return policy
     if when.reads and not own:
         raise InvalidParameter(
-            f"every={every}: {policy} says itself when it compresses, by {when!r}. Leave every= out."
+            f"every={every} has no effect: {policy} compresses by {when!r}. Leave every= out."
         )
     by_rule = when.every if isinstance(when, OverBudget) else EVERY
     each = by_rule if every is None else every

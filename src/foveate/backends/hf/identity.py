@@ -145,7 +145,7 @@ def _digest(texts: Iterable[str], weights: Mapping[str, Tensor | str]) -> str:
 
 
 def _plain(weight: Any) -> Iterator[Tensor]:
-    """Yield the tensors that a quantised weight consists of (torchao's are subclasses), or itself."""
+    """Yield the tensors inside a weight that is a subclass (torchao's), or the weight itself."""
     if not is_traceable_wrapper_subclass(weight):
         yield weight
         return

@@ -42,10 +42,10 @@ HOST = "host_"
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """A hash of the vocabulary, of a tokenizer or a processor's; empty if neither was given."""
-    if tokenizer is None:
-        return ""
+    """Return a hash of the vocabulary of a tokenizer, or a processor's; empty without one."""
     words = getattr(tokenizer, "tokenizer", tokenizer)
+    if not hasattr(words, "get_vocab"):
+        return ""
     vocabulary = json.dumps(sorted(words.get_vocab().items()))
     return hashlib.sha256(vocabulary.encode()).hexdigest()
 
@@ -268,7 +268,7 @@ def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None
 
 
 def _moved(saved_cache: Saved, model: PreTrainedModel) -> Saved:
-    """Return the file's tensors on the model's device, cast to its dtype if the file has another."""
+    """Return the file's tensors on the model's device and in its dtype."""
     device, cast_from = input_device(model), _cast_from(saved_cache, model)
     to = None if cast_from is None else getattr(torch, decoder_dtype(model))
     tensors = {

@@ -72,6 +72,7 @@ def compress(
         strict: refuses budgets below what the policy always keeps (windows, sinks, recent tokens,
             text that has to stay). Otherwise they are raised to that, row by row; ``session.stats``
             says so (``asked``, ``held``), and the log, "foveate", once of each policy.
+        **unknown: every other argument is refused.
 
     Raises:
         InvalidParameter: an unknown argument, such as ``method=`` or ``budget=``, which belong in
