@@ -238,12 +238,11 @@ def _check_model(saved_cache: Saved, model: PreTrainedModel) -> None:
             f"{saved_cache.path} was written with another model: {'; '.join(differences)}. Load it "
             "with the model that wrote it, or compress the context again."
         )
-    _cast_from(saved_cache, model)
 
 
 def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None:
-    """Return the dtype of a file's tensors that are to be cast to the model's, which may have been
-    cast since; None if it is the same.
+    """Return the dtype of a file's tensors that are to be cast, as the model has been cast since;
+    None if no cast is needed. Older files that do not name their dtype are never refused.
 
     Raises:
         CacheMismatch: the cast would round, or a store holds pairs in a form whose values depend on
@@ -254,11 +253,14 @@ def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None
     now = decoder_dtype(model)
     if name in ("", now) or not now:
         return None
-    dtype, wanted = getattr(torch, name), getattr(torch, now)
+    dtype: torch.dtype = getattr(torch, name)
+    wanted = getattr(torch, now)
     stored_otherwise = any(
         not saved.held_exactly([k.split(".", 1)[-1]]) for k in saved_cache.tensors
     )
     if torch.promote_types(dtype, wanted) != wanted or stored_otherwise:
+        if identity is None:
+            return None
         why = "its store holds pairs in that dtype alone" if stored_otherwise else "the cast rounds"
         raise CacheMismatch(
             f"{saved_cache.path} was written with the model in {name}, and this one is in {now}: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 import torch
@@ -43,7 +43,8 @@ def _parameters(model: nn.Module) -> list[Tensor]:
     """Return the parameters that the model computes with, sorted by path, tied ones once."""
     own, adapters = applied_weights(model)
     first: dict[int, tuple[str, Tensor]] = {}
-    for weights in (own, *adapters.values()):
+    groups: list[Mapping[str, Tensor | str]] = [own, *adapters.values()]
+    for weights in groups:
         for path, weight in weights.items():
             if isinstance(weight, nn.Parameter):
                 first.setdefault(id(weight), (path, weight))
