@@ -8,9 +8,11 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch.testing._internal.two_tensor import TwoTensor
 
 import foveate
 from foveate.backends.hf import saved
+from foveate.backends.hf.identity import ModelIdentity
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.weights import weights_digest
 from foveate.errors import CacheMismatch
@@ -154,6 +156,17 @@ def test_weights_in_buffers_count(tmp_path):
         each.model.layers[0].register_buffer("qweight", torch.full((3,), value))
     with pytest.raises(CacheMismatch, match="other weights"):
         read(other, written(model, tmp_path / "context"))
+
+
+def test_weights_that_are_subclasses_of_tensors_count():
+    """As torchao's quantised weights are: what they consist of is compared."""
+    models = [zoo.fresh("llama") for _ in range(3)]
+    for model, value in zip(models, (1.0, 1.0, 2.0), strict=True):
+        parts = torch.ones(4, 4), torch.full((4, 4), value)
+        model.model.layers[0].extra = torch.nn.Parameter(TwoTensor(*parts), requires_grad=False)
+    first, same, other = map(ModelIdentity.of, models)
+    assert first == same
+    assert first.differences(other) == ["it had another configuration or other weights"]
 
 
 def test_an_exact_cast_is_made_and_any_other_is_refused_with_both_dtypes(tmp_path):

@@ -229,10 +229,12 @@ class Offloaded:
 
     def close(self) -> None:
         """Lets go of all frames."""
-        for frame in self.frames:
-            self._shelf.drop(frame.number)
-        self.frames, self._means, self.nbytes = [], {}, 0
-        self._shelf.release()
+        try:
+            for frame in self.frames:
+                self._shelf.drop(frame.number)
+        finally:
+            self.frames, self._means, self.nbytes = [], {}, 0
+            self._shelf.release()
 
 
 def _without_positions(

@@ -1,5 +1,5 @@
-"""Compressed caches on disk: safetensors, with fingerprints of model, tokenizer and policy, and a
-digest of all that is in the file.
+"""Compressed caches on disk: safetensors, with the model's identity, fingerprints of tokenizer and
+policy, and a digest of the content.
 """
 
 from __future__ import annotations

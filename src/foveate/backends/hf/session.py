@@ -283,9 +283,9 @@ class Session:
         cache: DynamicCache | None = None,
         tokenizer: Any = None,
     ) -> Path:
-        """Writes a compressed cache to a safetensors file, with the fingerprints of the model and
-        of ``tokenizer``, a tokenizer or processor, and a digest of all that is in it: whole, or not
-        at all.
+        """Write a compressed cache to a safetensors file: all of it, or nothing. The file names the
+        model (weights, active adapters, quantisation, dtype) and ``tokenizer``, a tokenizer or
+        processor, and has a digest of its content.
 
         Raises:
             UnsupportedCache: the policy's store holds pairs in a way of its own, and does not say
@@ -298,10 +298,12 @@ class Session:
         return persist.save(Path(path), cache, self.model, self.policy, tokenizer)
 
     def load(self, path: str | Path, *, tokenizer: Any = None) -> DynamicCache:
-        """Reads a cache that ``save`` wrote, in this or another process.
+        """Read a cache that ``save`` wrote, in this or another process. If the model has been cast
+        since, the pairs are cast, too.
 
         Raises:
-            CacheMismatch: it belongs to another model, tokenizer or policy.
+            CacheMismatch: it belongs to another model (other weights, active adapters or
+                quantisation), tokenizer or policy, or the cast would round.
             InvalidInput: the file is missing, damaged, or no saved cache.
         """
         cache = DynamicCache(config=self.model.config)
