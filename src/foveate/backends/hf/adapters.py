@@ -6,7 +6,7 @@ modules are told by what they have, as PEFT is an optional package.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,6 +18,11 @@ AdapterWeights = dict[str, Tensor | str]
 
 _WRAPPED = ("base_layer", "original_module")
 """Where PEFT's modules keep the module that they stand for."""
+
+
+def is_adapted(names: Iterable[str]) -> bool:
+    """Return whether PEFT has adapted a model whose parameters have these names."""
+    return any(f".{part}." in f".{name}" for name in names for part in _WRAPPED)
 
 
 def applied_weights(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, AdapterWeights]]:

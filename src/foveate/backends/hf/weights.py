@@ -10,7 +10,7 @@ import torch
 from jaxtyping import BFloat16
 from torch import Tensor, nn
 
-from foveate.backends.hf.adapters import applied_weights
+from foveate.backends.hf.adapters import applied_weights, is_adapted
 
 EACH = 64  # numbers of a parameter that are looked at
 PLAIN = (torch.float32, torch.bfloat16)
@@ -24,10 +24,8 @@ def weights_digest(model: nn.Module) -> str:
 
     It is made anew every time, as weights that are written to through ``.data`` do not say so.
     """
-    if any(weight.is_meta for weight in model.parameters()):
-        return ""
     weights = _parameters(model)
-    if any(weight.dtype not in PLAIN for weight in weights):
+    if any(weight.dtype not in PLAIN or weight.is_meta for weight in weights):
         return ""
     if not (weights := [one for one in weights if one.numel()]):
         return ""
@@ -41,6 +39,10 @@ def weights_digest(model: nn.Module) -> str:
 
 def _parameters(model: nn.Module) -> list[Tensor]:
     """Return the parameters that the model computes with, sorted by path, tied ones once."""
+    named = sorted(model.named_parameters())
+    offloaded = any(weight.is_meta for _, weight in named)
+    if offloaded or not is_adapted(name for name, _ in named):
+        return [weight for _, weight in named]
     own, adapters = applied_weights(model)
     first: dict[int, tuple[str, Tensor]] = {}
     groups: list[Mapping[str, Tensor | str]] = [own, *adapters.values()]
