@@ -47,6 +47,22 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda model: foveate.compress(model, "snapkv"),
         r"snapkv needs a budget: 'snapkv:budget=20%' as a spec, snapkv\(budget='20%'\) in Python",
     ),
+    "kvpress's arguments": (
+        lambda model: foveate.compress(model, method="mixkv", budget="20%"),
+        r'method= is no argument of compress.*one spec: compress\(model, "mixkv:budget=20%"\)',
+    ),
+    "a budget beside the policy": (
+        lambda model: foveate.compress(model, "snapkv:budget=30%", budget="20%"),
+        r'budget= is no argument of compress.*compress\(model, "snapkv:budget=20%"\)',
+    ),
+    "a misspelt argument": (
+        lambda model: foveate.compress(model, polcy="snapkv:budget=20%"),
+        "polcy= is no argument of compress.*Did you mean policy=?",
+    ),
+    "a question without its context": (
+        lambda model: asked_alone(model),
+        r"this cache has read 60 tokens, .*input_ids=torch.cat\(\[context_ids, question_ids\]",
+    ),
     "a title for a name": (lambda _: foveate.policy("SnapKV:budget=20%"), "mean 'snapkv'"),
     "a paper's spelling": (lambda _: foveate.policy("LOOK-M:budget=20%"), "mean 'lookm'"),
     "an amount alone": (lambda _: foveate.policy("snapkv:20%"), "mean budget=20%"),
@@ -112,6 +128,14 @@ def profile() -> str:
 def nested(model: Any) -> None:
     with foveate.compress(model), foveate.compress(model):
         pass
+
+
+def asked_alone(model: Any) -> None:
+    with foveate.compress(model, "snapkv:budget=80%") as session:
+        context = session.prefill(input_ids=IDS)
+        model.generate(
+            input_ids=IDS[:, :5], past_key_values=session.fork(context), max_new_tokens=1
+        )
 
 
 def looked_up(model: Any) -> None:

@@ -220,7 +220,7 @@ def unsigned(path, to, change):
     """The file as it was written before there was a digest, with something changed."""
     note, tensors = contents(path)
     del note["digest"]
-    note["schema"] = "foveate-cache-1"
+    note |= {"schema": "foveate-cache-1", "model": fingerprint(zoo.build("llama"))}
     change(note, tensors)
     save_file({name: t.contiguous().clone() for name, t in tensors.items()}, to, note)
     return to
@@ -231,23 +231,34 @@ def test_a_file_without_a_digest_is_still_read(context, tmp_path):
     assert same(session.load(unsigned(path, tmp_path / "old", lambda note, tensors: None)), cache)
 
 
-def as_first_released(model):
-    """What 0.1.0 wrote of a model."""
-    left_out = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
-    config = {k: v for k, v in model.config.to_dict().items() if k not in left_out}
-    said = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+def without(config, names):
+    """A configuration, and those inside it, without some names."""
+    return {
+        name: without(value, names) if isinstance(value, dict) else value
+        for name, value in config.items()
+        if name not in names
+    }
+
+
+def fingerprint(model, first_release=False):
+    """The fingerprint of a model in files of schema 1 and 2, and in those of 0.1.0."""
+    names = ["_name_or_path", "transformers_version", "dtype", "torch_dtype"]
+    names += [] if first_release else ["architectures"]
+    config = without(model.config.to_dict(), names)
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    digest.update(b"" if first_release else type(model).__name__.encode())
     for name, weight in sorted(model.named_parameters()):
-        said.update(f"{name}{tuple(weight.shape)}".encode())
-        said.update(weight.detach().flatten()[:16].float().cpu().numpy().tobytes())
-    return said.hexdigest()
+        digest.update(f"{name}{tuple(weight.shape)}".encode())
+        digest.update(weight.detach().flatten()[:16].float().cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def test_a_file_of_the_first_release_is_read_with_its_model_alone(context, tmp_path):
     path, session, cache = context
-    told = as_first_released(zoo.build("llama"))
+    told = fingerprint(zoo.build("llama"), first_release=True)
     of_mine = unsigned(path, tmp_path / "mine", lambda note, tensors: note.update(model=told))
     assert same(session.load(of_mine), cache)
-    told = as_first_released(zoo.build("qwen2"))
+    told = fingerprint(zoo.build("qwen2"), first_release=True)
     others = unsigned(path, tmp_path / "others", lambda note, tensors: note.update(model=told))
     with pytest.raises(CacheMismatch, match="another model"):
         session.load(others)

@@ -87,8 +87,22 @@ def test_a_file_that_ends_early_is_refused(name: str, tmp_path: Path) -> None:
     path = film(tmp_path / name)
     held = path.read_bytes()
     path.write_bytes(held[: 3 * len(held) // 4])
-    with pytest.raises(InvalidInput, match=r"is cut short: it is to last 3\.00 s, and ends after"):
+    with pytest.raises(InvalidInput, match=r"is cut short: it declares 3\.00 s, and ends after"):
         read_video(path, frames=2)
+
+
+@pytest.mark.parametrize("name", ["film.mkv", "film.webm", "film.mp4"])
+def test_a_file_whose_times_begin_late_is_read_if_it_is_whole(name: str, tmp_path: Path) -> None:
+    """As parts of recordings do. Matroska counts its duration from time zero."""
+    path = film(tmp_path / name, [10 + number / 10 for number in range(30)])
+    clip = read_video(path)
+    assert numbers(clip.frames) == list(range(30))
+    np.testing.assert_allclose(clip.times, np.arange(30) / 10, atol=1e-3)
+    if name != "film.mp4":  # whose index is at the end
+        held = path.read_bytes()
+        path.write_bytes(held[: 3 * len(held) // 4])
+        with pytest.raises(InvalidInput, match=r"is cut short: it declares 13\.00 s"):
+            read_video(path)
 
 
 def _cut(path: Path, within: int) -> None:

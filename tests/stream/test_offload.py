@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.errors import InvalidBudget, InvalidParameter
+from foveate.errors import CannotWrite, InvalidBudget, InvalidInput, InvalidParameter
 from foveate.methods.kivi import Kivi
 from foveate.stream import Offload, Stream
 from foveate.stream import stream as module
@@ -194,3 +198,106 @@ def test_what_does_not_go_together_is_refused(tmp_path):
         stream.see(drawn_frame(0))
     assert stream.held.images == 1
     assert stream.ask("what?", **ASKED).ids.shape == (3,)
+
+
+# ------------------------------------------------------------------- folders
+
+
+def offloading(folder, frames=4, **how):
+    """A stream that has seen some frames, which are all in a folder."""
+    how = {"fetch": 2, "folder": folder} | how
+    stream = Stream(
+        tiny.model(), tiny.processor(), "snapkv:budget=24,window=4", every=6, offload=Offload(**how)
+    )
+    for number in range(frames):
+        stream.see(drawn_frame(number))
+    return stream
+
+
+def test_a_folder_belongs_to_one_stream_until_it_is_closed(tmp_path):
+    stream = offloading(tmp_path / "frames")
+    with pytest.raises(InvalidInput, match=r"another stream .*frames.*Close that stream, or give"):
+        offloading(tmp_path / "frames", frames=0)
+    with pytest.raises(InvalidInput, match="cannot be copied"):
+        copy.deepcopy(stream._elsewhere)
+    stream.close()
+    other = offloading(str(tmp_path / "frames"))
+    with pytest.raises(InvalidInput, match="another stream"):
+        stream.see(drawn_frame(0))
+    other.ask("what?", **ASKED)
+
+
+def test_a_folder_of_a_process_that_was_killed_is_taken_over(tmp_path):
+    """The system lets go of its lock; its frames are of no use to others."""
+    folder = tmp_path / "frames"
+    code = f"""
+import os, pathlib
+from foveate.stream.shelf import InFolder
+import torch
+shelf = InFolder(pathlib.Path({str(folder)!r}))
+shelf.put(7, {{"k.0": torch.zeros(1)}})
+os._exit(1)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 1
+    assert (folder / "frame-00000007.safetensors").exists()
+    stream = offloading(folder)
+    assert len(list(folder.glob("frame-*"))) == 4
+    stream.close()
+    assert list(folder.iterdir()) == []
+
+
+def deleted(folder, frame):
+    shutil.rmtree(folder)
+
+
+def cut(folder, frame):
+    frame.write_bytes(frame.read_bytes()[:100])
+
+
+def flipped(folder, frame):
+    content = bytearray(frame.read_bytes())
+    content[-1] ^= 1
+    frame.write_bytes(content)
+
+
+def of_another(folder, frame):
+    shutil.copy(folder / "frame-00000001.safetensors", frame)
+
+
+@pytest.mark.parametrize("damage", [deleted, cut, flipped, of_another])
+def test_a_frame_that_is_missing_or_damaged_is_named_and_nothing_is_saved(damage, tmp_path):
+    stream = offloading(tmp_path / "frames", fetch=ALL)
+    kept = stream.save(tmp_path / "stream.safetensors").read_bytes()
+    damage(tmp_path / "frames", tmp_path / "frames" / "frame-00000000.safetensors")
+    with pytest.raises(InvalidInput, match=r"frame-00000000.safetensors.*Load the stream from its"):
+        stream.ask("what?", **ASKED)
+    with pytest.raises(InvalidInput, match=r"frame-00000000.safetensors"):
+        stream.save(tmp_path / "stream.safetensors")
+    assert (tmp_path / "stream.safetensors").read_bytes() == kept
+    if damage is deleted:
+        with pytest.raises(CannotWrite, match="frames"):
+            stream.see(drawn_frame(4))
+    stream.close()
+
+
+def test_a_stream_is_loaded_into_another_folder(tmp_path):
+    stream = offloading(tmp_path / "frames")
+    parts = stream.save(tmp_path / "stream.safetensors"), tiny.model(), tiny.processor()
+    with pytest.raises(InvalidInput, match="another stream"):
+        Stream.load(*parts)
+    again = Stream.load(*parts, folder=tmp_path / "moved")
+    answers = [each.ask("what?", **ASKED).ids.tolist() for each in (stream, again)]
+    assert answers[0] == answers[1]
+    stream.close()
+    third = Stream.load(again.save(tmp_path / "second.safetensors"), *parts[1:], folder=tmp_path)
+    assert third.held.images == 4
+    without = Stream(*parts[1:], "snapkv:budget=24")
+    without.see(drawn_frame(0))
+    path = without.save(tmp_path / "without.safetensors")
+    with pytest.raises(InvalidParameter, match=r"folder='.*moved': .* saved without offload"):
+        Stream.load(path, *parts[1:], folder=tmp_path / "moved")
+
+
+def test_a_folder_that_is_no_path_is_refused():
+    with pytest.raises(InvalidParameter, match="folder=3: give a path"):
+        Offload(folder=3)

@@ -9,7 +9,13 @@ import foveate
 from foveate.backends.hf.endless import END
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers, known_state
-from foveate.errors import InvalidBudget, InvalidInput, InvalidParameter, NothingCompressed
+from foveate.errors import (
+    CacheMismatch,
+    InvalidBudget,
+    InvalidInput,
+    InvalidParameter,
+    NothingCompressed,
+)
 from foveate.stream import Stream, Words
 from foveate.stream import stream as module
 from tests import zoo
@@ -183,6 +189,16 @@ def zoo_like(processor):
     return processor(text=[f"see {tiny.QWEN_IMAGE} this"], images=[drawn_frame(3)])
 
 
+def test_a_file_of_another_tokenizer_is_refused(tmp_path):
+    stream = Stream(tiny.model(), tiny.processor(), "snapkv:budget=24")
+    stream.see(drawn_frame(0))
+    path = stream.save(tmp_path / "stream.safetensors")
+    other = tiny.Processor()
+    other.tokenizer.add_tokens(["frame"])
+    with pytest.raises(CacheMismatch, match="another tokenizer"):
+        Stream.load(path, tiny.model(), other)
+
+
 def test_the_words_before_the_first_frame_stay():
     stream = Stream(tiny.model(), tiny.processor(), "knorm:budget=16", every=1)
     other = Stream(tiny.model(), tiny.processor(), "knorm:budget=16", every=1, keep_opening=False)
@@ -219,6 +235,13 @@ def test_words_of_a_frame_belong_to_it():
 def test_policies_that_need_an_end_are_refused(policy, error, match):
     with pytest.raises(error, match=match):
         Stream(tiny.model(), tiny.processor(), policy)
+
+
+def test_every_is_a_number_of_pairs_that_has_an_effect():
+    parts = tiny.model(), tiny.processor()
+    for every in (0, -1, True, 2.5):
+        with pytest.raises(InvalidParameter, match=rf"every={every}: give an int from 1"):
+            Stream(*parts, "snapkv:budget=24", every=every)
 
 
 def test_what_is_no_frame_or_no_question_is_refused():

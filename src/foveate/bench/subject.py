@@ -12,6 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from foveate.backends.hf.devices import input_device
 from foveate.bench.dims import build
 from foveate.eval.model import Loaded
 
@@ -39,12 +40,12 @@ class Subject:
     @property
     def device(self) -> torch.device:
         """Where the model stands."""
-        return self.model.device
+        return input_device(self.model)
 
 
 def of_model(loaded: Loaded, tokens: int) -> Subject:
     """A loaded model, and prose."""
-    ids = prose(loaded.tokenizer, tokens).to(loaded.model.device)
+    ids = prose(loaded.tokenizer, tokens).to(input_device(loaded.model))
     return Subject(loaded.name, loaded.model, ids, random=False)
 
 
@@ -73,4 +74,4 @@ def with_drawn_ids(name: str, model: PreTrainedModel, tokens: int) -> Subject:
     drawn = torch.randint(
         model.config.vocab_size, (1, tokens), generator=generator, device=generator.device
     )
-    return Subject(name, model, drawn.to(model.device), random=True)
+    return Subject(name, model, drawn.to(input_device(model)), random=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers import __version__ as RELEASE
 
+from foveate.backends.hf.devices import input_device
 from foveate.chat.films import films
 from foveate.chat.literal import anchor, lacks_first_token, tokenizer_of
 from foveate.chat.pictures import picture
@@ -131,4 +132,4 @@ def moved(value: Any, model: PreTrainedModel) -> Any:
     """On the model's device; pixels also in its dtype."""
     if not isinstance(value, Tensor):
         return value
-    return value.to(model.device, model.dtype if value.is_floating_point() else value.dtype)
+    return value.to(input_device(model), model.dtype if value.is_floating_point() else value.dtype)

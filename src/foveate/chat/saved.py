@@ -13,6 +13,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from foveate.backends.hf import saved
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.support import known_state
 from foveate.chat.answering import Answerer
 from foveate.chat.reading import Conversation
@@ -77,7 +78,7 @@ def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     if held is None:
         raise InvalidInput(f"{str(path)!r} holds a cache and no chat: session.load reads it.")
     entries = unpacked(held)
-    device = answerer.model.device
+    device = input_device(answerer.model)
     ids = torch.tensor([entries["ids"]], dtype=torch.long, device=device)
     types = {
         name: torch.tensor([one], dtype=torch.long, device=device)

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from foveate.backends.hf import compress
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.remaining import Remaining
 from foveate.backends.hf.stats import now
 from foveate.core.composition import policy as policy_of
@@ -100,7 +101,7 @@ def measure(
     """
     model, clock = loaded.model, Clock(tick)
     with compress(model, policy, tokenizer=loaded.tokenizer) as session:
-        start = now(model.device)
+        start = now(input_device(model))
         done = model.generate(  # type: ignore[operator]
             **prompt.inputs,
             max_new_tokens=tokens,

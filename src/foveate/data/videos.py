@@ -25,6 +25,10 @@ from foveate.errors import InvalidInput, MissingPackage
 FORMATS = "mov,mp4,matroska,webm,avi,gif,mpegts,mpeg,flv,ogg,asf"
 MISSING = 0.5, 0.02  # seconds, and share, by which a whole file may be shorter than it says
 
+# A file declares how long it lasts. These formats count that from time zero, also where the first
+# frame comes later (a part of a recording); the others count it from the first frame.
+FROM_ZERO = frozenset({"matroska", "webm", "asf"})
+
 
 @dataclass(frozen=True)
 class VideoFile:
@@ -146,11 +150,12 @@ def _times(container: Any, stream: Any, name: str) -> tuple[float, NDArray[np.fl
         if shown and shown_times is not None:
             shown_times.append(float(packet.pts * packet.time_base))
         finish = max(finish, float((packet.pts + (packet.duration or 0)) * packet.time_base))
-    said = (container.duration or 0) / 1e6
-    if said - (finish - begin) > max(MISSING[0], MISSING[1] * said):
+    declared = (container.duration or 0) / 1e6
+    lasts = finish if FROM_ZERO & {*container.format.name.split(",")} else finish - begin
+    if declared - lasts > max(MISSING[0], MISSING[1] * declared):
         raise InvalidInput(
-            f"{name} is cut short: it is to last {said:.2f} s, and ends after "
-            f"{max(0.0, finish - begin):.2f} s."
+            f"{name} is cut short: it declares {declared:.2f} s, and ends after "
+            f"{max(0.0, lasts):.2f} s."
         )
     if shown_times is None:
         container.seek(0)

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from foveate.backends.hf import Recording, Session, branch, compress
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.stats import now
 from foveate.core.policy import Policy
 from foveate.core.spec import print_value
@@ -132,9 +133,9 @@ def _said(
     thought = teacher_forced(session, listening, first, full.tokens) if full else None
     if full and thought and not reading.timed and agrees(thought, full):
         return full.tokens, thought, None
-    start = now(session.model.device)
+    start = now(input_device(session.model))
     tokens = greedy(session.model, cache, first, reading.task.longest)
-    seconds = now(session.model.device) - start
+    seconds = now(input_device(session.model)) - start
     timed = seconds if reading.timed else None
     return tokens, thought or teacher_forced(session, listening, first, tokens), timed
 

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.modality import visual_token_ids
 from foveate.data import Clip, rgb
 from foveate.errors import InvalidInput
@@ -205,4 +206,4 @@ def _moved(value: Any, loaded: Loaded) -> Any:
     if not isinstance(value, Tensor):
         return value
     dtype = loaded.model.dtype if value.is_floating_point() else value.dtype
-    return value.to(loaded.model.device, dtype)
+    return value.to(input_device(loaded.model), dtype)

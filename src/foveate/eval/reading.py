@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from foveate.backends.hf import Recording, record
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.dividing import divided_for
 from foveate.backends.hf.stats import now
 from foveate.core.policy import Policy
@@ -67,9 +68,9 @@ class Reading:
         if self._last is None or self._last[:2] != (sums, prune):
             self._last = None
             model = self.loaded.model
-            start = now(model.device)
+            start = now(input_device(model))
             recording = record(model, sums=sums, prune=prune, **_until(self.prompt, self.cut))
-            self._last = sums, prune, Recorded(recording, now(model.device) - start)
+            self._last = sums, prune, Recorded(recording, now(input_device(model)) - start)
         return self._last[2]
 
     def policy(self, spec: str) -> Policy:

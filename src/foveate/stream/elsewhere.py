@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -59,9 +60,13 @@ class Offloaded:
         self.fetched: tuple[tuple[int, ...], ...] = ()
         self._read = 0  # tokens, in all
         self.nbytes = 0  # of all frames
-        self._shelf = InMemory() if how.folder is None else InFolder(how.folder)
+        self._shelf = InMemory() if how.folder is None else InFolder(Path(how.folder))
         self._means: dict[int, list[Float[Tensor, "h d"]]] = {}
         self._said = False
+
+    def claim(self) -> None:
+        """Make the folder this stream's own, if frames go to one; see :class:`InFolder`."""
+        self._shelf.claim()
 
     def count(self, tokens: int) -> None:
         """So many tokens were read."""
@@ -224,9 +229,12 @@ class Offloaded:
 
     def close(self) -> None:
         """Lets go of all frames."""
-        for frame in self.frames:
-            self._shelf.drop(frame.number)
-        self.frames, self._means, self.nbytes = [], {}, 0
+        try:
+            for frame in self.frames:
+                self._shelf.drop(frame.number)
+        finally:
+            self.frames, self._means, self.nbytes = [], {}, 0
+            self._shelf.release()
 
 
 def _without_positions(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from foveate.core.amount import Amount
-from foveate.core.parameters import shown
+from foveate.core.parameters import Positive, check, shown
 from foveate.core.policy import Policy
 from foveate.core.spec import print_value
 from foveate.errors import InvalidBudget, InvalidParameter
@@ -22,23 +22,28 @@ class Offload:
     Args:
         most: bytes that they may take there, "4GB"; then the oldest frames leave for good.
         fetch: frames that each layer fetches for a question, beside those that it holds whole.
-        folder: a folder of their own for files; left out, they stay in main memory.
+        folder: a folder for files, of one stream alone; left out, frames stay in main memory. Files
+            in it that a stream left which was not closed are deleted.
 
     Raises:
         InvalidBudget: no number of bytes.
-        InvalidParameter: fewer than one frame.
+        InvalidParameter: fewer than one frame, or a folder that is no path.
     """
 
     most: str | Amount = "4GB"
     fetch: int = 16
-    folder: Path | None = None
+    folder: str | Path | None = None
 
     def __post_init__(self) -> None:
+        if self.folder is not None:
+            try:
+                object.__setattr__(self, "folder", Path(self.folder))
+            except TypeError as error:
+                raise InvalidParameter(f"folder={self.folder!r}: give a path.") from error
         amount = Amount.of(self.most)
         if amount.kind != "bytes":
             raise InvalidBudget(f"most={shown(self.most)} is no number of bytes: give '4GB'.")
-        if isinstance(self.fetch, bool) or not isinstance(self.fetch, int) or self.fetch < 1:
-            raise InvalidParameter(f"fetch={shown(self.fetch)}: give a number of frames from 1 on.")
+        check({"fetch": Positive}, {"fetch": self.fetch})
 
     @property
     def bytes(self) -> int:
@@ -48,7 +53,7 @@ class Offload:
     @property
     def as_json(self) -> dict[str, Any]:
         """In what JSON knows."""
-        folder = None if self.folder is None else str(self.folder.absolute())
+        folder = None if self.folder is None else str(Path(self.folder).absolute())
         return {"most": str(self.most), "fetch": self.fetch, "folder": folder}
 
     @classmethod

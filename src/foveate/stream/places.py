@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.reindexed import Turned, next_position, reindex, ways_to_turn
 from foveate.backends.hf.support import known_state, text_config
 from foveate.stream.reading import of_text
@@ -41,7 +42,9 @@ class Places:
 
     def note(self, cache: DynamicCache) -> None:
         """From now on the cache notes them."""
-        known_state(cache).places = torch.zeros(1, 0, dtype=torch.long, device=self.model.device)
+        known_state(cache).places = torch.zeros(
+            1, 0, dtype=torch.long, device=input_device(self.model)
+        )
 
     def keep(self, cache: DynamicCache) -> None:
         """Before the model's range ends: closes gaps, or says that it does."""

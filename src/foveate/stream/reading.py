@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.modality import starts_in_runs, visual_tokens
 from foveate.chat.literal import lacks_first_token, tokenizer_of
 from foveate.chat.reading import moved
@@ -43,7 +44,7 @@ def of_text(model: PreTrainedModel, processor: Any, text: str, first: bool) -> I
     tokenizer = tokenizer_of(processor)
     added = first and lacks_first_token(tokenizer, text)
     ids = tokenizer(text, add_special_tokens=added)["input_ids"]
-    return torch.tensor([ids], dtype=torch.long, device=model.device)
+    return torch.tensor([ids], dtype=torch.long, device=input_device(model))
 
 
 def of_frames(
@@ -101,7 +102,7 @@ def _chunk(model: PreTrainedModel, inputs: dict[str, Any], before: int) -> Chunk
     image, spot = _with_words(image_index(vision, starts), spot_index(vision, starts))
     count = int(image.max()) + 1
     given = {name: moved(value, model) for name, value in inputs.items()}
-    device = model.device
+    device = input_device(model)
     return Chunk(given, (image + before).to(device), spot.to(device), count)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from foveate.backends.hf import Session
 from foveate.backends.hf.endless import finish, go_on
 from foveate.backends.hf.support import foveate_layers, known_state
 from foveate.chat.saved import packed, unpacked
-from foveate.errors import InvalidInput, NothingCompressed
+from foveate.errors import InvalidInput, InvalidParameter, NothingCompressed
 from foveate.stream.elsewhere import HOST, Offloaded
 from foveate.stream.offload import Offload
 
@@ -23,6 +24,7 @@ _TOLD, _IMAGE, _SPOT, _PLACES = "stream", "stream_image", "stream_spot", "stream
 def save(
     path: Path,
     session: Session,
+    processor: Any,
     cache: DynamicCache,
     entries: Mapping[str, Any],
     elsewhere: Offloaded | None,
@@ -43,33 +45,50 @@ def save(
     state.extras |= {_TOLD: numbers, _IMAGE: images[0], _SPOT: images[1]}
     state.extras |= {} if state.places is None else {_PLACES: state.places}
     state.extras |= {} if elsewhere is None else elsewhere.tensors()
-    return session.save(path, cache=held)
+    return session.save(path, cache=held, tokenizer=processor)
 
 
-def load(path: Path, session: Session) -> tuple[DynamicCache, dict[str, Any], Offloaded | None]:
-    """The cache of a file, whose prompt goes on, what was told of it, and what is elsewhere."""
+def load(
+    path: Path, session: Session, processor: Any, folder: Path | None = None
+) -> tuple[DynamicCache, dict[str, Any], Offloaded | None]:
+    """The cache of a file, whose prompt goes on, what was told of it, and what is elsewhere; frames
+    go to ``folder`` instead of the stream's own.
+    """
     with session:
-        cache = session.load(path)
+        cache = session.load(path, tokenizer=processor)
     state = known_state(cache)
     extras = [state.extras.pop(name, None) for name in (_TOLD, _IMAGE, _SPOT)]
     if any(one is None for one in extras):
         raise InvalidInput(f"{str(path)!r} holds a cache and no stream: session.load reads it.")
     text, image, spot = extras
     entries = unpacked(text)
+    if image.shape[1] != foveate_layers(cache)[0].seen:
+        raise InvalidInput(
+            f"{str(path)!r} was saved after a call of see() that was interrupted, and cannot be "
+            "used. Load an earlier file, or begin the stream anew."
+        )
     state.forgotten, state.shift = entries["forgotten"], entries["shift"]
     state.places = state.extras.pop(_PLACES, None)
     go_on(cache, (image, spot))
     for layer in foveate_layers(cache):
         if (queries := layer.memory.queries) is not None:
             layer.memory.images = image[:, -queries.shape[2] :]
-    return cache, entries, _elsewhere(state.extras, entries.get("offload"))
+    return cache, entries, _elsewhere(state.extras, entries.get("offload"), folder)
 
 
-def _elsewhere(extras: dict[str, Any], how: Mapping[str, Any] | None) -> Offloaded | None:
+def _elsewhere(
+    extras: dict[str, Any], how: Mapping[str, Any] | None, folder: Path | None
+) -> Offloaded | None:
     """Takes what a file has of frames elsewhere."""
     tensors = {name: extras.pop(name) for name in list(extras) if name.startswith(HOST)}
     if how is None:
+        if folder is not None:
+            raise InvalidParameter(
+                f"folder={str(folder)!r}: this stream was saved without offload=, so it has no "
+                "frames to put there. Leave folder out."
+            )
         return None
-    offloaded = Offloaded(Offload.of(how))
+    offload = Offload.of(how)
+    offloaded = Offloaded(offload if folder is None else replace(offload, folder=folder))
     offloaded.refill(tensors)
     return offloaded

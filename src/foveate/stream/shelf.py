@@ -1,62 +1,173 @@
-"""Where the pairs of frames stand that left a stream's memory: in main memory, or in files."""
+"""Storage for the pairs of offloaded frames: main memory, or files in a folder of one stream."""
 
 from __future__ import annotations
 
+import os
+import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, NoReturn
+from weakref import finalize
 
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from foveate.core import files
+from foveate.errors import InvalidInput
 
 Pairs = Mapping[str, Tensor]
-"""Of one frame, on the CPU, by name."""
+"""Pairs of one frame, on the CPU, by name."""
+
+LOCK = "stream.lock"
+"""A file that the stream keeps locked as long as it uses the folder. The system releases the lock
+of a process that ends, however it ends.
+"""
+
+_FRAMES = ("frame-????????.safetensors", ".frame-????????-new-*.safetensors")
+"""Files of frames, and those that a process was writing when it was killed."""
 
 
 class InMemory:
-    """In main memory."""
+    """Frames in main memory."""
 
     def __init__(self) -> None:
-        self._held: dict[int, Pairs] = {}
+        self._frames: dict[int, Pairs] = {}
+
+    def claim(self) -> None:
+        """Do nothing: memory is not shared with other streams."""
 
     def put(self, number: int, pairs: Pairs) -> None:
-        """Keeps a frame's."""
-        self._held[number] = pairs
+        """Store a frame."""
+        self._frames[number] = pairs
 
     def get(self, number: int) -> Pairs:
-        """A frame's."""
-        return self._held[number]
+        """Return a frame."""
+        return self._frames[number]
 
     def drop(self, number: int) -> None:
-        """A frame is not needed any more."""
-        del self._held[number]
+        """Delete a frame."""
+        del self._frames[number]
+
+    def release(self) -> None:
+        """Do nothing."""
 
 
 class InFolder:
-    """In a file each; the folder is made if it is not there.
-
-    Raises:
-        CannotWrite: the disk is full, or the folder cannot be written to.
-    """
+    """Frames in one file each. The folder is created if it is missing."""
 
     def __init__(self, folder: Path):
         self._folder = folder
-        with files.reporting(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        self._lock: finalize[..., InFolder] | None = None
+        self._checksums: dict[int, int] = {}
+
+    def claim(self) -> None:
+        """Make the folder this stream's own, and delete files that an ended stream left.
+
+        Raises:
+            InvalidInput: another stream uses the folder.
+            CannotWrite: the folder cannot be written to.
+        """
+        if self._lock is not None:
+            return
+        with files.reporting(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = finalize(self, os.close, _locked(self._folder))
+            for pattern in _FRAMES:
+                for file in self._folder.glob(pattern):
+                    file.unlink()
 
     def put(self, number: int, pairs: Pairs) -> None:
-        """Writes a frame's, whole or not at all."""
-        with files.replacing(self._file(number)) as part:
-            save_file({name: t.contiguous() for name, t in pairs.items()}, part)
+        """Write a frame: all of it, or nothing.
+
+        Raises:
+            InvalidInput: another stream uses the folder.
+            CannotWrite: the disk is full, or the folder cannot be written to.
+        """
+        self.claim()
+        content = save({name: t.contiguous() for name, t in pairs.items()})
+        files.write(self._file(number), content)
+        self._checksums[number] = zlib.crc32(content)
 
     def get(self, number: int) -> Pairs:
-        """Reads a frame's."""
-        return load_file(self._file(number))
+        """Read a frame.
+
+        Raises:
+            InvalidInput: its file is missing or holds something else than was written.
+        """
+        path = self._file(number)
+        try:
+            content = path.read_bytes()
+            if zlib.crc32(content) != self._checksums[number]:
+                _refuse(path, "was changed since")
+            return load(content)
+        except (OSError, SafetensorError) as error:
+            _refuse(path, f"cannot be read ({getattr(error, 'strerror', None) or error})", error)
 
     def drop(self, number: int) -> None:
-        """Deletes a frame's."""
-        self._file(number).unlink(missing_ok=True)
+        """Delete a frame's file; raises CannotWrite if the folder does not allow it."""
+        with files.reporting(self._folder):
+            self._file(number).unlink(missing_ok=True)
+        self._checksums.pop(number, None)
+
+    def release(self) -> None:
+        """Let other streams use the folder."""
+        if self._lock is not None:
+            with suppress(OSError):  # Windows does not delete open files: the lock file stays
+                (self._folder / LOCK).unlink(missing_ok=True)
+            self._lock()
+            self._lock = None
+
+    def __reduce__(self) -> Any:
+        raise InvalidInput(
+            f"a stream that offloads into {str(self._folder)!r} cannot be copied or pickled: the "
+            "folder belongs to one stream. Use save(path), and load(path, ..., folder=another)."
+        )
 
     def _file(self, number: int) -> Path:
         return self._folder / f"frame-{number:08d}.safetensors"
+
+
+def _locked(folder: Path) -> int:
+    """Return the descriptor of the locked file; raises InvalidInput if another stream has it."""
+    while True:
+        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
+        if not _lock(file):
+            os.close(file)
+            raise InvalidInput(
+                f"another stream offloads its frames into {str(folder)!r}, and a folder belongs to "
+                "one stream. Close that stream, or give another folder."
+            )
+        # NOTE: the stream that had the lock may have deleted the file between open and lock.
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(file), os.stat(folder / LOCK)):
+                return file
+        os.close(file)
+
+
+def _lock(file: int) -> bool:
+    """Lock a file without waiting; return whether it worked."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        windows: Any = msvcrt
+        try:
+            windows.locking(file, windows.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _refuse(path: Path, what: str, error: Exception | None = None) -> NoReturn:
+    raise InvalidInput(
+        f"the offloaded frame {str(path)!r} {what}, so the stream cannot answer from it or be "
+        "saved. Load the stream from its latest save(), or close() it and begin anew."
+    ) from error

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from foveate.chat.held import bytes_of, tokens_of
 from foveate.chat.saved import policy_in
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
-from foveate.errors import InvalidParameter, NothingCompressed
+from foveate.errors import InvalidParameter, NothingCompressed, UnsupportedCache
 from foveate.stream import saved
 from foveate.stream.answering import answer, fetch
 from foveate.stream.elsewhere import Offloaded
@@ -64,7 +64,8 @@ class Stream(AbstractContextManager["Stream"]):
         InvalidParameter: a policy that needs its whole prompt, or cannot keep an opening; positions
             of another name; with ``offload``, reindexed ones, or a policy that compresses while it
             answers or has a prune stage.
-        InvalidInput: the chat template does not tell the words of a frame.
+        InvalidInput: the chat template does not tell the words of a frame, or another stream uses
+            the folder of ``offload``.
         UnsupportedModel: as for ``compress``; from the first frame on, where positions are
             reindexed or ``offload`` is given, a model that turns keys in a way that is not known.
     """
@@ -93,6 +94,8 @@ class Stream(AbstractContextManager["Stream"]):
         if keep_opening and self._opening.shape[1]:
             made = _keeping(made, self._opening.shape[1])
         self._start(compress(model, made, tokenizer=processor), processor, positions, offload)
+        if self._elsewhere is not None:
+            self._elsewhere.claim()
 
     def _start(
         self, session: Session, processor: Any, positions: Positions, offload: Offload | None
@@ -101,6 +104,7 @@ class Stream(AbstractContextManager["Stream"]):
         self._session = session
         self._cache: DynamicCache | None = None
         self._images = self._peak = 0
+        self._interrupted = False
         self._bound = Bound(self.policy)
         self._places = Places(self.model, processor, positions, turns=offload is not None)
         self._elsewhere = None if offload is None else Offloaded(offload)
@@ -125,13 +129,15 @@ class Stream(AbstractContextManager["Stream"]):
             UnsupportedCache: an earlier call was interrupted while the model read; load what was
                 saved, or begin anew.
         """
+        self._check()
         chunk = of_frames(self.model, self.processor, self.words, frames, time, self._images)
         self._places.find_out()
         with self._session as session:
             cache = self._cache = self._cache or self._begun(session)
-            made = self._read(session, cache, chunk)
-        self._places.keep(cache)
-        self._images += chunk.images
+            with self._consistent(cache):
+                made = self._read(session, cache, chunk)
+                self._places.keep(cache)
+                self._images += chunk.images
         self._bound.longest = max(self._bound.longest, chunk.tokens)
         self._peak = max(self._peak, bytes_of(self._cache))
         if self._elsewhere is not None:  # last: where it fails, the stream goes on without
@@ -148,7 +154,9 @@ class Stream(AbstractContextManager["Stream"]):
 
         Raises:
             NothingCompressed: no frame was seen yet.
-            InvalidInput: an argument that the stream sees to, or several answers at once.
+            UnsupportedCache: a call of ``see`` was interrupted.
+            InvalidInput: an argument that the stream sees to, several answers at once, or the file
+                of an offloaded frame is missing or damaged.
         """
         check(self.model, generate, "a stream", "Leave it 1.")
         branch = copy.deepcopy(self._seen())
@@ -166,7 +174,8 @@ class Stream(AbstractContextManager["Stream"]):
 
     @property
     def held(self) -> StreamHeld:
-        """What is held now."""
+        """What is held now; raises UnsupportedCache as ``see`` does."""
+        self._check()
         if self._cache is None:
             return StreamHeld(0.0, 0, 0, 0, 0, 0)
         offloaded = 0 if self._elsewhere is None else self._elsewhere.nbytes
@@ -182,6 +191,8 @@ class Stream(AbstractContextManager["Stream"]):
 
         Raises:
             NothingCompressed: no frame was seen yet.
+            UnsupportedCache: a call of ``see`` was interrupted; an earlier file stays as it is.
+            InvalidInput: the file of an offloaded frame is missing or damaged.
             CannotWrite: the disk is full, or the place cannot be written to.
         """
         entries = {
@@ -191,20 +202,40 @@ class Stream(AbstractContextManager["Stream"]):
             "positions": self._places.positions,
             "words": list(self.words),
         }
-        return saved.save(Path(path), self._session, self._seen(), entries, self._elsewhere)
+        return saved.save(
+            Path(path), self._session, self.processor, self._seen(), entries, self._elsewhere
+        )
 
     @classmethod
-    def load(cls, path: str | Path, model: nn.Module, processor: Any) -> Stream:
+    def load(
+        cls,
+        path: str | Path,
+        model: nn.Module,
+        processor: Any,
+        *,
+        folder: str | Path | None = None,
+    ) -> Stream:
         """Goes on with a stream that ``save`` wrote, in this or another process.
 
+        Args:
+            path: of the file, which holds the offloaded frames too.
+            model: the model that read the stream.
+            processor: its processor.
+            folder: another folder for offloaded frames than the stream had.
+
         Raises:
-            CacheMismatch: it was saved with another model.
-            InvalidInput: the file is missing, damaged, or holds no stream.
+            CacheMismatch: it was saved with another model or tokenizer.
+            InvalidInput: the file is missing, damaged, or holds no stream, or another stream uses
+                the folder.
+            InvalidParameter: ``folder`` for a stream that does not offload.
+            CannotWrite: the folder cannot be written to.
         """
         stream = cls.__new__(cls)
         made = policy_in(Path(path))
         stream._start(compress(model, made, tokenizer=processor), processor, "true", None)
-        stream._cache, entries, stream._elsewhere = saved.load(Path(path), stream._session)
+        session, where = stream._session, None if folder is None else Path(folder)
+        loaded = saved.load(Path(path), session, processor, where)
+        stream._cache, entries, stream._elsewhere = loaded
         offloads = stream._elsewhere is not None
         stream._places = Places(stream.model, processor, entries["positions"], offloads)
         stream.words, stream._images = Words(*entries["words"]), entries["images"]
@@ -249,7 +280,31 @@ class Stream(AbstractContextManager["Stream"]):
             elsewhere.forget(stay)
         return made
 
+    @contextmanager
+    def _consistent(self, cache: DynamicCache) -> Iterator[None]:
+        """A change of the cache with all that is counted of it. After an exception the stream goes
+        on if the cache is as it was, and refuses everything otherwise.
+        """
+        seen, self._interrupted = foveate_layers(cache)[0].seen, True
+        try:
+            yield
+            self._interrupted = False
+        except BaseException:
+            ongoing = known_state(cache).ongoing
+            reads = ongoing is not None and ongoing.reads and not ongoing.done
+            self._interrupted = reads or foveate_layers(cache)[0].seen != seen
+            raise
+
+    def _check(self) -> None:
+        if self._interrupted:
+            raise UnsupportedCache(
+                "a call of see() was interrupted while the model read, so this stream's memory is "
+                "incomplete. Load what was saved before (Stream.load), or close() the stream and "
+                "begin anew."
+            )
+
     def _seen(self) -> DynamicCache:
+        self._check()
         if self._cache is None:
             raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
         return self._cache

@@ -273,7 +273,7 @@ class Calls:
         given = {**named(forward, args), **kwargs}
         ids = given.get("input_ids")
         if isinstance(ids, Tensor) and ids.ndim == 2:
-            check_tokens(ids)
+            check_tokens(ids, given_cache(given))
             known = call_inputs.of("ids")
             call_inputs.frames = (
                 known.frames if ids is known.ids else starts_in_runs(self.model.config, ids, given)
@@ -305,7 +305,8 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> Any:
         kwargs = {**named(forward, args), **kwargs}
-        given = check_tokens(*[kwargs[x] for x in GIVEN if kwargs.get(x) is not None][:1])
+        tokens = [kwargs[x] for x in GIVEN if kwargs.get(x) is not None]
+        given = check_tokens(tokens[0] if tokens else None, given_cache(kwargs))
         if trains(decoder, kwargs):
             return self._left(decoder, self._read(call, forward, kwargs))
         check_cached(decoder, kwargs)

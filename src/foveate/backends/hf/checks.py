@@ -14,11 +14,18 @@ from foveate.backends.hf.internals import CACHE_NAMES
 from foveate.errors import InvalidInput, UnsupportedCache, UnsupportedModel
 
 
-def check_tokens(given: Tensor | None = None) -> Tensor:
-    """What a pass reads; raises InvalidInput if that is nothing."""
-    if given is None or given.shape[1] == 0:
+def check_tokens(given: Tensor | None, cache: Any = None) -> Tensor:
+    """Return the tokens that a pass reads onto a cache; raises InvalidInput if there are none."""
+    if given is not None and given.shape[1]:
+        return given
+    seen = cache.get_seq_length() if hasattr(cache, "get_seq_length") else 0
+    if not seen:
         raise InvalidInput("the prompt is empty: pass at least one token.")
-    return given
+    # generate() cuts off as many tokens as the cache has read, and nothing was left
+    raise InvalidInput(
+        f"no token is left to read: this cache has read {seen} tokens, and generate() takes them "
+        "and the new ones together. Pass input_ids=torch.cat([context_ids, question_ids], dim=1)."
+    )
 
 
 def trains(decoder: nn.Module, kwargs: Mapping[str, Any]) -> bool:

@@ -14,9 +14,11 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf.attention.computed import Images
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.shared import SharedByLayers
 from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.support import convert, foveate_layers, known_state, text_config
+from foveate.core.parameters import Positive, check
 from foveate.core.policy import Policy
 from foveate.core.storage import Renumbered, RewrittenPairs
 from foveate.errors import InvalidBudget, InvalidParameter
@@ -36,8 +38,10 @@ def endless(policy: Policy, every: int | None) -> Policy:
 
     Raises:
         InvalidBudget: a share of a prompt that never ends.
-        InvalidParameter: a score that reads the whole prompt again, or a rule without scores.
+        InvalidParameter: ``every`` below 1, or beside a rule that says when it compresses; a score
+            that reads the whole prompt again, or a rule without scores.
     """
+    check({"every": Positive | None}, {"every": every})
     if policy.amount.kind not in ("tokens", "bytes"):
         raise InvalidBudget(
             f"budget {policy.amount} is a share of a prompt that never ends. Give a number of "
@@ -55,9 +59,14 @@ def endless(policy: Policy, every: int | None) -> Policy:
             "such as 'infinipotv:budget=4096' or 'snapkv:budget=4096'."
         )
     when, own = policy.when, isinstance(policy.when, OverBudget)
-    if when.reads and (every is None or not own):
+    if when.reads and every is None:
         return policy
-    each = every or (when.every if isinstance(when, OverBudget) else EVERY)
+    if when.reads and not own:
+        raise InvalidParameter(
+            f"every={every} has no effect: {policy} compresses by {when!r}. Leave every= out."
+        )
+    by_rule = when.every if isinstance(when, OverBudget) else EVERY
+    each = by_rule if every is None else every
     return policy.but(when=OverBudget(every=each, reading=True, answering=when.decodes))
 
 
@@ -65,7 +74,7 @@ def begun(model: PreTrainedModel, policy: Policy, link: Link) -> DynamicCache:
     """An empty cache of one row, whose prompt never ends."""
     cache: DynamicCache = DynamicCache(config=model.config)
     convert(cache, text_config(model), policy, link).arm(END)
-    none = torch.empty(1, 0, dtype=torch.long, device=model.device)
+    none = torch.empty(1, 0, dtype=torch.long, device=input_device(model))
     go_on(cache, (none, none))
     return cache
 

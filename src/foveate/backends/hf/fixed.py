@@ -32,8 +32,8 @@ def fixed(cache: Any, state: CacheState, room: int) -> Cache:
         UnsupportedCache: layers that grow by other means than ours, quantised pairs, or a policy
             that compresses while it decodes.
     """
-    if room < 1:
-        raise InvalidInput(f"room={room}: give the number of tokens that will be decoded.")
+    if isinstance(room, bool) or not isinstance(room, int) or room < 1:
+        raise InvalidInput(f"room={room!r}: give the number of tokens that will be decoded.")
     if state.policy.when.decodes:
         raise UnsupportedCache(
             f"{state.policy.when!r} compresses while answers are decoded, which moves what is "

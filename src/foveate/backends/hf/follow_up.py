@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.state import CacheState, RereadPass
 from foveate.backends.hf.support import foveate_layers
@@ -81,7 +82,7 @@ class Asker(NamedTuple):
     ) -> None:
         """Reads a text as it is, while a score looks on; it is not answered."""
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        tokens = torch.tensor([ids], dtype=torch.long, device=self.model.device)
+        tokens = torch.tensor([ids], dtype=torch.long, device=input_device(self.model))
         tokens = tokens.expand(foveate_layers(cache)[0].pairs.counts.shape[0], -1)
         self._read(Said(tokens, torch.ones_like(tokens, dtype=torch.bool), 0), cache, state, start)
 
@@ -156,7 +157,7 @@ class Asker(NamedTuple):
     def _question(self, text: str) -> Int[Tensor, "1 t"]:
         """The words as a user's last ones, up to where the model answers."""
         ids = self.tokenizer(f"\n\n{text}{self.closing}", add_special_tokens=False)
-        return torch.tensor([ids["input_ids"]], dtype=torch.long, device=self.model.device)
+        return torch.tensor([ids["input_ids"]], dtype=torch.long, device=input_device(self.model))
 
     @property
     def closing(self) -> str:

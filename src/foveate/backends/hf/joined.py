@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from transformers import DynamicCache
 
 from foveate.backends.hf.cache_layer import is_whole
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.internals import CACHE, DynamicLayer
 from foveate.backends.hf.positions import AHEAD, ON_ONE_AXIS
 from foveate.backends.hf.rotation import follows_length
@@ -107,7 +108,7 @@ def join(session: Session, caches: Sequence[DynamicCache]) -> DynamicCache:
     for mine, each in zip(foveate_layers(cache), zip(*rows, strict=True), strict=True):
         mine.refill(_stacked([one.pairs for one in each], pads, longest), longest, longest)
     state.awaiting = False
-    state.pads = torch.tensor(pads, dtype=torch.int64, device=session.model.device)
+    state.pads = torch.tensor(pads, dtype=torch.int64, device=input_device(session.model))
     known = [known_state(one).extras for one in caches]
     for name in (AHEAD, ON_ONE_AXIS):
         if all(name in extras for extras in known):

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import DynamicCache
 
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.follow_up import Asker, Said
 from foveate.backends.hf.state import CacheState, RereadPass
 from foveate.backends.hf.support import foveate_layers
@@ -42,7 +43,7 @@ def look_back(
     """
     _check(cache, reading.after)
     for ids in reading.questions:
-        tokens = torch.tensor([ids], dtype=torch.long, device=asker.model.device)
+        tokens = torch.tensor([ids], dtype=torch.long, device=input_device(asker.model))
         with _cut(cache, state, RereadPass(None), reading.after):
             said = asker.answered(tokens, reading.longest, cache, state, start)
         if said.tokens.shape[1] > said.question_tokens:

@@ -1,5 +1,5 @@
-"""Compressed caches on disk: safetensors, with fingerprints of model, tokenizer and policy, and a
-digest of all that is in the file.
+"""Compressed caches on disk: safetensors, with the model's identity, fingerprints of tokenizer and
+policy, and a digest of the content.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import saved
 from foveate.backends.hf.cache_layer import FoveateLayer
+from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.hybrid_layer import FoveateHybridLayer
-from foveate.backends.hf.saved import SCHEMA, UNSIGNED, Saved
+from foveate.backends.hf.identity import ModelIdentity, decoder_dtype, former_fingerprints
+from foveate.backends.hf.saved import SCHEMA, Saved
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.support import foveate_layers
 from foveate.core import files
@@ -38,46 +40,12 @@ computed from it on.
 HOST = "host_"
 """In the name of a tensor among ``state.extras`` that stays in main memory where it is loaded."""
 
-# what saving and loading a model writes into its configuration
-_VOLATILE = ("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype")
-
-
-def model_fingerprint(model: PreTrainedModel) -> str:
-    """A hash of the architecture and of samples of the weights."""
-    return _fingerprint(model, _lasting(model.config.to_dict()), type(model).__name__)
-
-
-def _former_fingerprint(model: PreTrainedModel) -> str:
-    """The same as Foveate 0.1.0 made it: it changes where the model itself is saved and loaded."""
-    config = model.config.to_dict()
-    names = [name for name in config if name not in _VOLATILE or name == "architectures"]
-    return _fingerprint(model, {name: config[name] for name in names}, "")
-
-
-def _fingerprint(model: PreTrainedModel, config: dict[Any, Any], kind: str) -> str:
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-    digest.update(kind.encode())
-    for name, weight in sorted(model.named_parameters()):
-        digest.update(f"{name}{tuple(weight.shape)}".encode())
-        sample = weight.detach().flatten()[:16].float().cpu()
-        digest.update(sample.numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _lasting(config: dict[Any, Any]) -> dict[Any, Any]:
-    """A configuration, and those inside it, without what is no part of the model."""
-    return {
-        name: _lasting(value) if isinstance(value, dict) else value
-        for name, value in config.items()
-        if name not in _VOLATILE
-    }
-
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
-    """A hash of the vocabulary, of a tokenizer or a processor's; empty if neither was given."""
-    if tokenizer is None:
-        return ""
+    """Return a hash of the vocabulary of a tokenizer, or a processor's; empty without one."""
     words = getattr(tokenizer, "tokenizer", tokenizer)
+    if not hasattr(words, "get_vocab"):
+        return ""
     vocabulary = json.dumps(sorted(words.get_vocab().items()))
     return hashlib.sha256(vocabulary.encode()).hexdigest()
 
@@ -120,7 +88,7 @@ def save(
     tensors |= {f"{DROPPED}{layer}": which for layer, which in state.dropped.items()}
     note = {
         "schema": SCHEMA,
-        "model": model_fingerprint(model),
+        "model": ModelIdentity.of(model).as_json,
         "policy": policy.spec,
         **({} if state.policy == policy else {SHARES: state.policy.spec}),
         "tokenizer": tokenizer_fingerprint(tokenizer),
@@ -144,15 +112,14 @@ def load(
 ) -> None:
     """Fills a converted, empty cache from a file; not before all of it was checked."""
     saved_cache = saved.read(path)
-    _check(path, saved_cache.note, model, policy, tokenizer)
+    _check(saved_cache, model, policy, tokenizer)
     if policy.left_open:
         if SHARES not in saved_cache.note:
             saved_cache.refuse("it does not say how its budget was divided")
         policy = policy_of(saved_cache.note[SHARES])
         foveate_layers(cache)[0].state.divide(policy, None)
     _check_tensors(saved_cache, cache, model)
-    moved = {k: t if HOST in k else t.to(model.device) for k, t in saved_cache.tensors.items()}
-    saved_cache = saved_cache._replace(tensors=moved)
+    saved_cache = _moved(saved_cache, model)
     seen = saved_cache.seen
     every: list[Any] = cache.layers
     for index, layer in enumerate(every):
@@ -175,12 +142,19 @@ def load(
 def _check_tensors(saved_cache: Saved, cache: DynamicCache, model: PreTrainedModel) -> None:
     """Every layer's are there, and fit each other, the model and the batch."""
     widths, rows, used = _widths(model), set(), {"pads", "vision", "frames"}
+    reached = set()
     for index, layer in enumerate(cache.layers):
         compressed, mine = isinstance(layer, FoveateLayer), saved_cache.of_layer(index)
         if compressed or mine:
             held = saved.check_layer(saved_cache, index, widths.get(index, {}), compressed)
             rows |= set() if held is None else {held}
+            reached |= {saved_cache.seen[str(index)][0]} if compressed else set()
             used |= {f"{index}.{name}" for name in mine}
+    if len(reached) > 1:
+        saved_cache.refuse(
+            f"its layers have read {min(reached)} to {max(reached)} tokens, as it was saved after "
+            "a pass that was interrupted"
+        )
     pads, vision = saved_cache.tensors.get("pads"), saved_cache.tensors.get("vision")
     alike = pads is not None and rows <= {pads.numel()}
     if pads is None or pads.dtype != torch.int64 or not alike or pads.dim() != 1:
@@ -239,19 +213,9 @@ def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
                 layer.memory.images = images[0][:, : layer.seen][:, -queries.shape[2] :]
 
 
-def _check(
-    path: Path,
-    note: dict[str, str],
-    model: PreTrainedModel,
-    policy: Policy,
-    tokenizer: Any,
-) -> None:
-    former = {_former_fingerprint(model)} if note["schema"] == UNSIGNED else set()
-    if note["model"] not in {model_fingerprint(model), *former}:
-        raise CacheMismatch(
-            f"{path} was written with another model (other configuration or weights). Load it "
-            "with the model that wrote it, or compress the context again."
-        )
+def _check(saved_cache: Saved, model: PreTrainedModel, policy: Policy, tokenizer: Any) -> None:
+    path, note = saved_cache.path, saved_cache.note
+    _check_model(saved_cache, model)
     if note["policy"] != policy.spec:
         raise CacheMismatch(
             f"{path} was compressed with {note['policy']!r}, but this block's policy is "
@@ -260,6 +224,63 @@ def _check(
     mine = tokenizer_fingerprint(tokenizer)
     if mine and note["tokenizer"] and mine != note["tokenizer"]:
         raise CacheMismatch(f"{path} was written with another tokenizer.")
+
+
+def _check_model(saved_cache: Saved, model: PreTrainedModel) -> None:
+    """Raise CacheMismatch unless this is the model that wrote the file, or an exact cast of it."""
+    if (identity := saved_cache.model) is None:  # written before there were identities
+        same = saved_cache.note["model"] in former_fingerprints(model)
+        differences = [] if same else ["it had another configuration or other weights"]
+    else:
+        differences = ModelIdentity.of(model).differences(identity)
+    if differences:
+        raise CacheMismatch(
+            f"{saved_cache.path} was written with another model: {'; '.join(differences)}. Load it "
+            "with the model that wrote it, or compress the context again."
+        )
+
+
+def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None:
+    """Return the dtype of a file's tensors that are to be cast, as the model has been cast since;
+    None if no cast is needed. Older files that do not name their dtype are never refused.
+
+    Raises:
+        CacheMismatch: the cast would round, or a store holds pairs in a form whose values depend on
+            the dtype.
+    """
+    identity = saved_cache.model
+    name = saved_cache.pairs_dtype if identity is None else identity.dtype
+    now = decoder_dtype(model)
+    if name in ("", now) or not now:
+        return None
+    dtype: torch.dtype = getattr(torch, name)
+    wanted = getattr(torch, now)
+    stored_otherwise = any(
+        not saved.held_exactly([k.split(".", 1)[-1]]) for k in saved_cache.tensors
+    )
+    if torch.promote_types(dtype, wanted) != wanted or stored_otherwise:
+        if identity is None:
+            return None
+        why = "its store holds pairs in that dtype alone" if stored_otherwise else "the cast rounds"
+        raise CacheMismatch(
+            f"{saved_cache.path} was written with the model in {name}, and this one is in {now}: "
+            f"{why}. Load the model with dtype=torch.{name}, or compress the context again."
+        )
+    return dtype
+
+
+def _moved(saved_cache: Saved, model: PreTrainedModel) -> Saved:
+    """Return the file's tensors on the model's device and in its dtype."""
+    device, cast_from = input_device(model), _cast_from(saved_cache, model)
+    to = None if cast_from is None else getattr(torch, decoder_dtype(model))
+    tensors = {
+        name: tensor.to(
+            "cpu" if HOST in name else device,
+            to if tensor.dtype == cast_from and "running." not in name else tensor.dtype,
+        )
+        for name, tensor in saved_cache.tensors.items()
+    }
+    return saved_cache._replace(tensors=tensors)
 
 
 def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:

@@ -12,10 +12,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from foveate.backends.hf.identity import ModelIdentity
 from foveate.errors import InvalidInput
 
-SCHEMA = "foveate-cache-2"
-UNSIGNED = "foveate-cache-1"  # what was written before there was a digest
+SCHEMA = "foveate-cache-3"
+FINGERPRINTED = "foveate-cache-2"  # "model" was a fingerprint without adapters and dtype
+UNSIGNED = "foveate-cache-1"  # and there was no digest of the content
 FIELDS = ("model", "policy", "tokenizer", "seen")
 
 # Axes: b rows, h KV heads, n slots, d and e channels of keys and values; see Pairs.tensors.
@@ -104,6 +106,28 @@ class Saved(NamedTuple):
             self.refuse(f"its note 'seen' is {self.note['seen'][:80]!r}")
         return dict(seen)
 
+    @property
+    def model(self) -> ModelIdentity | None:
+        """The model that wrote the file; None if the file is older than identities.
+
+        Raises:
+            InvalidInput: the note holds something else.
+        """
+        if self.note["schema"] != SCHEMA:
+            return None
+        try:
+            return ModelIdentity.from_json(self.note["model"])
+        except (ValueError, TypeError) as error:
+            self.refuse(f"its note 'model' cannot be read: {error}")
+
+    @property
+    def pairs_dtype(self) -> str:
+        """Dtype of the first pairs in full precision, such as "bfloat16"; empty without any."""
+        for name, tensor in sorted(self.tensors.items()):
+            if name.endswith((".k", ".flat_k", ".keys")) and tensor.is_floating_point():
+                return str(tensor.dtype).removeprefix("torch.")
+        return ""
+
     def of_layer(self, index: int) -> dict[str, Tensor]:
         """The tensors of one layer, by their names without its number."""
         begin = f"{index}."
@@ -129,9 +153,9 @@ def read(path: Path) -> Saved:
     except (OSError, SafetensorError, ValueError, RuntimeError) as error:
         raise InvalidInput(f"{str(path)!r} is not a saved cache: {error}") from error
     saved = Saved(path, note, tensors)
-    if (schema := note.get("schema")) not in (SCHEMA, UNSIGNED):
+    if (schema := note.get("schema")) not in (SCHEMA, FINGERPRINTED, UNSIGNED):
         raise InvalidInput(f"{str(path)!r} has the schema {schema!r}, expected {SCHEMA!r}.")
-    for field in (*FIELDS, *(["digest"] if schema == SCHEMA else [])):
+    for field in (*FIELDS, *([] if schema == UNSIGNED else ["digest"])):
         if field not in note:
             saved.refuse(f"it has no note {field!r}")
     if note.get("digest", "") != (digest(note, tensors) if "digest" in note else ""):

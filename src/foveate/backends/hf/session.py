@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import difflib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Never
 from weakref import finalize
 
 import torch
@@ -30,12 +31,14 @@ from foveate.backends.hf.support import (
     convert,
     foveate_layers,
     known_state,
+    state_of,
     text_config,
 )
 from foveate.core.composition import BY_DEFAULT
 from foveate.core.composition import policy as policy_of
+from foveate.core.parameters import Positive, check
 from foveate.core.policy import Policy
-from foveate.errors import InvalidInput, NothingCompressed
+from foveate.errors import InvalidParameter, NothingCompressed
 
 
 def compress(
@@ -45,6 +48,7 @@ def compress(
     vision: Tensor | None = None,
     tokenizer: Any = None,
     strict: bool = False,
+    **unknown: Never,
 ) -> Session:
     """A block inside which every prompt that ``model`` reads is compressed as ``policy`` says.
 
@@ -68,8 +72,11 @@ def compress(
         strict: refuses budgets below what the policy always keeps (windows, sinks, recent tokens,
             text that has to stay). Otherwise they are raised to that, row by row; ``session.stats``
             says so (``asked``, ``held``), and the log, "foveate", once of each policy.
+        **unknown: every other argument is refused.
 
     Raises:
+        InvalidParameter: an unknown argument, such as ``method=`` or ``budget=``, which belong in
+            the spec.
         InvalidBudget: a budget below what is always kept, if that is ``strict``: here where no
             long prompt's could be enough, otherwise when the prompt is read.
         InvalidInput: the policy needs the tokenizer.
@@ -83,7 +90,25 @@ def compress(
         ProfileMismatch: the policy was calibrated on another model.
         AlreadyCompressing: the model is inside another block (raised on entry).
     """
+    for name in unknown:
+        raise InvalidParameter(_no_argument(name, policy, unknown))
     return Session(model, policy_of(policy), vision, tokenizer, strict)
+
+
+def _no_argument(name: str, policy: Policy | str, unknown: Mapping[str, Any]) -> str:
+    """Return what is wrong with an unknown argument of ``compress``, and what to write instead."""
+    if close := difflib.get_close_matches(name, ("policy", "vision", "tokenizer", "strict"), n=1):
+        return f"{name}= is no argument of compress(). Did you mean {close[0]}=?"
+    spec = unknown.get("method", policy if isinstance(policy, str) else "snapkv")
+    entries = ",".join(f"{key}={value}" for key, value in unknown.items() if key != "method")
+    if any(f"{key}=" in spec for key in unknown):
+        spec = spec.partition(":")[0]
+    joint = "" if not entries else "," if ":" in spec else ":"
+    return (
+        f"{name}= is no argument of compress(), which takes policy=, vision=, tokenizer= and "
+        "strict=. A method and its parameters are one spec: compress(model, "
+        f'"{spec}{joint}{entries}").'
+    )
 
 
 class Session:
@@ -180,9 +205,11 @@ class Session:
         """Declares the length of the prompt that comes next, padding included.
 
         Only needed when you call the model yourself, chunk by chunk; ``generate`` declares it.
+
+        Raises:
+            InvalidParameter: no whole number from 1 on.
         """
-        if tokens < 1:
-            raise InvalidInput(f"a prompt of {tokens} tokens is empty.")
+        check({"tokens": Positive}, {"tokens": tokens})
         self._calls.expect(tokens)
 
     def prefill(self, **inputs: Any) -> DynamicCache:
@@ -204,8 +231,15 @@ class Session:
         return cache
 
     def fork(self, cache: DynamicCache | None = None) -> DynamicCache:
-        """An independent copy of a compressed cache, so that one context serves many questions."""
-        return copy.deepcopy(self.cache if cache is None else cache)
+        """An independent copy of a compressed cache, so that one context serves many questions.
+
+        Raises:
+            UnsupportedCache: the latest pass through the cache was interrupted.
+        """
+        cache = self.cache if cache is None else cache
+        if (state := state_of(cache)) is not None:
+            state.recover()
+        return copy.deepcopy(cache)
 
     def fixed(self, room: int, *, cache: DynamicCache | None = None) -> Cache:
         """A copy of a compressed cache whose tensors never move, with room for so many tokens more:
@@ -218,7 +252,9 @@ class Session:
             UnsupportedCache: a cache that cannot be fixed; the message says why.
         """
         cache = self.cache if cache is None else cache
-        return fixed.fixed(cache, known_state(cache), room)
+        state = known_state(cache)
+        state.recover()
+        return fixed.fixed(cache, state, room)
 
     def rearm(self, cache: DynamicCache | None = None) -> None:
         """Has the next turn's prompt compressed too, together with all that came before it.
@@ -228,7 +264,12 @@ class Session:
         known_state(self.cache if cache is None else cache).awaiting = True
 
     def adopt(self, cache: DynamicCache) -> None:
-        """Makes a cache that holds a finished prompt the latest one."""
+        """Makes a cache that holds a finished prompt the latest one.
+
+        Raises:
+            UnsupportedCache: the latest pass through the cache was interrupted.
+        """
+        known_state(cache).recover()
         self._calls.notes.adopt(cache)
 
     def read_again(self, cache: DynamicCache) -> None:
@@ -242,24 +283,27 @@ class Session:
         cache: DynamicCache | None = None,
         tokenizer: Any = None,
     ) -> Path:
-        """Writes a compressed cache to a safetensors file, with the fingerprints of the model and
-        of ``tokenizer``, a tokenizer or processor, and a digest of all that is in it: whole, or not
-        at all.
+        """Write a compressed cache to a safetensors file: all of it, or nothing. The file names the
+        model (weights, active adapters, quantisation, dtype) and ``tokenizer``, a tokenizer or
+        processor, and has a digest of its content.
 
         Raises:
             UnsupportedCache: the policy's store holds pairs in a way of its own, and does not say
-                how they come back (``restored``).
+                how they come back (``restored``), or the latest pass through the cache was
+                interrupted.
             CannotWrite: the disk is full, or the place cannot be written to.
         """
         cache = self.cache if cache is None else cache
-        known_state(cache)
+        known_state(cache).recover()
         return persist.save(Path(path), cache, self.model, self.policy, tokenizer)
 
     def load(self, path: str | Path, *, tokenizer: Any = None) -> DynamicCache:
-        """Reads a cache that ``save`` wrote, in this or another process.
+        """Read a cache that ``save`` wrote, in this or another process. If the model has been cast
+        since, the pairs are cast, too.
 
         Raises:
-            CacheMismatch: it belongs to another model, tokenizer or policy.
+            CacheMismatch: it belongs to another model (other weights, active adapters or
+                quantisation), tokenizer or policy, or the cast would round.
             InvalidInput: the file is missing, damaged, or no saved cache.
         """
         cache = DynamicCache(config=self.model.config)

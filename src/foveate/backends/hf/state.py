@@ -179,18 +179,26 @@ class CacheState:
         Raises:
             UnsupportedCache: it was cut short while it was read, so that layers differ.
         """
-        last = self.ongoing
-        if last is not None and not last.done:
-            if last.reads:
-                raise UnsupportedCache(
-                    "a pass through this cache was cut short by an exception or an interrupt, so "
-                    "some of its layers have read tokens that others have not. Read the prompt "
-                    "into a new cache, or go on with a session.fork() made before."
-                )
-            last.put_back()
+        self.recover()
         self.computed, self.before, self.asks_before = None, None, frozenset()
         self.ongoing = Ongoing(self)
         return self.ongoing
+
+    def recover(self) -> None:
+        """Restore what a pass noted that was interrupted before it reached the layers.
+
+        Raises:
+            UnsupportedCache: it was interrupted while the layers read, so they differ.
+        """
+        if self.ongoing is None or self.ongoing.done:
+            return
+        if self.ongoing.reads:
+            raise UnsupportedCache(
+                "a pass through this cache was cut short by an exception or an interrupt, so "
+                "some of its layers have read tokens that others have not. Read the prompt "
+                "into a new cache, or go on with a session.fork() made before."
+            )
+        self.ongoing.put_back()
 
     def follow(self, other: CacheState) -> None:
         """Takes over what is known of a prompt that was read into another cache."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
+from foveate.backends.hf.devices import input_device
 from foveate.eval import hardware
 from foveate.eval.held import Key
 from foveate.eval.measure import measured
@@ -70,7 +71,7 @@ def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
     """
     made = {
         "model": loaded.name,
-        "device": loaded.model.device.type,
+        "device": input_device(loaded.model).type,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
     }
     names = [sample.name for sample in job.samples]
