@@ -53,6 +53,8 @@ DOCS_READY := .venv-docs/.ready
 VLLM_READY := .venv-vllm/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Container images often set it to 1. Then each of the tests' processes would compile every module again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := test
 .PHONY: census chromium demo docs environments test test-all test-jitter vllm test-vllm test-vllm-0.33 test-versions test-torch test-wheel wheels lint format tables clean setup
