@@ -151,14 +151,14 @@ def uses(tree: ast.AST, sources: Mapping[str, Source]) -> set[str]:
 def tests_in(folder: Path, sources: Mapping[str, Source]) -> Uses:
     """By test file, the modules that it names, or that the helpers of its folder do for it."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in folder.rglob("*.py")}
+    used = {path: uses(tree, sources) for path, tree in trees.items()}
     found = {}
     for path, tree in trees.items():
         if not path.name.startswith("test_"):
             continue
         stems = {"conftest"} | {of.rpartition(".")[2] for of, _ in dict(imported(tree)).values()}
-        helpers = [trees[at] for stem in stems if (at := path.with_name(f"{stem}.py")) in trees]
-        named = set().union(*(uses(one, sources) for one in (tree, *helpers)))
-        found[path.relative_to(folder).as_posix()] = named
+        helpers = (used.get(path.with_name(f"{stem}.py"), set()) for stem in stems)
+        found[path.relative_to(folder).as_posix()] = used[path].union(*helpers)
     return found
 
 
