@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -32,13 +33,12 @@ import pytest
 
 REPO = Path(__file__).resolve().parent.parent
 OPTIONS = ("-x", "-q", "-n0", "-p", "no:cacheprovider", "--tb=line")
-OTHER: dict[type, Any] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult,
-    ast.Div: ast.Mult, ast.Mod: ast.FloorDiv, ast.And: ast.Or, ast.Or: ast.And,
-}  # fmt: skip
-"""The operator that stands in for another."""
+SWAPS = (
+    *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot)),
+    *((ast.In, ast.NotIn), (ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.And, ast.Or)),
+    (ast.FloorDiv, ast.Mod),
+)
+OTHER: dict[type, Any] = dict(SWAPS) | {new: old for old, new in SWAPS}
 FIRST = 8  # test files that run first, before all others of a mutant
 
 
@@ -79,9 +79,7 @@ def changed(node: ast.AST) -> Iterator[ast.AST]:
 def mutants_of(path: Path, root: Path) -> Iterator[Mutant]:
     """Yield every mutant of a file; annotations and decorators are not changed."""
     text = path.read_bytes()
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
+    starts = [0, *accumulate(map(len, text.splitlines(keepends=True)))]
 
     def visit(node: ast.AST, function: int) -> Iterator[Mutant]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -93,11 +91,10 @@ def mutants_of(path: Path, root: Path) -> Iterator[Mutant]:
             written = ast.unparse(ast.fix_missing_locations(new))
             written = written if isinstance(node, ast.Return) else f"({written})"
             yield Mutant(str(path.relative_to(root)), spot.lineno, start, old, written, function)
-        for name, value in ast.iter_fields(node):
-            if name not in ("annotation", "returns", "decorator_list"):
-                for child in value if isinstance(value, list) else [value]:
-                    if isinstance(child, ast.AST):
-                        yield from visit(child, function)
+        left_out = [getattr(node, name, None) for name in ("annotation", "returns")]
+        for child in ast.iter_child_nodes(node):
+            if child not in [*left_out, *getattr(node, "decorator_list", ())]:
+                yield from visit(child, function)
 
     yield from visit(ast.parse(text), 0)
 
@@ -153,8 +150,7 @@ def run(source: Path, tests: Path, files: list[str], limit: int) -> tuple[str, s
         if not (child := os.fork()):
             os.setsid()
             signal.alarm(limit)
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
+            _ = [os.dup2(output.fileno(), number) for number in (1, 2)]
             os.chdir(tests)
             sys.path[:0] = [str(source), str(tests / "demo_model"), str(tests)]
             os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:3])
@@ -180,8 +176,7 @@ def tried(mutant: Mutant, files: list[str], tests: Path, limit: int) -> dict[str
             outcome, why = run(source, tests, some, limit)
             if outcome != "survived":
                 break
-    result = {"outcome": outcome, "why": why, "files": len(files)}
-    return result | {"seconds": round(time.monotonic() - start)}
+    return {"outcome": outcome, "why": why, "seconds": round(time.monotonic() - start)}
 
 
 def main() -> int:
@@ -189,14 +184,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("map", type=Path, help="functions of each test file, in JSON")
     parser.add_argument("--measure", nargs="+", metavar="FILE", help="add test files to the map")
-    parser.add_argument("--log", type=Path)
+    parser.add_argument("--log", type=Path, help="results, in JSON")
     parser.add_argument("--again", type=Path, metavar="LOG", help="run the survivors of a log")
     parser.add_argument("--tests", type=Path, default=REPO, help="checkout whose tests run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, default=900, help="seconds of a run of test files")
     options = parser.parse_args()
     os.environ |= {"FOVEATE_TESTS_CHECKED": "0", "HF_HUB_OFFLINE": "1", "TRITON_INTERPRET": "1"}
-    sys.path[:0] = [str(REPO / "src"), str(REPO / "demo_model"), str(REPO)]
+    sys.path[:1] = [str(REPO / "src"), str(REPO / "demo_model"), str(REPO)]
     if options.measure:
         plugin = Measures(options.map.resolve(), REPO / "src")
         return pytest.main([*OPTIONS[1:], *options.measure], [plugin])
