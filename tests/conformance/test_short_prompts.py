@@ -10,6 +10,7 @@ from foveate.core.amount import Amount
 from foveate.stages.recent import recent_tokens
 from tests import zoo
 from tests.backends.test_follow_up import Chat
+from tests.pairs import failures
 
 from .policies import CALIBRATED
 
@@ -63,10 +64,7 @@ def expected(policy, inputs, asked):
     return found
 
 
-@pytest.mark.parametrize(
-    "number",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n >= QUICK)) for n in range(ALL)],
-)
+@pytest.mark.parametrize("number", range(QUICK))
 def test_no_prompt_is_refused_and_what_is_kept_is_what_statistics_say(number):
     family, policy, lengths = drawn(number)
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths)
@@ -93,3 +91,9 @@ def test_no_prompt_is_refused_and_what_is_kept_is_what_statistics_say(number):
     assert stats.raised.tolist() == [
         held > asked for held, asked in zip(stats.held.tolist(), stats.asked.tolist(), strict=True)
     ]
+
+
+@pytest.mark.slow
+def test_nor_are_hundreds_of_others():
+    check = test_no_prompt_is_refused_and_what_is_kept_is_what_statistics_say
+    assert failures(check, ((number,) for number in range(QUICK, ALL))) == {}

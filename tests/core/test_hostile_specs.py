@@ -4,6 +4,7 @@ import dataclasses
 import math
 from fractions import Fraction
 from functools import partial
+from itertools import product
 from typing import get_args, get_type_hints
 
 import pytest
@@ -131,17 +132,22 @@ def test_any_number_in_any_parameter_is_taken_or_refused(place, value):
 
 
 def numbers():
-    """Every number that a method or a stage of ours takes, with its range."""
+    """For every method and stage of ours, its numbers: the name, the type and the range of each."""
     owners = {name: method.hints for name, method in METHODS.items()} | {
         f"{name}()": get_type_hints(cls, include_extras=True)
         for name, cls in STAGES.items()
         if cls.__module__.startswith("foveate.")
     }
+    found = {}
     for owner, hints in owners.items():
         for key, hint in hints.items():
             for kind in (hint, *get_args(hint)):
                 for limits in getattr(kind, "__metadata__", ()):
-                    yield pytest.param(owner, key, get_args(kind)[0], limits, id=f"{owner}:{key}")
+                    found.setdefault(owner, []).append((key, get_args(kind)[0], limits))
+    return found
+
+
+NUMBERS = numbers()
 
 
 def called(owner, key, value):
@@ -154,16 +160,17 @@ def called(owner, key, value):
     return make(**{name: given for name, given in needed.items() if name in known} | {key: value})
 
 
-@pytest.mark.parametrize(("owner", "key", "kind", "limits"), list(numbers()))
-def test_every_number_has_a_range_that_is_kept_and_said(owner, key, kind, limits):
-    assert isinstance(limits, Range)
-    beyond = [limits.least - 1, limits.most + 1, 10**40, -(10**40), 10**5000]
-    if kind is float:
-        beyond = [*map(float, beyond[:-1]), math.nan, math.inf, -math.inf, 1e300]
-    for value in beyond:
-        with unchecked(), pytest.raises(InvalidParameter, match=f"^{key}=") as refused:
-            called(owner, key, value)
-        assert str(limits) in str(refused.value)
+@pytest.mark.parametrize("owner", NUMBERS)
+def test_every_number_has_a_range_that_is_kept_and_said(owner):
+    for key, kind, limits in NUMBERS[owner]:
+        assert isinstance(limits, Range)
+        beyond = [limits.least - 1, limits.most + 1, 10**40, -(10**40), 10**5000]
+        if kind is float:
+            beyond = [*map(float, beyond[:-1]), math.nan, math.inf, -math.inf, 1e300]
+        for value in beyond:
+            with unchecked(), pytest.raises(InvalidParameter, match=f"^{key}=") as refused:
+                called(owner, key, value)
+            assert str(limits) in str(refused.value)
 
 
 def ends(kind, limits):
@@ -183,11 +190,8 @@ def outcome(make, read):
     return f"finite: {all(bool(one.k.isfinite().all()) for one in kept)}"
 
 
-@pytest.mark.parametrize(
-    ("owner", "key", "kind", "limits"),
-    [one for one in numbers() if not one.values[0].endswith("()")],
-)
-def test_numbers_at_the_ends_of_a_range_work_or_are_refused(tmp_path, owner, key, kind, limits):
+@pytest.mark.parametrize("owner", [owner for owner in NUMBERS if not owner.endswith("()")])
+def test_numbers_at_the_ends_of_a_range_work_or_are_refused(tmp_path, owner):
     method, read, needed = METHODS[owner], prompt([40, 33], depth=2), {}
     if owner in ("duo_attention", "headkv", "sparsemm"):
         table = Profile(
@@ -200,11 +204,11 @@ def test_numbers_at_the_ends_of_a_range_work_or_are_refused(tmp_path, owner, key
         )
         needed = {"profile": str(table.save(tmp_path / "heads.json"))}
     budgets = ["0.0000001%", 40, MOST, f"{MOST_BYTES}B"] if "budget" in method.parameters else []
-    for value in ends(kind, limits):
-        for others in [{**needed, "budget": budget} for budget in budgets] or [needed]:
-            came = outcome(partial(method, **others, **{key: value}), read)
-            assert "finite: False" not in came
-            assert "NaN" not in came
+    numbers = [{key: value} for key, kind, limits in NUMBERS[owner] for value in ends(kind, limits)]
+    for number, others in product(numbers, [{"budget": budget} for budget in budgets] or [{}]):
+        came = outcome(partial(method, **needed, **others, **number), read)
+        assert "finite: False" not in came, (number, others)
+        assert "NaN" not in came, (number, others)
 
 
 def test_a_spec_has_a_greatest_length_and_depth():

@@ -3,6 +3,7 @@ method, and none where they stand at padding.
 """
 
 import re
+from itertools import product
 
 import pytest
 import torch
@@ -44,11 +45,12 @@ def layers(change):
 
 
 @every_policy
-@pytest.mark.parametrize(("name", "place"), [("keys", 1), ("values", 2)])
-def test_a_key_or_value_that_is_no_number_is_refused_with_its_layer(policy, name, place):
-    says = f"the {name} of layer 1 hold NaN or infinity at 1 of 40 tokens, which {policy} cannot"
-    for number in NUMBERS:
-        broken = layers(lambda *qkv, number=number: qkv[place][0, 1, 20, 3].fill_(number))
+def test_a_key_or_value_that_is_no_number_is_refused_with_its_layer(policy):
+    for (name, place), number in product((("keys", 1), ("values", 2)), NUMBERS):
+        says = f"{name} of layer 1 hold NaN or infinity at 1 of 40 tokens, which {policy} cannot"
+        broken = layers(
+            lambda *qkv, place=place, number=number: qkv[place][0, 1, 20, 3].fill_(number)
+        )
         with pytest.raises(InvalidInput, match=re.escape(says)):
             kept(policy, broken)
 
