@@ -10,7 +10,7 @@ import transformers
 from torch import Tensor, nn
 
 from foveate.backends.hf.cache_layer import FoveateLayer
-from foveate.backends.hf.internals import CACHE_NAMES
+from foveate.backends.hf.internals import CACHE_NAMES, generation_settings
 from foveate.errors import InvalidInput, UnsupportedCache, UnsupportedModel
 
 
@@ -71,9 +71,11 @@ def check_settings(model: Any, kwargs: Mapping[str, Any]) -> None:
     Raises:
         UnsupportedCache: there would be none, or a paged one.
     """
-    settings = kwargs.get("generation_config") or getattr(model, "generation_config", None)
-    paged = kwargs.get("cache_implementation", getattr(settings, "cache_implementation", None))
-    if paged == "paged":
+    own = kwargs.get("generation_config")
+    # code that comes with a checkpoint may have a generate() of its own, which merges nothing
+    merges = hasattr(model, "_prepare_generation_config")
+    settings = generation_settings(model, kwargs) if merges else own
+    if getattr(settings, "cache_implementation", None) == "paged":
         raise UnsupportedCache(
             "cache_implementation='paged' has generate() batch its requests continuously, in one "
             "paged cache, which is not compressed. Leave it out, or serve the model with vLLM and "
@@ -87,7 +89,7 @@ def check_settings(model: Any, kwargs: Mapping[str, Any]) -> None:
         )
     embedded = kwargs.get("inputs_embeds") is not None  # then generate() takes a cache anyway
     if use_cache is None and not embedded and getattr(settings, "use_cache", None) is False:
-        whose = "this" if kwargs.get("generation_config") else "the model's"
+        whose = "this" if getattr(own, "use_cache", None) is False else "the model's"
         raise UnsupportedCache(
             f"{whose} generation_config has use_cache=False, as trainers set it and checkpoints "
             "keep it, which leaves no cache to compress. Call generate(..., use_cache=True), or "
