@@ -53,13 +53,18 @@ class Answerer(NamedTuple):
         return Session(self.model, self.policy, tokenizer=self.processor, queued=True)
 
     def check(
-        self, options: Mapping[str, Any], call: str = "say(...)", own: Iterable[str] = ()
+        self,
+        options: Mapping[str, Any],
+        call: str = "say(...)",
+        own: Iterable[str] = (),
+        complete: bool = True,
     ) -> None:
         """Refuse arguments of ``generate`` that a chat decides, cannot have, or that are unknown.
-        ``own`` are the parameters of the ``call`` itself, for a suggestion.
+        ``own`` are the parameters of the ``call`` itself, for a suggestion; arguments of a
+        constructor are not ``complete``.
         """
         several = "For several fork() it, or use generate() in a foveate.compress block."
-        check(self.model, options, "a chat", several, "streamer")
+        check(self.model, options, "a chat", several, "streamer", complete=complete)
         check_arguments(call, options, self.model, self.processor, own)
 
     def answer(

@@ -117,11 +117,13 @@ def template_arguments(processor: Any) -> set[str]:
 
 
 def with_defaults(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``generate`` arguments of a call over those given earlier. A call's
-    ``generation_config`` overrides earlier arguments too, which ``generate`` would rank above it.
+    """Return ``generate`` arguments of a call over those given earlier, also where ``generate``
+    itself ranks the earlier ones higher: above a ``generation_config``, or above ``max_length``.
     """
     config = call.get("generation_config")
     overridden = {name for name in defaults if getattr(config, name, None) is not None}
+    if call.get("max_length") is not None or getattr(config, "max_length", None) is not None:
+        overridden.add("max_new_tokens")
     return {**{k: v for k, v in defaults.items() if k not in overridden}, **call}
 
 

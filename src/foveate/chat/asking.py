@@ -64,20 +64,28 @@ def settings_of(model: PreTrainedModel, options: Mapping[str, Any]) -> Generatio
 
 
 def check(
-    model: PreTrainedModel, options: Mapping[str, Any], by: str, several: str, *ours: str
+    model: PreTrainedModel,
+    options: Mapping[str, Any],
+    by: str,
+    several: str,
+    *ours: str,
+    complete: bool = True,
 ) -> None:
     """Refuse arguments of ``generate`` that ``by`` ("a chat") decides, or cannot have; ``several``
-    says what to do for several answers.
+    says what to do for several answers. Arguments that are not ``complete`` are those of a
+    constructor, which the ones of a call may override.
 
     Raises:
-        InvalidInput: one of these, also where a ``generation_config`` or the model's own says so.
+        InvalidInput: one of these, also where a ``generation_config`` or, of complete arguments,
+            the model's own says so.
     """
     for name, value in options.items():
         if value is not None and (name in ours or is_decided(name)):
             raise InvalidInput(f"{name}=... is not for {by}, which sees to it: leave it out.")
     _refuse_several({name: options.get(name) for name in _SEVERAL}, by, several)
     settings = settings_of(model, options)  # transformers refuses some of the same with less words
-    merged = {f"generation_config.{name}": getattr(settings, name, None) for name in _SEVERAL}
+    config = settings if complete else options.get("generation_config")
+    merged = {f"generation_config.{name}": getattr(config, name, None) for name in _SEVERAL}
     _refuse_several(merged, by, several)
 
 

@@ -90,9 +90,9 @@ class Chat(AbstractContextManager["Chat"]):
             )
         answerer = Answerer(model, processor, policy_of(policy))  # type: ignore[arg-type]
         answerer.block()  # refuses what cannot be compressed
-        answerer.check(generate, "Chat(...)", _OWN)
+        answerer.check(generate, "Chat(...)", _OWN, complete=False)
+        check_template_arguments(template_kwargs or {}, processor)
         wording = Wording(processor, template_kwargs or {})
-        check_template_arguments(wording.template, processor)
         self._turns = Turns(answerer, wording, rewrites)
         self._system, self._keep_turns, self._defaults = system, keep_turns, dict(generate)
         self._now = Conversation()

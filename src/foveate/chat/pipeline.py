@@ -52,9 +52,9 @@ class Pipeline:
     ):
         self._model, self._processor, self._system = model, processor, system
         answerer = self._answerer(BY_DEFAULT)
-        answerer.check(generate, "Pipeline(...)", _OWN)
+        answerer.check(generate, "Pipeline(...)", _OWN, complete=False)
+        check_template_arguments(template_kwargs or {}, processor)
         self._wording = Wording(processor, template_kwargs or {})
-        check_template_arguments(self._wording.template, processor)
         self._defaults = dict(generate)
 
     def __call__(

@@ -29,9 +29,7 @@ class AnswerStream:
     loop early stops it, and so does the end of the program: the text so far is the answer.
     """
 
-    def __init__(
-        self, tokenizer: Any, answer: Callable[[Any], Answer], stop: Event, place: Place
-    ):
+    def __init__(self, tokenizer: Any, answer: Callable[[Any], Answer], stop: Event, place: Place):
         """Start the thread, which takes over the ``place`` in the model's queue.
 
         Raises:

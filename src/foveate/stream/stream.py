@@ -69,9 +69,10 @@ class Stream(AbstractContextManager["Stream"]):
 
     Raises:
         InvalidBudget: a budget that is a share.
-        InvalidParameter: an unknown argument, or one that ``words`` makes pointless; a policy that needs its whole prompt, or cannot keep an opening; positions
-            of another name; with ``offload``, reindexed ones, or a policy that compresses while it
-            answers or has a prune stage.
+        InvalidParameter: an unknown argument, or one that ``words`` makes pointless; a policy that
+            needs its whole prompt, or cannot keep an opening; positions of another name; with
+            ``offload``, reindexed ones, or a policy that compresses while it answers or has a prune
+            stage.
         InvalidInput: the chat template does not tell the words of a frame.
         UnsupportedModel: as for ``compress``; from the first frame on, where positions are
             reindexed or ``offload`` is given, a model that turns keys in a way that is not known.
@@ -98,7 +99,7 @@ class Stream(AbstractContextManager["Stream"]):
         if offload is not None:
             offload.check(made, positions)
         checked = Session(model, made, tokenizer=processor, queued=True).model
-        _check(checked, processor, generate, "Stream(...)", _OWN)
+        _check(checked, processor, generate, "Stream(...)", _OWN, complete=False)
         self.words = _words(processor, words, system, template_kwargs or {})
         self._opening = of_text(checked, processor, self.words.opening, first=True)
         if keep_opening and self._opening.shape[1]:
@@ -293,9 +294,10 @@ def _check(
     options: Mapping[str, Any],
     call: str,
     own: Sequence[str],
+    complete: bool = True,
 ) -> None:
     """Refuse arguments of ``generate`` that a stream decides, cannot have, or that are unknown."""
-    check(model, options, "a stream", "Leave it 1.")
+    check(model, options, "a stream", "Leave it 1.", complete=complete)
     check_arguments(call, options, model, processor, own)
 
 
