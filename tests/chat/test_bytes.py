@@ -25,7 +25,7 @@ METHODS = {
     "ragged": "adakv:budget={},window=4",
     "over all layers": "kvzip:budget={}",
     "in codes": "snapkv+kivi(bits=4,residual=8):budget={},window=4",
-    "by modality": "snapkv+kivi(of=visual,bits=4):budget={},window=4",
+    "while it grows": "snapkv:budget={},window=4,when=over_budget",
 }
 
 
@@ -45,7 +45,7 @@ def tensors_of(cache: Any) -> int:
     return sum(found.values())
 
 
-@by_turns(name=["llava", "qwen2_vl", "gemma3"], method=METHODS, budget=["32KB", "64KB"])
+@by_turns(name=["llava", "qwen2_vl", "internvl"], method=METHODS, budget=["32KB", "64KB"])
 def test_what_a_chat_stores_between_turns_fits_its_budget(
     name: str, method: str, budget: str
 ) -> None:
