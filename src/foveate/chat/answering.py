@@ -98,7 +98,8 @@ class Answerer(NamedTuple):
                 **{**given, "stopping_criteria": criteria},
             )
             cache, stats = session.cache, session.stats
-            trim(cache)
+            if rearm:  # otherwise nobody goes on from this cache
+                trim(cache)
         new_ids = output[0, ids.shape[1] :]
         answer = said(self.model, self.processor, new_ids, options, stats, stop.is_set())
         longer = Conversation(ids=ids, types=types).with_ids(answer.ids[None].to(ids.device), {})

@@ -87,8 +87,12 @@ def check_template_arguments(arguments: Mapping[str, Any], processor: Any) -> No
     """Refuse template arguments that the chat template would ignore, or that Foveate gives it.
 
     Raises:
-        InvalidParameter: with the closest name that the template reads.
+        InvalidParameter: with the closest name that the template reads; or no mapping.
     """
+    if not isinstance(arguments, Mapping):
+        raise InvalidParameter(
+            f"template_kwargs={arguments!r:.80} is a {type(arguments).__name__}: give a dictionary."
+        )
     known = template_arguments(processor) - {*_DECIDED}
     for name in arguments:
         if name in _DECIDED:

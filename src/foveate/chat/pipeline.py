@@ -51,7 +51,8 @@ class Pipeline:
         **generate: Any,
     ):
         self._model, self._processor, self._system = model, processor, system
-        answerer = self._answerer(BY_DEFAULT)
+        answerer = self._answerer("full")
+        answerer.block()  # refuses what cannot be compressed
         answerer.check(generate, "Pipeline(...)", _OWN, complete=False)
         check_template_arguments(template_kwargs or {}, processor)
         self._wording = Wording(processor, template_kwargs or {})

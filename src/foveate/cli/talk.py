@@ -128,6 +128,7 @@ class Talk:
             videos=videos,
             messages=self._anew,
             stream=True,
+            max_new_tokens=self._tokens,
         )
         self._show(stream)
         self._anew = []
@@ -155,7 +156,6 @@ class Talk:
             self._policy,
             system=self._system or None,
             template_kwargs=self._template,
-            max_new_tokens=self._tokens,
         )
 
 
