@@ -252,7 +252,7 @@ class Chat(AbstractContextManager["Chat"]):
         try:
             tokenizer = tokenizer_of(self._turns.answerer.processor)
             return AnswerStream(tokenizer, answer, stop, place)
-        except RuntimeError:  # no thread
+        except Exception:  # no thread
             undo_there.close()
             raise
 

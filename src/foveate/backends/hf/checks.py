@@ -72,10 +72,11 @@ def check_settings(model: Any, kwargs: Mapping[str, Any]) -> None:
         UnsupportedCache: there would be none, or a paged one.
     """
     own = kwargs.get("generation_config")
-    # code that comes with a checkpoint may have a generate() of its own, which merges nothing
-    merges = hasattr(model, "_prepare_generation_config")
-    settings = generation_settings(model, kwargs) if merges else own
-    if getattr(settings, "cache_implementation", None) == "paged":
+    settings = own or getattr(model, "generation_config", None)
+    if hasattr(model, "_prepare_generation_config"):  # otherwise it has a generate() of its own
+        settings = generation_settings(model, kwargs)
+    paged = kwargs.get("cache_implementation", getattr(settings, "cache_implementation", None))
+    if paged == "paged":
         raise UnsupportedCache(
             "cache_implementation='paged' has generate() batch its requests continuously, in one "
             "paged cache, which is not compressed. Leave it out, or serve the model with vLLM and "
