@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from threading import Event, Lock
+from collections.abc import Iterable, Mapping
+from threading import Event
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
-from foveate.backends.hf import Session, compress
-from foveate.chat.asking import Answer, check, length, said
+from foveate.backends.hf import Session
+from foveate.chat.arguments import check_arguments
+from foveate.chat.asking import GREEDY, Answer, check, generate_options, said
 from foveate.chat.reading import Conversation, NewPart
+from foveate.chat.trimming import trim
 from foveate.core.policy import Policy
-
-_locks: WeakKeyDictionary[PreTrainedModel, Lock] = WeakKeyDictionary()
-"""A model is in one ``compress`` block at a time: chats that share one take turns."""
 
 
 class Answered(NamedTuple):
@@ -32,14 +30,14 @@ class Answered(NamedTuple):
 
 
 class Stops(StoppingCriteria):
-    """Ends an answer after the token that is being made when somebody says so."""
+    """Stopping criterion that ends generation once an event is set."""
 
-    def __init__(self, said: Event):
-        self._said = said
+    def __init__(self, stop: Event):
+        self._stop = stop
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         return torch.full(
-            (len(input_ids),), self._said.is_set(), dtype=torch.bool, device=input_ids.device
+            (len(input_ids),), self._stop.is_set(), dtype=torch.bool, device=input_ids.device
         )
 
 
@@ -51,17 +49,23 @@ class Answerer(NamedTuple):
     policy: Policy
 
     def block(self) -> Session:
-        """Around one turn."""
-        return compress(self.model, self.policy, tokenizer=self.processor)
+        """Return a session for one turn; it may be made before the turn begins."""
+        return Session(self.model, self.policy, tokenizer=self.processor, queued=True)
 
-    def lock(self) -> Lock:
-        """What a chat holds while it uses the model."""
-        return _locks.setdefault(self.model, Lock())
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        """Raises InvalidInput for arguments of ``generate`` that a chat decides, or cannot have."""
+    def check(
+        self,
+        options: Mapping[str, Any],
+        call: str = "say(...)",
+        own: Iterable[str] = (),
+        complete: bool = True,
+    ) -> None:
+        """Refuse arguments of ``generate`` that a chat decides, cannot have, or that are unknown.
+        ``own`` are the parameters of the ``call`` itself, for a suggestion; arguments of a
+        constructor are not ``complete``.
+        """
         several = "For several fork() it, or use generate() in a foveate.compress block."
-        check(self.model, options, "a chat", several, "streamer")
+        check(self.model, options, "a chat", several, "streamer", complete=complete)
+        check_arguments(call, options, self.model, self.processor, own)
 
     def answer(
         self,
@@ -72,12 +76,14 @@ class Answerer(NamedTuple):
         streamer: Any = None,
         rearm: bool = True,
     ) -> Answered:
-        """The answer to a turn; ``options`` are what ``generate`` is to get besides. Without
-        ``rearm`` the new part is kept whole.
+        """Answer a turn; ``options`` are further arguments of ``generate``. Without ``rearm`` the
+        new part is kept whole. The cache has no spare room, and keeps to a budget in bytes.
         """
         ids, types = before.with_ids(new.ids, new.types)
+        given = generate_options(self.model, self.processor, options, ids.shape[1])
         criteria = StoppingCriteriaList([*(options.get("stopping_criteria") or ()), Stops(stop)])
         with self.block() as session:
+            session.link.keeps_scores = self.policy.amount.kind == "bytes"
             cache = copy.deepcopy(before.cache)
             if cache is not None and rearm:
                 session.rearm(cache)
@@ -89,16 +95,18 @@ class Answerer(NamedTuple):
                 past_key_values=cache,
                 streamer=streamer,
                 return_dict_in_generate=False,
-                **{**length(self.model, options), **options, "stopping_criteria": criteria},
+                **{**given, "stopping_criteria": criteria},
             )
             cache, stats = session.cache, session.stats
+            if rearm:  # otherwise nobody goes on from this cache
+                trim(cache)
         new_ids = output[0, ids.shape[1] :]
         answer = said(self.model, self.processor, new_ids, options, stats, stop.is_set())
         longer = Conversation(ids=ids, types=types).with_ids(answer.ids[None].to(ids.device), {})
         return Answered(answer, *longer, cache)
 
     def read(self, before: Conversation, new: NewPart) -> Answered:
-        """Reads a part that is not to be answered."""
+        """Read a part that is not answered."""
         ids, types = before.with_ids(new.ids, new.types)
-        read = self.answer(before, new, {"max_new_tokens": 1, "do_sample": False}, Event())
+        read = self.answer(before, new, {"max_new_tokens": 1, **GREEDY}, Event())
         return read._replace(ids=ids, types=types)

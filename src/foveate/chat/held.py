@@ -1,4 +1,4 @@
-"""How much of a conversation is held."""
+"""How much of a conversation is stored."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from foveate.backends.hf.support import foveate_layers
 
 
 class ChatHeld(NamedTuple):
-    """What a chat holds: ``tokens`` per KV head and layer on average, answers included, of so many
-    ``seen``; ``bytes`` of the compressed layers, and those of the cache ``before`` the latest turn,
-    which ``retry`` and ``edit`` go back to.
+    """What a chat stores: ``tokens`` per KV head and layer on average, answers included, of so many
+    ``seen``; ``bytes`` of the compressed layers, spare room included. ``before`` are the bytes of
+    the cache before the latest turn, which ``retry`` and ``edit`` go back to: they are not in
+    ``bytes``, and 0 with ``keep_turns=0``.
     """
 
     tokens: float
@@ -29,7 +30,7 @@ class ChatHeld(NamedTuple):
 
 
 def held(cache: DynamicCache | None, before: DynamicCache | None) -> ChatHeld:
-    """What these caches hold: the one of now, and the one that the latest turn went on from."""
+    """Return what these caches store: the current one, and the one before the latest turn."""
     if cache is None:
         return ChatHeld(0.0, 0, 0, 0)
     layers = foveate_layers(cache)
@@ -37,10 +38,10 @@ def held(cache: DynamicCache | None, before: DynamicCache | None) -> ChatHeld:
 
 
 def tokens_of(layers: Sequence[FoveateLayer]) -> float:
-    """Pairs per KV head, on average over rows, heads and layers."""
+    """Return pairs per KV head, on average over rows, heads and layers."""
     return sum(float(layer.pairs.counts.double().mean()) for layer in layers) / len(layers)
 
 
 def bytes_of(cache: DynamicCache | None) -> int:
-    """Of the compressed layers; nothing where there is no cache yet."""
+    """Return the bytes of the compressed layers; 0 where there is no cache yet."""
     return 0 if cache is None else sum(layer.nbytes for layer in foveate_layers(cache))

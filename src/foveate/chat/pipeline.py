@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import Event
 from typing import Any
 
 from torch import nn
 
+from foveate.backends.hf.model_queue import enter
 from foveate.chat.answering import Answerer
+from foveate.chat.arguments import check_template_arguments, with_defaults
 from foveate.chat.reading import Conversation, read
-from foveate.chat.words import Wording
+from foveate.chat.words import Message, Wording
 from foveate.core.composition import BY_DEFAULT
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
+
+_OWN = ("system", "template_kwargs")
+_OF_CALL = ("context", "question", "questions", "answer_prefix", "images", "policy")
 
 
 class Pipeline:
@@ -25,15 +30,33 @@ class Pipeline:
     Args:
         model: a model that :func:`foveate.compress` takes.
         processor: its processor or tokenizer, with a chat template.
-        **template: for ``apply_chat_template``, such as ``enable_thinking=False``.
+        system: the system message in front of every context.
+        template_kwargs: for ``apply_chat_template``, such as ``{"enable_thinking": False}``.
+        **generate: arguments of ``model.generate`` for every answer; a call's own override them.
 
     Raises:
-        InvalidInput: there is no chat template.
+        InvalidInput: there is no chat template; an argument of ``generate`` that a pipeline
+            decides.
+        InvalidParameter: an unknown argument or template argument.
+        FoveateError: as :func:`foveate.compress` raises.
     """
 
-    def __init__(self, model: nn.Module, processor: Any, **template: Any):
-        self._model, self._processor = model, processor
-        self._wording = Wording(processor, template)
+    def __init__(
+        self,
+        model: nn.Module,
+        processor: Any,
+        *,
+        system: str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        **generate: Any,
+    ):
+        self._model, self._processor, self._system = model, processor, system
+        answerer = self._answerer("full")
+        answerer.block()  # refuses what cannot be compressed
+        answerer.check(generate, "Pipeline(...)", _OWN, complete=False)
+        check_template_arguments(template_kwargs or {}, processor)
+        self._wording = Wording(processor, template_kwargs or {})
+        self._defaults = dict(generate)
 
     def __call__(
         self,
@@ -46,7 +69,7 @@ class Pipeline:
         policy: Policy | str = BY_DEFAULT,
         **generate: Any,
     ) -> dict[str, Any]:
-        """The answer to ``question``, or the answers to ``questions``.
+        """Answer ``question``, or each of ``questions``.
 
         Args:
             context: what is compressed, as a user says it.
@@ -63,32 +86,40 @@ class Pipeline:
         Raises:
             InvalidInput: both or neither of question and questions, beams, or what the processor or
                 template refuses.
+            InvalidParameter: an argument that neither the pipeline nor ``generate`` takes.
             FoveateError: as :func:`foveate.compress` raises.
         """
         if (question is None) == (questions is None):
             raise InvalidInput("give a question, or questions: one of both.")
         each_question = [question] if questions is None else list(questions)
-        answerer = Answerer(self._model, self._processor, policy_of(policy))  # type: ignore[arg-type]
-        answerer.check(generate)
-        with answerer.lock():
-            held, after, stats = self._compressed(answerer, context, images)
+        answerer, options = self._answerer(policy), with_defaults(self._defaults, generate)
+        answerer.check(options, "Pipeline's call", _OF_CALL)
+        with enter(self._model):
+            read_context, after, stats = self._compressed(answerer, context, images)
             answers = []
-            for one in each_question:
-                words = self._wording.literals.marked(str(one)) + after + answer_prefix
+            for text in each_question:
+                words = self._wording.literals.marked(str(text)) + after + answer_prefix
                 new = read(answerer.model, self._wording, words, (), begins=False)
-                said = answerer.answer(held, new, generate, Event(), rearm=False)
-                answers.append(said.answer.text)
+                turn = answerer.answer(read_context, new, options, Event(), rearm=False)
+                answers.append(turn.answer.text)
         result = {"answers": answers} if question is None else {"answer": answers[0]}
         return {**result, "stats": stats}
+
+    def _answerer(self, policy: Policy | str) -> Answerer:
+        return Answerer(self._model, self._processor, policy_of(policy))  # type: ignore[arg-type]
 
     def _compressed(
         self, answerer: Answerer, context: str, images: Sequence[Any]
     ) -> tuple[Conversation, str, Any]:
-        """The context, what the template puts behind a question, and what was kept."""
+        """Read the context; return it, the template's text behind a question, and its stats."""
         shown = [{"type": "image", "image": image} for image in images]
         message = {"role": "user", "content": [*shown, {"type": "text", "text": context}]}
-        before, after = self._wording.split_end([message])
-        new = read(answerer.model, self._wording, before, [message], begins=True)
+        messages: list[Message] = [message]
+        if self._system is not None:
+            system = {"role": "system", "content": self._system}
+            messages.insert(0, self._wording.formed(system))
+        before, after = self._wording.split_end(messages)
+        new = read(answerer.model, self._wording, before, messages, begins=True)
         done = answerer.read(Conversation(), new)
         held = Conversation(ids=done.ids, types=done.types, cache=done.cache)
         return held, after, done.answer.stats

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from foveate.backends.hf import saved
 from foveate.backends.hf.devices import input_device
+from foveate.backends.hf.model_queue import enter
 from foveate.backends.hf.support import known_state
 from foveate.chat.answering import Answerer
 from foveate.chat.reading import Conversation
@@ -46,12 +47,20 @@ def unpacked(held: UInt8[Tensor, "n"]) -> dict[str, Any]:
     return entries
 
 
+_SETTINGS = ("rewrites", "system", "keep_turns")
+
+
 def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[str, Any]) -> Path:
-    """Writes a conversation, and what else there is to know of its chat."""
+    """Write a conversation, and the keyword arguments of its chat."""
     if now.cache is None:
         raise InvalidInput("nothing has been said yet: there is no chat to save.")
+    of_generate = {**settings}
+    template = of_generate.pop("template_kwargs")
+    own = {name: of_generate.pop(name) for name in _SETTINGS}
     entries = {
-        **settings,
+        **own,
+        "template": template,
+        "generate": of_generate,
         "messages": [_without_pixels(one) for one in now.messages],
         "answer": now.answer,
         "told": now.text,
@@ -62,8 +71,9 @@ def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[st
         held = packed(entries)
     except TypeError as error:
         raise InvalidInput(
-            f"this chat cannot be written: {error}. Messages and template arguments have to be "
-            "what JSON knows."
+            f"this chat cannot be written: {error}. Messages, template_kwargs and the arguments "
+            "of generate that Chat was made with have to be what JSON knows; give other arguments "
+            "to say() instead."
         ) from error
     cache = copy.deepcopy(now.cache)
     known_state(cache).extras[_CHAT] = held
@@ -71,13 +81,13 @@ def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[st
 
 
 def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
-    """The conversation of a file, and what else was written of its chat."""
-    with answerer.lock(), answerer.block() as session:
+    """Return the conversation of a file, and the keyword arguments of its chat."""
+    with enter(answerer.model), answerer.block() as session:
         cache = session.load(path, tokenizer=answerer.processor)
-    held = known_state(cache).extras.pop(_CHAT, None)
-    if held is None:
+    stored = known_state(cache).extras.pop(_CHAT, None)
+    if stored is None:
         raise InvalidInput(f"{str(path)!r} holds a cache and no chat: session.load reads it.")
-    entries = unpacked(held)
+    entries = unpacked(stored)
     device = input_device(answerer.model)
     ids = torch.tensor([entries["ids"]], dtype=torch.long, device=device)
     types = {
@@ -85,7 +95,13 @@ def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
         for name, one in entries["types"].items()
     }
     words = tuple(entries["messages"]), entries["answer"], entries["told"]
-    return Conversation(*words, ids, types, cache), entries
+    return Conversation(*words, ids, types, cache), _settings(entries)
+
+
+def _settings(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a chat's keyword arguments; files of earlier versions have some of them alone."""
+    own = {name: entries[name] for name in _SETTINGS if name in entries}
+    return {**own, "template_kwargs": entries["template"], **entries.get("generate", {})}
 
 
 def _without_pixels(message: Message) -> dict[str, Any]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Event
 from typing import Any, NamedTuple
 
 from foveate.chat.answering import Answerer
 from foveate.chat.asking import Answer
+from foveate.chat.films import films
 from foveate.chat.given import check_new
+from foveate.chat.pictures import picture
 from foveate.chat.reading import Conversation, NewPart, read
 from foveate.chat.rewriting import Rewrites, followed, is_reworded
-from foveate.chat.words import Message, Wording
+from foveate.chat.words import Message, Wording, parts_of
 from foveate.errors import InvalidInput
 
 _REWORDS = (
@@ -22,7 +24,7 @@ _REWORDS = (
 
 
 class Turn(NamedTuple):
-    """What a turn goes on from, what is said, and what ``generate`` is given besides."""
+    """The conversation that a turn continues, its new messages, and arguments of ``generate``."""
 
     before: Conversation
     new: tuple[Message, ...]
@@ -40,11 +42,25 @@ class Prepared(NamedTuple):
 
 
 class Turns:
-    """How a chat takes its turns; ``said`` is whether the log has been told of rewriting."""
+    """The turns of one chat; ``warned`` is whether the log has been told of rewriting."""
 
     def __init__(self, answerer: Answerer, wording: Wording, rewrites: Rewrites):
         self.answerer, self.wording, self.rewrites = answerer, wording, rewrites
-        self.said = False
+        self.warned = False
+
+    def check(self, new: Sequence[Message]) -> None:
+        """Refuse images and videos that cannot be read; their pixels are read again in the turn."""
+        parts = [part for message in new for part in parts_of(message)]
+        for part in parts:
+            if part["type"] in ("image", "image_url"):
+                picture(part)
+        films(self.wording.processor, parts)
+
+    def needs_model(self, turn: Turn) -> bool:
+        """Return whether the model has to read before the turn's own words are known."""
+        if self.rewrites != "follow" or not turn.before.messages:
+            return False
+        return is_reworded(self.wording, turn.before, turn.new)
 
     def prepared(self, turn: Turn, fork: Conversation) -> Prepared:
         """The turn, worded and read by the processor; ``fork`` is the conversation before the
@@ -83,10 +99,10 @@ class Turns:
             return turn.before
         if self.rewrites == "refuse":
             raise InvalidInput(f'{_REWORDS}. Use rewrites="keep" or "follow".')
-        if not self.said:
+        if not self.warned:
             does = "is kept" if self.rewrites == "keep" else "is read anew"
             logging.getLogger("foveate").warning("%s; what was read %s.", _REWORDS, does)
-            self.said = True
+            self.warned = True
         if self.rewrites == "keep":
             return turn.before
         return followed(self.answerer, self.wording, fork, turn.before, turn.new)

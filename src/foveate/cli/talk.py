@@ -121,13 +121,11 @@ class Talk:
         typer.echo(f"{len(self._chat.messages)} messages, {self._held()}", err=True)
 
     def _say(self, text: str) -> None:
-        first = not self._chat.messages and not self._anew
         images, videos, self.images, self.videos = self.images, self.videos, [], []
         stream = self._chat.say(
             text,
             images=images,
             videos=videos,
-            system=self._system or None if first else None,
             messages=self._anew,
             stream=True,
             max_new_tokens=self._tokens,
@@ -152,7 +150,13 @@ class Talk:
         )
 
     def _begun(self) -> Chat:
-        return Chat(self._loaded.model, self._loaded.reader, self._policy, **self._template)
+        return Chat(
+            self._loaded.model,
+            self._loaded.reader,
+            self._policy,
+            system=self._system or None,
+            template_kwargs=self._template,
+        )
 
 
 def under(spec: str, budget: str) -> Policy:

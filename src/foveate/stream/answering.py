@@ -16,7 +16,7 @@ from foveate.backends.hf.endless import finish
 from foveate.backends.hf.fetched import Made, looked_at, put_back
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.reindexed import Turned
-from foveate.chat.asking import Answer, length, said
+from foveate.chat.asking import Answer, generate_options, said
 from foveate.stream.elsewhere import Offloaded
 
 
@@ -39,7 +39,7 @@ def answer(
         attention_mask=torch.ones_like(whole),
         return_dict_in_generate=False,
         **{CACHE: branch},
-        **{**length(model, options), **options},
+        **generate_options(model, processor, options, whole.shape[1]),
     )
     return said(model, processor, output[0, whole.shape[1] :], options, stats)
 

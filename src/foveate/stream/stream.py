@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 
-from foveate.backends.hf import Session, compress
+from foveate.backends.hf import Session
 from foveate.backends.hf.endless import begun, endless, forget, say_images
 from foveate.backends.hf.fetched import Made, looked_at
 from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.model_queue import enter
 from foveate.backends.hf.support import foveate_layers, known_state
+from foveate.chat.arguments import check_arguments, check_template_arguments, with_defaults
 from foveate.chat.asking import Answer, check
 from foveate.chat.held import bytes_of, tokens_of
 from foveate.chat.saved import policy_in
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
-from foveate.errors import InvalidParameter, NothingCompressed, UnsupportedCache
+from foveate.errors import (
+    InvalidInput,
+    InvalidParameter,
+    NothingCompressed,
+    UnsupportedCache,
+)
 from foveate.stream import saved
 from foveate.stream.answering import answer, fetch
 from foveate.stream.elsewhere import Offloaded
@@ -32,6 +39,7 @@ from foveate.stream.places import Places, Positions
 from foveate.stream.reading import Chunk, Frames, of_frames, of_text
 from foveate.stream.words import Words
 
+_OWN = ("policy", "words", "system", "every", "keep_opening", "positions", "offload")
 _FORGETS = 256  # columns that nobody holds, until they are counted no more
 
 
@@ -40,8 +48,9 @@ class Stream(AbstractContextManager["Stream"]):
     branch, and the stream goes on as if nobody had asked.
 
     Between frames what is held is compressed as the policy says, so memory and the time of a frame
-    stay the same. The model is in a :func:`foveate.compress` block while a frame is read or a
-    question is answered, and at no other time; several streams may share it, one call at a time.
+    stay the same. The model is in a :func:`foveate.compress` context while a frame is read or a
+    question is answered, and at no other time. Streams and chats that share it, also from several
+    threads, take turns in the order of their calls.
 
     Args:
         model: a vision-language model that :func:`foveate.compress` takes.
@@ -49,7 +58,7 @@ class Stream(AbstractContextManager["Stream"]):
         policy: a policy or its spec, with a budget in tokens or bytes. What a rule says of the end
             of a prompt it says here between frames.
         words: what is read around the pixels; by default as the chat template has it.
-        system: the system prompt; left out, the template's own.
+        system: the system prompt; left out, the template's own. Not with ``words``.
         every: by how many pairs the heads outgrow the budget until they are compressed; left out it
             is the policy's own, or 256.
         keep_opening: whether the words before the first frame always stay, inside the budget.
@@ -58,12 +67,17 @@ class Stream(AbstractContextManager["Stream"]):
             forgotten tokens left are closed, and keys are turned accordingly.
         offload: keeps every frame elsewhere as well, and puts those back that a question is about;
             left out, what leaves memory is gone.
+        template_kwargs: for ``apply_chat_template``: ``{"enable_thinking": False}``. Not with
+            ``words``.
+        **generate: arguments of ``model.generate`` for every answer, such as
+            ``max_new_tokens=64``; a call's own arguments override them.
 
     Raises:
         InvalidBudget: a budget that is a share.
-        InvalidParameter: a policy that needs its whole prompt, or cannot keep an opening; positions
-            of another name; with ``offload``, reindexed ones, or a policy that compresses while it
-            answers or has a prune stage.
+        InvalidParameter: an unknown argument, or one that ``words`` makes pointless; a policy that
+            needs its whole prompt, or cannot keep an opening; positions of another name; with
+            ``offload``, reindexed ones, or a policy that compresses while it answers or has a prune
+            stage.
         InvalidInput: the chat template does not tell the words of a frame, or another stream uses
             the folder of ``offload``.
         UnsupportedModel: as for ``compress``; from the first frame on, where positions are
@@ -82,18 +96,23 @@ class Stream(AbstractContextManager["Stream"]):
         keep_opening: bool = True,
         positions: Positions = "true",
         offload: Offload | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        **generate: Any,
     ):
         if positions not in ("true", "reindexed"):
             raise InvalidParameter(f'positions={positions!r}: give "true" or "reindexed".')
-        self.words = Words.of(processor, system) if words is None else words
         made = endless(policy_of(policy), every)
         if offload is not None:
             offload.check(made, positions)
-        checked = compress(model, made, tokenizer=processor).model
+        checked = Session(model, made, tokenizer=processor, queued=True).model
+        _check(checked, processor, generate, "Stream(...)", _OWN, complete=False)
+        self.words = _words(processor, words, system, template_kwargs or {})
         self._opening = of_text(checked, processor, self.words.opening, first=True)
         if keep_opening and self._opening.shape[1]:
             made = _keeping(made, self._opening.shape[1])
-        self._start(compress(model, made, tokenizer=processor), processor, positions, offload)
+        session = Session(model, made, tokenizer=processor, queued=True)
+        self._start(session, processor, positions, offload)
+        self._defaults = dict(generate)
         if self._elsewhere is not None:
             self._elsewhere.claim()
 
@@ -112,7 +131,7 @@ class Stream(AbstractContextManager["Stream"]):
     def see(
         self, frames: Frames, time: int | float | Sequence[int | float] | None = None
     ) -> StreamHeld:
-        """Reads a frame, or a few at once.
+        """Read a frame, or a few at once.
 
         Args:
             frames: an image, a list of images, or a processor's output of one chunk of video
@@ -124,28 +143,31 @@ class Stream(AbstractContextManager["Stream"]):
 
         Raises:
             InvalidInput: nothing to see, or times that do not fit.
+            AlreadyCompressing: called from a callback of an answer of the same model; or the model
+                is in a :func:`foveate.compress` context.
             InvalidBudget: a frame alone is more than ``offload`` may take; it has been read.
             CannotWrite: likewise, the folder of ``offload`` is full, or cannot be written to.
             UnsupportedCache: an earlier call was interrupted while the model read; load what was
                 saved, or begin anew.
         """
-        self._check()
-        chunk = of_frames(self.model, self.processor, self.words, frames, time, self._images)
-        self._places.find_out()
-        with self._session as session:
-            cache = self._cache = self._cache or self._begun(session)
-            with self._consistent(cache):
-                made = self._read(session, cache, chunk)
-                self._places.keep(cache)
-                self._images += chunk.images
-        self._bound.longest = max(self._bound.longest, chunk.tokens)
-        self._peak = max(self._peak, bytes_of(self._cache))
-        if self._elsewhere is not None:  # last: where it fails, the stream goes on without
-            self._elsewhere.keep(made, chunk.image, chunk.spot, self._places.ways)
-        return self.held
+        with enter(self.model):
+            self._check()
+            chunk = of_frames(self.model, self.processor, self.words, frames, time, self._images)
+            self._places.find_out()
+            with self._session as session:
+                cache = self._cache = self._cache or self._begun(session)
+                with self._consistent(cache):
+                    made = self._read(session, cache, chunk)
+                    self._places.keep(cache)
+                    self._images += chunk.images
+            self._bound.longest = max(self._bound.longest, chunk.tokens)
+            self._peak = max(self._peak, bytes_of(self._cache))
+            if self._elsewhere is not None:  # last: where it fails, the stream goes on without
+                self._elsewhere.keep(made, chunk.image, chunk.spot, self._places.ways)
+            return self.held
 
     def ask(self, question: str, **generate: Any) -> Answer:
-        """Answers a question about what was seen so far.
+        """Answer a question about what was seen so far.
 
         Args:
             question: in words.
@@ -157,15 +179,20 @@ class Stream(AbstractContextManager["Stream"]):
             UnsupportedCache: a call of ``see`` was interrupted.
             InvalidInput: an argument that the stream sees to, several answers at once, or the file
                 of an offloaded frame is missing or damaged.
+            InvalidParameter: an argument that ``generate`` does not take.
+            AlreadyCompressing: as ``see`` raises.
         """
-        check(self.model, generate, "a stream", "Leave it 1.")
-        branch = copy.deepcopy(self._seen())
-        self._places.find_out()
-        ids = of_text(self.model, self.processor, self.words.of_question(question), first=False)
-        with self._session as session:
-            if self._elsewhere is not None:
-                fetch(session, self._elsewhere, branch, ids, self._places.ways)
-            return answer(session, self.processor, branch, ids, generate)
+        options = with_defaults(self._defaults, generate)
+        _check(self.model, self.processor, options, "ask(...)", ("question",))
+        with enter(self.model):
+            branch = copy.deepcopy(self._seen())
+            self._places.find_out()
+            words = self.words.of_question(question)
+            ids = of_text(self.model, self.processor, words, first=False)
+            with self._session as session:
+                if self._elsewhere is not None:
+                    fetch(session, self._elsewhere, branch, ids, self._places.ways)
+                return answer(session, self.processor, branch, ids, options)
 
     @property
     def fetched(self) -> tuple[tuple[int, ...], ...]:
@@ -201,10 +228,13 @@ class Stream(AbstractContextManager["Stream"]):
             "longest": self._bound.longest,
             "positions": self._places.positions,
             "words": list(self.words),
+            "generate": self._defaults,
         }
-        return saved.save(
-            Path(path), self._session, self.processor, self._seen(), entries, self._elsewhere
-        )
+        with enter(self.model):
+            seen = self._seen()
+            return saved.save(
+                Path(path), self._session, self.processor, seen, entries, self._elsewhere
+            )
 
     @classmethod
     def load(
@@ -232,10 +262,13 @@ class Stream(AbstractContextManager["Stream"]):
         """
         stream = cls.__new__(cls)
         made = policy_in(Path(path))
-        stream._start(compress(model, made, tokenizer=processor), processor, "true", None)
-        session, where = stream._session, None if folder is None else Path(folder)
-        loaded = saved.load(Path(path), session, processor, where)
+        session = Session(model, made, tokenizer=processor, queued=True)
+        stream._start(session, processor, "true", None)
+        where = None if folder is None else Path(folder)
+        with enter(stream.model):
+            loaded = saved.load(Path(path), session, processor, where)
         stream._cache, entries, stream._elsewhere = loaded
+        stream._defaults = entries.get("generate", {})
         offloads = stream._elsewhere is not None
         stream._places = Places(stream.model, processor, entries["positions"], offloads)
         stream.words, stream._images = Words(*entries["words"]), entries["images"]
@@ -253,6 +286,12 @@ class Stream(AbstractContextManager["Stream"]):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidInput(
+            "a stream cannot be copied or pickled, as its model would go along: use save() and "
+            "Stream.load()."
+        )
 
     def _begun(self, session: Session) -> DynamicCache:
         """The cache with the words before the first frame."""
@@ -308,6 +347,35 @@ class Stream(AbstractContextManager["Stream"]):
         if self._cache is None:
             raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
         return self._cache
+
+
+def _check(
+    model: PreTrainedModel,
+    processor: Any,
+    options: Mapping[str, Any],
+    call: str,
+    own: Sequence[str],
+    complete: bool = True,
+) -> None:
+    """Refuse arguments of ``generate`` that a stream decides, cannot have, or that are unknown."""
+    check(model, options, "a stream", "Leave it 1.", complete=complete)
+    check_arguments(call, options, model, processor, own)
+
+
+def _words(
+    processor: Any, words: Words | None, system: str | None, template_kwargs: Mapping[str, Any]
+) -> Words:
+    """Return the text around pixels: given, or the chat template's."""
+    if words is None:
+        check_template_arguments(template_kwargs, processor)
+        return Words.of(processor, system, **template_kwargs)
+    if system is not None or template_kwargs:
+        name = "template_kwargs" if system is None else "system"
+        raise InvalidParameter(
+            f"{name}=... is for the chat template, and words=... replaces it: write it into "
+            "Words(opening=...), or leave words out."
+        )
+    return words
 
 
 def _keeping(policy: Policy, opening: int) -> Policy:

@@ -24,6 +24,7 @@ from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept, bytes_of_pairs
 from foveate.core.policy import Policy
 from foveate.core.protocols import NoMerge
+from foveate.core.shedding import to_the_right
 from foveate.core.storage import (
     Coded,
     DensePairs,
@@ -67,6 +68,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.attended: Pairs | None = None  # in this pass, if other layers read these, too
         self.watch = Stopwatch()
         self.full_bytes = 0
+        self.ranks: tuple[Tensor, Tensor] | None = None  # columns and scores kept, if requested
         self._sizes: tuple[int, int, int, torch.dtype] | None = None  # of the pairs that come
         self.is_initialized = False
 
@@ -350,6 +352,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             kept = replace(kept, k=k, v=v, held=False)
         if noted is not None:
             noted[self.ordinal] = kept
+        if self.state.link.keeps_scores and kept.scores is not None:
+            slots = to_the_right(kept.mask, int(kept.counts.max()))
+            columns = pairs.columns.masked_fill(~kept.mask, -1)
+            self.ranks = columns.gather(-1, slots), kept.scores.gather(-1, slots)
         if not pairs.compressed:
             columns = self.state.shared.columns(kept.mask)
             left: Pairs = kept.store(columns, first=self.seen)

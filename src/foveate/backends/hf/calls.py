@@ -181,6 +181,8 @@ class Calls:
             return generate(*args, **kwargs)
         call = self._turn.take(sys._getframe())
         try:
+            if not self.link.open:  # it was closed while this thread waited
+                return generate(*args, **kwargs)
             self._inputs = call.inputs
             return self._generated(call.inputs, generate, *args, **kwargs)
         finally:
@@ -199,7 +201,8 @@ class Calls:
             return generate(*args, **kwargs)
         call_inputs.generation = GenerateCall()
         output = generate(*args, **kwargs)
-        call_inputs.generation.check(self.model)
+        if self.link.open:  # custom_generate may have waited until it was closed
+            call_inputs.generation.check(self.model)
         self._next.expected = None
         name_cache(output)
         return output

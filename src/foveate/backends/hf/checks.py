@@ -10,7 +10,7 @@ import transformers
 from torch import Tensor, nn
 
 from foveate.backends.hf.cache_layer import FoveateLayer
-from foveate.backends.hf.internals import CACHE_NAMES
+from foveate.backends.hf.internals import CACHE_NAMES, generation_settings
 from foveate.errors import InvalidInput, UnsupportedCache, UnsupportedModel
 
 
@@ -78,7 +78,10 @@ def check_settings(model: Any, kwargs: Mapping[str, Any]) -> None:
     Raises:
         UnsupportedCache: there would be none, or a paged one.
     """
-    settings = kwargs.get("generation_config") or getattr(model, "generation_config", None)
+    own = kwargs.get("generation_config")
+    settings = own or getattr(model, "generation_config", None)
+    if hasattr(model, "_prepare_generation_config"):  # otherwise it has a generate() of its own
+        settings = generation_settings(model, kwargs)
     paged = kwargs.get("cache_implementation", getattr(settings, "cache_implementation", None))
     if paged == "paged":
         raise UnsupportedCache(
@@ -94,7 +97,7 @@ def check_settings(model: Any, kwargs: Mapping[str, Any]) -> None:
         )
     embedded = kwargs.get("inputs_embeds") is not None  # then generate() takes a cache anyway
     if use_cache is None and not embedded and getattr(settings, "use_cache", None) is False:
-        whose = "this" if kwargs.get("generation_config") else "the model's"
+        whose = "this" if getattr(own, "use_cache", None) is False else "the model's"
         raise UnsupportedCache(
             f"{whose} generation_config has use_cache=False, as trainers set it and checkpoints "
             "keep it, which leaves no cache to compress. Call generate(..., use_cache=True), or "

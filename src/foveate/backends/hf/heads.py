@@ -158,7 +158,7 @@ def _scores(
     watching = Watching(reading, shown)
     longest = len(tokenizer.encode(shown.answer, add_special_tokens=False)) or LONGEST
     with undone(model), compress(model, observing(watching, decodes=True)):
-        said = model.generate(**shown.inputs, max_new_tokens=longest, do_sample=False)
+        said = model.generate(**shown.inputs, max_new_tokens=longest, do_sample=False, num_beams=1)
     tokens = [
         tokenizer.decode([token], skip_special_tokens=True)
         for token in said[0, ids.shape[1] :].tolist()

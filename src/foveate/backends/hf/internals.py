@@ -15,6 +15,8 @@ Beside what this module wraps, these are relied on where they are used:
   the layer (``interface.py``).
 * ``generate`` reads a prompt through the model's ``forward``, with the tokens that the cache has
   not seen (``calls.py``).
+* ``generate`` merges its arguments with a ``generation_config`` that it is given and with the
+  model's own in ``_prepare_generation_config`` (``generation_settings`` below).
 * GGUF files are read with the ``tqdm`` of ``modeling_gguf_pytorch_utils`` (``demo/smollm2.py``).
 * Configurations name their placeholder tokens ``image_token_id`` and the like (``modality.py``)
   and their cross-attention layers ``cross_attention_layers`` (``support.py``).
@@ -29,7 +31,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from torch import nn
-from transformers import GenerationMixin, cache_utils
+from transformers import GenerationConfig, GenerationMixin, cache_utils
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
@@ -48,6 +50,7 @@ __all__ = [
     "HybridLayer",
     "accept_both_names",
     "cache_argument",
+    "generation_settings",
     "given_cache",
     "last_logits",
     "name_cache",
@@ -160,3 +163,25 @@ def rope_offsets(model: nn.Module) -> dict[str, Any]:
     ``rope_deltas``.
     """
     return {name: m for name, m in model.named_modules() if "rope_deltas" in vars(m)}
+
+
+def generation_settings(model: Any, given: Mapping[str, Any]) -> GenerationConfig:
+    """Merge settings as ``generate`` does: its arguments over a ``generation_config`` among them,
+    over the model's own, over transformers' defaults.
+
+    Raises:
+        InvalidInput: a ``generation_config`` that is none, or a value that transformers refuses.
+    """
+    config = given.get("generation_config")
+    if not isinstance(config, GenerationConfig | None):
+        raise InvalidInput(
+            f"generation_config={config!r:.80} is a {type(config).__name__}: give a "
+            "transformers.GenerationConfig, or its fields as arguments."
+        )
+    fields = vars(GenerationConfig())
+    arguments = {name: value for name, value in given.items() if name in fields}
+    try:
+        settings: GenerationConfig = model._prepare_generation_config(config, **arguments)[0]
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"generate() refuses its settings: {error}") from error
+    return settings

@@ -112,7 +112,9 @@ def _no_argument(name: str, policy: Policy | str, unknown: Mapping[str, Any]) ->
 
 
 class Session:
-    """One ``compress`` block."""
+    """One ``compress`` block. A ``queued`` one is entered once the model is free (``model_queue``);
+    it may be made while another block is open.
+    """
 
     def __init__(
         self,
@@ -121,10 +123,11 @@ class Session:
         vision: Tensor | None = None,
         tokenizer: Any = None,
         strict: bool = False,
+        queued: bool = False,
     ):
         if strict:
             policy.check_strictly()
-        self.model: PreTrainedModel = check_model(model)
+        self.model: PreTrainedModel = check_model(model, queued)
         policy = with_installed(policy, self.model)
         check_profiles(policy, self.model)
         say_without_images(self.model, policy, vision)

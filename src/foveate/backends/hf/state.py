@@ -64,12 +64,14 @@ class Link:
 
     ``projections`` are those of the heads' outputs, by layer of the model, if the policy asks, and
     ``residual_norms`` those of the residual stream that each layer reads in the pass at hand.
-    ``strict`` refuses budgets below what is always kept.
+    ``strict`` refuses budgets below what is always kept. With ``keeps_scores`` layers remember the
+    scores of the pairs that they keep.
     """
 
     def __init__(self, strict: bool = False) -> None:
         self.open = True
         self.strict = strict
+        self.keeps_scores = False
         self.projections: dict[int, nn.Module] = {}
         self.residual_norms: dict[int, Tensor] = {}
 

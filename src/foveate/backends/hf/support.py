@@ -72,9 +72,9 @@ def inner_model(model: nn.Module) -> nn.Module:
     return model
 
 
-def check_model(model: nn.Module) -> PreTrainedModel:
+def check_model(model: nn.Module, queued: bool = False) -> PreTrainedModel:
     """The model itself, out of its wrappers; refuses models whose cache cannot be compressed
-    exactly.
+    exactly. A ``queued`` session waits for its turn, so the model may be in use now.
 
     Raises:
         UnsupportedModel: with the reason.
@@ -90,21 +90,23 @@ def check_model(model: nn.Module) -> PreTrainedModel:
             f"{type(model).__name__} has no generate(): it is a part of a model. Pass the model "
             "that generates, such as the one that it was taken from."
         )
-    check_attention(model)
+    check_attention(model, queued)
     for reason in _reasons(model, text_config(model)):
         raise UnsupportedModel(f"{type(model).__name__} cannot be compressed: {reason}")
     return model
 
 
-def check_attention(model: PreTrainedModel) -> None:
-    """Whether the model's attention implementation is one that can be followed.
+def check_attention(model: PreTrainedModel, queued: bool = False) -> None:
+    """Refuse attention implementations that cannot be followed, and, unless ``queued``, models in
+    use.
 
     Raises:
         UnsupportedModel: it is another one.
         AlreadyCompressing: the model is inside another ``compress`` block.
     """
     name, config = type(model).__name__, text_config(model)
-    if (reader := readers.get(id(config))) is not None and reader.link.open:
+    reader = readers.get(id(config))
+    if not queued and reader is not None and reader.link.open:
         raise AlreadyCompressing(
             f"this {name} is inside a compress() block already. Leave that block first; one block "
             "holds one policy."

@@ -9,13 +9,42 @@ made it runs. What it said and what it holds go with it, whoever notices first t
 from __future__ import annotations
 
 import sys
-from threading import Lock, get_ident
+from threading import Lock, get_ident, local
 from types import FrameType
 from typing import Protocol
 
 from foveate.backends.hf.next_prompt import CallInputs
 
-_PATIENCE = 0.05  # seconds until somebody who waits looks again whether the other call still runs
+PATIENCE = 0.05  # seconds until somebody who waits looks again whether the other call still runs
+
+
+def is_running(frame: FrameType, thread: int) -> bool:
+    """Return whether a frame is on the stack of the thread with that identifier."""
+    here = thread == get_ident()
+    at = sys._getframe() if here else sys._current_frames().get(thread)
+    while at is not None and at is not frame:
+        at = at.f_back
+    return at is not None
+
+
+class _CallsOfThread(local):
+    """The calls that this thread has taken, outermost first; some may have been cut short."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+
+_of_thread = _CallsOfThread()
+
+
+def end_calls() -> None:
+    """End the calls that this thread is inside of, because it waits for another thread, which may
+    have to make one. Their frames go on without them.
+    """
+    for call in reversed(_of_thread.calls):
+        if call.runs():
+            call.end()
+    _of_thread.calls = []
 
 
 class Undo(Protocol):
@@ -43,19 +72,13 @@ class Call:
         self._going.acquire()
 
     def runs(self) -> bool:
-        """Whether its frame is on its thread's stack. Another thread's goes on meanwhile."""
-        if self.frame is None:
-            return False
-        here = self.thread == get_ident()
-        at = sys._getframe() if here else sys._current_frames().get(self.thread)
-        while at is not None and at is not self.frame:
-            at = at.f_back
-        return at is not None
+        """Return whether its frame is on its thread's stack. Another thread's goes on meanwhile."""
+        return self.frame is not None and is_running(self.frame, self.thread)
 
     def wait(self) -> None:
         """Until it runs no more."""
         while self.runs():
-            if self._going.acquire(timeout=_PATIENCE):
+            if self._going.acquire(timeout=PATIENCE):
                 self._going.release()
 
     def end(self) -> None:
@@ -101,6 +124,7 @@ class CallTurn:
         last = self._latest()
         if last.thread == get_ident() and last.runs():
             return _inside(last, frame)
+        _of_thread.calls = [call for call in _of_thread.calls if call.runs()]
         mine = Call(frame)
         while True:
             last = mine.before = self._latest()
@@ -109,6 +133,7 @@ class CallTurn:
                 self._last = mine
                 last.settle_all()
                 mine.before = None
+                _of_thread.calls.append(mine)
                 return mine
 
     def settle(self) -> None:

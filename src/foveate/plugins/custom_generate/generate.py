@@ -7,10 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 import foveate
+from foveate.backends.hf.model_queue import enter
 
 
 def generate(model: Any, policy: Any = None, **arguments: Any) -> Any:
-    """``model.generate(**arguments)`` in a ``foveate.compress`` block.
+    """Run ``model.generate(**arguments)`` in a ``foveate.compress`` context, once the model is free
+    of other threads' calls.
 
     Args:
         model: the model whose ``generate`` was called.
@@ -21,5 +23,5 @@ def generate(model: Any, policy: Any = None, **arguments: Any) -> Any:
         FoveateError: as :func:`foveate.compress` raises.
     """
     given = {} if policy is None else {"policy": policy}
-    with foveate.compress(model, tokenizer=arguments.get("tokenizer"), **given):
+    with enter(model), foveate.compress(model, tokenizer=arguments.get("tokenizer"), **given):
         return model.generate(**arguments)
