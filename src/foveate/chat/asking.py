@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from foveate.backends.hf import Stats
 from foveate.backends.hf.follow_up import ends
-from foveate.chat.literal import tokenizer_of
 from foveate.errors import InvalidInput
+from foveate.prompts.special_tokens import tokenizer_of
 
 LONGEST = 256
 """Tokens of an answer where neither the caller nor the model's generation settings say."""

@@ -13,18 +13,18 @@ from torch import nn
 from foveate.chat import saved
 from foveate.chat.answering import Answerer
 from foveate.chat.asking import Answer
-from foveate.chat.given import edited, new_messages
 from foveate.chat.held import ChatHeld, held
-from foveate.chat.literal import tokenizer_of
 from foveate.chat.reading import Conversation
 from foveate.chat.rewriting import Rewrites
 from foveate.chat.streaming import AnswerStream
 from foveate.chat.turns import Prepared, Turn, Turns
-from foveate.chat.words import Message, Wording
 from foveate.core.composition import BY_DEFAULT
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput, InvalidParameter
+from foveate.prompts.messages import edited, new_messages
+from foveate.prompts.special_tokens import tokenizer_of
+from foveate.prompts.template import Message, Wording
 
 _REWRITES = ("keep", "follow", "refuse")
 

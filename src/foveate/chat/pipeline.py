@@ -10,11 +10,11 @@ from torch import nn
 
 from foveate.chat.answering import Answerer
 from foveate.chat.reading import Conversation, read
-from foveate.chat.words import Wording
 from foveate.core.composition import BY_DEFAULT
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
+from foveate.prompts.template import Wording
 
 
 class Pipeline:

@@ -12,11 +12,11 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers import __version__ as RELEASE
 
-from foveate.chat.films import films
-from foveate.chat.literal import anchor, lacks_first_token, tokenizer_of
-from foveate.chat.pictures import picture
-from foveate.chat.words import Message, Wording, parts_of
 from foveate.errors import InvalidInput, UnsupportedModel
+from foveate.prompts.images import picture
+from foveate.prompts.special_tokens import anchor, lacks_first_token, tokenizer_of
+from foveate.prompts.template import Message, Wording, parts_of
+from foveate.prompts.videos import films
 
 _IDS = "input_ids"
 _TOLD = (_IDS, "attention_mask", "video_metadata")

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from foveate.chat.answering import Answerer
 from foveate.chat.asking import Answer
-from foveate.chat.given import check_new
 from foveate.chat.reading import Conversation, NewPart, read
 from foveate.chat.rewriting import Rewrites, followed, is_reworded
-from foveate.chat.words import Message, Wording
 from foveate.errors import InvalidInput
+from foveate.prompts.messages import check_new
+from foveate.prompts.template import Message, Wording
 
 _REWORDS = (
     "the chat template words earlier turns otherwise than when they were read (thinking models "

@@ -7,11 +7,11 @@ from typing import Any
 
 from PIL import Image
 
-from foveate.chat.films import films
-from foveate.chat.literal import lacks_first_token
 from foveate.data import Clip
 from foveate.errors import InvalidInput
 from foveate.models.token_grids import frames_of_each
+from foveate.prompts.special_tokens import lacks_first_token
+from foveate.prompts.videos import films
 
 
 def read_videos(

@@ -11,10 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foveate.backends.hf.modality import starts_in_runs, visual_tokens
-from foveate.chat.literal import lacks_first_token, tokenizer_of
 from foveate.chat.reading import moved
 from foveate.core.tensors import image_index, spot_index
 from foveate.errors import InvalidInput
+from foveate.prompts.special_tokens import lacks_first_token, tokenizer_of
 from foveate.stream.words import Words
 
 Frames = Any

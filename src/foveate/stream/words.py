@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from foveate.chat.words import worded
 from foveate.errors import InvalidInput
+from foveate.prompts.template import worded
 
 _QUESTION = "\ufffc"  # stands for the question while a template is looked at
 

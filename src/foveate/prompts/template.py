@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foveate.chat.literal import ANSWER, Literals, tokenizer_of
 from foveate.errors import InvalidInput
+from foveate.prompts.special_tokens import ANSWER, Literals, tokenizer_of
 
 Message = Mapping[str, Any]
 """``{"role": "user", "content": TEXT or [parts]}``, as chat templates take them."""

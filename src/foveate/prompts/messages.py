@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from foveate.chat.words import Message, parts_of, text_of
 from foveate.errors import InvalidInput
+from foveate.prompts.template import Message, parts_of, text_of
 
 
 def new_messages(
