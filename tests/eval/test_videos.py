@@ -15,7 +15,7 @@ from foveate.data import Clip
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import read
-from foveate.eval.videos import pictures
+from foveate.prompts.videos import pictures
 
 
 class Recorder:

@@ -78,18 +78,26 @@ class Chat(AbstractContextManager["Chat"]):
 
     @overload
     def say(
-        self, text: str | None = None, *, stream: Literal[False] = False, **more: Any
+        self,
+        text: str | Sequence[Message] | None = None,
+        *,
+        stream: Literal[False] = False,
+        **more: Any,
     ) -> Answer: ...
     @overload
     def say(
-        self, text: str | None = None, *, stream: Literal[True], **more: Any
+        self,
+        text: str | Sequence[Message] | None = None,
+        *,
+        stream: Literal[True],
+        **more: Any,
     ) -> AnswerStream: ...
     def say(
         self,
-        text: str | None = None,
+        text: str | Sequence[Message] | None = None,
         *,
-        images: Sequence[Any] = (),
-        videos: Sequence[Any] = (),
+        images: Any = (),
+        videos: Any = (),
         system: str | None = None,
         messages: Sequence[Message] = (),
         stream: bool = False,
@@ -98,20 +106,25 @@ class Chat(AbstractContextManager["Chat"]):
         """Says something, and returns what the model answers.
 
         Args:
-            text: what the user says. Special tokens in it are read as text.
-            images: PIL images, paths or addresses, which stand in front of the text.
-            videos: each a :class:`foveate.Clip` (of :func:`foveate.read_video`), whose times the
-                processor is told, or an array or tensor of frames [n, height, width, 3]. All
-                frames are read. They stand behind the images.
+            text: what the user says, or a list of messages. Special tokens in it are read as text.
+                Messages may begin with the conversation so far, of which only the rest is read.
+            images: images in front of the text, or a single one. Each is a PIL image, a path,
+                ``file://`` or http(s) address, base64, a file's bytes, a mapping such as
+                ``{"bytes": ..., "path": ...}``, or an array or tensor [height, width, channels] or
+                [channels, height, width] of 1, 3 or 4 channels, uint8 or floats in [0, 1].
+            videos: videos behind the images, or a single one: a :class:`foveate.Clip` (of
+                :func:`foveate.read_video`), whose times the processor is told, an array or tensor
+                of frames [n, height, width, 3], or a list of images. All frames are read.
             system: a system message, in front of this turn.
-            messages: new messages in the processor's own form, in front of ``text``: a history to
-                begin with, tools' answers, texts between images. Not those that were said before.
+            messages: messages in the processor's or OpenAI's form, in front of ``text``: a history
+                to begin with, tools' answers, texts between images.
             stream: whether to return at once an iterable of pieces of the answer's text.
             **generate: for ``model.generate``; without a number, an answer has 256 tokens at most.
 
         Raises:
-            InvalidInput: nothing is said, messages that were said before, an image for a model that
-                takes none, beams or several sequences, or what the processor or template refuses.
+            InvalidInput: nothing is said; a history other than the conversation so far; an image
+                that cannot be read, or that the model does not see; a message that the template
+                drops; beams or several sequences; or what the processor or template refuses.
         """
         said = new_messages(text, images, videos, system, messages)
         new = tuple(map(self._turns.wording.formed, said))

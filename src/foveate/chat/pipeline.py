@@ -14,6 +14,7 @@ from foveate.core.composition import BY_DEFAULT
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
+from foveate.prompts.messages import Message, check_text, new_messages
 from foveate.prompts.template import Wording
 
 
@@ -37,23 +38,24 @@ class Pipeline:
 
     def __call__(
         self,
-        context: str,
+        context: str | Sequence[Message],
         *,
         question: str | None = None,
         questions: Sequence[str] | None = None,
         answer_prefix: str = "",
-        images: Sequence[Any] = (),
+        images: Any = (),
         policy: Policy | str = BY_DEFAULT,
         **generate: Any,
     ) -> dict[str, Any]:
         """The answer to ``question``, or the answers to ``questions``.
 
         Args:
-            context: what is compressed, as a user says it.
+            context: what is compressed: a user's text, or messages, the last one a user's.
             question: what is asked, in the same message, behind the context.
-            questions: several, in the place of one.
+            questions: several questions, in the place of one.
             answer_prefix: how each answer begins.
-            images: PIL images, paths or addresses, in front of the context.
+            images: images of any form (as in :meth:`foveate.Chat.say`), or a single one, in front
+                of a context that is a text.
             policy: a policy or its spec.
             **generate: for ``model.generate``; an answer has 256 tokens at most by default.
 
@@ -67,14 +69,17 @@ class Pipeline:
         """
         if (question is None) == (questions is None):
             raise InvalidInput("give a question, or questions: one of both.")
-        each_question = [question] if questions is None else list(questions)
+        asked = [question] if questions is None else questions
+        each_question = [asked] if isinstance(asked, str) else list(asked)
+        for number, one in enumerate(each_question):
+            check_text(one, f"questions[{number}]" if question is None else "question")
         answerer = Answerer(self._model, self._processor, policy_of(policy))  # type: ignore[arg-type]
         answerer.check(generate)
         with answerer.lock():
             held, after, stats = self._compressed(answerer, context, images)
             answers = []
             for one in each_question:
-                words = self._wording.literals.marked(str(one)) + after + answer_prefix
+                words = self._wording.literals.marked(one) + after + answer_prefix
                 new = read(answerer.model, self._wording, words, (), begins=False)
                 said = answerer.answer(held, new, generate, Event(), rearm=False)
                 answers.append(said.answer.text)
@@ -82,13 +87,13 @@ class Pipeline:
         return {**result, "stats": stats}
 
     def _compressed(
-        self, answerer: Answerer, context: str, images: Sequence[Any]
+        self, answerer: Answerer, context: str | Sequence[Message], images: Any
     ) -> tuple[Conversation, str, Any]:
-        """The context, what the template puts behind a question, and what was kept."""
-        shown = [{"type": "image", "image": image} for image in images]
-        message = {"role": "user", "content": [*shown, {"type": "text", "text": context}]}
-        before, after = self._wording.split_end([message])
-        new = read(answerer.model, self._wording, before, [message], begins=True)
+        """Return the compressed context, the template's text behind a question, and the stats."""
+        messages = new_messages(context, images)
+        before, after = self._wording.split_end(messages)
+        self._wording.check_words(messages, before + after)
+        new = read(answerer.model, self._wording, before, messages, begins=True)
         done = answerer.read(Conversation(), new)
         held = Conversation(ids=done.ids, types=done.types, cache=done.cache)
         return held, after, done.answer.stats

@@ -12,7 +12,7 @@ from foveate.chat.asking import Answer
 from foveate.chat.reading import Conversation, NewPart, read
 from foveate.chat.rewriting import Rewrites, followed, is_reworded
 from foveate.errors import InvalidInput
-from foveate.prompts.messages import check_new
+from foveate.prompts.messages import without_history
 from foveate.prompts.template import Message, Wording
 
 _REWORDS = (
@@ -51,7 +51,7 @@ class Turns:
         latest turn, from where it is read anew if the template is followed.
         """
         self.answerer.check(turn.options)
-        check_new(turn.before.messages, turn.new)
+        turn = turn._replace(new=without_history(turn.before.messages, turn.new))
         before = self._before(turn, fork)
         text = self.wording.whole((*before.messages, *turn.new))
         if begins := not before.messages:
@@ -59,7 +59,8 @@ class Turns:
         else:
             text = self.wording.around((*before.messages, *turn.new), before.answer)[1]
             rendered = before.text + text
-        self.wording.check_words(turn.new, text)
+        answer = None if begins or before is not turn.before else before.answer
+        self.wording.check_words(turn.new, text, before.messages, answer)
         part = read(self.answerer.model, self.wording, text, turn.new, begins)
         return Prepared(turn._replace(before=before), part, rendered)
 

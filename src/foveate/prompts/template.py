@@ -1,59 +1,137 @@
-"""Messages in the words of a chat template: of a conversation whole, and of its new part."""
+"""Conversations as a chat template renders them: complete, or the part of a turn."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from foveate.errors import InvalidInput
-from foveate.prompts.special_tokens import ANSWER, Literals, tokenizer_of
+from jinja2 import TemplateError, meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-Message = Mapping[str, Any]
-"""``{"role": "user", "content": TEXT or [parts]}``, as chat templates take them."""
+from foveate.errors import InvalidInput, InvalidParameter, suggest
+from foveate.prompts.messages import Message, parts_of, text_of
+from foveate.prompts.special_tokens import ANSWER, Literals, probe, tokenizer_of
 
-_VISUAL = ("image", "image_url", "video")
+_OURS = (
+    "messages",
+    "conversation",
+    "add_generation_prompt",
+    "continue_final_message",
+    "tokenize",
+    "return_dict",
+    "return_tensors",
+    "return_assistant_tokens_mask",
+    "padding",
+    "truncation",
+    "max_length",
+    "processor_kwargs",
+    "tokenizer_kwargs",
+    "sanitize_control_tokens",
+)
+"""Arguments of ``apply_chat_template`` that the code here sets, or that only tokenizing has."""
 
 
 class Wording:
-    """How a processor's chat template words a conversation.
+    """How a processor's chat template renders a conversation.
 
     Args:
         processor: a processor, or the tokenizer of a model that reads text only.
-        template: what ``apply_chat_template`` is given besides (``tools``, ``enable_thinking``).
+        template: more arguments of ``apply_chat_template`` (``tools``, ``enable_thinking``).
 
     Raises:
-        InvalidInput: there is no chat template, or it words neither strings nor parts.
+        InvalidParameter: an argument that the template does not have, or that is set here.
+        InvalidInput: there is no chat template, or it renders neither strings nor parts.
     """
 
     def __init__(self, processor: Any, template: Mapping[str, Any]):
         self.processor, self.template = processor, dict(template)
         self.literals = Literals(processor)
-        chats = getattr(processor, "chat_template", None)
-        if not (chats or getattr(tokenizer_of(processor), "chat_template", None)):
+        if not chat_template_of(processor):
             raise InvalidInput(
                 f"this {type(processor).__name__} has no chat template, so nothing says how a "
                 "conversation is worded: set its chat_template."
             )
-        self._in_parts: dict[str, bool] = {}  # of each role: whether texts are parts of a list
+        check_arguments(processor, template)
+        self._in_parts: dict[str, bool] = {}  # by role: whether texts are parts of a list
         for role in ("user", "assistant"):
             self._in_parts[role] = self._takes_parts(role)
 
     def formed(self, message: Message) -> dict[str, Any]:
-        """The message as the template takes it: text in a string, or as a part of a list."""
+        """Return the message as the template takes it: text as a string, or as parts of a list."""
         parts = parts_of(message)
         if all(part["type"] == "text" for part in parts):
             return {**message, **self._text(str(message["role"]), text_of(message))}
         return {**message, "content": parts}
 
     def whole(self, messages: Sequence[Message]) -> str:
-        """The conversation, with an answer about to begin; special tokens in texts are marked."""
-        return self._worded([self._plain(one) for one in messages])
+        """Render the conversation up to where an answer begins; special tokens in texts are
+        marked.
+        """
+        return self._rendered([self._plain(message) for message in messages])
 
     def around(self, messages: Sequence[Message], answer: int) -> tuple[str, str]:
-        """What stands before and behind the answer that is message number ``answer``."""
-        plain = [self._plain(one) for one in messages]
+        """Return the text in front of and behind the answer that is message number ``answer``."""
+        return self._around([self._plain(message) for message in messages], answer)
+
+    def split_end(self, messages: Sequence[Message]) -> tuple[str, str]:
+        """Return the conversation up to the end of its latest text, and the rest of it."""
+        *others, last = [self._plain(message) for message in messages]
+        content = last["content"]
+        if isinstance(content, str):
+            last["content"] = content + ANSWER
+        elif content[-1]["type"] == "text":
+            content[-1] = {**content[-1], "text": content[-1]["text"] + ANSWER}
+        else:
+            content.append({"type": "text", "text": ANSWER})
+        before, _, after = self._rendered([*others, last]).rpartition(ANSWER)
+        return before, after
+
+    def check_words(
+        self,
+        new: Sequence[Message],
+        rendered: str,
+        old: Sequence[Message] = (),
+        answer: int | None = None,
+    ) -> None:
+        """Raise InvalidInput if the template drops one of the new messages, or changes a user's
+        text.
+
+        Args:
+            new: the messages of this turn.
+            rendered: their text, as the template renders it.
+            old: the messages before.
+            answer: the one of them behind which the template's text is new; all of it without.
+        """
+        texts = [text_of(message) for message in new]
+        numbers = [number for number, text in enumerate(texts) if text.strip()]
+        probes = [self._plain(message) for message in (*old, *new)]
+        for number in numbers:  # templates may strip, escape or shorten a text, but not a probe
+            at = len(old) + number
+            probes[at] = _with_text(probes[at], probe(number))
+        found = self._rendered(probes) if answer is None else self._around(probes, answer)[1]
+        for number in numbers:
+            role, text = new[number]["role"], texts[number]
+            if probe(number) not in found:
+                raise InvalidInput(
+                    f"the chat template drops a message of the role {role!r} here, so the model "
+                    f"would not see {text!r:.80}: say it in a user's message, or begin a new "
+                    "conversation with it."
+                )
+            if role == "user" and not self._is_in(new[number], rendered):
+                raise InvalidInput(f"the chat template does not word {text!r:.80} as it was said.")
+
+    def _is_in(self, message: Message, rendered: str) -> bool:
+        """Return whether the rendered text has each text of a message as it is."""
+        texts = [part["text"] for part in parts_of(message) if part["type"] == "text"]
+        everything = squashed(rendered)
+        return all(squashed(self.literals.marked(text)) in everything for text in texts)
+
+    def _around(self, plain: list[dict[str, Any]], answer: int) -> tuple[str, str]:
         plain[answer] = {"role": "assistant", **self._text("assistant", ANSWER)}
-        before, mark, after = self._worded(plain).rpartition(ANSWER)
+        before, mark, after = self._rendered(plain).rpartition(ANSWER)
         if not mark:
             raise InvalidInput(
                 "the chat template leaves an earlier answer out, so what follows it cannot be told "
@@ -61,116 +139,131 @@ class Wording:
             )
         return before, after
 
-    def split_end(self, messages: Sequence[Message]) -> tuple[str, str]:
-        """The conversation, up to the end of its latest text and behind it."""
-        *others, last = [self._plain(one) for one in messages]
-        content = last["content"]
-        if isinstance(content, str):
-            last["content"] = content + ANSWER
-        else:
-            content[-1] = {**content[-1], "text": content[-1]["text"] + ANSWER}
-        before, _, after = self._worded([*others, last]).rpartition(ANSWER)
-        return before, after
-
-    def check_words(self, new: Sequence[Message], worded: str) -> None:
-        """Raises InvalidInput where a template drops what a user says."""
-        said = squashed(worded)
-        for message in new:
-            for part in parts_of(message) if message["role"] == "user" else ():
-                text = squashed(self.literals.marked(part.get("text") or ""))
-                if text not in said:
-                    raise InvalidInput(
-                        f"the chat template does not word {part['text']!r:.80} as it was said."
-                    )
-
-    def _worded(self, messages: Sequence[Message]) -> str:
-        return worded(self.processor, messages, self.template)
+    def _rendered(self, messages: Sequence[Message]) -> str:
+        return render(self.processor, messages, self.template)
 
     def _plain(self, message: Message) -> dict[str, Any]:
-        """A message without its pixels, in the form that the template takes."""
+        """Return a message without its pixels, in the form that the template takes."""
         parts = parts_of(message)
-        rest = {k: v for k, v in message.items() if k != "content"}
+        rest = {k: self.literals.marked_in(v) for k, v in message.items() if k != "content"}
         role = str(message["role"])
-        if any(part["type"] != "text" for part in parts):
-            if not self._in_parts["user"]:
-                raise InvalidInput(
-                    f"this {type(self.processor).__name__} reads text only, and a message brings "
-                    f"{next(p['type'] for p in parts if p['type'] != 'text')!r}: leave it out, or "
-                    "take a vision-language model with its processor."
-                )
-            return {**rest, "content": [self._part(part) for part in parts]}
-        return {**rest, **self._text(role, self.literals.marked(text_of(message)))}
-
-    def _part(self, part: Mapping[str, Any]) -> dict[str, Any]:
-        if part["type"] == "text":
-            return {"type": "text", "text": self.literals.marked(part["text"])}
-        return {"type": "image" if part["type"] == "image_url" else part["type"]}
+        kind = next((part["type"] for part in parts if part["type"] != "text"), None)
+        if kind is None:
+            return {**rest, **self._text(role, self.literals.marked(text_of(message)))}
+        if not self._in_parts["user"]:
+            raise InvalidInput(
+                f"this {type(self.processor).__name__} reads text only, and a message brings "
+                f"{kind!r}: leave it out, or take a vision-language model with its processor."
+            )
+        return {**rest, "content": [plain_part(part, self.literals) for part in parts]}
 
     def _text(self, role: str, text: str) -> dict[str, Any]:
         parts = self._in_parts["assistant" if role == "assistant" else "user"]
         return {"content": [{"type": "text", "text": text}] if parts else text}
 
     def _takes_parts(self, role: str) -> bool:
-        """LLaVA's templates drop strings in silence, and those of text models refuse parts, or
-        print them.
+        """Return whether the template wants texts as parts of a list.
+
+        LLaVA's templates drop strings in silence, and those of text models refuse parts, or print
+        them.
         """
         before = [{"role": "user", **self._text("user", "x")}] if self._in_parts else []
+        reason = "it leaves them out"
         for parts in (True, False):
             content = [{"type": "text", "text": ANSWER}] if parts else ANSWER
             try:
-                text = self._worded([*before, {"role": role, "content": content}])
-            except InvalidInput:
+                text = self._rendered([*before, {"role": role, "content": content}])
+            except InvalidInput as error:
+                reason = str(error)
                 continue
             if ANSWER in text and "'type'" not in text:
                 return parts
-        raise InvalidInput(f"the chat template words nothing that a {role} says in plain messages.")
+        raise InvalidInput(
+            f"the chat template words nothing that a {role} says in plain messages: {reason}"
+        )
 
 
-def worded(processor: Any, messages: Sequence[Message], template: Mapping[str, Any]) -> str:
-    """The messages in the words of the processor's chat template, with an answer about to begin.
+def render(
+    processor: Any, messages: Sequence[Message], template: Mapping[str, Any] = MappingProxyType({})
+) -> str:
+    """Render messages with the processor's chat template, up to where an answer begins.
 
     Raises:
         InvalidInput: the template refuses them, or there is none.
     """
     try:
         text: str = processor.apply_chat_template(
-            messages, tokenize=False, **{"add_generation_prompt": True, **template}
+            list(messages), **template, tokenize=False, add_generation_prompt=True
         )
     except InvalidInput:
         raise
     except Exception as error:  # a template may raise anything, or fail anywhere
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise InvalidInput(f"the chat template refuses this conversation: {said}") from error
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InvalidInput(f"the chat template refuses this conversation: {reason}") from error
     return text
 
 
-def parts_of(message: Message) -> list[Mapping[str, Any]]:
-    """What a message consists of.
+def plain_part(part: Mapping[str, Any], literals: Literals) -> dict[str, Any]:
+    """Return a part without its pixels, with marks for special tokens in its text."""
+    kind = part["type"]
+    return (
+        {"type": kind, "text": literals.marked(part["text"])} if kind == "text" else {"type": kind}
+    )
 
-    Raises:
-        InvalidInput: no message, or a part that is none of text, image and video.
+
+def chat_template_of(processor: Any) -> Any:
+    """Return the chat template of a processor or of its tokenizer, or None."""
+    own = getattr(processor, "chat_template", None)
+    return own or getattr(tokenizer_of(processor), "chat_template", None)
+
+
+def check_arguments(processor: Any, arguments: Mapping[str, Any]) -> None:
+    """Raise InvalidParameter for an argument of ``apply_chat_template`` that is set here, or that
+    neither the method nor the template has, so that it would do nothing.
     """
-    if not isinstance(message, Mapping) or "role" not in message:
-        raise InvalidInput(f"{message!r:.80} is no message: give a dictionary with 'role'.")
-    content = message.get("content")
-    if content is None or isinstance(content, str):
-        return [{"type": "text", "text": content or ""}]
-    parts = list(content)
-    for part in parts:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind not in ("text", *_VISUAL) or (kind == "text" and not isinstance(part["text"], str)):
-            raise InvalidInput(
-                f"a message has the part {part!r:.80}: parts are text, images and videos, such as "
-                '{"type": "text", "text": "..."}.'
+    for name in arguments:
+        if name in _OURS:
+            raise InvalidParameter(
+                f"{name}=... cannot be given to the chat template, as it is set here: leave it out."
             )
-    return parts
+    variables = _variables(chat_template_of(processor))
+    if variables is None:
+        return
+    known = variables | set(inspect.signature(processor.apply_chat_template).parameters)
+    for name in arguments:
+        if name not in known:
+            names = known - set(_OURS) - {"kwargs", "options"}
+            raise InvalidParameter(
+                f"the chat template has no argument {name!r}. {suggest(name, names)}"
+            )
 
 
-def text_of(message: Message) -> str:
-    """The text of a message, without what else it brings."""
-    return "".join(part["text"] for part in parts_of(message) if part["type"] == "text")
+def _variables(template: Any) -> set[str] | None:
+    """Return the variables that a template reads; None where it cannot be parsed."""
+    texts = template.values() if isinstance(template, Mapping) else [template or ""]
+    environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"])
+    found: set[str] = set()
+    try:
+        for text in texts:
+            # a tag of transformers, around the text of answers
+            plain = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", text)
+            found |= meta.find_undeclared_variables(environment.parse(plain))
+    except (TemplateError, TypeError):
+        return None
+    return found
+
+
+def _with_text(message: dict[str, Any], text: str) -> dict[str, Any]:
+    """Return a plain message with another text in its parts of text."""
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": text}
+    parts = [{**part, "text": text} if part["type"] == "text" else part for part in content]
+    return {**message, "content": parts}
 
 
 def squashed(text: str) -> str:
-    """Without spaces and line ends, by which templates tell an answer's beginning from its end."""
+    """Return the text without whitespace, in which templates differ between the beginning of an
+    answer and the answer.
+    """
     return "".join(text.split())
