@@ -58,7 +58,7 @@ def test_frames_come_with_their_metadata_and_are_chosen_no_more(loaded: Loaded, 
     assert given["videos"][0] is clip.frames
     assert given["do_sample_frames"] is False
     assert given["add_special_tokens"] is False  # as the template begins with it
-    assert [one.size for one in given["images"]] == [(5, 4)]
+    assert [one.size for one in given["images"][0]] == [(5, 4)]
     (metadata,) = given["video_metadata"]
     assert metadata == {
         "total_num_frames": 20,
