@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from foveate.data import Clip
@@ -36,7 +37,8 @@ class Recorder:
         self.given = given
         how = {"add_special_tokens": given.get("add_special_tokens", True)}
         return dict(self.tokenizer(given["text"], return_tensors="pt", **how)) | {
-            "video_metadata": given["video_metadata"]
+            "video_metadata": given["video_metadata"],
+            "pixel_values": torch.zeros(1),
         }
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 import numpy as np
+from huggingface_hub import utils
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -24,6 +26,7 @@ FORMS = (
     "give a PIL image, a path, an http(s) address, base64, the bytes of a file, or an array or "
     "tensor [height, width, 1, 3 or 4] or [1, 3 or 4, height, width], uint8 or floats in [0, 1]"
 )
+_SINGLE = (Image.Image, str, os.PathLike, bytes, bytearray, memoryview, Mapping)
 _CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 _TIMEOUT = 60  # seconds that a server may take to answer
 _LONGEST_PATH = 1000  # characters; a longer text is base64
@@ -114,8 +117,7 @@ def is_array(value: Any) -> bool:
 
 
 def _is_single(value: Any) -> bool:
-    single = Image.Image | str | os.PathLike | bytes | bytearray | memoryview | Mapping
-    return isinstance(value, single) or is_array(value)
+    return isinstance(value, _SINGLE) or is_array(value)
 
 
 def _described(value: Any) -> str:
@@ -140,10 +142,8 @@ def _opened(source: str | os.PathLike[str], name: str) -> Image.Image:
 
 
 def _downloaded(url: str, name: str) -> bytes:
-    try:
-        from huggingface_hub.utils import httpx
-    except ImportError:  # older releases, which do not choose between httpx and its successor
-        import httpx
+    # huggingface_hub chooses between httpx and its successor; older releases have httpx alone
+    httpx: Any = getattr(utils, "httpx", None) or import_module("httpx")
     try:
         answer = httpx.get(url, timeout=_TIMEOUT, follow_redirects=True)
         answer.raise_for_status()

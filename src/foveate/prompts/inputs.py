@@ -62,7 +62,9 @@ def encode(
         arguments["images"] = [shown] if one_sample else shown
     if add_special_tokens is not None:
         arguments["add_special_tokens"] = add_special_tokens
-    reader = processor if literals is None else literals.reader(processor)
+    reader = processor
+    if literals is not None and len(literals.split(text)) > 1:
+        reader = literals.reader(processor)
     try:
         inputs = dict(reader(text=[text], return_tensors="pt", **arguments))
     except InvalidInput:
