@@ -22,9 +22,9 @@ from foveate.core.composition import BY_DEFAULT
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate.prompts.messages import edited, new_messages
+from foveate.prompts.messages import Message, edited, new_messages
 from foveate.prompts.special_tokens import tokenizer_of
-from foveate.prompts.template import Message, Wording
+from foveate.prompts.template import Wording
 
 _REWRITES = ("keep", "follow", "refuse")
 

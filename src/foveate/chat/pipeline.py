@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from threading import Event
 from typing import Any
 
@@ -67,12 +67,7 @@ class Pipeline:
                 template refuses.
             FoveateError: as :func:`foveate.compress` raises.
         """
-        if (question is None) == (questions is None):
-            raise InvalidInput("give a question, or questions: one of both.")
-        asked = [question] if questions is None else questions
-        each_question = [asked] if isinstance(asked, str) else list(asked)
-        for number, one in enumerate(each_question):
-            check_text(one, f"questions[{number}]" if question is None else "question")
+        each_question = _questions(question, questions)
         answerer = Answerer(self._model, self._processor, policy_of(policy))  # type: ignore[arg-type]
         answerer.check(generate)
         with answerer.lock():
@@ -97,3 +92,15 @@ class Pipeline:
         done = answerer.read(Conversation(), new)
         held = Conversation(ids=done.ids, types=done.types, cache=done.cache)
         return held, after, done.answer.stats
+
+
+def _questions(question: str | None, questions: Sequence[str] | None) -> list[str]:
+    """Return the questions, of which one alone may stand for a list."""
+    if (question is None) == (questions is None):
+        raise InvalidInput("give a question, or questions: one of both.")
+    if questions is None:
+        return [check_text(question, "question")]
+    several = [questions] if isinstance(questions, str) else questions
+    if not isinstance(several, Iterable):
+        raise InvalidInput(f"questions is {questions!r:.80}: give a list of texts.")
+    return [check_text(each, f"questions[{number}]") for number, each in enumerate(several)]

@@ -19,7 +19,7 @@ from foveate.chat.reading import Conversation
 from foveate.core.composition import policy
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
-from foveate.prompts.template import Message, parts_of
+from foveate.prompts.messages import Message, parts_of
 
 _CHAT = "chat"
 

@@ -12,8 +12,8 @@ from foveate.chat.asking import Answer
 from foveate.chat.reading import Conversation, NewPart, read
 from foveate.chat.rewriting import Rewrites, followed, is_reworded
 from foveate.errors import InvalidInput
-from foveate.prompts.messages import without_history
-from foveate.prompts.template import Message, Wording
+from foveate.prompts.messages import Message, without_history
+from foveate.prompts.template import Wording
 
 _REWORDS = (
     "the chat template words earlier turns otherwise than when they were read (thinking models "

@@ -19,7 +19,7 @@ from foveate.data import Clip
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import takes_videos
-from foveate.prompts.template import Message
+from foveate.prompts.messages import Message
 
 HELP = """\
 Say something; the path of an image or video, or an image's address, shows it to the model.

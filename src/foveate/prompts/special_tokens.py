@@ -102,7 +102,7 @@ def has_first_token(tokenizer: Any, text: str) -> bool:
     chat templates write it.
     """
     first = getattr(tokenizer, "bos_token", None)
-    return bool(first) and text.startswith(first)
+    return bool(first) and text.startswith(str(first))
 
 
 def tokenizer_of(processor: Any) -> Any:
