@@ -13,6 +13,8 @@ import torch
 
 import foveate
 from foveate.errors import InvalidInput, InvalidParameter
+from foveate.eval.model import Loaded
+from foveate.eval.prompt import read_chat
 from foveate.stream import Words
 from tests import zoo
 from tests.chat.conversations import Record, image
@@ -242,3 +244,19 @@ def test_a_clip_that_cannot_be_is_refused(case: str) -> None:
     foveate.Clip(**right)
     with unchecked(), pytest.raises(InvalidParameter, match=sentence):
         foveate.Clip(**{**right, **how})
+
+
+def test_a_system_prompt_that_a_template_drops_is_refused_by_streams_and_eval() -> None:
+    processor = copy.copy(tiny.processor())
+    processor.tokenizer = copy.copy(processor.tokenizer)
+    template = processor.tokenizer.chat_template
+    processor.tokenizer.chat_template = template.replace("messages", "messages[-1:]", 1)
+    with pytest.raises(InvalidInput, match=r"drops a message of the role 'system'.*'Be kind'"):
+        foveate.Stream(tiny.model(), processor, "infinipotv:budget=64", system="Be kind")
+    words = text_tokenizer()
+    words.chat_template = STRINGS.replace("messages", "messages[-1:]", 1)
+    loaded = Loaded("tiny", zoo.build("llama"), words, sees=False)
+    messages = [{"role": "system", "content": "Be kind"}, {"role": "user", "content": "Why?"}]
+    with pytest.raises(InvalidInput, match=r"drops a message of the role 'system'.*'Be kind'"):
+        read_chat(loaded, messages)
+    assert read_chat(loaded, messages[1:]).tokens == len("user: Why?\nassistant: ")

@@ -20,7 +20,7 @@ from foveate.prompts.images import image_list, to_image
 from foveate.prompts.inputs import encode, moved
 from foveate.prompts.messages import Message, media_of, parts_of, text_of
 from foveate.prompts.special_tokens import Literals, has_first_token
-from foveate.prompts.template import plain_part, render
+from foveate.prompts.template import check_kept, plain_part, render
 
 Part = dict[str, Any]
 """A text, an image or a video, as chat templates take them: :func:`text_part`, :func:`image_part`,
@@ -158,7 +158,7 @@ def _read_text(loaded: Loaded, messages: Sequence[Message], plain: bool) -> dict
     else:
         literals = Literals(loaded.reader)
         texts = [{**one, "content": literals.marked(text_of(one))} for one in messages]
-        text = render(loaded.reader, texts)
+        text = _rendered(loaded.reader, messages, texts)
         # its templates write all special tokens themselves, as transformers has it
         how: Any = {"literals": literals, "add_special_tokens": False}
         inputs = encode(loaded.model, loaded.reader, text, **how)
@@ -191,10 +191,17 @@ def _read_rendered(
         {**one, "content": [plain_part(part, literals) for part in one["content"]]}
         for one in messages
     ]
-    text = render(loaded.reader, plain)
+    text = _rendered(loaded.reader, messages, plain)
     special = False if has_first_token(loaded.tokenizer, text) else None
     how: Any = {"literals": literals, "add_special_tokens": special}
     return encode(loaded.model, loaded.reader, text, images, clips, **how)
+
+
+def _rendered(reader: Any, messages: Sequence[Message], plain: Sequence[Part]) -> str:
+    """Render messages; a user's are never dropped, so that others alone are worth a check."""
+    if any(message["role"] != "user" for message in messages):
+        check_kept(messages, plain, lambda probes: render(reader, probes))
+    return render(reader, plain)
 
 
 def _check_texts(parts: Sequence[Part], token: str) -> None:

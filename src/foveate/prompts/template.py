@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -105,23 +105,18 @@ class Wording:
             old: the messages before.
             answer: the one of them behind which the template's text is new; all of it without.
         """
-        texts = [text_of(message) for message in new]
-        numbers = [number for number, text in enumerate(texts) if text.strip()]
-        probes = [self._plain(message) for message in (*old, *new)]
-        for number in numbers:  # templates may strip, escape or shorten a text, but not a probe
-            at = len(old) + number
-            probes[at] = _with_text(probes[at], probe(number))
-        found = self._rendered(probes) if answer is None else self._around(probes, answer)[1]
-        for number in numbers:
-            role, text = new[number]["role"], texts[number]
-            if probe(number) not in found:
+        messages = (*old, *new)
+        plain = [self._plain(message) for message in messages]
+
+        def renders(probes: list[dict[str, Any]]) -> str:
+            return self._rendered(probes) if answer is None else self._around(probes, answer)[1]
+
+        check_kept(messages, plain, renders, since=len(old))
+        for message in new:
+            if message["role"] == "user" and not self._is_in(message, rendered):
                 raise InvalidInput(
-                    f"the chat template drops a message of the role {role!r} here, so the model "
-                    f"would not see {text!r:.80}: say it in a user's message, or begin a new "
-                    "conversation with it."
+                    f"the chat template does not word {text_of(message)!r:.80} as it was said."
                 )
-            if role == "user" and not self._is_in(new[number], rendered):
-                raise InvalidInput(f"the chat template does not word {text!r:.80} as it was said.")
 
     def _is_in(self, message: Message, rendered: str) -> bool:
         """Return whether the rendered text has each text of a message as it is."""
@@ -251,6 +246,35 @@ def _variables(template: Any) -> set[str] | None:
     except (TemplateError, TypeError):
         return None
     return found
+
+
+def check_kept(
+    messages: Sequence[Message],
+    plain: Sequence[dict[str, Any]],
+    renders: Callable[[list[dict[str, Any]]], str],
+    since: int = 0,
+) -> None:
+    """Raise InvalidInput if the template drops a message's text, so that the model does not see it.
+
+    Args:
+        messages: as they were given.
+        plain: the same, as the template takes them.
+        renders: returns the text of such messages.
+        since: number of the first message to check.
+    """
+    texts = {number: text_of(messages[number]) for number in range(since, len(messages))}
+    probes = list(plain)
+    for number, text in texts.items():
+        if text.strip():  # templates may strip, escape or shorten a text, but not a probe
+            probes[number] = _with_text(plain[number], probe(number))
+    rendered = renders(probes)
+    for number, text in texts.items():
+        if text.strip() and probe(number) not in rendered:
+            raise InvalidInput(
+                f"the chat template drops a message of the role {messages[number]['role']!r} here, "
+                f"so the model would not see {text!r:.80}: say it in a user's message, or begin a "
+                "new conversation with it."
+            )
 
 
 def _with_text(message: dict[str, Any], text: str) -> dict[str, Any]:

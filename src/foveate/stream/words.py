@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from foveate.errors import InvalidInput
 from foveate.prompts.special_tokens import Literals
-from foveate.prompts.template import check_arguments, render
+from foveate.prompts.template import check_arguments, check_kept, render
 
 _QUESTION = "\ufffc"  # stands for the question while a template is looked at
 
@@ -68,6 +68,7 @@ def _asked_of(processor: Any, system: str | None, images: int, template: Mapping
         text = Literals(processor).marked(system)
         messages.insert(0, {"role": "system", "content": [{"type": "text", "text": text}]})
     try:
+        check_kept(messages, messages, lambda probes: render(processor, probes, template))
         return render(processor, messages, template)
     except InvalidInput as error:
         raise InvalidInput(
