@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+import pytest
 import torch
 
 import foveate
@@ -87,3 +89,16 @@ def test_a_pipeline_reads_context_and_question_as_text() -> None:
     again = pipe(messages, question=SAID, **how)
     assert [again["answer"]] == found["answers"]
     assert again["stats"].seen == found["stats"].seen
+
+
+def test_a_model_that_accelerate_offloads_is_talked_to() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    who, how = talker("llava"), {"max_new_tokens": 3, "do_sample": False, "eos_token_id": None}
+    model = copy.deepcopy(who.model)
+    accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    chats = [foveate.Chat(each, who.processor, "full") for each in (model, who.model)]
+    ours, theirs = (chat.say("What?", images=image(0), **how) for chat in chats)
+    assert torch.equal(chats[0]._now.ids[:, :-3], chats[1]._now.ids[:, :-3])
+    assert (len(ours.ids), ours.stats.seen) == (3, theirs.stats.seen)
+    asked = foveate.Pipeline(model, who.processor)("A receipt.", question="Why?", **how)
+    assert asked["stats"].seen > 0

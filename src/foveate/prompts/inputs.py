@@ -98,13 +98,16 @@ def moved(inputs: Mapping[str, Any], model: PreTrainedModel) -> dict[str, Any]:
 
 
 def device_of(model: PreTrainedModel) -> torch.device:
-    """Return the device on which a model takes its inputs, also where accelerate keeps its weights
-    elsewhere.
+    """Return the device on which a model takes its inputs.
+
+    While accelerate keeps weights elsewhere they are on "meta", and hooks know where they will be.
     """
-    hook: Any = getattr(model, "_hf_hook", None)
-    if model.device.type == "meta" and getattr(hook, "execution_device", None) is not None:
-        return torch.device(hook.execution_device)
-    return model.device
+    if model.device.type != "meta":
+        return model.device
+    hooks = [getattr(module, "_hf_hook", None) for module in model.modules()]
+    each = [one for hook in hooks for one in getattr(hook, "hooks", (hook,))]
+    devices = [getattr(one, "execution_device", None) for one in each]
+    return torch.device(next((device for device in devices if device is not None), model.device))
 
 
 def check_model_sees(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
