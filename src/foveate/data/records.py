@@ -34,8 +34,7 @@ class Record:
         for field in self.held:
             if field not in known:
                 raise InvalidInput(
-                    f"{self.where}: the field {field!r} is unknown. {suggest(str(field), known)} "
-                    f"Fields of a line: {', '.join(known)}."
+                    f"{self.where}: the field {field!r} is unknown. {suggest(field, known)}"
                 )
 
     def text(self, *names: str) -> str:

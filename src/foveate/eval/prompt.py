@@ -72,7 +72,7 @@ def read(
         InvalidInput: images for a model that reads text only, or another number of images than
             the text has places for; bounds for a processor that has none.
     """
-    images = image_list(images)
+    images, clips = image_list(images), videos.video_list(clips, "clips")
     _check_sees(loaded, len(images) + len(clips))
     parts = [text_part(text)]
     if loaded.sees:
@@ -98,7 +98,8 @@ def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = Fals
         messages = [{**each, "content": _with_frames(each["content"])} for each in messages]
     images, clips = media_of(messages)
     _check_sees(loaded, len(images) + len(clips))
-    plain = plain or not getattr(loaded.reader, "chat_template", None)
+    # a template alone knows how videos stand in a prompt
+    plain = (plain and not clips) or not getattr(loaded.reader, "chat_template", None)
     if not loaded.sees:
         inputs = _read_text(loaded, messages, plain)
     elif plain:
