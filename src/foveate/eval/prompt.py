@@ -158,7 +158,7 @@ def _read_text(loaded: Loaded, messages: Sequence[Message], plain: bool) -> dict
         inputs = encode(loaded.model, loaded.reader, "".join(map(text_of, messages)))
     else:
         literals = Literals(loaded.reader)
-        texts = [{**one, "content": literals.marked(text_of(one))} for one in messages]
+        texts = [{**each, "content": literals.marked(text_of(each))} for each in messages]
         text = _rendered(loaded.reader, messages, texts)
         # its templates write all special tokens themselves, as transformers has it
         how: Any = {"literals": literals, "add_special_tokens": False}
@@ -179,7 +179,7 @@ def _read_plain(
     parts = [part for message in messages for part in message["content"]]
     _check_texts(parts, token)
     text = "".join(token if part["type"] == "image" else part["text"] for part in parts)
-    return encode(loaded.model, loaded.reader, text, images, one_sample=False)
+    return encode(loaded.model, loaded.reader, text, images, nested=False)
 
 
 def _read_rendered(
@@ -187,10 +187,11 @@ def _read_rendered(
 ) -> dict[str, Any]:
     """Return the inputs of a conversation that the processor's chat template renders."""
     literals = Literals(loaded.reader)
-    _check_texts([part for one in messages for part in one["content"]], _placeholder(loaded.reader))
+    token = _placeholder(loaded.reader)
+    _check_texts([part for message in messages for part in message["content"]], token)
     plain = [
-        {**one, "content": [plain_part(part, literals) for part in one["content"]]}
-        for one in messages
+        {**message, "content": [plain_part(part, literals) for part in message["content"]]}
+        for message in messages
     ]
     text = _rendered(loaded.reader, messages, plain)
     special = False if has_first_token(loaded.tokenizer, text) else None

@@ -31,7 +31,7 @@ def encode(
     *,
     literals: Literals | None = None,
     add_special_tokens: bool | None = None,
-    one_sample: bool = True,
+    nested: bool = True,
 ) -> dict[str, Any]:
     """Return a processor's output for one text, as it leaves the processor (:func:`moved`).
 
@@ -43,7 +43,7 @@ def encode(
         videos: clips or frames.
         literals: of the processor, if the text has marks for special tokens.
         add_special_tokens: whether the tokenizer adds its own; None as the processor does it.
-        one_sample: whether the images are one sample, as in a conversation, or each its own: some
+        nested: whether the images are one sample, as in a conversation, or each its own: some
             processors give an image more tokens where it is alone.
 
     Returns:
@@ -56,10 +56,10 @@ def encode(
     visual = bool(images or videos)
     if visual:
         _check_processor_sees(processor)
-    shown = [to_image(image, f"images[{number}]") for number, image in enumerate(images)]
+    pixels = [to_image(image, f"images[{number}]") for number, image in enumerate(images)]
     arguments: dict[str, Any] = video_inputs(processor, videos)
-    if shown:
-        arguments["images"] = [shown] if one_sample else shown
+    if pixels:
+        arguments["images"] = [pixels] if nested else pixels
     if add_special_tokens is not None:
         arguments["add_special_tokens"] = add_special_tokens
     reader = processor
@@ -105,8 +105,8 @@ def device_of(model: PreTrainedModel) -> torch.device:
     if model.device.type != "meta":
         return model.device
     hooks = [getattr(module, "_hf_hook", None) for module in model.modules()]
-    each = [one for hook in hooks for one in getattr(hook, "hooks", (hook,))]
-    devices = [getattr(one, "execution_device", None) for one in each]
+    single = [inner for hook in hooks for inner in getattr(hook, "hooks", (hook,))]
+    devices = [getattr(hook, "execution_device", None) for hook in single]
     return torch.device(next((device for device in devices if device is not None), model.device))
 
 

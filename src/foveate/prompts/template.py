@@ -237,15 +237,15 @@ def _variables(template: Any) -> set[str] | None:
     """Return the variables that a template reads; None where it cannot be parsed."""
     texts = template.values() if isinstance(template, Mapping) else [template or ""]
     environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"])
-    found: set[str] = set()
+    variables: set[str] = set()
     try:
         for text in texts:
             # a tag of transformers, around the text of answers
             plain = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", text)
-            found |= meta.find_undeclared_variables(environment.parse(plain))
+            variables |= meta.find_undeclared_variables(environment.parse(plain))
     except (TemplateError, TypeError):
         return None
-    return found
+    return variables
 
 
 def check_kept(

@@ -98,13 +98,13 @@ def pictures(
     is the first of them.
     """
     counts = frames_of_each(inputs) or [len(clip) for clip in clips]
-    shown: list[Image.Image] = []
+    frames: list[Image.Image] = []
     times: list[float] = []
     for clip, count in zip(clips, counts, strict=True):
         for number in (grid * len(clip) // count for grid in range(count)):
-            shown.append(Image.fromarray(clip.frames[number]))
+            frames.append(Image.fromarray(clip.frames[number]))
             times.append(float(clip.times[number]))
-    return [*shown, *images], times
+    return [*frames, *images], times
 
 
 def frames_of(video: Any, name: str = "a video") -> NDArray[np.uint8]:

@@ -83,7 +83,7 @@ def of_frames(
         time = frames.times.tolist()
     times = _times(len(images), time)
     text = "".join(words.of_frame(before + i + 1, at) for i, at in enumerate(times))
-    how: Any = {"literals": Literals(processor), "add_special_tokens": False, "one_sample": False}
+    how: Any = {"literals": Literals(processor), "add_special_tokens": False, "nested": False}
     return _chunk(model, encode(model, processor, text, images, **how), before)
 
 
