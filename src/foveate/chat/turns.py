@@ -53,9 +53,8 @@ class Turns:
         self.answerer.check(turn.options)
         turn = turn._replace(new=without_history(turn.before.messages, turn.new))
         before = self._before(turn, fork)
-        text = self.wording.whole((*before.messages, *turn.new))
         if begins := not before.messages:
-            rendered = text
+            text = rendered = self.wording.whole(turn.new)
         else:
             text = self.wording.around((*before.messages, *turn.new), before.answer)[1]
             rendered = before.text + text
