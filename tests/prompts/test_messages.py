@@ -15,6 +15,7 @@ import foveate
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import read_chat
+from foveate.prompts.template import Wording
 from foveate.stream import Words
 from tests import zoo
 from tests.chat.conversations import Record, image
@@ -178,24 +179,16 @@ def test_a_message_that_a_template_drops_is_refused() -> None:
 def test_a_template_that_fails_says_why() -> None:
     who = talker("qwen2_vl")
     with pytest.raises(InvalidInput, match=r"in plain messages: .*Tools should either be a JSON"):
-        foveate.prompts.template.Wording(who.processor, {"tools": [max]})
+        Wording(who.processor, {"tools": [max]})
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("tokenize", "tokenize=... cannot be given to the chat template"),
-        ("add_generation_prompt", "add_generation_prompt=... cannot be given"),
-        ("enable_thinkin", "has no argument 'enable_thinkin'. Did you mean 'enable_thinking'?"),
-    ],
-)
-def test_an_argument_that_would_do_nothing_is_refused(name: str, sentence: str) -> None:
+@pytest.mark.parametrize("name", ["tokenize", "add_generation_prompt"])
+def test_an_argument_of_the_template_that_is_set_here_is_refused(name: str) -> None:
     words = text_tokenizer()
-    words.chat_template = "{%- if enable_thinking -%}{%- endif -%}" + STRINGS
-    for made in (foveate.prompts.template.Wording, lambda p, how: Words.of(p, **how)):
-        with pytest.raises(InvalidParameter) as refused:
+    words.chat_template = STRINGS
+    for made in (Wording, lambda processor, how: Words.of(processor, **how)):
+        with pytest.raises(InvalidParameter, match=f"{name}=... cannot be given to the chat temp"):
             made(words, {name: True})
-        assert sentence in str(refused.value)
 
 
 NO_MESSAGES: dict[str, tuple[Any, str]] = {

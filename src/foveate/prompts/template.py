@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from jinja2 import TemplateError, meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from foveate.errors import InvalidInput, InvalidParameter, suggest
+from foveate.errors import InvalidInput, InvalidParameter
 from foveate.prompts.messages import Message, parts_of, text_of
 from foveate.prompts.special_tokens import ANSWER, Literals, probe, tokenizer_of
 
@@ -42,7 +37,7 @@ class Wording:
         template: more arguments of ``apply_chat_template`` (``tools``, ``enable_thinking``).
 
     Raises:
-        InvalidParameter: an argument that the template does not have, or that is set here.
+        InvalidParameter: an argument that is set here.
         InvalidInput: there is no chat template, or it renders neither strings nor parts.
     """
 
@@ -54,7 +49,7 @@ class Wording:
                 f"this {type(processor).__name__} has no chat template, so nothing says how a "
                 "conversation is worded: set its chat_template."
             )
-        check_arguments(processor, template)
+        check_arguments(template)
         self._in_parts: dict[str, bool] = {}  # by role: whether texts are parts of a list
         for role in ("user", "assistant"):
             self._in_parts[role] = self._takes_parts(role)
@@ -212,40 +207,13 @@ def chat_template_of(processor: Any) -> Any:
     return own or getattr(tokenizer_of(processor), "chat_template", None)
 
 
-def check_arguments(processor: Any, arguments: Mapping[str, Any]) -> None:
-    """Raise InvalidParameter for an argument of ``apply_chat_template`` that is set here, or that
-    neither the method nor the template has, so that it would do nothing.
-    """
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Raise InvalidParameter for an argument of ``apply_chat_template`` that is set here."""
     for name in arguments:
         if name in _OURS:
             raise InvalidParameter(
                 f"{name}=... cannot be given to the chat template, as it is set here: leave it out."
             )
-    variables = _variables(chat_template_of(processor))
-    if variables is None:
-        return
-    known = variables | set(inspect.signature(processor.apply_chat_template).parameters)
-    for name in arguments:
-        if name not in known:
-            names = known - set(_OURS) - {"kwargs", "options"}
-            raise InvalidParameter(
-                f"the chat template has no argument {name!r}. {suggest(name, names)}"
-            )
-
-
-def _variables(template: Any) -> set[str] | None:
-    """Return the variables that a template reads; None where it cannot be parsed."""
-    texts = template.values() if isinstance(template, Mapping) else [template or ""]
-    environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"])
-    variables: set[str] = set()
-    try:
-        for text in texts:
-            # a tag of transformers, around the text of answers
-            plain = re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", text)
-            variables |= meta.find_undeclared_variables(environment.parse(plain))
-    except (TemplateError, TypeError):
-        return None
-    return variables
 
 
 def check_kept(

@@ -32,11 +32,11 @@ class Words(NamedTuple):
             **template: more arguments of ``apply_chat_template``.
 
         Raises:
-            InvalidParameter: an argument that the template does not have.
+            InvalidParameter: an argument that is set here.
             InvalidInput: no chat template, or one that words several images otherwise than one,
                 so that no image has words of its own.
         """
-        check_arguments(processor, template)
+        check_arguments(template)
         texts = [_asked_of(processor, system, images, template) for images in (1, 2, 3)]
         one, two, three = texts
         same = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
