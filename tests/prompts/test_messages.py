@@ -102,14 +102,18 @@ def test_a_chat_goes_on_from_its_whole_history() -> None:
     """As servers without a memory get it: all messages, each time."""
     history: list[Any] = []
     stateless, stateful = chat(), chat()
+    system: Any = "Be kind"  # in the first request alone
     for number, text in enumerate(("What is it?", "And this?")):
         parts = [{"type": "image", "image": image(number)}, {"type": "text", "text": text}]
         history.append({"role": "user", "content": parts})
-        answer = stateless.say(history, **SHORT)
+        answer = stateless.say(history, system=system, **SHORT)
         history.append({"role": "assistant", "content": answer.text})
-        stateful.say(text, images=[image(number)], **SHORT)
+        stateful.say(text, images=[image(number)], system=system, **SHORT)
+        system = None
     assert torch.equal(ids_of(stateless), ids_of(stateful))
-    assert [one["role"] for one in stateless.messages] == ["user", "assistant"] * 2
+    assert [one["role"] for one in stateless.messages] == [
+        *("system", "user", "assistant", "user", "assistant")
+    ]
     with pytest.raises(InvalidInput, match="and nothing new: add a message"):
         stateless.say(history)
     more = {"role": "user", "content": "Why?"}
@@ -123,7 +127,7 @@ def test_a_chat_goes_on_from_its_whole_history() -> None:
         stateless.say([*history[:2], more])
     with pytest.raises(InvalidInput, match="images= and videos= belong to a text"):
         stateless.say([*history, more], images=image(0))
-    assert len(stateless.messages) == 4
+    assert len(stateless.messages) == 5
 
 
 @pytest.mark.parametrize("name", ["qwen2_vl", "llava", "gemma3", "internvl"])

@@ -110,15 +110,17 @@ def without_history(old: Sequence[Message], new: Sequence[Message]) -> tuple[Mes
     """Return the new ones among messages that may begin with the whole conversation so far.
 
     Args:
-        old: the conversation.
+        old: the conversation, whose system message the new ones may leave out.
         new: messages of a turn. With an answer of the model among them they are a conversation.
 
     Raises:
         InvalidInput: a conversation that is not the one so far, or adds nothing to it.
     """
-    count = len(old)
     if not old or all(message["role"] != "assistant" for message in new):
         return tuple(new)
+    if old[0]["role"] == "system" != new[0]["role"]:
+        old = old[1:]
+    count = len(old)
     differs = next(
         (i for i, pair in enumerate(zip(old, new, strict=False)) if not _is_same(*pair)), None
     )
