@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +10,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 from transformers import BatchFeature, PreTrainedTokenizerBase
-from transformers.image_utils import load_image
 
-from foveate.data import decode_base64, read_image, rgb
+from foveate.data import rgb
 from foveate.errors import InvalidInput
+from foveate.prompts.images import find_source, to_image
 from foveate_demo.scenes import CELL, SLOTS
 
 IMAGE = "<file_sep>"  # a special token of the language model that its chats never use
 PATCH, COLUMNS = CELL, SLOTS  # a visual token is a cell of what the model was trained on
 MAX_ROWS = 32
-SOURCES = ("image", "url", "path", "base64")  # where a part of a message may have its image
 _MEAN, _STD = 0.5, 0.25  # of pixels between 0 and 1
 
 
@@ -173,27 +170,8 @@ def _parts(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _image(part: Mapping[str, Any]) -> Image.Image | None:
-    """The part's image; None where it only holds the place of one."""
-    given = next((part[name] for name in SOURCES if part.get(name) is not None), None)
-    if given is None:
-        return None
-    if isinstance(given, Image.Image):
-        return given
-    if not isinstance(given, str | Path):
-        raise InvalidInput(f"{type(given).__name__!r} cannot be read as an image: give a path.")
-    if str(given).startswith(("http://", "https://")):
-        return _fetched(str(given))
-    if os.path.exists(given):
-        return read_image(Path(given))
-    return decode_base64(str(given), f"{str(given)!r:.200}")
-
-
-def _fetched(url: str) -> Image.Image:
-    try:
-        image: Image.Image = load_image(url)
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{url!r} cannot be read as an image: {error}") from error
-    return image
+    """Return the part's image; None where it only holds the place of one."""
+    return None if find_source(part) is None else to_image(part)
 
 
 def _flat(images: Image.Image | Sequence[Any] | None) -> list[Image.Image]:

@@ -20,8 +20,8 @@ from transformers import LogitsProcessorList
 import foveate
 from foveate.backends.hf.model_queue import _queue_of
 from foveate.backends.hf.support import foveate_layers
-from foveate.chat.words import text_of
 from foveate.errors import AlreadyCompressing, FoveateError, InvalidInput
+from foveate.prompts.messages import text_of
 
 from .conversations import Spoken, image, words
 from .families import Talker, talker

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import foveate
-from foveate.chat.literal import behind
-from foveate.chat.words import squashed
 from foveate.errors import InvalidInput
+from foveate.prompts.special_tokens import behind
+from foveate.prompts.template import squashed
 from tests import zoo
 from tests.zoo.directory import tokenizer as text_tokenizer
 

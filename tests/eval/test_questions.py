@@ -69,6 +69,8 @@ def test_what_cannot_be_asked_is_refused(lines: Write) -> None:
         questions(lines())
     with pytest.raises(InvalidParameter, match="exclude each other"):
         questions(lines(ASKED), fps=1, frames=2)
+    with pytest.raises(InvalidInput, match=r"line 2: .* 'image' is unknown. Did you mean 'images'"):
+        questions(lines(ASKED, {**ASKED, "image": "receipt.png"}))
 
 
 def test_a_film_of_ones_own_is_asked_about(

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from foveate.data import Clip
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import read
-from foveate.eval.videos import pictures
+from foveate.prompts.videos import pictures
 
 
 class Recorder:
@@ -36,7 +37,8 @@ class Recorder:
         self.given = given
         how = {"add_special_tokens": given.get("add_special_tokens", True)}
         return dict(self.tokenizer(given["text"], return_tensors="pt", **how)) | {
-            "video_metadata": given["video_metadata"]
+            "video_metadata": given["video_metadata"],
+            "pixel_values": torch.zeros(1),
         }
 
 
@@ -58,7 +60,7 @@ def test_frames_come_with_their_metadata_and_are_chosen_no_more(loaded: Loaded, 
     assert given["videos"][0] is clip.frames
     assert given["do_sample_frames"] is False
     assert given["add_special_tokens"] is False  # as the template begins with it
-    assert [one.size for one in given["images"]] == [(5, 4)]
+    assert [one.size for one in given["images"][0]] == [(5, 4)]
     (metadata,) = given["video_metadata"]
     assert metadata == {
         "total_num_frames": 20,

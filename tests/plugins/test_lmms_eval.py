@@ -236,7 +236,7 @@ def test_an_answer_is_cut_before_what_ends_it(answering: Any, directory: Path) -
         ([{"type": "audio", "url": "a.mp3"}, TEXT], {}, "a message with audio"),
         ([{"type": "video", "url": "gone.mp4"}, TEXT], {}, "'gone.mp4' cannot be read"),
         ([{"type": "video", "url": [1, 2]}, TEXT], {}, "a video given as list"),
-        ([{"type": "image", "url": 3}, TEXT], {}, "an image given as int"),
+        ([{"type": "image", "url": 3}, TEXT], {}, "an image is of type 'int'"),
         ([{"type": "image", "url": "gone.png"}], {}, "'gone.png' cannot be read"),
         ([{"type": "text", "text": "see <image>"}], {}, "placeholder '<image>'"),
         ([TEXT], {"visual_cot": True}, "not supported: .'visual_cot'"),

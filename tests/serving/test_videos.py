@@ -22,9 +22,8 @@ from transformers import (
 )
 
 from foveate.data import Clip
-from foveate.eval.prompt import text_part, video_part
-from foveate.eval.videos import pictures, read_videos
 from foveate.models.token_grids import image_tokens
+from foveate.prompts.videos import pictures, video_inputs
 from tests.zoo.directory import tokenizer
 
 SEEN = "<|vision_start|>{}<|vision_end|>"
@@ -54,8 +53,9 @@ def words():
 
 
 def asked(processor, clip):
-    parts = [video_part(clip), text_part("what ?")]
-    return read_videos(processor, [{"role": "user", "content": parts}], [], [clip])
+    parts = [{"type": "video"}, {"type": "text", "text": "what ?"}]
+    text = processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False)
+    return processor(text=[text], **video_inputs(processor, [clip]), return_tensors="pt")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -13,8 +13,8 @@ from transformers import GenerationConfig, GenerationMixin
 
 from foveate.backends.hf.support import inner_model
 from foveate.chat.asking import is_decided
-from foveate.chat.literal import tokenizer_of
 from foveate.errors import InvalidParameter
+from foveate.prompts.special_tokens import tokenizer_of
 
 _TAKEN_OUT = ("tokenizer", "assistant_tokenizer")
 """Arguments that ``generate`` takes out of its ``**kwargs``, so that no signature names them."""

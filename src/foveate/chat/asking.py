@@ -12,8 +12,8 @@ from transformers import GenerationConfig, PreTrainedModel
 from foveate.backends.hf import Stats
 from foveate.backends.hf.internals import generation_settings
 from foveate.backends.hf.support import inner_model
-from foveate.chat.literal import tokenizer_of
 from foveate.errors import InvalidInput
+from foveate.prompts.special_tokens import tokenizer_of
 
 LONGEST = 256
 """Tokens of an answer where neither the caller nor the model's ``max_new_tokens`` says."""

@@ -16,18 +16,18 @@ from foveate.chat import saved
 from foveate.chat.answering import Answerer
 from foveate.chat.arguments import check_template_arguments, with_defaults
 from foveate.chat.asking import Answer
-from foveate.chat.given import edited, new_messages
 from foveate.chat.held import ChatHeld, held
-from foveate.chat.literal import tokenizer_of
 from foveate.chat.reading import Conversation
 from foveate.chat.rewriting import Rewrites
 from foveate.chat.streaming import AnswerStream
 from foveate.chat.turns import Prepared, Turn, Turns
-from foveate.chat.words import Message, Wording
 from foveate.core.composition import BY_DEFAULT
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput, InvalidParameter
+from foveate.prompts.messages import Message, edited, new_messages
+from foveate.prompts.special_tokens import tokenizer_of
+from foveate.prompts.template import Wording
 
 _REWRITES = ("keep", "follow", "refuse")
 _OWN = ("policy", "rewrites", "system", "keep_turns", "template_kwargs")
@@ -104,18 +104,26 @@ class Chat(AbstractContextManager["Chat"]):
 
     @overload
     def say(
-        self, text: str | None = None, *, stream: Literal[False] = False, **more: Any
+        self,
+        text: str | Sequence[Message] | None = None,
+        *,
+        stream: Literal[False] = False,
+        **more: Any,
     ) -> Answer: ...
     @overload
     def say(
-        self, text: str | None = None, *, stream: Literal[True], **more: Any
+        self,
+        text: str | Sequence[Message] | None = None,
+        *,
+        stream: Literal[True],
+        **more: Any,
     ) -> AnswerStream: ...
     def say(
         self,
-        text: str | None = None,
+        text: str | Sequence[Message] | None = None,
         *,
-        images: Sequence[Any] = (),
-        videos: Sequence[Any] = (),
+        images: Any = (),
+        videos: Any = (),
         system: str | None = None,
         messages: Sequence[Message] = (),
         stream: bool = False,
@@ -124,21 +132,26 @@ class Chat(AbstractContextManager["Chat"]):
         """Say something, and return the model's answer.
 
         Args:
-            text: what the user says. Special tokens in it are read as text.
-            images: PIL images, paths or addresses, which stand in front of the text.
-            videos: each a :class:`foveate.Clip` (of :func:`foveate.read_video`), whose times the
-                processor is told, or an array or tensor of frames [n, height, width, 3]. All
-                frames are read. They stand behind the images.
+            text: what the user says, or a list of messages. Special tokens in it are read as text.
+                Messages may begin with the conversation so far, of which only the rest is read.
+            images: images in front of the text, or a single one. Each is a PIL image, a path,
+                ``file://`` or http(s) address, base64, a file's bytes, a mapping such as
+                ``{"bytes": ..., "path": ...}``, or an array or tensor [height, width, channels] or
+                [channels, height, width] of 1, 3 or 4 channels, uint8 or floats in [0, 1].
+            videos: videos behind the images, or a single one: a :class:`foveate.Clip` (of
+                :func:`foveate.read_video`), whose times the processor is told, an array or tensor
+                of frames [n, height, width, 3], or a list of images. All frames are read.
             system: a system message, in front of this turn; it overrides the chat's own.
-            messages: new messages in the processor's own form, in front of ``text``: a history to
-                begin with, tools' answers, texts between images. Not those that were said before.
+            messages: messages in the processor's or OpenAI's form, in front of ``text``: a history
+                to begin with, tools' answers, texts between images.
             stream: whether to return at once an iterable of pieces of the answer's text, also
                 while the model answers another chat.
             **generate: for ``model.generate``; without a number, an answer has 256 tokens at most.
 
         Raises:
-            InvalidInput: nothing is said, messages that were said before, an image for a model that
-                takes none, beams or several sequences, or what the processor or template refuses.
+            InvalidInput: nothing is said; a history other than the conversation so far; an image
+                that cannot be read, or that the model does not see; a message that the template
+                drops; beams or several sequences; or what the processor or template refuses.
             InvalidParameter: an argument that neither ``say`` nor ``generate`` takes.
             AlreadyCompressing: called from a callback of an answer of the same model; or the model
                 is in a :func:`foveate.compress` context.

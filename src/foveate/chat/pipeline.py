@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Event
 from typing import Any
 
@@ -12,11 +12,12 @@ from foveate.backends.hf.model_queue import enter
 from foveate.chat.answering import Answerer
 from foveate.chat.arguments import check_template_arguments, with_defaults
 from foveate.chat.reading import Conversation, read
-from foveate.chat.words import Message, Wording
 from foveate.core.composition import BY_DEFAULT
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
+from foveate.prompts.messages import Message, check_text, new_messages
+from foveate.prompts.template import Wording
 
 _OWN = ("system", "template_kwargs")
 _OF_CALL = ("context", "question", "questions", "answer_prefix", "images", "policy")
@@ -60,23 +61,24 @@ class Pipeline:
 
     def __call__(
         self,
-        context: str,
+        context: str | Sequence[Message],
         *,
         question: str | None = None,
         questions: Sequence[str] | None = None,
         answer_prefix: str = "",
-        images: Sequence[Any] = (),
+        images: Any = (),
         policy: Policy | str = BY_DEFAULT,
         **generate: Any,
     ) -> dict[str, Any]:
         """Answer ``question``, or each of ``questions``.
 
         Args:
-            context: what is compressed, as a user says it.
+            context: what is compressed: a user's text, or messages, the last one a user's.
             question: what is asked, in the same message, behind the context.
-            questions: several, in the place of one.
+            questions: several questions, in the place of one.
             answer_prefix: how each answer begins.
-            images: PIL images, paths or addresses, in front of the context.
+            images: images of any form (as in :meth:`foveate.Chat.say`), or a single one, in front
+                of a context that is a text.
             policy: a policy or its spec.
             **generate: for ``model.generate``; an answer has 256 tokens at most by default.
 
@@ -89,16 +91,14 @@ class Pipeline:
             InvalidParameter: an argument that neither the pipeline nor ``generate`` takes.
             FoveateError: as :func:`foveate.compress` raises.
         """
-        if (question is None) == (questions is None):
-            raise InvalidInput("give a question, or questions: one of both.")
-        each_question = [question] if questions is None else list(questions)
+        each_question = _questions(question, questions)
         answerer, options = self._answerer(policy), with_defaults(self._defaults, generate)
         answerer.check(options, "Pipeline's call", _OF_CALL)
         with enter(self._model):
             read_context, after, stats = self._compressed(answerer, context, images)
             answers = []
             for text in each_question:
-                words = self._wording.literals.marked(str(text)) + after + answer_prefix
+                words = self._wording.literals.marked(text) + after + answer_prefix
                 new = read(answerer.model, self._wording, words, (), begins=False)
                 turn = answerer.answer(read_context, new, options, Event(), rearm=False)
                 answers.append(turn.answer.text)
@@ -109,17 +109,28 @@ class Pipeline:
         return Answerer(self._model, self._processor, policy_of(policy))  # type: ignore[arg-type]
 
     def _compressed(
-        self, answerer: Answerer, context: str, images: Sequence[Any]
+        self, answerer: Answerer, context: str | Sequence[Message], images: Any
     ) -> tuple[Conversation, str, Any]:
-        """Read the context; return it, the template's text behind a question, and its stats."""
-        shown = [{"type": "image", "image": image} for image in images]
-        message = {"role": "user", "content": [*shown, {"type": "text", "text": context}]}
-        messages: list[Message] = [message]
-        if self._system is not None:
-            system = {"role": "system", "content": self._system}
-            messages.insert(0, self._wording.formed(system))
+        """Return the compressed context, the template's text behind a question, and the stats."""
+        messages = new_messages(context, images)
+        if self._system is not None and all(m["role"] != "system" for m in messages):
+            messages = ({"role": "system", "content": self._system}, *messages)
+        messages = tuple(map(self._wording.formed, messages))
         before, after = self._wording.split_end(messages)
+        self._wording.check_words(messages, before + after)
         new = read(answerer.model, self._wording, before, messages, begins=True)
         done = answerer.read(Conversation(), new)
         held = Conversation(ids=done.ids, types=done.types, cache=done.cache)
         return held, after, done.answer.stats
+
+
+def _questions(question: str | None, questions: Sequence[str] | None) -> list[str]:
+    """Return the questions, of which one alone may stand for a list."""
+    if (question is None) == (questions is None):
+        raise InvalidInput("give a question, or questions: one of both.")
+    if questions is None:
+        return [check_text(question, "question")]
+    several = [questions] if isinstance(questions, str) else questions
+    if not isinstance(several, Iterable):
+        raise InvalidInput(f"questions is {questions!r:.80}: give a list of texts.")
+    return [check_text(each, f"questions[{number}]") for number, each in enumerate(several)]

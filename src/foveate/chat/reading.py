@@ -12,18 +12,15 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers import __version__ as RELEASE
 
-from foveate.backends.hf.devices import input_device
-from foveate.chat.films import films
-from foveate.chat.literal import anchor, lacks_first_token, tokenizer_of
-from foveate.chat.pictures import picture
-from foveate.chat.words import Message, Wording, parts_of
-from foveate.errors import InvalidInput, UnsupportedModel
+from foveate.errors import UnsupportedModel
+from foveate.prompts.inputs import TOKEN_TYPES, encode, moved
+from foveate.prompts.messages import Message, media_of
+from foveate.prompts.special_tokens import anchor, has_first_token, tokenizer_of
+from foveate.prompts.template import Wording
 
 _IDS = "input_ids"
-_TOLD = (_IDS, "attention_mask", "video_metadata")
-"""Of what a processor returns, what ``generate`` is given otherwise, or not at all."""
-_TYPES = ("mm_token_type_ids", "token_type_ids")
-"""What processors say of each token; models want it of the whole conversation."""
+_NOT_PASSED_ON = (_IDS, "attention_mask", *TOKEN_TYPES)
+"""Outputs of a processor that ``generate`` gets for the whole conversation."""
 
 
 @dataclass(frozen=True)
@@ -67,55 +64,49 @@ class NewPart:
 
     def __init__(self, inputs: Mapping[str, Any], cut: int):
         self.ids: Int[Tensor, "1 n"] = inputs[_IDS][:, cut:]
-        self.types = {name: inputs[name][:, cut:] for name in _TYPES if name in inputs}
-        self.given = {name: x for name, x in inputs.items() if name not in (*_TOLD, *_TYPES)}
+        self.types = {name: inputs[name][:, cut:] for name in TOKEN_TYPES if name in inputs}
+        self.given = {name: x for name, x in inputs.items() if name not in _NOT_PASSED_ON}
 
 
 def read(
     model: PreTrainedModel, wording: Wording, text: str, new: Sequence[Message], begins: bool
 ) -> NewPart:
-    """What a processor makes of a text and of the images and videos that these messages bring.
+    """Return the tokens and pixels of a text and of the images and videos of new messages.
 
     Args:
-        model: whose device and dtype it is to have.
+        model: the model that will read them.
         wording: of the conversation; it knows the processor.
-        text: as the template words it.
+        text: as the template renders it.
         new: the messages of this turn alone.
         begins: whether nothing stands before it. Otherwise nothing is put in front, such as the
             token with which texts begin.
 
     Raises:
-        InvalidInput: the processor cannot read it.
+        InvalidInput: the processor cannot read it, or the model cannot see its images.
         UnsupportedModel: its images are read through cross-attention; or a release of transformers
             masks a later one wrongly.
     """
-    tokenizer = tokenizer_of(wording.processor)
-    special = begins and lacks_first_token(tokenizer, text)
-    first = wording.literals.split(text)[0]
-    front, cut = ("", []) if begins else anchor(tokenizer, first)
-    reader = wording.literals.reader(wording.processor)
-    parts = [part for message in new for part in parts_of(message)]
-    images = [picture(part) for part in parts if part["type"] in ("image", "image_url")]
-    pixels: dict[str, Any] = {"images": [images]} if images else {}
-    pixels |= films(wording.processor, parts)
-    try:
-        features = reader(
-            text=[front + text], **pixels, return_tensors="pt", add_special_tokens=special
-        )
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        said = " ".join(str(error).split())
-        raise InvalidInput(
-            f"{type(wording.processor).__name__} cannot read this turn: {said}"
-        ) from error
-    if "cross_attention_mask" in features:
+    tokenizer, literals = tokenizer_of(wording.processor), wording.literals
+    front, cut = ("", []) if begins else anchor(tokenizer, literals.split(text)[0])
+    images, videos = media_of(new)
+    inputs = encode(
+        model,
+        wording.processor,
+        front + text,
+        images,
+        videos,
+        literals=literals,
+        add_special_tokens=None if begins and not has_first_token(tokenizer, text) else False,
+    )
+    if "cross_attention_mask" in inputs:
         raise UnsupportedModel(
             f"a {type(model).__name__} reads images through cross-attention, whose masks are of a "
             "whole conversation, so a chat cannot go on from a part of one. Use generate() in a "
             "foveate.compress block."
         )
-    if images and not begins and "token_type_ids" in features:
+    if images and not begins and "token_type_ids" in inputs:
         _check_sees_images_later(model)
-    return NewPart({name: moved(value, model) for name, value in features.items()}, len(cut))
+    return NewPart(moved(inputs, model), len(cut))
 
 
 def _check_sees_images_later(model: PreTrainedModel) -> None:
@@ -126,10 +117,3 @@ def _check_sees_images_later(model: PreTrainedModel) -> None:
             f"a {type(model).__name__}: update it to 5.23 or newer, or show all images in the "
             "first turn."
         )
-
-
-def moved(value: Any, model: PreTrainedModel) -> Any:
-    """On the model's device; pixels also in its dtype."""
-    if not isinstance(value, Tensor):
-        return value
-    return value.to(input_device(model), model.dtype if value.is_floating_point() else value.dtype)

@@ -9,8 +9,9 @@ from typing import Literal
 
 from foveate.chat.answering import Answerer
 from foveate.chat.reading import Conversation, read
-from foveate.chat.words import Message, Wording, squashed
 from foveate.errors import InvalidInput
+from foveate.prompts.messages import Message
+from foveate.prompts.template import Wording, squashed
 
 Rewrites = Literal["keep", "follow", "refuse"]
 

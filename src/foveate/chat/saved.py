@@ -18,10 +18,10 @@ from foveate.backends.hf.model_queue import enter
 from foveate.backends.hf.support import known_state
 from foveate.chat.answering import Answerer
 from foveate.chat.reading import Conversation
-from foveate.chat.words import Message, parts_of
 from foveate.core.composition import policy
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
+from foveate.prompts.messages import Message, parts_of
 
 _CHAT = "chat"
 

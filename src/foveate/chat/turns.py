@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from foveate.chat.answering import Answerer
 from foveate.chat.asking import Answer
-from foveate.chat.films import films
-from foveate.chat.given import check_new
-from foveate.chat.pictures import picture
 from foveate.chat.reading import Conversation, NewPart, read
 from foveate.chat.rewriting import Rewrites, followed, is_reworded
-from foveate.chat.words import Message, Wording, parts_of
 from foveate.errors import InvalidInput
+from foveate.prompts.images import to_image
+from foveate.prompts.messages import Message, media_of, without_history
+from foveate.prompts.template import Wording
+from foveate.prompts.videos import video_inputs
 
 _REWORDS = (
     "the chat template words earlier turns otherwise than when they were read (thinking models "
@@ -50,11 +50,10 @@ class Turns:
 
     def check(self, new: Sequence[Message]) -> None:
         """Refuse images and videos that cannot be read; their pixels are read again in the turn."""
-        parts = [part for message in new for part in parts_of(message)]
-        for part in parts:
-            if part["type"] in ("image", "image_url"):
-                picture(part)
-        films(self.wording.processor, parts)
+        images, videos = media_of(new)
+        for number, image in enumerate(images):
+            to_image(image, f"images[{number}]")
+        video_inputs(self.wording.processor, videos)
 
     def needs_model(self, turn: Turn) -> bool:
         """Return whether the model has to read before the turn's own words are known."""
@@ -67,15 +66,15 @@ class Turns:
         latest turn, from where it is read anew if the template is followed.
         """
         self.answerer.check(turn.options)
-        check_new(turn.before.messages, turn.new)
+        turn = turn._replace(new=without_history(turn.before.messages, turn.new))
         before = self._before(turn, fork)
-        text = self.wording.whole((*before.messages, *turn.new))
         if begins := not before.messages:
-            rendered = text
+            text = rendered = self.wording.whole(turn.new)
         else:
             text = self.wording.around((*before.messages, *turn.new), before.answer)[1]
             rendered = before.text + text
-        self.wording.check_words(turn.new, text)
+        answer = None if begins or before is not turn.before else before.answer
+        self.wording.check_words(turn.new, text, before.messages, answer)
         part = read(self.answerer.model, self.wording, text, turn.new, begins)
         return Prepared(turn._replace(before=before), part, rendered)
 

@@ -20,7 +20,7 @@ from foveate.eval.bundle import read_bundles
 from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import SEES, load
 from foveate.eval.prompt import read
-from foveate.eval.videos import pictures
+from foveate.prompts.videos import pictures
 from foveate.report.lens import Lens, compared, lens_of
 from foveate.report.page import page
 

@@ -20,6 +20,7 @@ from foveate.eval.prompt import takes_videos
 from foveate.eval.sample import Sample, Span
 from foveate_demo import album
 
+FIELDS = ("prompt", "images", "videos", "questions", "answer", "spans")
 SAMPLE_LINE = (
     '{"prompt": TEXT, "images": [FILE, ...], "answer": TEXT, "spans": [{"text": TEXT, "image": 0, '
     '"box": [LEFT, TOP, RIGHT, BOTTOM]}, ...]}, in pixels; without image and box, a text stands in '
@@ -67,6 +68,8 @@ def prompts_of(path: Path, which: Which) -> list[Record]:
             line that is no record.
     """
     if prompts := which.of(read_lines(path)):
+        for prompt in prompts:
+            prompt.check_fields(FIELDS)
         return prompts
     if next(iter(read_lines(path)), None) is None:
         raise InvalidInput(f"the prompts file {str(path)!r} is empty: give one prompt a line.")
@@ -176,6 +179,7 @@ def _sample(name: str, record: Record) -> Sample:
 
 def _span(span: Record, images: int) -> Span:
     """Without a box, a text in the prompt itself."""
+    span.check_fields(("text", "image", "box"))
     if not span.has("box"):
         return Span(span.text("text"))
     left, top, right, bottom = span.numbers("box", 4)

@@ -23,7 +23,7 @@ from foveate.core.policy import Policy
 from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import SEES, Loaded, is_shipped, load
 from foveate.eval.prompt import Prompt, read
-from foveate.eval.videos import pictures as pictures_of
+from foveate.prompts.videos import pictures as pictures_of
 
 _SHOWN = 200  # characters of the prompt's end that stand above the table
 _WAIT = "loading the model; the first time it unpacks the language model, about 20 s"

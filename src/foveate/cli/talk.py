@@ -11,7 +11,6 @@ from typing import Any
 import typer
 
 from foveate.chat import AnswerStream, Chat
-from foveate.chat.words import Message
 from foveate.cli.lines import ChatLine
 from foveate.cli.policies import policies, short
 from foveate.cli.prompt import clip_line, clips_of
@@ -20,6 +19,7 @@ from foveate.data import Clip
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import takes_videos
+from foveate.prompts.messages import Message
 
 HELP = """\
 Say something; the path of an image or video, or an image's address, shows it to the model.

@@ -26,6 +26,10 @@ class Clip:
         fps: frames a second of the file, on average.
         duration: seconds of the part of the file that they are of.
         corrupt: packets of the file, as far as it was read, that could not be decoded.
+
+    Raises:
+        InvalidParameter: no frame or frames of another shape or dtype, another number of times than
+            frames, times that are not in order, or a rate or duration that is not above 0.
     """
 
     frames: NDArray[np.uint8]
@@ -34,6 +38,23 @@ class Clip:
     duration: float
     corrupt: int = 0
     name: str = field(default="a video", repr=False)
+
+    def __post_init__(self) -> None:
+        shape, times = np.shape(self.frames), np.asarray(self.times)
+        if len(shape) != 4 or shape[3] != 3 or 0 in shape or self.frames.dtype != np.uint8:
+            raise InvalidParameter(
+                f"frames of a Clip are {getattr(self.frames, 'dtype', None)} {list(shape)}: give "
+                "uint8 [n, height, width, 3], at least one."
+            )
+        in_order = bool(np.isfinite(times).all() and (np.diff(times) >= 0).all())
+        if times.shape != shape[:1] or not in_order:
+            raise InvalidParameter(
+                f"times of a Clip of {shape[0]} frames are {times.tolist()!s:.80}: give a number "
+                "of seconds for each frame, in order."
+            )
+        for name, number in (("fps", self.fps), ("duration", self.duration)):
+            if not 0 < number < math.inf:
+                raise InvalidParameter(f"{name}={number} of a Clip: give a finite number above 0.")
 
     def __len__(self) -> int:
         return len(self.times)
@@ -72,8 +93,8 @@ def check_sampling(
         raise InvalidParameter(f"fps={fps} and frames={frames} exclude each other: give one.")
     if fps is not None and not (math.isfinite(fps) and fps > 0):
         raise InvalidParameter(f"fps={fps}: give a number of frames a second above 0.")
-    if frames is not None and frames < 1:
-        raise InvalidParameter(f"frames={frames}: give a number of frames, at least 1.")
+    if frames is not None and (frames < 1 or frames != int(frames)):
+        raise InvalidParameter(f"frames={frames}: give a whole number of frames, at least 1.")
     if not 0 <= start < math.inf or (end is not None and not start <= end):
         raise InvalidParameter(
             f"start={start}, end={end}: give seconds from 0 on, the end not before the start."

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from foveate.data.texts import parse, read_json, read_text
-from foveate.errors import InvalidInput
+from foveate.errors import InvalidInput, suggest
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,14 @@ class Record:
     def has(self, field: str) -> bool:
         """Whether the field is there and not null."""
         return self.held.get(field) is not None
+
+    def check_fields(self, known: Collection[str]) -> None:
+        """Raise InvalidInput for a field of another name: it would be ignored."""
+        for field in self.held:
+            if field not in known:
+                raise InvalidInput(
+                    f"{self.where}: the field {field!r} is unknown. {suggest(field, known)}"
+                )
 
     def text(self, *names: str) -> str:
         """A text."""

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
-from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.modality import visual_token_ids
-from foveate.data import Clip, rgb
+from foveate.data import Clip
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.pixels import bounded
 from foveate.eval.sample import AS_THEY_ARE, PLACE, Pixels
-from foveate.eval.videos import read_videos
+from foveate.prompts import videos
+from foveate.prompts.images import image_list, to_image
+from foveate.prompts.inputs import encode, moved
+from foveate.prompts.messages import Message, media_of, parts_of, text_of
+from foveate.prompts.special_tokens import Literals, has_first_token
+from foveate.prompts.template import check_kept, plain_part, render
 
 Part = dict[str, Any]
 """A text, an image or a video, as chat templates take them: :func:`text_part`, :func:`image_part`,
 :func:`video_part`.
 """
-Message = Mapping[str, Any]
-"""``{"role": "user", "content": [parts]}``."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,28 @@ class Prompt:
 def read(
     loaded: Loaded,
     text: str,
-    images: Sequence[Image.Image],
+    images: Any,
     *,
     clips: Sequence[Clip] = (),
     plain: bool = False,
     pixels: Pixels = AS_THEY_ARE,
 ) -> Prompt:
-    """The prompt as the model's chat template words it, or the plain text if it has none or is not
-    to be asked; images within bounds, if there are any. Clips stand before everything else: as
-    videos, or as images where the processor takes none (:func:`takes_videos`).
+    """Return the prompt of a text and its images.
+
+    Args:
+        loaded: the model and its processor or tokenizer.
+        text: a user's text; with a placeholder for each image or, without any, behind them.
+        images: of any form, or a single one.
+        clips: videos in front of everything else; images for a processor that takes none.
+        plain: whether the text is the prompt, as for a model without a chat template. Special
+            tokens in it are special tokens then.
+        pixels: bounds of the images' sizes.
 
     Raises:
         InvalidInput: images for a model that reads text only, or another number of images than
             the text has places for; bounds for a processor that has none.
     """
+    images, clips = image_list(images), videos.video_list(clips, "clips")
     _check_sees(loaded, len(images) + len(clips))
     parts = [text_part(text)]
     if loaded.sees:
@@ -75,30 +84,31 @@ def read(
 
 
 def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = False) -> Prompt:
-    """The prompt of a conversation. A model without a chat template, or whose template is not to be
-    asked (``plain``), reads its parts in order; one whose processor takes no videos reads their
-    frames as images.
+    """Return the prompt of a conversation, as the model's chat template renders it.
+
+    A model without one, or a ``plain`` prompt, reads the parts in order. Frames of videos are
+    images for a processor that takes no videos.
 
     Raises:
         InvalidInput: images for a model that reads text only, or a text with the placeholder that
             stands for an image.
     """
+    messages = [{**message, "content": parts_of(message)} for message in messages]
     if loaded.sees and not takes_videos(loaded):
-        messages = [{**one, "content": _with_frames(one["content"])} for one in messages]
-    parts = [part for message in messages for part in message["content"]]
-    images, clips = (sum(part["type"] == kind for part in parts) for kind in ("image", "video"))
-    _check_sees(loaded, images + clips)
-    try:
-        worded = _see if loaded.sees else _words
-        encoded = worded(loaded.reader, messages, plain)
-    except ValueError as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"{loaded.name} cannot read this prompt: {error}") from error
-    ids = encoded["input_ids"]
+        messages = [{**each, "content": _with_frames(each["content"])} for each in messages]
+    images, clips = media_of(messages)
+    _check_sees(loaded, len(images) + len(clips))
+    # a template alone knows how videos stand in a prompt
+    plain = (plain and not clips) or not getattr(loaded.reader, "chat_template", None)
+    if not loaded.sees:
+        inputs = _read_text(loaded, messages, plain)
+    elif plain:
+        inputs = _read_plain(loaded, messages, images, clips)
+    else:
+        inputs = _read_rendered(loaded, messages, images, clips)
+    ids = inputs["input_ids"]
     visual = torch.isin(ids, ids.new_tensor(visual_token_ids(loaded.model.config)))
-    inputs = {name: _moved(value, loaded) for name, value in encoded.items()}
-    return Prompt(inputs, visual[0], images, clips)
+    return Prompt(moved(inputs, loaded.model), visual[0], len(images), len(clips))
 
 
 def text_part(text: str) -> Part:
@@ -106,9 +116,9 @@ def text_part(text: str) -> Part:
     return {"type": "text", "text": text}
 
 
-def image_part(image: Image.Image) -> Part:
-    """An image in a message, in RGB whatever its mode: see :mod:`foveate.data.images`."""
-    return {"type": "image", "image": rgb(image)}
+def image_part(image: Any) -> Part:
+    """An image of any form in a message, in RGB: see :mod:`foveate.prompts.images`."""
+    return {"type": "image", "image": to_image(image)}
 
 
 def video_part(clip: Clip) -> Part:
@@ -117,8 +127,8 @@ def video_part(clip: Clip) -> Part:
 
 
 def takes_videos(loaded: Loaded) -> bool:
-    """Whether the processor makes tokens of videos; for others their frames are images."""
-    return getattr(loaded.reader, "video_processor", None) is not None
+    """Return whether the processor makes tokens of videos; for others their frames are images."""
+    return videos.takes_videos(loaded.reader)
 
 
 def _with_frames(parts: Sequence[Part]) -> list[Part]:
@@ -142,52 +152,73 @@ def _placeholder(processor: Any) -> str:
     return str(getattr(processor, "image_token", None) or "<image>")
 
 
-def _words(tokenizer: Any, messages: Sequence[Message], plain: bool) -> dict[str, Any]:
-    said = [
-        {**message, "content": "".join(part["text"] for part in message["content"])}
+def _read_text(loaded: Loaded, messages: Sequence[Message], plain: bool) -> dict[str, Any]:
+    """Return the inputs of a model that reads text only."""
+    if plain:
+        inputs = encode(loaded.model, loaded.reader, "".join(map(text_of, messages)))
+    else:
+        literals = Literals(loaded.reader)
+        texts = [{**each, "content": literals.marked(text_of(each))} for each in messages]
+        text = _rendered(loaded.reader, messages, texts)
+        # its templates write all special tokens themselves, as transformers has it
+        how: Any = {"literals": literals, "add_special_tokens": False}
+        inputs = encode(loaded.model, loaded.reader, text, **how)
+    return {name: inputs[name] for name in ("input_ids", "attention_mask")}
+
+
+def _read_plain(
+    loaded: Loaded, messages: Sequence[Message], images: Sequence[Any], clips: Sequence[Clip]
+) -> dict[str, Any]:
+    """Return the inputs of a prompt without a chat template."""
+    if clips:
+        raise InvalidInput(
+            "this model's processor has no chat template, and nothing else says how a video stands "
+            "in its prompts. Give one (processor.chat_template), or the frames as images."
+        )
+    token = _placeholder(loaded.reader)
+    parts = [part for message in messages for part in message["content"]]
+    _check_texts(parts, token)
+    text = "".join(token if part["type"] == "image" else part["text"] for part in parts)
+    return encode(loaded.model, loaded.reader, text, images, nested=False)
+
+
+def _read_rendered(
+    loaded: Loaded, messages: Sequence[Message], images: Sequence[Any], clips: Sequence[Clip]
+) -> dict[str, Any]:
+    """Return the inputs of a conversation that the processor's chat template renders."""
+    literals = Literals(loaded.reader)
+    token = _placeholder(loaded.reader)
+    _check_texts([part for message in messages for part in message["content"]], token)
+    plain = [
+        {**message, "content": [plain_part(part, literals) for part in message["content"]]}
         for message in messages
     ]
-    if tokenizer.chat_template and not plain:
-        encoded = _chat(tokenizer, said)
-    else:
-        encoded = tokenizer("".join(message["content"] for message in said), return_tensors="pt")
-    return {name: encoded[name] for name in ("input_ids", "attention_mask")}
+    text = _rendered(loaded.reader, messages, plain)
+    special = False if has_first_token(loaded.tokenizer, text) else None
+    how: Any = {"literals": literals, "add_special_tokens": special}
+    return encode(loaded.model, loaded.reader, text, images, clips, **how)
 
 
-def _see(processor: Any, messages: Sequence[Message], plain: bool) -> dict[str, Any]:
-    token = _placeholder(processor)
-    parts = [part for message in messages for part in message["content"]]
+def _rendered(reader: Any, messages: Sequence[Message], plain: Sequence[Part]) -> str:
+    """Render messages; a user's are never dropped, so that others alone are worth a check."""
+    if any(message["role"] != "user" for message in messages):
+        check_kept(messages, plain, lambda probes: render(reader, probes))
+    return render(reader, plain)
+
+
+def _check_texts(parts: Sequence[Part], token: str) -> None:
     for part in parts:
         if token in part.get("text", ""):
             raise InvalidInput(
                 f"the text {part['text']!r} has the placeholder {token!r}, which stands for an "
                 "image. Take it out: images have parts of their own."
             )
-    images = [part["image"] for part in parts if part["type"] == "image"]
-    clips = [part["video"] for part in parts if part["type"] == "video"]
-    if clips:
-        return read_videos(processor, messages, images, clips)
-    if getattr(processor, "chat_template", None) and not plain:
-        return dict(_chat(processor, messages))
-    text = "".join(token if part["type"] == "image" else part["text"] for part in parts)
-    return dict(processor(text=text, images=images or None, return_tensors="pt"))
 
 
-def _chat(reader: Any, messages: Sequence[Mapping[str, Any]]) -> Any:
-    """The messages as the model's template words them, with the answer about to begin."""
-    return reader.apply_chat_template(
-        list(messages),
-        add_generation_prompt=True,
-        tokenize=True,
-        return_dict=True,
-        return_tensors="pt",
-    )
-
-
-def _parts(text: str, images: Sequence[Image.Image], token: str) -> list[Part]:
+def _parts(text: str, images: Sequence[Any], token: str) -> list[Part]:
     """Images where the text has placeholders for them, otherwise in front of it."""
     pieces = text.split(PLACE if PLACE in text else token)
-    shown = [image_part(image) for image in images]
+    shown: list[Part] = [{"type": "image", "image": image} for image in images]
     if len(pieces) == 1:
         return [*shown, text_part(text)]
     if len(pieces) - 1 != len(images):
@@ -199,11 +230,3 @@ def _parts(text: str, images: Sequence[Image.Image], token: str) -> list[Part]:
     for image, piece in zip(shown, pieces[1:], strict=True):
         parts += [image, text_part(piece)]
     return [part for part in parts if part["type"] == "image" or part["text"]]
-
-
-def _moved(value: Any, loaded: Loaded) -> Any:
-    """On the model's device; pixels also in its dtype."""
-    if not isinstance(value, Tensor):
-        return value
-    dtype = loaded.model.dtype if value.is_floating_point() else value.dtype
-    return value.to(input_device(loaded.model), dtype)

@@ -23,6 +23,10 @@ from foveate.eval.sample import Metric, Sample, Task, distinct
 
 CHOOSE = "Which choice answers this question? Reply with its letter alone."
 LONGEST = 32  # tokens of an answer
+FIELDS = (
+    *("question", "answers", "answer", "images", "videos"),
+    *("context", "choices", "name", "labels"),
+)
 
 
 def questions(
@@ -44,6 +48,8 @@ def questions(
     """
     check_sampling(fps, frames)
     records = list(read_lines(path))
+    for record in records:
+        record.check_fields(FIELDS)
     if not records:
         raise InvalidInput(f"{str(path)!r} is empty: give one question a line.")
     given = {"fps": fps, "frames": frames}

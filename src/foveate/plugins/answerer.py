@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from foveate.backends.hf import compress
 from foveate.core.composition import policy as policy_of
-from foveate.data import read_image
 from foveate.eval.model import load
-from foveate.eval.prompt import Message, Part, image_part, read_chat
+from foveate.eval.prompt import read_chat
+from foveate.prompts.messages import Message
 
 QUOTES = ("'", '"')
 
@@ -84,15 +83,6 @@ class PluginAnswerer:
             kv_bytes_full=stats.bytes_before,
             seconds=seconds,
         )
-
-
-def picture(path: str) -> Part:
-    """The image in a file, for a message.
-
-    Raises:
-        InvalidInput: it cannot be read as an image.
-    """
-    return image_part(read_image(Path(path)))
 
 
 def unquoted(text: str) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 from foveate.core import lines
 from foveate.errors import InvalidInput, InvalidParameter, MissingPackage
-from foveate.eval.prompt import Part, text_part
-from foveate.plugins.answerer import PluginAnswerer, picture
+from foveate.eval.prompt import Part, image_part, text_part
+from foveate.plugins.answerer import PluginAnswerer
 
 try:
     from vlmeval.config import supported_VLM
@@ -94,4 +94,4 @@ def _part(given: Mapping[str, Any]) -> Part:
         return text_part(given["value"])
     if given["type"] != "image":
         raise InvalidInput(f"a message with {given['type']}: only text and images are supported.")
-    return picture(given["value"])
+    return image_part(given["value"])

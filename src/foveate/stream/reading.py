@@ -12,14 +12,18 @@ from transformers import PreTrainedModel
 
 from foveate.backends.hf.devices import input_device
 from foveate.backends.hf.modality import starts_in_runs, visual_tokens
-from foveate.chat.literal import lacks_first_token, tokenizer_of
-from foveate.chat.reading import moved
 from foveate.core.tensors import image_index, spot_index
+from foveate.data import Clip
 from foveate.errors import InvalidInput
+from foveate.prompts.images import find_source, image_list
+from foveate.prompts.inputs import encode, moved, text_ids
+from foveate.prompts.messages import check_text
+from foveate.prompts.special_tokens import Literals, has_first_token, tokenizer_of
 from foveate.stream.words import Words
 
 Frames = Any
-"""An image, several of them in order, or a processor's output of a chunk of video."""
+"""An image of any form, several of them in order, a clip, or a processor's output of a chunk."""
+_IDS = "input_ids"
 
 
 class Chunk(NamedTuple):
@@ -40,11 +44,22 @@ class Chunk(NamedTuple):
 
 
 def of_text(model: PreTrainedModel, processor: Any, text: str, first: bool) -> Int[Tensor, "1 t"]:
-    """The ids of words that belong to no frame; special tokens are added to the ``first`` alone."""
-    tokenizer = tokenizer_of(processor)
-    added = first and lacks_first_token(tokenizer, text)
-    ids = tokenizer(text, add_special_tokens=added)["input_ids"]
+    """Return the ids of a text without frames; special tokens are added to the ``first`` alone."""
+    added = first and not has_first_token(tokenizer_of(processor), text)
+    ids = text_ids(processor, text, add_special_tokens=added)
     return torch.tensor([ids], dtype=torch.long, device=input_device(model))
+
+
+def of_question(
+    model: PreTrainedModel, processor: Any, words: Words, question: str
+) -> Int[Tensor, "1 t"]:
+    """Return the ids of a question; special tokens that are written in it are text.
+
+    Raises:
+        InvalidInput: the question is no text.
+    """
+    text = Literals(processor).marked(check_text(question, "the question"))
+    return of_text(model, processor, words.of_question(text), first=False)
 
 
 def of_frames(
@@ -55,37 +70,39 @@ def of_frames(
     time: int | float | Sequence[int | float] | None,
     before: int,
 ) -> Chunk:
-    """A chunk, after ``before`` images.
+    """Return a chunk that follows ``before`` images.
 
     Raises:
         InvalidInput: no image, more or fewer times than images, or no visual token.
     """
-    if isinstance(frames, Mapping):
+    if isinstance(frames, Mapping) and find_source(frames) is None:
         if time is not None:
             raise InvalidInput("inputs that are made already have their times in them: leave time=")
         return _chunk(model, dict(frames), before)
-    shown = list(frames) if isinstance(frames, Sequence) else [frames]
-    times = _times(shown, time)
+    images = image_list(frames, "frames")
+    if isinstance(frames, Clip) and time is None:
+        time = frames.times.tolist()
+    times = _times(len(images), time)
     text = "".join(words.of_frame(before + i + 1, at) for i, at in enumerate(times))
-    inputs = processor(text=[text], images=shown, return_tensors="pt", add_special_tokens=False)
-    return _chunk(model, dict(inputs), before)
+    how: Any = {"literals": Literals(processor), "add_special_tokens": False, "nested": False}
+    return _chunk(model, encode(model, processor, text, images, **how), before)
 
 
 def _times(
-    shown: Sequence[Any], time: int | float | Sequence[int | float] | None
+    images: int, time: int | float | Sequence[int | float] | None
 ) -> Sequence[int | float] | Sequence[None]:
-    if not shown:
+    if not images:
         raise InvalidInput("no frame was given: see() takes an image, or a list of them.")
     if time is None:
-        return [None] * len(shown)
-    times = list(time) if isinstance(time, Sequence) else [time] * len(shown)
-    if len(times) != len(shown):
-        raise InvalidInput(f"{len(shown)} frames have {len(times)} times: give one for each.")
+        return [None] * images
+    times = list(time) if isinstance(time, Sequence) else [time] * images
+    if len(times) != images:
+        raise InvalidInput(f"{images} frames have {len(times)} times: give one for each.")
     return times
 
 
 def _chunk(model: PreTrainedModel, inputs: dict[str, Any], before: int) -> Chunk:
-    ids = inputs.get("input_ids")
+    ids = inputs.get(_IDS)
     if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[0] != 1:
         raise InvalidInput(
             "a chunk of a stream is one row of input_ids, [1, tokens], with its pixels; got "
@@ -101,9 +118,8 @@ def _chunk(model: PreTrainedModel, inputs: dict[str, Any], before: int) -> Chunk
     starts = starts_in_runs(model.config, ids, inputs)
     image, spot = _with_words(image_index(vision, starts), spot_index(vision, starts))
     count = int(image.max()) + 1
-    given = {name: moved(value, model) for name, value in inputs.items()}
     device = input_device(model)
-    return Chunk(given, (image + before).to(device), spot.to(device), count)
+    return Chunk(moved(inputs, model), (image + before).to(device), spot.to(device), count)
 
 
 def _with_words(

@@ -36,7 +36,7 @@ from foveate.stream.elsewhere import Offloaded
 from foveate.stream.held import Bound, StreamHeld
 from foveate.stream.offload import Offload
 from foveate.stream.places import Places, Positions
-from foveate.stream.reading import Chunk, Frames, of_frames, of_text
+from foveate.stream.reading import Chunk, Frames, of_frames, of_question, of_text
 from foveate.stream.words import Words
 
 _OWN = ("policy", "words", "system", "every", "keep_opening", "positions", "offload")
@@ -134,9 +134,11 @@ class Stream(AbstractContextManager["Stream"]):
         """Read a frame, or a few at once.
 
         Args:
-            frames: an image, a list of images, or a processor's output of one chunk of video
-                (``input_ids`` of one row, pixels, grids), which is read as it is.
-            time: seconds since the stream began, of the frame or of each; they are read as words.
+            frames: an image of any form (as in :meth:`foveate.Chat.say`), a list of images, a
+                :class:`foveate.Clip`, or a processor's output of one chunk of video (``input_ids``
+                of one row, pixels, grids), which is read as it is.
+            time: seconds since the stream began, of the frame or of each, which become text in
+                front of a frame; by default a clip's own times, and none for images.
 
         Returns:
             What is held now.
@@ -187,8 +189,7 @@ class Stream(AbstractContextManager["Stream"]):
         with enter(self.model):
             branch = copy.deepcopy(self._seen())
             self._places.find_out()
-            words = self.words.of_question(question)
-            ids = of_text(self.model, self.processor, words, first=False)
+            ids = of_question(self.model, self.processor, self.words, question)
             with self._session as session:
                 if self._elsewhere is not None:
                     fetch(session, self._elsewhere, branch, ids, self._places.ways)

@@ -1,12 +1,13 @@
-"""The words around the frames of a stream, as a processor's chat template has them."""
+"""The text around the frames of a stream, as a processor's chat template renders it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from foveate.chat.words import worded
 from foveate.errors import InvalidInput
+from foveate.prompts.special_tokens import Literals
+from foveate.prompts.template import check_arguments, check_kept, render
 
 _QUESTION = "\ufffc"  # stands for the question while a template is looked at
 
@@ -28,12 +29,14 @@ class Words(NamedTuple):
         Args:
             processor: with a chat template.
             system: the system prompt; left out, the template's own.
-            **template: what ``apply_chat_template`` is given besides.
+            **template: more arguments of ``apply_chat_template``.
 
         Raises:
+            InvalidParameter: an argument that is set here.
             InvalidInput: no chat template, or one that words several images otherwise than one,
                 so that no image has words of its own.
         """
+        check_arguments(template)
         texts = [_asked_of(processor, system, images, template) for images in (1, 2, 3)]
         one, two, three = texts
         same = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
@@ -49,12 +52,12 @@ class Words(NamedTuple):
         return cls(opening, "{time}" + image, closing.replace(_QUESTION, "{question}"))
 
     def of_frame(self, number: int, time: int | float | None) -> str:
-        """The words of an image; ``time`` is in seconds."""
+        """Return the text of an image; ``time`` is in seconds."""
         time_text = "" if time is None else f"<{time:.1f} seconds>"
         return self.frame.replace("{number}", str(number)).replace("{time}", time_text)
 
     def of_question(self, question: str) -> str:
-        """The words that end the prompt."""
+        """Return the text that ends the prompt."""
         return self.closing.replace("{question}", question)
 
 
@@ -62,9 +65,11 @@ def _asked_of(processor: Any, system: str | None, images: int, template: Mapping
     parts = [{"type": "image"}] * images + [{"type": "text", "text": _QUESTION}]
     messages: list[dict[str, Any]] = [{"role": "user", "content": parts}]
     if system is not None:
-        messages.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
+        text = Literals(processor).marked(system)
+        messages.insert(0, {"role": "system", "content": [{"type": "text", "text": text}]})
     try:
-        return worded(processor, messages, template)
+        check_kept(messages, messages, lambda probes: render(processor, probes, template))
+        return render(processor, messages, template)
     except InvalidInput as error:
         raise InvalidInput(
             f"{str(error).rstrip('.')}. Give words=foveate.stream.Words(opening, frame, closing)."

@@ -128,6 +128,7 @@ def _needle(folder: Folder) -> dict[str, str]:
     if not folder.find("needle.json"):
         return OWN
     record = folder.record("needle.json")
+    record.check_fields(OWN)
     return {name: record.text(name) for name in OWN}
 
 

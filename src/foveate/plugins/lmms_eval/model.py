@@ -15,7 +15,6 @@ from typing import Any
 from lmms_eval.api.instance import GenerationResult
 from lmms_eval.api.model import lmms
 from loguru import logger
-from PIL import Image
 from tqdm import tqdm
 
 from foveate.data import read_video
@@ -28,10 +27,11 @@ from foveate.errors import (
     MissingModality,
 )
 from foveate.eval.benchmarks.film import FRAMES
-from foveate.eval.prompt import Message, Part, image_part, text_part, video_part
-from foveate.plugins.answerer import PluginAnswer, PluginAnswerer, picture
+from foveate.eval.prompt import Part, image_part, text_part, video_part
+from foveate.plugins.answerer import PluginAnswer, PluginAnswerer
 from foveate.plugins.lmms_eval.context import instruction
 from foveate.plugins.lmms_eval.results import log, result
+from foveate.prompts.messages import Message
 
 TOKENS = 1024  # the most that are answered where a task does not say
 PASSED_ON = {"temperature", "do_sample", "top_p", "top_k", "num_beams", "repetition_penalty"}
@@ -202,12 +202,7 @@ def _part(given: Mapping[str, Any], fps: int | float | None, frames: int | None)
         raise InvalidInput(
             f"a message with {given['type']}: only text, images and videos are supported."
         )
-    image = given["url"]
-    if isinstance(image, str):
-        return picture(image)
-    if not isinstance(image, Image.Image):
-        raise InvalidInput(f"an image given as {type(image).__name__}: give a PIL image or a path.")
-    return image_part(image)
+    return image_part(given["url"])
 
 
 def _video(given: Mapping[str, Any], fps: int | float | None, frames: int | None) -> Part:

@@ -1,0 +1,1 @@
+"""Messages, images and videos as the tensors that a model reads."""
