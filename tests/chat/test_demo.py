@@ -22,7 +22,7 @@ PROFILED = f"recommended:budget=10%,profile={PROFILES / 'recommended.safetensors
 def test_the_first_image_is_still_known_in_the_sixth_turn(spec: str, share: float) -> None:
     model, processor = vision.load()
     images = album.images()
-    with foveate.Chat(model, processor, spec, add_vision_id=True) as chat:
+    with foveate.Chat(model, processor, spec, template_kwargs={"add_vision_id": True}) as chat:
         for question, number in TURNS:
             shown = [] if number is None else [images[number]]
             answer = chat.say(question, images=shown, max_new_tokens=12, do_sample=False)
