@@ -28,6 +28,7 @@ from foveate.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
+from foveate.eval.checkpoint import check_loaded, silent
 from foveate.eval.lacking import missing_package
 from foveate.eval.padding import padded
 
@@ -74,7 +75,7 @@ def load(
     Raises:
         ModelNotFound: no model, no weights or no tokenizer at that place.
         UnsupportedModel: transformers or Foveate cannot use it, or only with code that is not
-            trusted; the message says why.
+            trusted, or its class does not use all of its weights; the message says why.
         MissingPackage: the processor or tokenizer needs one (torchvision, sentencepiece), or a
             ``device_map`` is given, and accelerate is not installed.
         InvalidParameter: a ``device_map`` for a model that comes with Foveate, or ``pad_images``
@@ -230,16 +231,24 @@ def _model(
     dtype: DtypeName,
 ) -> PreTrainedModel:
     name = source.name
-    auto = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
-        model: PreTrainedModel = auto.from_pretrained(
-            source.place, config=config, dtype=dtype, device_map=device_map, **source.allowed
-        )
+        with silent():
+            model, info = auto.from_pretrained(
+                source.place,
+                config=config,
+                dtype=dtype,
+                device_map=device_map,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # check_loaded refuses them, and names them
+                **source.allowed,
+            )
     except (OSError, SafetensorError) as error:
         raise ModelNotFound(f"no weights found at {name!r}: {_first(error)}") from error
     except ValueError as error:
         source.check_code(error)
         raise UnsupportedModel(f"transformers cannot load {name!r}: {_first(error)}") from error
+    check_loaded(name, model, info)
     return model
 
 
