@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from foveate.errors import FoveateError, InvalidInput, UnsupportedModel
+from foveate.errors import InvalidInput, UnsupportedModel
 from foveate.eval.lacking import missing_package
 from foveate.eval.model import (
     DtypeName,
@@ -128,7 +128,7 @@ def _processor(source: Source) -> Any:
         reader: Any = AutoImageProcessor
         return reader.from_pretrained(source.place, **source.allowed)
     except (AttributeError, ImportError, OSError, ValueError) as error:
-        lacking: FoveateError | None = missing_package("it", error, source.place)
+        lacking = missing_package("it", error, source.place)
         if lacking:
             return f"its image processor: {lacking}"
         return "there is no preprocessor_config.json beside config.json that transformers can read"
