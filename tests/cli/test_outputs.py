@@ -76,3 +76,16 @@ def test_a_folder_of_a_report_that_is_missing_is_named(foveate: Foveate, tmp_pat
 def test_a_python_for_the_peer_that_is_missing_is_named(foveate: Foveate) -> None:
     message = refused(foveate("bench", "--against", "kvpress", "--peer-python", "/no/python"))
     assert "--peer-python '/no/python' is no program" in message
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("chat", "--image", "nowhere.png"), "'nowhere.png' cannot be read"),
+        (("fit", "", "--memory", "1GB"), "the model '' is empty"),
+    ],
+)
+def test_inputs_that_are_none_are_refused_before_a_model_is_loaded(
+    foveate: Foveate, command: tuple[str, ...], says: str
+) -> None:
+    assert says in refused(foveate(*command))
