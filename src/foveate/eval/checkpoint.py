@@ -85,8 +85,9 @@ def check_folder(name: str, model: PreTrainedModel, folder: Path) -> bool:
     quantised = getattr(model.config, "quantization_config", None)
     if quantised or find_spec("accelerate") is None:
         return False
+    loader: Any = type(model)
     with silent():
-        loaded, info = type(model).from_pretrained(
+        loaded, info = loader.from_pretrained(
             None,
             config=model.config,
             state_dict=_shapes(folder),

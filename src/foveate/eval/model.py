@@ -173,8 +173,8 @@ def place_of(name: str) -> str:
     """What transformers is to load: a directory that exists, or a name on the hub."""
     if not name.strip():  # which Path would take for the current directory
         raise ModelNotFound(
-            f"the model {name!r} is empty: give a directory that save_pretrained wrote, or a hub id "
-            "such as owner/model."
+            f"the model {name!r} is empty: give a directory that save_pretrained wrote, or a hub "
+            "id such as owner/model."
         )
     path = Path(name).expanduser()
     if path.is_dir():
