@@ -12,6 +12,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from foveate.core.packages import broken_package
 from foveate.errors import deprecated, suggest
 
 if TYPE_CHECKING:
@@ -122,12 +123,19 @@ def __getattr__(name: str) -> Any:
         meant = suggest(name.removesuffix("Press"), __all__)  # titles, and kvpress's names
         known = f" {meant}" if meant.startswith("Did") and name[:1] != "_" else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{known}")
-    if name in _PLACES:
-        value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
-    else:
-        value = import_module(f"{__name__}.{name}")
-    globals()[name] = value
+    module = _imported(f"{__name__}.{_PLACES.get(name, name)}")
+    globals()[name] = value = getattr(module, name) if name in _PLACES else module
     return value
+
+
+def _imported(name: str) -> Any:
+    """Import a module of Foveate's, or say which package keeps it from being imported."""
+    try:
+        return import_module(name)
+    except (ImportError, OSError, RuntimeError) as error:
+        if broken := broken_package(error):
+            raise broken from None
+        raise
 
 
 def __dir__() -> list[str]:

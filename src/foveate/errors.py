@@ -16,6 +16,7 @@
     ├── UnsupportedEngine    an inference engine's version or setting is unknown (RuntimeError)
     ├── UnsupportedKernel    a tensor that a Triton kernel cannot work on       (TypeError)
     ├── MissingPackage       something that is asked for needs an optional package (ImportError)
+    ├── BrokenPackage        an installed package that cannot be imported       (ImportError)
     ├── ClusterFailed        no cluster to run on, or its workers do not last   (RuntimeError)
     ├── CannotWrite          a file that the disk, or its folder, does not take  (OSError)
     ├── CacheMismatch        a saved cache of another model, tokenizer, policy  (RuntimeError)
@@ -104,6 +105,10 @@ class MissingPackage(FoveateError, ImportError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._parts
+
+
+class BrokenPackage(FoveateError, ImportError):
+    """A package that is installed and cannot be imported, such as a build for another torch."""
 
 
 class ClusterFailed(FoveateError, RuntimeError):

@@ -10,7 +10,8 @@ import pytest
 
 from foveate.cli import doctor
 from foveate.cli.beside import PLACE
-from foveate.eval import checkup, lacking
+from foveate.eval import lacking
+from foveate.eval.checkpoint import INDEX
 from tests import zoo
 from tests.zoo.text_models import deepseek_v3_config
 
@@ -66,7 +67,7 @@ def test_what_a_folder_lacks(screen: Any, llava: Path, tmp_path: Path) -> None:
     folder = tmp_path / "m"
     shutil.copytree(llava, folder)
     (folder / "model.safetensors").unlink()
-    (folder / checkup.INDEX).write_text('{"weight_map": {"a": "one.safetensors"}}')
+    (folder / INDEX).write_text('{"weight_map": {"a": "one.safetensors"}}')
     (folder / "tokenizer.json").unlink()
     said = " ".join(screen(folder, status=1).split())
     assert "1 of 1 files are missing: one.safetensors" in said

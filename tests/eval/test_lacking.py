@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from transformers import AutoProcessor
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
+from foveate.core import packages
 from foveate.errors import MissingPackage, UnsupportedModel
 from foveate.eval import lacking
 from foveate.eval.model import Source, load, read_reader
@@ -51,7 +55,7 @@ def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_line_that_installs_it_leaves_pytorch_as_it_is(
     message: str, installed: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lacking, "version", lambda name: installed)
+    monkeypatch.setattr(packages, "version", lambda name: installed)
     error = lacking.missing_package("the processor of 'm'", ImportError(message), "a/b")
     assert str(error).startswith("the processor of 'm' needs the package '")
     assert str(error).endswith(f": {line}.")
@@ -106,3 +110,42 @@ def test_it_is_said_before_any_weights_are_looked_for(qwen: Path) -> None:
     done = CliRunner().invoke(app, ["run", "--model", str(qwen)])
     assert done.exit_code == 2
     assert "pip install torchvision torch==" in done.stderr.splitlines()[-1]
+
+
+UNMATCHED = """
+import foveate
+from foveate.cli.app import app
+from typer.testing import CliRunner
+
+for command in (["doctor"], ["run", "--prompt", "hello"]):
+    done = CliRunner().invoke(app, command)
+    print(done.exit_code, done.output, end="")
+try:
+    foveate.Chat
+except foveate.FoveateError as error:
+    print(error)
+"""
+
+
+def test_a_torchvision_built_for_another_torch_is_one_line(tmp_path: Path) -> None:
+    """A package that raises what the real one does, where the real one does: at import."""
+    package, facts = tmp_path / "torchvision", tmp_path / "torchvision-0.1.0.dist-info"
+    package.mkdir()
+    facts.mkdir()
+    raising = 'raise RuntimeError("operator torchvision::nms does not exist")'
+    (package / "__init__.py").write_text(raising)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.1.0\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", UNMATCHED],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert [line[:9] for line in lines] == ["2 Error: ", "2 Error: ", "torchvisi"]
+    for line in lines:
+        assert "torchvision 0.1.0 cannot be imported beside torch" in line
+        assert "(operator torchvision::nms does not exist)" in line
+        assert "pip uninstall -y torchvision && pip install torchvision torch==" in line

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 import foveate
 from foveate.cli.commands import COMMANDS, PLAIN, Deferred
+from foveate.core.packages import broken_package
 from foveate.errors import FoveateError
 
 
@@ -43,8 +44,14 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except FoveateError as error:
-            typer.echo(f"Error: {error}", err=True)
-            raise typer.Exit(2) from None
+            expected = error
+        except (ImportError, OSError, RuntimeError) as error:
+            broken = broken_package(error)
+            if broken is None:
+                raise
+            expected = broken
+        typer.echo(f"Error: {expected}", err=True)
+        raise typer.Exit(2)
 
 
 app = typer.Typer(**{**PLAIN, "add_completion": True}, cls=Commands, no_args_is_help=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from inspect import signature
+from shutil import which
 from typing import Annotated, Any, Literal
 
 import torch
@@ -100,6 +101,11 @@ def benchmark(
         room = 0
     if (against is None) != (peer_python is None):
         raise InvalidInput("--against and --peer-python go together: name the Python that has it.")
+    if peer_python is not None and which(peer_python) is None:
+        raise InvalidInput(
+            f"--peer-python {peer_python!r} is no program: name the Python that --against is "
+            "installed in, such as /path/to/venv/bin/python."
+        )
     if dims is None and layers is not None:
         raise InvalidInput(f"--layers {layers} needs --dims: a real model has all of its layers.")
     if dims is not None and (device_map, dtype) != (None, "auto"):

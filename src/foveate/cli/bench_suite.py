@@ -13,6 +13,7 @@ from foveate.bench.suite import SuiteSetting, default_folder, run_suite, wrong
 from foveate.bench.suite.parts import PARTS
 from foveate.bench.suite.results import DATA, PAGE
 from foveate.cli import console
+from foveate.cli.outputs import check_folder
 from foveate.errors import InvalidInput
 from foveate.ops.choice import Impl
 
@@ -86,6 +87,7 @@ def suite_run(
     kernels = kernels or ("triton" if device == "cuda" else "reference")
     setting = SuiteSetting(device=device, quick=quick, kernels=kernels, peer_python=peer_python)
     folder = out or default_folder()
+    check_folder("--out", folder)
     stderr = console.errors()
     results = run_suite(
         setting,

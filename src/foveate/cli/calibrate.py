@@ -18,12 +18,12 @@ from foveate.cli.beside import profile_place
 from foveate.cli.contexts import SAMPLES, contexts, of_record
 from foveate.cli.findings import of_profile
 from foveate.cli.options import model_option
+from foveate.cli.outputs import check_file
 from foveate.cli.profiles import share
 from foveate.cli.prompt import (
     DESCRIBE,
     QUESTION,
     Which,
-    check_writable,
     clips_of,
     passages,
     prompts_of,
@@ -146,7 +146,7 @@ def calibrate(
     if shared or path == profile_place(model or ""):
         with files.reporting(path.parent):
             path.parent.mkdir(parents=shared, exist_ok=True)
-    check_writable("profile", "--out", path)
+    check_file("profile", "--out", path)
     progress = path.with_name(f"{path.name}.part")
     draws = prompts is None and not video and name in DRAWN
     if video and (prompts or of_heads):
@@ -223,7 +223,7 @@ def _import(
     if model is None:
         raise InvalidInput(f"--from {published}: say with --model PLACE which model it is of.")
     path = out or Path(f"{name_and_arguments(spec)[0]}.json")
-    check_writable("profile", "--out", path)
+    check_file("profile", "--out", path)
     made = import_profile(load(model, trust_remote_code, device_map).model, spec, published)
     made.save(path)
     typer.echo(f"{path}: {made.method} on {made.model}, {made.layers} layers, from {published}")

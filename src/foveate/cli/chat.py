@@ -14,6 +14,7 @@ from foveate.cli.options import model_option
 from foveate.cli.policies import ON_THE_DEMO, is_demo, short
 from foveate.cli.prompt import clips_of
 from foveate.cli.talk import HELP, Talk, under
+from foveate.data import read_image
 from foveate.data.clip import check_sampling
 from foveate.errors import FoveateError
 from foveate.eval.model import SEES, load
@@ -47,6 +48,8 @@ def chat(
     """
     spec = method or (ON_THE_DEMO[0] if is_demo(model) else "recommended:budget=20%")
     policy = under(spec, budget)
+    for path in image or ():
+        read_image(path)  # a file that is none is refused before the model is loaded
     check_sampling(fps, frames)
     clips = clips_of(video, fps, frames) if video else []  # others may come in lines
     with console.progress(hidden=False) as bars, console.quiet():

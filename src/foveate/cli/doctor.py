@@ -90,7 +90,7 @@ def _installed(name: str) -> bool:
 def _examined(model: str, trust_remote_code: bool) -> list[Finding]:
     if model in SHIPPED:
         return [Finding("model", not lacking("demo"), f"{SHIPPED[model]}, comes with Foveate")]
-    with console.quiet():
+    with console.quiet(), console.progress(hidden=True):
         findings = checkup(model, trust_remote_code)
     place, found_at = profile_place(model), profile_of(model)
     made = f"foveate calibrate recommended --model {model} --out {place}"

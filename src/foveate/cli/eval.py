@@ -15,6 +15,7 @@ from rich.text import Text
 
 from foveate.cli import console, options
 from foveate.cli.options import model_option
+from foveate.cli.outputs import check_folder
 from foveate.cli.policies import by_default, short, with_known_profile
 from foveate.cli.rows import broken
 from foveate.cli.scores import scores
@@ -130,6 +131,7 @@ def evaluate(
             f"--timed {timed} answers all of {limit} samples one by one, so none is left for "
             f"--batch {batch}. Give --timed 0, or leave --batch out."
         )
+    check_folder("--out", out)
     judged = find_judge(judge) if judge else None
     chosen = _chosen(tasks, data, fps, frames, judged, allow_outside)
     if not judge:

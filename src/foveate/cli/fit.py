@@ -20,7 +20,7 @@ from foveate.report.memory_bars import memory_picture
 
 def fit_into(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A directory with config.json.")],
-    memory: Annotated[str, typer.Option(metavar="BYTES", help="What is there, such as 24GB.")],
+    memory: Annotated[str, typer.Option(metavar="BYTES", help="Memory to fit into, e.g. 24GB.")],
     images: Annotated[int, typer.Option(metavar="N", min=0, help="Images of a prompt.")] = 0,
     size: Annotated[
         str | None, typer.Option(metavar="WxH", help="Of every image or frame: 1436x717.")
@@ -64,7 +64,12 @@ def fit_into(
     No weights are loaded, and nothing is downloaded. The exit code is 1 if it does not fit.
     """
     if picture is not None:
-        pictures.check_file(picture)
+        pictures.check_picture(picture)
+    if size is not None and not images and video is None:
+        raise InvalidInput(
+            f"--size {size} is of images or frames, and there are none: add --images 1 or --video "
+            "1h."
+        )
     request = Request(
         images=images,
         frames=_frames(video, fps, frames),

@@ -10,7 +10,7 @@ import typer
 from foveate.cli.completion import method_names
 from foveate.core.amount import Amount
 from foveate.data.clip import FRAMES
-from foveate.errors import InvalidInput
+from foveate.errors import InvalidBudget, InvalidInput
 from foveate.eval.executors import Name
 from foveate.eval.model import READS, SEES, DtypeName
 
@@ -93,14 +93,20 @@ Specs = Annotated[
 
 
 def bytes_of(option: str, text: str) -> int:
-    """Bytes that an option says: 24GB or 512MiB.
+    """Return the bytes that an option gives, such as 24GB or 512MiB.
 
     Raises:
-        InvalidInput: it says something else.
+        InvalidInput: it gives no number of bytes, or one out of range.
     """
-    amount = Amount.of(text)
-    if amount.kind != "bytes":
-        raise InvalidInput(f"{option} {text!r} is no number of bytes. Write 8GB or 512MiB.")
+    try:
+        amount = Amount.of(text)
+    except InvalidBudget:  # whose message is about budgets
+        amount = None
+    if amount is None or amount.kind != "bytes":
+        raise InvalidInput(
+            f"{option} {text!r} is no number of bytes from 1 to 2^50: write 24GB or 512MiB, for "
+            "example."
+        )
     return int(amount.value)
 
 

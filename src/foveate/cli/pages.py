@@ -10,12 +10,13 @@ import typer
 from foveate.cli import console, options
 from foveate.cli.findings import counted, of_page
 from foveate.cli.options import model_option
+from foveate.cli.outputs import check_file
 from foveate.cli.policies import by_default, short, with_known_profile
-from foveate.cli.prompt import check_writable, clip_line, clips_of, question
+from foveate.cli.prompt import clip_line, clips_of, question
 from foveate.core import files
 from foveate.core.composition import name_and_arguments
 from foveate.core.policy import Policy
-from foveate.errors import InvalidParameter
+from foveate.errors import InvalidInput, InvalidParameter
 from foveate.eval.bundle import read_bundles
 from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import SEES, load
@@ -40,8 +41,14 @@ def report(
     Several folders are put together where they asked the same questions of the same model, and
     stand beside each other where they did not. One that is not as its manifest says is refused.
     """
+    for one in folder:
+        if not one.is_dir():
+            what = "is a file" if one.exists() else "does not exist"
+            raise InvalidInput(
+                f"the directory {str(one)!r} {what}. Name one that foveate eval or reproduce wrote."
+            )
     path = out or folder[0] / "report.html"
-    check_writable("report", "--out", path)
+    check_file("report", "--out", path)
     files.write(path, page(*folder))
     rows = [row for one in folder for bundle in read_bundles(one) for row in bundle.stored.rows]
     kinds = (("task", "task"), ("spec", "policy"), ("sample", "sample"))
@@ -91,7 +98,7 @@ def lens(
     budgets given, or at 20, 33, 50 and 75 % where a spec names none. No answer is generated, but
     with --answers: the full cache's, and one for each method at each budget.
     """
-    check_writable("lens", "--out", out)
+    check_file("lens", "--out", out)
     longest = _longest(answers, max_new_tokens)
     specs = [with_known_profile(spec, model) for spec in method or by_default(model)]
     budgets = budget or []

@@ -9,8 +9,8 @@ import typer
 from PIL import Image
 
 from foveate.cli.measure import ComparisonRow, Measured
+from foveate.cli.outputs import check_file
 from foveate.cli.policies import short
-from foveate.cli.prompt import check_writable
 from foveate.core import files
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
@@ -21,18 +21,18 @@ from foveate.report import kept_picture
 
 def check(path: Path, images: int) -> None:
     """Raises InvalidInput, before anything is loaded, if the picture could not be made."""
-    check_file(path)
+    check_picture(path)
     if not images:
         raise InvalidInput(
             "--picture shows on images what was kept, and there is none. Give --image, too."
         )
 
 
-def check_file(path: Path) -> None:
+def check_picture(path: Path) -> None:
     """Raises InvalidInput if no picture could be written there."""
     if path.suffix.lower() not in Image.registered_extensions():
         raise InvalidInput(f"--picture {str(path)!r} names no kind of image: end it with .png.")
-    check_writable("picture", "--picture", path)
+    check_file("picture", "--picture", path)
 
 
 def save(

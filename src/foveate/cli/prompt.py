@@ -28,13 +28,6 @@ SAMPLE_LINE = (
 )
 
 
-def check_writable(what: str, option: str, path: Path) -> None:
-    """Raises InvalidInput, before any work is done, if the file could not be written there."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        where = "is a directory" if path.is_dir() else "stands in a directory that does not exist"
-        raise InvalidInput(f"the {what} cannot be written: {option} {str(path)!r} {where}.")
-
-
 class Which(NamedTuple):
     """Which prompts of a file are read: at most so many ``samples``, the first ones or, with a
     ``seed``, any; of those with more letters than ``longer_than`` and no more than ``up_to``. With

@@ -12,6 +12,7 @@ import typer
 from foveate.cli import console, options, reproduce_tables
 from foveate.cli.eval import REFUSED
 from foveate.cli.findings import counted, of_page
+from foveate.cli.outputs import check_folder
 from foveate.cli.telling import Teller
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.eval.executors import find_executor
@@ -135,6 +136,8 @@ def reproduce(
             "--stand-in brings a model and data of its own: leave out --model, --judge and "
             "--device-map."
         )
+    if not planned:
+        check_folder("--out", out)
     find_executor(executor, "", "query-aware", workers, device_map=device_map)  # if it can be had
     experiments = find_experiments(names)
     lab = Lab(

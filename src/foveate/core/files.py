@@ -37,8 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
         if path.exists() and not path.is_file():
             yield path
             return
-        target = Path(os.path.realpath(path))
-        part = target.with_name(f"{_beginning(target)}{secrets.token_hex(8)}{target.suffix}")
+        target, part = _parts(path)
         try:
             part.open("x").close()  # never one that is there, or a link
             if target.exists():
@@ -48,6 +47,27 @@ def replacing(path: Path) -> Iterator[Path]:
             os.replace(part, target)
         finally:
             part.unlink(missing_ok=True)
+
+
+def check_replaceable(path: Path) -> None:
+    """Try whether :func:`replacing` could write the file, and leave everything as it is.
+
+    Raises:
+        CannotWrite: the folder does not take the file.
+    """
+    with reporting(path):
+        if path.exists() and not path.is_file():
+            path.open("ab").close()
+            return
+        _, part = _parts(path)
+        part.open("x").close()
+        part.unlink()
+
+
+def _parts(path: Path) -> tuple[Path, Path]:
+    """Return the file that a path leads to, and a temporary one beside it."""
+    target = Path(os.path.realpath(path))
+    return target, target.with_name(f"{_beginning(target)}{secrets.token_hex(8)}{target.suffix}")
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,9 +17,8 @@ from transformers import (
 from foveate.backends.hf import compress
 from foveate.backends.hf.support import model_name
 from foveate.errors import FoveateError, MissingPackage
+from foveate.eval.checkpoint import check_folder, files_of
 from foveate.eval.model import Source, place_of, read_config, read_reader
-
-INDEX = "model.safetensors.index.json"
 
 
 class Finding(NamedTuple):
@@ -70,25 +68,24 @@ def _tried(part: str, what: Callable[[], str]) -> Finding:
 
 
 def _compressible(source: Source, config: PreTrainedConfig, sees: bool) -> str:
-    """That it can be compressed, tried on a model without memory."""
+    """Compress a model without memory, and compare it with the folder's weights."""
     auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     with torch.device("meta"):
         model = auto.from_config(config, **source.allowed)
     compress(model, "full")
-    return f"{model_name(model)}: can be compressed"
+    said = f"{model_name(model)}: can be compressed"
+    folder = Path(source.place)
+    if not _weights(folder).fine or not folder.is_dir() or check_folder(source.name, model, folder):
+        return said
+    return f"{said}; whether it uses all weights is only seen when they are loaded"
 
 
 def _weights(folder: Path) -> Finding:
     """Whether all files are there that the index lists, or one where there is none."""
     if not folder.is_dir():
         return Finding("weights", True, "of the hub: not looked for")
-    index = folder / INDEX
-    if index.is_file():
-        names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-    else:
-        kinds = ("*.safetensors", "pytorch_model*.bin")
-        names = {path.name for kind in kinds for path in folder.glob(kind)}
-    lacking = sorted(name for name in names if not (folder / name).is_file())
+    names = files_of(folder)
+    lacking = [name for name in names if not (folder / name).is_file()]
     if not names or lacking:
         what = (
             f"{len(lacking)} of {len(names)} files are missing: {lacking[0]}" if names else "none"

@@ -1,13 +1,13 @@
-"""Packages that transformers needs for what reads a model's prompts, and that are not installed."""
+"""Packages that transformers needs, and that are not installed or cannot be imported."""
 
 from __future__ import annotations
 
 import re
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from foveate.errors import MissingPackage
+from foveate.core.packages import broken_package, pip_line
+from foveate.errors import FoveateError, MissingPackage
 
 MODULES = {
     "torchvision": "torchvision",
@@ -27,7 +27,6 @@ MODULES = {
 """Packages that processors and tokenizers ask for, and the module that each one is."""
 VOCABULARIES = ("*.model", "*.tiktoken", "*.vocab", "spiece.*")
 OF_VOCABULARIES = ("sentencepiece", "tiktoken", "protobuf")
-OF_PYTORCH = ("torchvision", "torchaudio")
 
 
 def there(module: str) -> bool:
@@ -54,24 +53,12 @@ def has_vocabulary(place: str) -> bool:
     return not folder.is_dir() or any(next(folder.glob(one), None) for one in VOCABULARIES)
 
 
-def pip_line(packages: list[str]) -> str:
-    """What installs them: those of PyTorch from its own index, of the build that is installed, as
-    the package index has others, which would replace it.
+def missing_package(what: str, error: Exception, place: str) -> FoveateError | None:
+    """Return the error that names the packages which ``place``, a directory or hub id, needs, and
+    how to install them; None where the error of transformers is about none of them.
     """
-    parts = [f"pip install {' '.join(p for p in packages if p not in OF_PYTORCH)}"]
-    if built := [name for name in packages if name in OF_PYTORCH]:
-        release, _, build = version("torch").partition("+")
-        line = f"pip install {' '.join(built)} torch=={release}"
-        if build:
-            line += f" --index-url https://download.pytorch.org/whl/{build}"
-        parts = [line, *(parts if len(built) < len(packages) else ())]
-    return " && ".join(parts)
-
-
-def missing_package(what: str, error: Exception, place: str) -> MissingPackage | None:
-    """The error that names the packages which ``place``, a directory or hub id, needs, and how to
-    install them; None where the error of transformers is about none of them.
-    """
+    if broken := broken_package(error):
+        return broken
     lacking = named_in(str(error))
     if not has_vocabulary(place):
         lacking = [name for name in lacking if name not in OF_VOCABULARIES]

@@ -28,6 +28,7 @@ from foveate.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
+from foveate.eval.checkpoint import check_loaded, silent
 from foveate.eval.lacking import missing_package
 from foveate.eval.padding import padded
 
@@ -74,7 +75,7 @@ def load(
     Raises:
         ModelNotFound: no model, no weights or no tokenizer at that place.
         UnsupportedModel: transformers or Foveate cannot use it, or only with code that is not
-            trusted; the message says why.
+            trusted, or its class does not use all of its weights; the message says why.
         MissingPackage: the processor or tokenizer needs one (torchvision, sentencepiece), or a
             ``device_map`` is given, and accelerate is not installed.
         InvalidParameter: a ``device_map`` for a model that comes with Foveate, or ``pad_images``
@@ -170,6 +171,11 @@ def _shipped(name: str, dtype: DtypeName) -> Loaded:
 
 def place_of(name: str) -> str:
     """What transformers is to load: a directory that exists, or a name on the hub."""
+    if not name.strip():  # which Path would take for the current directory
+        raise ModelNotFound(
+            f"the model {name!r} is empty: give a directory that save_pretrained wrote, or a hub "
+            "id such as owner/model."
+        )
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -230,16 +236,24 @@ def _model(
     dtype: DtypeName,
 ) -> PreTrainedModel:
     name = source.name
-    auto = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
-        model: PreTrainedModel = auto.from_pretrained(
-            source.place, config=config, dtype=dtype, device_map=device_map, **source.allowed
-        )
+        with silent():
+            model, info = auto.from_pretrained(
+                source.place,
+                config=config,
+                dtype=dtype,
+                device_map=device_map,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # check_loaded refuses them, and names them
+                **source.allowed,
+            )
     except (OSError, SafetensorError) as error:
         raise ModelNotFound(f"no weights found at {name!r}: {_first(error)}") from error
     except ValueError as error:
         source.check_code(error)
         raise UnsupportedModel(f"transformers cannot load {name!r}: {_first(error)}") from error
+    check_loaded(name, model, info)
     return model
 
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig
 from transformers.models.auto import video_processing_auto
 
 from foveate.backends.hf.modality import visual_token_ids
 from foveate.errors import InvalidInput
+from foveate.memory.blank import blank, undrawn
 from foveate.memory.model import Bare
-from foveate.memory.request import Request, Size
+from foveate.memory.request import Request, Size, check_tokens
 from foveate.memory.unknown import Unknown
 from foveate.memory.videos import Inputs, Video
 
@@ -68,8 +68,10 @@ def takes_videos(config: PreTrainedConfig) -> bool:
 
 
 def _of_blank(processor: Any, size: Size, count: int) -> Mapping[str, Any]:
+    images = [blank(size, processor)] * count
     try:
-        made: Mapping[str, Any] = processor([Image.new("RGB", size)] * count, return_tensors="pt")
+        with undrawn():
+            made: Mapping[str, Any] = processor(images, return_tensors="pt")
     except (TypeError, ValueError) as error:
         kind = type(processor).__name__
         raise Unknown(f"{kind} does not take an image of {size[0]}x{size[1]}: {error}") from error
@@ -94,16 +96,20 @@ def _many(one: Tensor, two: Tensor, request: Request, dtype: torch.dtype) -> Ten
 def prompt(bare: Bare, request: Request, visual: int, clip: Video | None = None) -> Inputs:
     """Ids [b, n], their mask and types: the ``visual`` tokens of each image, or of each run of the
     video's, between those of text.
+
+    Raises:
+        InvalidInput: more tokens than are counted.
     """
     words, runs = request.text, request.shown
     if clip is not None:
         words, runs = words + clip.words, clip.runs
+    check_tokens(request.batch, words + visual * runs)
     row: list[int] = []
     if runs:
         token = _image_id(bare) if clip is None else clip.token
         row = ([WORD] * (words // (runs + 1)) + [token] * visual) * runs
     row += [WORD] * (words - row.count(WORD))
-    input_ids = torch.tensor([row] * request.batch, dtype=torch.long, device="cpu")
+    input_ids = torch.tensor([row], dtype=torch.long, device="cpu").repeat(request.batch, 1)
     made = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
     return made | _types(bare, input_ids)
 

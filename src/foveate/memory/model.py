@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from foveate.errors import FoveateError, InvalidInput, UnsupportedModel
+from foveate.errors import InvalidInput, UnsupportedModel
 from foveate.eval.lacking import missing_package
 from foveate.eval.model import (
     DtypeName,
@@ -64,7 +64,7 @@ def bare(name: str, dtype: DtypeName = "auto", trust_remote_code: bool = False) 
 
     Raises:
         ModelNotFound: no config.json at that place.
-        UnsupportedModel: transformers cannot make it.
+        UnsupportedModel: transformers cannot make it, or it is an encoder-decoder model.
         InvalidInput: config.json does not say the weights' dtype, and none is given.
     """
     if is_shipped(name):
@@ -105,6 +105,11 @@ def _dtype(name: str, config: PreTrainedConfig, wanted: DtypeName) -> torch.dtyp
 
 
 def _model(source: Source, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    if config.is_encoder_decoder:  # transformers may have a class for its decoder alone
+        raise UnsupportedModel(
+            f"{source.name!r} is an encoder-decoder model ({config.model_type}): only models that "
+            "are a decoder, or a decoder with a vision tower, are counted."
+        )
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
@@ -123,7 +128,7 @@ def _processor(source: Source) -> Any:
         reader: Any = AutoImageProcessor
         return reader.from_pretrained(source.place, **source.allowed)
     except (AttributeError, ImportError, OSError, ValueError) as error:
-        lacking: FoveateError | None = missing_package("it", error, source.place)
+        lacking = missing_package("it", error, source.place)
         if lacking:
             return f"its image processor: {lacking}"
         return "there is no preprocessor_config.json beside config.json that transformers can read"

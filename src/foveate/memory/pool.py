@@ -23,9 +23,14 @@ class Engine:
 
     def __post_init__(self) -> None:
         if not 0 < self.utilisation <= 1:
-            raise InvalidInput(f"utilisation={self.utilisation}: give a share in (0, 1].")
+            raise InvalidInput(
+                f"utilisation={self.utilisation} (--gpu-memory-utilization): give a share of the "
+                "memory in (0, 1]."
+            )
         if self.block < 1 or self.block % 16:
-            raise InvalidInput(f"block={self.block}: vLLM's blocks hold a multiple of 16 tokens.")
+            raise InvalidInput(
+                f"block={self.block} (--block-size): vLLM's blocks hold a multiple of 16 tokens."
+            )
 
 
 @dataclass(frozen=True)

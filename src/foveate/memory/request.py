@@ -12,6 +12,8 @@ AttentionName = Literal["sdpa", "eager", "flash_attention_2"]
 Size = tuple[int, int]
 """Width and height, in pixels."""
 
+MOST = 2**24
+"""Tokens of all rows together: real ids are made of each."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
@@ -54,6 +56,7 @@ class Request:
                 "height in pixels, such as --size 1436x717, or size=(1436, 717) in Python."
             )
         self.check_between(self.images)
+        check_tokens(self.batch, self.text + self.shown)
 
     def check_between(self, shown: int) -> None:
         """Raises InvalidInput where there is too little text to stand between so many images."""
@@ -74,6 +77,15 @@ class Request:
             return self
         width, height = (max(1, round(length * area**0.5)) for length in self.size)
         return replace(self, size=(width, height))
+
+
+def check_tokens(rows: int, tokens: int) -> None:
+    """Raise InvalidInput for more tokens, in ``rows`` rows of ``tokens`` each, than are counted."""
+    if rows * tokens > MOST:
+        raise InvalidInput(
+            f"batch={rows} of {tokens:,} tokens or more: at most {MOST:,} tokens are counted. Give "
+            "less text, fewer images or frames, or fewer rows."
+        )
 
 
 def _check_least(name: str, value: int, least: int) -> None:

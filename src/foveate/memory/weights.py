@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 
 from foveate.backends.hf.decoder import find
 from foveate.backends.hf.support import text_config
+from foveate.eval.checkpoint import INDEX
 from foveate.memory.model import Bare
 from foveate.memory.unknown import Unknown
 
-INDEX = "model.safetensors.index.json"
 _GROUP = 128  # weights that share a scale, where a configuration names no other number
 _NF4 = 64
 _SKIPPED = ("modules_to_not_convert", "llm_int8_skip_modules", "ignore")
