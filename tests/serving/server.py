@@ -51,12 +51,12 @@ class Server(NamedTuple):
         with urllib.request.urlopen(f"{self.url}{path}", timeout=timeout) as answer:
             return answer.read().decode()
 
-    def post(self, path, **content):
-        """The answer to a request in JSON."""
+    def post(self, path, timeout=ANSWER, **content):
+        """The answer to a request in JSON, which takes at most ``timeout`` seconds."""
         request = urllib.request.Request(
             f"{self.url}{path}", json.dumps(content).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=ANSWER) as answer:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
             return json.load(answer)
 
     @contextlib.contextmanager

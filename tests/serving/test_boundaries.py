@@ -51,7 +51,7 @@ def llama(tiny_folder):
 def llm(llama):
     """An engine that shares pages, and whose passes end before boundaries."""
     options = {"policies": POLICIES[1:], "enable_prefix_caching": True}
-    with engine(llama, KEYS, max_num_batched_tokens=80, **options, **SIZES) as made:
+    with engine(llama, KEYS, max_num_batched_tokens=48, **options, **SIZES) as made:
         yield made
 
 

@@ -108,6 +108,7 @@ def answered_at_once(one, clients, length, tokens, seed, **more):
         try:
             body = one.post(
                 "/v1/completions",
+                timeout=900,  # 32 clients share small steps, and maybe the machine
                 **{"model": "tiny", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True},
                 **more,
             )
