@@ -55,4 +55,6 @@ def _content(path: Path) -> Any:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     if path.suffix == ".json":
         return json.loads(path.read_text(encoding="utf-8"))
+    if path.suffix in (".html", ".txt", ".md"):
+        return path.read_text(encoding="utf-8")
     return load_file(path) if path.suffix == ".safetensors" else content_hash(path.read_bytes())

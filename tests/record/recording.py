@@ -23,7 +23,7 @@ from tests import jitter, zoo
 
 from . import commands, errors, models
 from .capabilities import capabilities
-from .values import content_hash, fields, normalised, same, shown
+from .values import content_hash, fields, same, shown
 
 STORED = Path(__file__).with_name("record.json")
 NOISE = 1e-6  # on linear layers: sixteen times the rounding of float32
@@ -78,8 +78,8 @@ def perform(run: dict[str, Any]) -> dict[str, Any]:
             outcome = KINDS[run["kind"]](run, Path(name))
         except Exception as error:
             kinds = [k.__name__ for k in type(error).__mro__ if k.__module__.startswith("foveate")]
-            outcome = {"error": kinds[0] if kinds else f"foreign {type(error).__name__}",
-                       "message": normalised(str(error), places)}  # fmt: skip
+            name_of_type = kinds[0] if kinds else f"foreign {type(error).__name__}"
+            outcome = {"error": name_of_type, "message": str(error)}
         return fields({**outcome, **({"log": logged} if logged else {})}, places)
 
 
@@ -172,7 +172,7 @@ def stored() -> dict[str, Any]:
 def differences(
     record: dict[str, Any], names: Iterable[str], jobs: int
 ) -> Iterator[tuple[str, str, Any, Any]]:
-    """Yield run, field, stored and new value of all that differs; accepted repairs count as stored."""
+    """Yield run, field, stored and new value of what differs from record and accepted repairs."""
     new = take({name: record["runs"][name] for name in names}, jobs=jobs)
     yield from compared(record, new, record["machine"] == machine())
     current = capabilities()
@@ -191,21 +191,33 @@ def compared(
     """Yield what differs between stored and new outcomes."""
     for name, outcome in new.items():
         skipped = () if exact else record["unsure"].get(name, ())
-        old = {**record["outcomes"][name], **record["repairs"].get(name, {}).get("now", {})}
+        repair = record["repairs"].get(name, {"now": {}, "exact": exact})
+        old = {**record["outcomes"][name], **repair["now"]}
         for key in sorted({*old, *outcome} - set(skipped)):
-            if not same(old.get(key), outcome.get(key), exact):
+            # bits of a repair that was accepted on another machine are that machine's
+            bits = exact and (repair["exact"] or key not in repair["now"])
+            if not same(old.get(key), outcome.get(key), bits):
                 yield name, key, old.get(key), outcome.get(key)
 
 
+def matches(name: str, patterns: str) -> bool:
+    """Return whether a run, or RUN:FIELD, matches one of these globs."""
+    return any(fnmatch(name, pattern) for pattern in patterns.split(","))
+
+
 def accept(
-    record: dict[str, Any], found: Iterable[tuple[str, str, Any, Any]], patterns: str, because: str
+    record: dict[str, Any],
+    found: Iterable[tuple[str, str, Any, Any]],
+    patterns: str,
+    because: str,
+    exact: bool,
 ) -> int:
-    """Note differences of runs that match as repairs, old and new value both; return their number."""
+    """Note differences that match as repairs, with old and new value; return their number."""
     count = 0
     for name, key, old, new in found:
-        if any(fnmatch(name, p) or fnmatch(f"{name}:{key}", p) for p in patterns.split(",")):
+        if matches(name, patterns) or matches(f"{name}:{key}", patterns):
             repair = record["repairs"].setdefault(name, {"was": {}, "now": {}})
-            repair["because"] = because
+            repair |= {"because": because, "exact": exact}
             repair["was"].setdefault(key, old)
             repair["now"][key] = new
             count += 1
