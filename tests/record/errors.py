@@ -75,9 +75,6 @@ for _name, _call in {
     "no profile file": lambda f: _session(f"headkv:budget=50%,profile='{f / 'none.json'}'"),
     "static cache": lambda _: _generated(cache_implementation="static"),
     "no cache": lambda _: _generated(use_cache=False),
-    "unknown attention": lambda _: (
-        zoo.build("llama").set_attn_implementation("flex_attention") or _generated()
-    ),
     "foreign cache": lambda f: _session().save(f / "x", cache=DynamicCache()),
     "not a number": lambda _: foveate.compress_tensors(
         SPEC, [tuple(x * torch.nan for x in LAYERS[0])]

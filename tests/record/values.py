@@ -21,7 +21,7 @@ _SAMPLES, _LONGEST, _LONGEST_MESSAGE = 6, 300, 1000
 # What goes by the clock, the memory or the machine: last parts of a path, and any part of it.
 _VOLATILE = re.compile(
     r"(_s|_ms|_per_token|_per_s|_ratio|peak_bytes|processor|cores|threads|accelerators|triton|device"
-    r"|digest)[\[\]#]*$|\b(versions|extras)\."
+    r"|sha256|digest|rows\.jsonl\.bytes)[\[\]#]*$|\b(versions|extras)\."
 )
 _WORDS = {
     re.compile(r"0x[0-9a-f]{6,}"): "ADDRESS",
