@@ -14,9 +14,10 @@ from transformers import DynamicCache
 import foveate
 from foveate.stream import Offload
 from tests import zoo
-from tests.chat.conversations import image
 from tests.chat.families import talker
 from tests.stream import tiny
+
+from .pictures import image
 
 SPEC = "snapkv:budget=50%,window=4"
 Call = Callable[[Path], Any]

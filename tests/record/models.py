@@ -15,15 +15,15 @@ import foveate
 from foveate.stream import Offload
 from tests import jitter, zoo
 from tests.answers import Drawn
-from tests.chat.conversations import TURNS, image
 from tests.chat.families import talker
-from tests.core.prompts import prompt as random_layers
 from tests.stream import tiny
 from tests.zoo import directory
 
 from .drawing import HEADS, MEASURED, Run
+from .pictures import image
 
 LENGTHS = {"batch": (23, 31, 40), "chunks": (23, 31, 40), "beams": (23, 40), "expected": (31, 40)}
+TURNS = (("What is the total?", (0,)), ("And the tax?", ()), ("Which of these is older?", (1, 2)))
 STATS = (
     *("policy", "seen", "kept", "asked", "noted", "visual", "bytes_before", "bytes_after"),
     *("computed", "raised"),
@@ -211,15 +211,24 @@ _MODES = {
 
 def run_tensors(run: Run, folder: Path) -> dict[str, Any]:
     """Compress random tensors, without a model."""
-    drawn = random_layers(run["lengths"], g=run["groups"], d=16, e=16, depth=3, seed=run["seed"])
-    noise = [[jitter.SHARE * jitter.noise(x, 1) for x in layer] for layer in drawn.layers]
-    pairs = zip(drawn.layers, noise, strict=True)
-    layers = [tuple(x * (1 + y) for x, y in zip(*pair, strict=True)) for pair in pairs]
+    chance = torch.Generator().manual_seed(run["seed"])
+    rows, tokens = len(run["lengths"]), max(run["lengths"])
+    heads = (2 * run["groups"], 2, 2)  # of queries, keys and values
+    layers = [
+        [_jittered(torch.randn(rows, h, tokens, 16, generator=chance)) for h in heads]
+        for _ in range(3)
+    ]
+    vision = torch.rand(rows, tokens, generator=chance) < 0.5
+    mask = torch.arange(tokens) >= tokens - torch.tensor(run["lengths"])[:, None]
     weight = torch.randn(2 * run["groups"], 16, 64, generator=torch.Generator().manual_seed(5))
     policy = foveate.policy(run["spec"])
-    kept = foveate.compress_tensors(policy, layers, drawn.vision, drawn.mask, None, [weight] * 3)
+    kept = foveate.compress_tensors(policy, layers, vision, mask.long(), None, [weight] * 3)
     names = ("mask", "scores", "k", "v", "counts")
     return {"policy": policy.spec, **{n: [getattr(layer, n) for layer in kept] for n in names}}
+
+
+def _jittered(values: Tensor) -> Tensor:
+    return values * (1 + jitter.SHARE * jitter.noise(values, 1))
 
 
 def run_chat(run: Run, folder: Path) -> dict[str, Any]:
@@ -248,7 +257,7 @@ def run_chat(run: Run, folder: Path) -> dict[str, Any]:
         path = chat.save(folder / "chat")
         found.append(_file(path, notes=True))
         chat = foveate.Chat.load(path, who.model, who.processor)
-    last = chat.say(TURNS[3][0], **options)
+    last = chat.say("Why?", **options)
     note(last)
     roles = " ".join(message["role"] for message in chat.messages)
     return {"answers": found, "roles": roles, "logits": heard.logits, "stats": _stats(last.stats)}

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 import transformers
-from PIL import Image
 
 from tests import jitter, zoo
 
 from . import commands, errors, models
 from .capabilities import capabilities
+from .pictures import write_picture
 from .values import content_hash, fields, same, shown
 
 STORED = Path(__file__).with_name("record.json")
@@ -96,9 +96,7 @@ def take(
         _SHARED = shared
         zoo.save_llava(Path(shared) / "llava")
         zoo.save_llama(Path(shared) / "llama")
-        picture = Image.new("RGB", (40, 30), (200, 20, 20))
-        picture.paste((20, 20, 200), (20, 0, 40, 30))
-        picture.save(Path(shared) / "picture.png")
+        write_picture(Path(shared) / "picture.png")
         for family in {run["family"] for run in runs.values() if "family" in run}:
             zoo.build(family)  # once, before processes are forked
         capabilities()  # imports all commands, once for all processes
