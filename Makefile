@@ -14,6 +14,8 @@
 #              environment of its own; `make test` has the newest
 # make test-torch     the tests of arithmetic, caches and models, with each release of PyTorch in
 #              TORCH_VERSIONS, in an environment of its own: by hand, as each takes several GB
+# make record  compare what the library does with tests/record/record.json: 300 drawn runs, commands,
+#              errors and capabilities; a few minutes
 # make wheels  build what is released into dist/: foveate (wheel and source), and the two of its demo
 # make test-wheel  build the wheels, install foveate's into an environment of its own with plain pip and
 #              the newest versions of all that it asks for, run the README's first example; then the
@@ -35,6 +37,7 @@
 # JOBS    test processes
 # PINNED  of `make test-wheel`: "--constraint constraints.txt" for these versions, not the newest
 # JITTER_SEEDS  whole numbers
+# RECORD  options of `python -m tests.record`: --only 'chat/*', --write, --accept ... --because ...
 # VERSIONS  releases of transformers: the oldest that is supported, and two on its way to the newest
 # TORCH_VERSIONS  releases of PyTorch, in the builds of your package index: the oldest that is
 #         supported, one on its way, and the newest
@@ -57,7 +60,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := test
-.PHONY: census chromium demo docs environments test test-all test-jitter vllm test-vllm test-vllm-0.33 test-versions test-torch test-wheel wheels lint format tables clean setup
+.PHONY: census chromium demo docs environments test test-all test-jitter vllm test-vllm test-vllm-0.33 test-versions test-torch test-wheel record wheels lint format tables clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -190,6 +193,9 @@ wheels: $(READY)
 	@for folder in . ./demo_model ./demo_model/language; do $(BIN)/python -m pip wheel -qq --no-deps \
 		--no-build-isolation --wheel-dir dist $$folder || exit 1; done
 	@$(BIN)/python -c "from setuptools import build_meta; build_meta.build_sdist('dist')" > /dev/null
+
+record: $(READY)
+	$(BIN)/python -W ignore -m tests.record $(RECORD)
 
 census: export HF_HUB_OFFLINE := 1
 census: export OMP_NUM_THREADS := 1
