@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import foveate
 from foveate.backends.hf.support import foveate_layers
 from foveate.chat import answering
 from foveate.chat.trimming import trim
@@ -98,6 +100,17 @@ def test_the_copy_for_retry_is_counted_apart_and_can_be_left_out() -> None:
         with pytest.raises(InvalidInput, match=r"keep_turns=0.*make it with keep_turns=1"):
             call(max_new_tokens=2)
     Record().say(without, 2)
+
+
+def test_a_loaded_chat_stores_no_more_than_the_one_that_was_saved(tmp_path: Path) -> None:
+    who = talker("llava")
+    chat, record = chat_of(who, "adakv:budget=32KB,window=4"), Record()
+    for turn in range(2):
+        record.say(chat, turn)
+    path = chat.save(tmp_path / "chat.safetensors")
+    loaded = foveate.Chat.load(path, who.model, who.processor)
+    assert loaded.held[:3] == chat.held[:3]
+    assert loaded.held.bytes <= 32_000
 
 
 def test_a_budget_that_does_not_hold_the_newest_answer_is_said(

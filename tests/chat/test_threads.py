@@ -143,16 +143,20 @@ import sys, foveate
 from tests.chat.families import talker
 
 who = talker("llava")
-chat = foveate.Chat(who.model, who.processor, max_new_tokens=100_000, eos_token_id=None)
-running, waiting = chat.say("x", stream=True), chat.fork().say("y", stream=True)
-next(iter(running))
+chat = foveate.Chat(who.model, who.processor)
+stream = chat.say("x", stream=True, max_new_tokens=3000, eos_token_id=None)
+if "queued" in sys.argv:
+    waiting = chat.fork().say("y", stream=True, max_new_tokens=3000, eos_token_id=None)
+pieces = iter(stream)
+next(pieces)
 sys.exit(7)
 """
 
 
-def test_a_program_may_end_while_an_answer_streams() -> None:
+@pytest.mark.parametrize("more", ["alone", "queued"])
+def test_a_program_may_end_while_an_answer_streams(more: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", ENDS_EARLY],
+        [sys.executable, "-c", ENDS_EARLY, more],
         cwd=ROOT,
         capture_output=True,
         text=True,

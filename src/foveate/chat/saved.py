@@ -18,6 +18,7 @@ from foveate.backends.hf.model_queue import enter
 from foveate.backends.hf.support import known_state
 from foveate.chat.answering import Answerer
 from foveate.chat.reading import Conversation
+from foveate.chat.trimming import trim
 from foveate.core.composition import policy
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
@@ -84,6 +85,7 @@ def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     """Return the conversation of a file, and the keyword arguments of its chat."""
     with enter(answerer.model), answerer.block() as session:
         cache = session.load(path, tokenizer=answerer.processor)
+    trim(cache)  # ragged pairs come back with spare room
     stored = known_state(cache).extras.pop(_CHAT, None)
     if stored is None:
         raise InvalidInput(f"{str(path)!r} holds a cache and no chat: session.load reads it.")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foveate.backends.hf.devices import input_device
+from foveate.backends.hf.devices import input_device, is_outline
 from foveate.backends.hf.modality import visual_token_ids
 from foveate.errors import InvalidInput
 from foveate.prompts.images import to_image
@@ -88,8 +88,10 @@ def text_ids(processor: Any, text: str, *, add_special_tokens: bool) -> list[int
 
 
 def moved(inputs: Mapping[str, Any], model: PreTrainedModel) -> dict[str, Any]:
-    """Return inputs with their tensors on the model's device, and floats in its dtype."""
-    device = input_device(model)
+    """Return inputs with their tensors on the model's device, and floats in its dtype. Those of a
+    model without weights, whose prompts are counted only, stay where they are.
+    """
+    device = torch.device("cpu") if is_outline(model) else input_device(model)
     return {
         name: value.to(device, model.dtype if value.is_floating_point() else value.dtype)
         if isinstance(value, Tensor)

@@ -23,6 +23,21 @@ def input_device(model: PreTrainedModel) -> torch.device:
     Raises:
         UnsupportedModel: the weights are on the meta device and no hook loads them.
     """
+    device = _computing_device(model)
+    if device is not None:
+        return device
+    raise UnsupportedModel(
+        f"the weights of this {type(model).__name__} are on the meta device, which holds no "
+        "numbers, and no hook of accelerate loads them. Load the model with from_pretrained()."
+    )
+
+
+def is_outline(model: PreTrainedModel) -> bool:
+    """Return whether a model has no weights: they are on the meta device, and no hook loads them."""
+    return _computing_device(model) is None
+
+
+def _computing_device(model: PreTrainedModel) -> torch.device | None:
     if model.device.type != "meta":
         return model.device
     for module in model.modules():
@@ -30,10 +45,7 @@ def input_device(model: PreTrainedModel) -> torch.device:
             device = getattr(hook, "execution_device", None)
             if device is not None and torch.device(device).type != "meta":
                 return torch.device(device)
-    raise UnsupportedModel(
-        f"the weights of this {type(model).__name__} are on the meta device, which holds no "
-        "numbers, and no hook of accelerate loads them. Load the model with from_pretrained()."
-    )
+    return None
 
 
 class StoredWeights(NamedTuple):
