@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
 
 import foveate
 from foveate.backends.hf.devices import input_device
@@ -49,6 +50,17 @@ def streamed(model, path):
 def test_they_chat_and_stream_save_and_load_as_in_memory(offloaded, use, tmp_path):
     assert offloaded.device.type == "meta"
     assert use(offloaded, tmp_path / "file") == use(tiny.model(), tmp_path / "file")
+
+
+def test_a_policy_reads_weights_that_are_offloaded(tmp_path):
+    model, inputs = zoo.fresh("llama"), zoo.prompt("llama")
+    moved = accelerate.disk_offload(copy.deepcopy(model), tmp_path, execution_device="cpu")
+    caches = []
+    for each in (model, moved):
+        with foveate.compress(each, "criticalkv:budget=90%,window=4") as session:
+            caches.append(session.prefill(**inputs))
+    for ours, theirs in zip(caches[0].layers, caches[1].layers, strict=True):
+        assert torch.equal(ours.pairs.columns, theirs.pairs.columns)
 
 
 def test_a_file_is_of_the_weights_wherever_they_are(tmp_path):

@@ -51,9 +51,11 @@ def _collect(
             _collect(child, f"{path}{name}.", own, adapters)
         return
     for adapter in _applied(module):
-        found = _of_adapter(module, adapter, children, wrapped)
-        if found:
-            adapters.setdefault(adapter, {}).update({f"{path}{k}": x for k, x in found.items()})
+        weights_here = _of_adapter(module, adapter, children, wrapped)
+        if weights_here:
+            adapters.setdefault(adapter, {}).update(
+                {f"{path}{k}": x for k, x in weights_here.items()}
+            )
     _collect(children[wrapped], path, own, adapters)
 
 
@@ -72,14 +74,14 @@ def _of_adapter(
     """Return an adapter's weights in one module, by their path without the adapter's name, with the
     module's kind and scaling; empty if it has none there.
     """
-    found: AdapterWeights = {}
+    weights_here: AdapterWeights = {}
     for name, child in children.items():
         for path, weight in () if name == wrapped else child.all():
             parts = [name, *path.split(".")]
             if adapter in parts:
-                found[".".join(part for part in parts if part != adapter)] = weight
-    if found:
+                weights_here[".".join(part for part in parts if part != adapter)] = weight
+    if weights_here:
         scaling = getattr(module, "scaling", None)
         scale = scaling.get(adapter) if isinstance(scaling, dict) else None
-        found["scaling"] = f"{type(module).__name__} {scale}"
-    return found
+        weights_here["scaling"] = f"{type(module).__name__} {scale}"
+    return weights_here

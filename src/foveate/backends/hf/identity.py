@@ -171,9 +171,9 @@ def _without(config: Mapping[Any, Any], names: Collection[str]) -> dict[Any, Any
 
 def _quantisation(model: PreTrainedModel) -> dict[str, Any]:
     for config in (model.config, text_config(model)):
-        found: Any = getattr(config, _QUANTISATION, None)
-        if found:
-            entries = found if isinstance(found, dict) else found.to_dict()
+        settings: Any = getattr(config, _QUANTISATION, None)
+        if settings:
+            entries = settings if isinstance(settings, dict) else settings.to_dict()
             return dict(json.loads(json.dumps(entries, default=str)))
     return {}
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from foveate.backends.hf.devices import StoredWeights
 from foveate.errors import UnsupportedModel
 
 NAMES = ("o_proj", "out_proj", "dense", "c_proj", "wo", "linear_out", "proj_out")
@@ -20,7 +21,7 @@ def output_projections(decoder: nn.Module, places: Sequence[int]) -> dict[int, n
 
     Raises:
         UnsupportedModel: one that is not found, is not the only one of its layer, or whose weight
-            is no matrix of numbers (quantised, offloaded, with an adapter beside it).
+            is no matrix of numbers (quantised, on the meta device, with an adapter beside it).
     """
     projections: dict[int, nn.Module] = {}
     for name, index, module in _attentions(decoder, set(places)):
@@ -108,20 +109,28 @@ def _numbered(module: nn.Module) -> bool:
 
 
 def _check(name: str, projection: nn.Module) -> None:
-    weight = getattr(projection, "weight", None)
+    weight = _weight(projection)
     plain = isinstance(weight, Tensor) and weight.ndim == 2 and weight.is_floating_point()
     if weight is None or not plain or hasattr(projection, "base_layer"):
         raise _refused(
             f"the projection of {name} is a {type(projection).__name__}, whose weight is no plain "
             "matrix. Merge adapters (merge_and_unload), and load the model unquantised"
         )
-    if weight.device == torch.device("meta"):
-        raise _refused(f"the projection of {name} is offloaded. Load it into memory")
+    if weight.is_meta:
+        raise _refused(f"the projection of {name} is on the meta device. Load it into memory")
+
+
+def _weight(projection: nn.Module) -> Tensor | None:
+    """Return the weight of a projection, also if accelerate has offloaded it; None without one."""
+    weight: Tensor | None = getattr(projection, "weight", None)
+    if isinstance(weight, Tensor) and weight.is_meta:
+        return dict(StoredWeights.of(projection).own).get("weight", weight)
+    return weight
 
 
 def _matrix(projection: nn.Module) -> Float[Tensor, "i o"]:
     """From input to output; GPT-2's Conv1D holds it that way round, a Linear the other."""
-    weight: Tensor = projection.weight  # type: ignore[assignment]
+    weight: Tensor = _weight(projection)  # type: ignore[assignment]
     return weight if type(projection).__name__ == "Conv1D" else weight.T
 
 

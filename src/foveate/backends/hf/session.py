@@ -99,7 +99,7 @@ def _no_argument(name: str, policy: Policy | str, unknown: Mapping[str, Any]) ->
     """Return what is wrong with an unknown argument of ``compress``, and what to write instead."""
     if close := difflib.get_close_matches(name, ("policy", "vision", "tokenizer", "strict"), n=1):
         return f"{name}= is no argument of compress(). Did you mean {close[0]}=?"
-    spec = unknown.get("method", policy if isinstance(policy, str) else "snapkv")
+    spec = str(unknown.get("method", policy))
     entries = ",".join(f"{key}={value}" for key, value in unknown.items() if key != "method")
     if any(f"{key}=" in spec for key in unknown):
         spec = spec.partition(":")[0]
