@@ -76,6 +76,7 @@ def test_other_processes_answer_alike_and_their_counters_are_seen(
         found = foveate_metrics(of_all_processes(tmp_path))
         again = generated(llm, AGAIN)
     served, _ = single
+    assert [len(answer) for answer in again] == [ANSWERS[AGAIN]] * len(LENGTHS)
     check_alike(answers, served[POLICY])
     check_alike(again, served[AGAIN])
     assert found.pop("compress_seconds") > 0
