@@ -4,8 +4,7 @@
     python tests/mutants.py MAP --log LOG            run 300 mutants, drawn with --seed
     python tests/mutants.py MAP --log NEW --again LOG --tests DIR   its survivors, with other tests
 
-MAP and LOG are JSON; mutants that are in the log are not run again. A mutant survives if all of its
-test files pass; one that changes nothing that a program can notice always does.
+Mutants that are in the log are not run again. One survives if all of its test files pass.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
-import importlib
 import json
 import os
 import random
@@ -32,6 +30,7 @@ from typing import Any, NamedTuple
 import pytest
 
 REPO = Path(__file__).resolve().parent.parent
+SRC = REPO / "src"
 OPTIONS = ("-x", "-q", "-n0", "-p", "no:cacheprovider", "--tb=line")
 SWAPS = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot)),
@@ -39,7 +38,6 @@ SWAPS = (
     (ast.FloorDiv, ast.Mod),
 )
 OTHER: dict[type, Any] = dict(SWAPS) | {new: old for old, new in SWAPS}
-FIRST = 8  # test files that run first, before all others of a mutant
 
 
 class Mutant(NamedTuple):
@@ -76,7 +74,7 @@ def changed(node: ast.AST) -> Iterator[ast.AST]:
         yield ast.UnaryOp(ast.Not(), new.test)
 
 
-def mutants_of(path: Path, root: Path) -> Iterator[Mutant]:
+def mutants_of(path: Path) -> Iterator[Mutant]:
     """Yield every mutant of a file; annotations and decorators are not changed."""
     text = path.read_bytes()
     starts = [0, *accumulate(map(len, text.splitlines(keepends=True)))]
@@ -90,7 +88,7 @@ def mutants_of(path: Path, root: Path) -> Iterator[Mutant]:
             old = text[start : starts[spot.end_lineno - 1] + spot.end_col_offset].decode()
             written = ast.unparse(ast.fix_missing_locations(new))
             written = written if isinstance(node, ast.Return) else f"({written})"
-            yield Mutant(str(path.relative_to(root)), spot.lineno, start, old, written, function)
+            yield Mutant(str(path.relative_to(SRC)), spot.lineno, start, old, written, function)
         left_out = [getattr(node, name, None) for name in ("annotation", "returns")]
         for child in ast.iter_child_nodes(node):
             if child not in [*left_out, *getattr(node, "decorator_list", ())]:
@@ -107,9 +105,8 @@ def stored(path: Path | None) -> dict[str, Any]:
 class Measures:
     """A plugin of pytest that notes which functions of the source each test file executes."""
 
-    def __init__(self, path: Path, root: Path) -> None:
-        self.path, self.root, self.codes = path, f"{root}{os.sep}", set[CodeType]()
-        self.found: dict[str, list[str]] = stored(path)
+    def __init__(self, path: Path) -> None:
+        self.path, self.codes, self.found = path, set[CodeType](), stored(path)
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> None:
         self.codes.add(frame.f_code)  # and returns no tracer of lines, which would take long
@@ -117,16 +114,15 @@ class Measures:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
         sys.settrace(self.enter)
-        try:
-            return (yield)
-        finally:
-            sys.settrace(None)
-            if nextitem is None or nextitem.path != item.path:
-                names = {f"{c.co_filename}:{c.co_firstlineno}" for c in self.codes}
-                ours = [n.removeprefix(self.root) for n in names if n.startswith(self.root)]
-                self.found[item.nodeid.partition("::")[0]] = sorted(ours)
-                self.codes.clear()
-                self.path.write_text(json.dumps(self.found))
+        result = yield
+        sys.settrace(None)
+        if nextitem is None or nextitem.path != item.path:
+            names = (f"{code.co_filename}:{code.co_firstlineno}" for code in self.codes)
+            ours = {name.removeprefix(f"{SRC}/") for name in names if name.startswith(f"{SRC}/")}
+            self.found[item.nodeid.partition("::")[0]] = sorted(ours)
+            self.codes.clear()
+            self.path.write_text(json.dumps(self.found))
+        return result
 
 
 def covering(mutant: Mutant, found: dict[str, list[str]], tests: Path) -> list[str]:
@@ -144,38 +140,29 @@ def covering(mutant: Mutant, found: dict[str, list[str]], tests: Path) -> list[s
     return [name for _, name in sorted(files) if "serving" not in name]
 
 
-def run(source: Path, tests: Path, files: list[str], limit: int) -> tuple[str, str]:
-    """Run test files on a source in a forked process, which need not import PyTorch again."""
-    with tempfile.NamedTemporaryFile("w+") as output:
-        if not (child := os.fork()):
+def tried(mutant: Mutant, files: list[str], tests: Path, limit: int) -> dict[str, Any]:
+    """Run test files on a copy of the source with the mutant, until one fails."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="foveate-mutant-") as folder:
+        source, output = Path(folder).resolve() / "src", Path(folder) / "output"
+        shutil.copytree(SRC, source, ignore=shutil.ignore_patterns("__pycache__"))
+        text, end = (source / mutant.file).read_bytes(), mutant.start + len(mutant.old.encode())
+        (source / mutant.file).write_bytes(text[: mutant.start] + mutant.new.encode() + text[end:])
+        if not (child := os.fork()):  # which need not import PyTorch again
             os.setsid()
             signal.alarm(limit)
-            _ = [os.dup2(output.fileno(), number) for number in (1, 2)]
+            os.dup2(os.open(output, os.O_CREAT | os.O_WRONLY), 1)
+            os.dup2(1, 2)
             os.chdir(tests)
             sys.path[:0] = [str(source), str(tests / "demo_model"), str(tests)]
             os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:3])
-            os._exit(pytest.main([*OPTIONS, *files]))
+            os._exit(pytest.main([*OPTIONS, *files]) if files else 5)  # no test was run
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # processes that its tests left
-        output.seek(0)
-        failed = [line.strip() for line in output if line.startswith(("FAILED", "ERROR"))]
-    outcome = {0: "survived", -signal.SIGALRM: "no end"}.get(status, "caught")
-    return outcome, failed[0] if failed else f"status {status}"
-
-
-def tried(mutant: Mutant, files: list[str], tests: Path, limit: int) -> dict[str, Any]:
-    """Run a mutant against its test files until one fails."""
-    start, outcome, why = time.monotonic(), "not executed", ""
-    with tempfile.TemporaryDirectory(prefix="foveate-mutant-") as folder:
-        source = Path(folder).resolve() / "src"
-        shutil.copytree(REPO / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-        text, end = (source / mutant.file).read_bytes(), mutant.start + len(mutant.old.encode())
-        (source / mutant.file).write_bytes(text[: mutant.start] + mutant.new.encode() + text[end:])
-        for some in filter(None, (files[:FIRST], files[FIRST:])):
-            outcome, why = run(source, tests, some, limit)
-            if outcome != "survived":
-                break
+        lines = output.read_text(errors="replace").splitlines()
+    outcome = {0: "survived", 5: "not executed", -signal.SIGALRM: "no end"}.get(status, "caught")
+    why = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), f"status {status}")
     return {"outcome": outcome, "why": why, "seconds": round(time.monotonic() - start)}
 
 
@@ -191,15 +178,13 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=900, help="seconds of a run of test files")
     options = parser.parse_args()
     os.environ |= {"FOVEATE_TESTS_CHECKED": "0", "HF_HUB_OFFLINE": "1", "TRITON_INTERPRET": "1"}
-    sys.path[:1] = [str(REPO / "src"), str(REPO / "demo_model"), str(REPO)]
+    sys.path[:1] = [str(SRC), str(REPO / "demo_model"), str(REPO)]
     if options.measure:
-        plugin = Measures(options.map.resolve(), REPO / "src")
-        return pytest.main([*OPTIONS[1:], *options.measure], [plugin])
-    for module in ("torch._dynamo", "transformers.modeling_utils", "scipy.stats"):
-        importlib.import_module(module)  # once, for all runs
+        return pytest.main([*OPTIONS[1:], *options.measure], [Measures(options.map.resolve())])
+    import transformers.modeling_utils  # noqa: F401 - once, for all runs
+
     found, done, again = stored(options.map), stored(options.log), stored(options.again)
-    paths = sorted((REPO / "src" / "foveate").rglob("*.py"))
-    drawn = [mutant for path in paths for mutant in mutants_of(path, REPO / "src")]
+    drawn = [one for path in sorted(SRC.rglob("foveate/**/*.py")) for one in mutants_of(path)]
     for mutant in random.Random(options.seed).sample(drawn, 300):
         key = str(mutant)
         if key not in done and again.get(key, {"outcome": "survived"})["outcome"] == "survived":

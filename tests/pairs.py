@@ -78,6 +78,20 @@ def by_turns(start: int = 0, rounds: int = 1, **factors: Iterable[Any]) -> pytes
     return _parametrized(factors, rows)
 
 
+def in_step(start: int = 0, **factors: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test with as many rows as the longest factor has values: from row to row each
+    factor goes on by one value, so that every value has a row. ``start`` shifts the factors.
+
+    For one mode out of many whose other factors already meet each other in another test.
+    """
+    values = [_names(factor) for factor in factors.values()]
+    rows = [
+        tuple(names[(row + start * number) % len(names)] for number, names in enumerate(values))
+        for row in range(max(map(len, values)))
+    ]
+    return _parametrized(factors, rows)
+
+
 def _names(factor: Iterable[Any]) -> list[str]:
     return [str(value) for value in factor]
 

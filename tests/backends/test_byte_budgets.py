@@ -77,7 +77,7 @@ def of_tensors(pairs):
     return 0
 
 
-@by_turns(2, rows=ROWS, kind=SPECS, budget=("9000B", "20000B", "31000B"))
+@by_turns(2, kind=SPECS, rows=ROWS, budget=("9000B", "20000B", "31000B"))
 def test_it_is_filled_to_the_last_token_that_fits(rows, kind, budget):
     allowed = int(budget[:-1])
     policy = foveate.policy(kind.format(B=budget))
@@ -94,7 +94,7 @@ def test_it_is_filled_to_the_last_token_that_fits(rows, kind, budget):
         assert after > allowed - groups
 
 
-@by_turns(1, rows=ROWS, kind=STAYING, budget=("24000B", "30000B", "64000B"))
+@by_turns(1, kind=STAYING, rows=ROWS, budget=("24000B", "30000B", "64000B"))
 def test_over_budget_it_holds_for_the_answer_too(rows, kind, budget):
     allowed = int(budget[:-1])
     policy = foveate.policy(kind.format(B=budget))

@@ -14,7 +14,7 @@ from .policies import EVERY
 if reason := missing():
     pytest.skip(reason, allow_module_level=True)
 
-FEW = {**GREEDY, "max_new_tokens": 3}  # kernels are interpreted here, one program at a time
+FEW = {**GREEDY, "max_new_tokens": 2}  # kernels are interpreted here, one program at a time
 
 
 def run(model, policy, inputs):
@@ -23,8 +23,8 @@ def run(model, policy, inputs):
 
 
 SOME = (  # each kernel in a model; every one has tests of its own
-    *("dense", "ragged", "dense, quantised", "ragged, quantised"),
-    *("mixkv", "csp", "david", "lookm", "adakv", "h2o"),
+    *("dense, quantised", "ragged, quantised"),
+    *("mixkv", "csp", "david", "lookm", "h2o"),
 )
 
 

@@ -31,7 +31,6 @@ CUTS = {
 
 
 @by_turns(
-    rounds=2,
     name=[name for name in PROCESSORS if name != "gemma3"],
     cut=CUTS,
     behind=["snapkv:budget=60%,window=4", "adakv:budget=60%,window=4", "h2o:budget=60%"],
@@ -86,8 +85,8 @@ def hidden_in(dropped, layers, length):
 
 
 @by_turns(
-    family=["llava", "qwen2_vl"],
     cut={**CUTS, "spaced": "spatial.prune(keep=40%)"},
+    family=["llava", "qwen2_vl"],
     policy=[
         "snapkv:budget=20,window=4",
         "adakv:budget=24,window=4",

@@ -12,7 +12,7 @@ from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
 from tests.conformance.oracle import event_of, oracle
 from tests.conformance.policies import KEEPING_LESS
-from tests.pairs import by_turns
+from tests.pairs import by_turns, in_step
 
 from .compare import BATCHES, check_pruned, hidden_of, in_chunks
 
@@ -50,7 +50,7 @@ BEHIND = {
 DECODING = {"while decoding": "prefixkv:budget=60%"}
 
 
-@by_turns(rounds=2, family=FAMILIES, cut=CUTS, behind=BEHIND | DECODING, lengths=BATCHES)
+@by_turns(family=FAMILIES, cut=CUTS, behind=BEHIND | DECODING, lengths=BATCHES)
 def test_pruned_equals_the_stock_model_with_the_dropped_hidden(family, cut, behind, lengths):
     inputs = zoo.prompt(family, lengths=lengths)
     check_pruned(zoo.build(family), foveate.policy(f"{cut}+{behind}"), inputs)
@@ -94,7 +94,7 @@ def test_keeping_everything_is_bit_identical_to_the_stock_cache(family, policy):
     assert all(torch.equal(a, b) for a, b in zip(ours.logits, stock.logits, strict=True))
 
 
-@by_turns(2, family=FAMILIES, cut=CUTS, behind=BEHIND)
+@in_step(2, family=FAMILIES, cut=CUTS, behind=BEHIND)
 def test_beams(family, cut, behind):
     inputs = zoo.prompt(family, lengths=(23, 31))
     check_pruned(zoo.build(family), foveate.policy(f"{cut}+{behind}"), inputs, num_beams=3)
@@ -106,7 +106,7 @@ def test_several_images(family, cut, behind):
     check_pruned(zoo.build(family), foveate.policy(f"{cut}+{behind}"), inputs)
 
 
-@by_turns(
+@in_step(
     4,
     family=FAMILIES,
     cut=CUTS,
@@ -158,7 +158,7 @@ def embedded(family, lengths=(23, 31, 40)):
     )
 
 
-@by_turns(5, family=["llava", "internvl", "mobilevlm", "smolvlm"], cut=CUTS, behind=BEHIND)
+@in_step(5, family=["llava", "internvl", "mobilevlm", "smolvlm"], cut=CUTS, behind=BEHIND)
 def test_chunks_of_which_one_is_all_visual(family, cut, behind):
     model, inputs, vision = embedded(family)
     question = torch.randint(zoo.TEXT_FROM, zoo.VOCAB, (3, 4))
@@ -183,8 +183,8 @@ TAKING_OVER = {
 NOTHING_EVICTED = {"softmax-n": "csp:budget=95%"}  # whose n is of what was evicted
 
 
-@by_turns(
-    6,
+@in_step(
+    3,
     family=["llava", "qwen2_vl", "qwen3_vl"],
     cut={**CUTS, **TAKING_OVER},
     behind={**BEHIND, **NOTHING_EVICTED},

@@ -16,7 +16,7 @@ from foveate.report import kept_picture
 from foveate.report.lens.chosen import Readings, seen
 from tests import zoo
 from tests.conformance.compare import TOLERANCE
-from tests.pairs import by_turns
+from tests.pairs import in_step
 
 from .compare import BATCHES
 from .test_oracle import CUTS
@@ -24,7 +24,7 @@ from .test_oracle import CUTS
 AFTER = ["full", "snapkv:budget=60%,window=4", "h2o:budget=60%", "kvzip:budget=60%"]
 
 
-@by_turns(family=["llava", "qwen2_vl", "qwen3_vl", "internvl"], cut=CUTS, behind=AFTER)
+@in_step(family=["llava", "qwen2_vl", "qwen3_vl", "internvl"], cut=CUTS, behind=AFTER)
 def test_a_branch_is_what_a_block_of_its_own_holds(family, cut, behind):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(40,))
     policy = foveate.policy(f"{cut}+{behind}")
@@ -74,7 +74,7 @@ def test_the_lens_shows_what_was_kept_of_what_was_computed():
     assert keeping.computed is None
 
 
-@by_turns(family=["llava", "qwen2_vl"], cut=CUTS, behind=AFTER, lengths=BATCHES)
+@in_step(1, family=["llava", "qwen2_vl"], cut=CUTS, behind=AFTER, lengths=BATCHES)
 def test_every_token_was_kept_evicted_or_not_computed(family, cut, behind, lengths):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths)
     with compress(model, f"{cut}+{behind}") as session:

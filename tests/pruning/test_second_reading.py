@@ -25,7 +25,7 @@ READING_AGAIN = [
 ]
 
 
-@by_turns(rounds=2, family=LIKE_LLAVA, cut=CUTS, behind=READING_AGAIN, lengths=BATCHES)
+@by_turns(family=LIKE_LLAVA, cut=CUTS, behind=READING_AGAIN, lengths=BATCHES)
 def test_what_is_kept_is_exact(family, cut, behind, lengths):
     policy = foveate.policy(f"{cut}+{behind}")
     check_pruned(zoo.build(family), policy, zoo.prompt(family, lengths=lengths))

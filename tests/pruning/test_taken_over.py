@@ -18,7 +18,7 @@ from foveate.methods.pruning import VisionZipPrune
 from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
 from tests.conformance.oracle import event_of, oracle, tied_rows
-from tests.pairs import by_turns
+from tests.pairs import by_turns, in_step
 from tests.zoo.limits import beams_limit, before
 from tests.zoo.vision_models import PINPOINTS
 
@@ -50,14 +50,14 @@ RECYCLED = {
 }
 
 
-@by_turns(rounds=2, family=LOOKED_AT, behind=BEHIND, lengths=BATCHES)
+@by_turns(family=LOOKED_AT, behind=BEHIND, lengths=BATCHES)
 def test_merged_tokens_equal_the_stock_model_given_these(family, behind, lengths):
     inputs = zoo.prompt(family, lengths=lengths)
     read = check_pruned(zoo.build(family), foveate.policy(f"{MERGED}+{behind}"), inputs)
     assert sum(len(rows) for rows, _, _ in read.rows[0]) >= len(lengths)
 
 
-@by_turns(1, rounds=2, family=FAMILIES, cut=RECYCLED, behind=BEHIND, lengths=BATCHES)
+@by_turns(1, family=FAMILIES, cut=RECYCLED, behind=BEHIND, lengths=BATCHES)
 def test_recycled_tokens_equal_the_stock_model_given_these(family, cut, behind, lengths):
     inputs = zoo.prompt(family, lengths=lengths)
     read = check_pruned(zoo.build(family), foveate.policy(f"{cut}+{behind}"), inputs)
@@ -108,7 +108,7 @@ def test_chunks_in_which_tokens_are_recycled(family, cut, behind):
     assert float((ours - theirs).abs().max()) <= TOLERANCE
 
 
-@by_turns(
+@in_step(
     4,
     family=LOOKED_AT,
     cut={"merged": MERGED, **RECYCLED, "chosen while reading": "fastv.prune(layer=1,keep=40%)"},
