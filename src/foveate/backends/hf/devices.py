@@ -33,7 +33,7 @@ def input_device(model: PreTrainedModel) -> torch.device:
 
 
 def is_outline(model: PreTrainedModel) -> bool:
-    """Return whether a model has no weights: they are on the meta device, and no hook loads them."""
+    """Return whether a model has no weights: on the meta device, and no hook loads them."""
     return _computing_device(model) is None
 
 
