@@ -42,7 +42,8 @@ def generate_arguments(model: nn.Module) -> set[str]:
     """
     inner: Any = inner_model(model)
     names: set[str] = set()
-    for config in (GenerationConfig(), getattr(inner, "generation_config", None)):
+    plain = GenerationConfig()  # type: ignore[no-untyped-call]
+    for config in (plain, getattr(inner, "generation_config", None)):
         names |= {*vars(config)} if config is not None else set()
     functions = [GenerationMixin.generate]
     functions += [getattr(inner, name) for name in ("generate", "forward") if hasattr(inner, name)]

@@ -114,7 +114,7 @@ def generate_options(
         limit = getattr(options.get("generation_config"), "max_length", None)
     if settings.max_new_tokens is None and limit is None:
         given["max_new_tokens"] = LONGEST
-    elif settings.max_new_tokens is None and limit <= tokens:
+    elif settings.max_new_tokens is None and limit is not None and limit <= tokens:
         raise InvalidInput(
             f"max_length={limit} counts the whole conversation, which has {tokens} tokens already: "
             "give max_new_tokens, which counts the answer alone."

@@ -74,7 +74,8 @@ def _scores(
     was scored: keys of a small norm rank high then (arXiv:2406.11430), among them the sinks.
     """
     if layer.ranks is None:
-        return -k.float().norm(dim=-1)
+        norms: Tensor = torch.linalg.vector_norm(k.float(), dim=-1)
+        return -norms
     of, scores = (t.to(k.device) for t in layer.ranks)
     by_column = scores.new_full((*columns.shape[:2], layer.seen + 1), -torch.inf)
     by_column.scatter_(2, of % (layer.seen + 1), scores)  # empty slots have column -1: the last

@@ -178,7 +178,7 @@ def generation_settings(model: Any, given: Mapping[str, Any]) -> GenerationConfi
             f"generation_config={config!r:.80} is a {type(config).__name__}: give a "
             "transformers.GenerationConfig, or its fields as arguments."
         )
-    fields = vars(GenerationConfig())
+    fields = vars(GenerationConfig())  # type: ignore[no-untyped-call]
     arguments = {name: value for name, value in given.items() if name in fields}
     try:
         settings: GenerationConfig = model._prepare_generation_config(config, **arguments)[0]

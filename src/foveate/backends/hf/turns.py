@@ -19,12 +19,16 @@ PATIENCE = 0.05  # seconds until somebody who waits looks again whether the othe
 
 
 def is_running(frame: FrameType, thread: int) -> bool:
-    """Return whether a frame is on the stack of the thread with that identifier."""
-    here = thread == get_ident()
-    at = sys._getframe() if here else sys._current_frames().get(thread)
-    while at is not None and at is not frame:
-        at = at.f_back
-    return at is not None
+    """Return whether a frame of the thread with that identifier still executes."""
+    if thread != get_ident() and thread not in sys._current_frames():
+        return False  # it ended, or a fork left it behind
+    # NOTE: another thread's stack cannot be walked by f_back: frames end on the way, and CPython
+    # 3.11 then returns objects that are no frames. To clear a frame that executes is refused.
+    try:
+        frame.clear()
+    except RuntimeError:
+        return True
+    return False
 
 
 class _CallsOfThread(local):
