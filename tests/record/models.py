@@ -295,5 +295,6 @@ def run_stream(run: Run, folder: Path) -> dict[str, Any]:
         if number == 5 and run["saved"]:
             path = stream.save(folder / "stream")
             found.append(_file(path, notes=True))
+            stream.close()  # a folder of frames belongs to one stream
             stream = foveate.Stream.load(path, tiny.model(), tiny.processor())
     return {"frames": found, "logits": heard.logits}

@@ -253,8 +253,9 @@ def _model(
     except ValueError as error:
         source.check_code(error)
         raise UnsupportedModel(f"transformers cannot load {name!r}: {_first(error)}") from error
-    check_loaded(name, model, info)
-    return model
+    loaded: PreTrainedModel = model
+    check_loaded(name, loaded, info)
+    return loaded
 
 
 def _reader_if_whole(source: Source, sees: bool) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from foveate.eval.bundle import seal
 from foveate.eval.held import HeldRows, key_of
 from foveate.eval.reading import FULL
-from foveate.eval.results import CONFIGURATION, Results, held, read
+from foveate.eval.results import ROWS, Results, held, read
 from foveate.reproduce.models import Place
 
 
@@ -77,13 +77,13 @@ class Rows:
                 results.sort(map(key_of, rows))
 
     def seal(self) -> None:
-        """Gives those of each model a manifest, so that they can be handed on.
+        """Write a manifest for each model that has rows, so that they can be shared.
 
         Raises:
             CannotWrite: the disk is full, or the folder is not to be written to.
         """
-        for configuration in sorted((self.out / "rows").glob(f"*/{CONFIGURATION}")):
-            seal(configuration.parent, read(configuration.parent).rows)
+        for rows in sorted((self.out / "rows").glob(f"*/{ROWS}")):
+            seal(rows.parent, read(rows.parent).rows)
 
     def _open(self, place: Place) -> Results:
         if place not in self._opened:
