@@ -26,7 +26,7 @@ from benchmarks.quality.asking import rows
 from benchmarks.quality.profiles_made import KVZAP, PROFILES, TRIATTENTION, make_missing
 from benchmarks.quality.same_questions import HEADS
 from benchmarks.written import RESULTS, demo
-from foveate.backends.hf.persist import model_fingerprint
+from foveate.backends.hf.identity import ModelIdentity
 from foveate.bench import processor
 from foveate.core import files
 from foveate.eval.contenders import contenders
@@ -106,7 +106,7 @@ def _write(path: Path, board: Board) -> None:
 def _begun(loaded: Any, budget: str) -> Board:
     """An empty board, and what its answers depend on."""
     made = {
-        "weights": model_fingerprint(loaded.model),
+        "weights": ModelIdentity.of(loaded.model).weights,
         "demo": demo(),
         "budget": budget,
         **versions(),

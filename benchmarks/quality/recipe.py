@@ -23,7 +23,7 @@ import numpy as np
 import foveate.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality.asking import rows
 from benchmarks.written import RESULTS, demo, write
-from foveate.backends.hf.persist import model_fingerprint
+from foveate.backends.hf.identity import ModelIdentity
 from foveate.eval.contenders import contenders, named
 from foveate.eval.executors import versions
 from foveate.eval.model import Loaded, load
@@ -85,7 +85,7 @@ def _loaded() -> Loaded:
 
 def ask(run: Run, protocol: Protocol, folder: Path, seed: int = SEED) -> None:
     """Whatever of a run has not been asked yet; one bit an answer (`asking.py`)."""
-    made = {"weights": model_fingerprint(_loaded().model), **versions()}
+    made = {"weights": ModelIdentity.of(_loaded().model).weights, **versions()}
     about = {"tasks": [run.task], "protocol": protocol, "seed": seed, "versions": made}
     specs = contenders(run.methods, run.budgets.split(","))
     with Results(folder, {"model": "demo", **about}, resume=True) as results:

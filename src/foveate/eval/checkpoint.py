@@ -143,7 +143,9 @@ def _shapes_of_file(path: Path) -> dict[str, Tensor]:
         return tensors
     with safe_open(path, framework="pt") as file:
         shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
-    return {key: torch.empty(shape, device="meta") for key, shape in shapes.items()}
+    return {
+        key: torch.empty(shape, dtype=torch.float32, device="meta") for key, shape in shapes.items()
+    }
 
 
 def _parts(keys: Iterable[str], model: PreTrainedModel) -> str:
