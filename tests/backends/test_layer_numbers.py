@@ -65,7 +65,7 @@ def test_a_served_layer_has_the_number_in_its_name(names, number):
     prompts = Prompts(offer, ordinals, SimpleNamespace(device="cpu"))
     vision = torch.zeros(n, dtype=torch.bool)
     prompt = RequestPrompt("a", Order(n, n), POLICY, vision, PromptReading(POLICY, len(names)))
-    table, read = torch.arange(2), {"start": 0, "computed": 0, "new": n}
+    table, read = torch.arange(2), {"start": 0, "computed": 0, "new": n, "moves": True}
     row = Row(prompt, 0, 0, until=n, kept=n, budget=8, **read, table=table, written=table)
     pairs = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
 

@@ -236,7 +236,7 @@ def adapted():
         ([Attention(0, out=nn.Linear(8, 8))], "none of the names"),
         ([Attention(0, o_proj=codes())], "no plain matrix"),
         ([Attention(0, o_proj=adapted())], "Merge adapters"),
-        ([Attention(0, o_proj=nn.Linear(8, 8, device="meta"))], "offloaded"),
+        ([Attention(0, o_proj=nn.Linear(8, 8, device="meta"))], "meta device"),
         (
             [Attention(0, o_proj=nn.Linear(8, 8))] * 1 + [Attention(0, o_proj=nn.Linear(8, 8))],
             "more than one",

@@ -22,6 +22,7 @@ from tests import zoo
 from tests.answers import DRAWN
 from tests.conformance.compare import TOLERANCE
 from tests.conformance.oracle import oracle
+from tests.core.users import unchecked
 from tests.stream import tiny
 from tests.stream.watching import logits_of, watched
 
@@ -240,7 +241,10 @@ def test_policies_that_need_an_end_are_refused(policy, error, match):
 def test_every_is_a_number_of_pairs_that_has_an_effect():
     parts = tiny.model(), tiny.processor()
     for every in (0, -1, True, 2.5):
-        with pytest.raises(InvalidParameter, match=rf"every={every}: give an int from 1"):
+        with (
+            pytest.raises(InvalidParameter, match=rf"every={every}: give an int from 1"),
+            unchecked(),
+        ):
             Stream(*parts, "snapkv:budget=24", every=every)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any, Literal, NoReturn, overload
 
 from torch import nn
 
-from foveate.backends.hf.model_queue import Place, enter
+from foveate.backends.hf.model_queue import QueuePlace, enter
 from foveate.chat import saved
 from foveate.chat.answering import Answerer
 from foveate.chat.arguments import check_template_arguments, with_defaults
@@ -244,7 +245,7 @@ class Chat(AbstractContextManager["Chat"]):
         with ExitStack() as undo:
             undo.callback(self._stops.remove, stop)
             self._stops.append(stop)
-            place = enter(self._turns.answerer.model)
+            place = enter(self._turns.answerer.model, sys._getframe())
             undo.callback(place.leave)
             ready = self._ready_at_call(turn, new)
             answered = partial(self._answered, place, turn, ready, stop)
@@ -253,7 +254,7 @@ class Chat(AbstractContextManager["Chat"]):
             return self._streamed(answered, undo, stop, place)
 
     def _streamed(
-        self, answered: Callable[..., Answer], undo: ExitStack, stop: Event, place: Place
+        self, answered: Callable[..., Answer], undo: ExitStack, stop: Event, place: QueuePlace
     ) -> AnswerStream:
         """Have a thread of its own answer, and then undo."""
         undo_there = undo.pop_all()
@@ -284,7 +285,7 @@ class Chat(AbstractContextManager["Chat"]):
 
     def _answered(
         self,
-        place: Place,
+        place: QueuePlace,
         turn: Callable[[], Turn],
         ready: Prepared | None,
         stop: Event,

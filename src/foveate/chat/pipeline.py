@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Event
 from typing import Any
@@ -94,7 +95,7 @@ class Pipeline:
         each_question = _questions(question, questions)
         answerer, options = self._answerer(policy), with_defaults(self._defaults, generate)
         answerer.check(options, "Pipeline's call", _OF_CALL)
-        with enter(self._model):
+        with enter(self._model, sys._getframe()):
             read_context, after, stats = self._compressed(answerer, context, images)
             answers = []
             for text in each_question:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[st
 
 def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     """Return the conversation of a file, and the keyword arguments of its chat."""
-    with enter(answerer.model), answerer.block() as session:
+    with enter(answerer.model, sys._getframe()), answerer.block() as session:
         cache = session.load(path, tokenizer=answerer.processor)
     trim(cache)  # ragged pairs come back with spare room
     stored = known_state(cache).extras.pop(_CHAT, None)

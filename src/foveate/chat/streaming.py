@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 from transformers import TextIteratorStreamer
 
-from foveate.backends.hf.model_queue import Place
+from foveate.backends.hf.model_queue import QueuePlace
 from foveate.chat.asking import Answer
 
 _running: WeakSet[AnswerStream] = WeakSet()
@@ -29,7 +29,9 @@ class AnswerStream:
     loop early stops it, and so does the end of the program: the text so far is the answer.
     """
 
-    def __init__(self, tokenizer: Any, answer: Callable[[Any], Answer], stop: Event, place: Place):
+    def __init__(
+        self, tokenizer: Any, answer: Callable[[Any], Answer], stop: Event, place: QueuePlace
+    ):
         """Start the thread, which takes over the ``place`` in the model's queue.
 
         Raises:

@@ -22,7 +22,7 @@ _VIEWS = {np.moveaxis, np.transpose, np.squeeze, np.expand_dims, np.swapaxes, np
 """Functions of NumPy that copy no pixels."""
 
 
-class Pixels(np.ndarray):
+class BlankImage(np.ndarray):
     """Pixels [H, W, 3] that are all one byte. Whatever would copy them raises Unknown."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -68,16 +68,16 @@ def blank(size: Size, processor: Any) -> Any:
     if getattr(processor, "backend", "") == "torchvision":
         return torch.empty((3, height, width), dtype=torch.uint8, device="meta")
     byte = np.zeros((1, 1, 1), np.uint8)
-    return np.broadcast_to(byte, (height, width, 3)).view(Pixels)
+    return np.broadcast_to(byte, (height, width, 3)).view(BlankImage)
 
 
 @contextmanager
 def undrawn() -> Iterator[None]:
-    """Inside, transformers resizes :class:`Pixels` without their pixels."""
+    """Inside, transformers resizes :class:`BlankImage` without their pixels."""
     before: Callable[..., Any] = image_transforms.to_pil_image
 
     def to_pil_image(image: Any, *args: Any, **kwargs: Any) -> Any:
-        return _Resizable() if isinstance(image, Pixels) else before(image, *args, **kwargs)
+        return _Resizable() if isinstance(image, BlankImage) else before(image, *args, **kwargs)
 
     image_transforms.to_pil_image = to_pil_image
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -152,7 +153,7 @@ class Stream(AbstractContextManager["Stream"]):
             UnsupportedCache: an earlier call was interrupted while the model read; load what was
                 saved, or begin anew.
         """
-        with enter(self.model):
+        with enter(self.model, sys._getframe()):
             self._check()
             chunk = of_frames(self.model, self.processor, self.words, frames, time, self._images)
             self._places.find_out()
@@ -186,7 +187,7 @@ class Stream(AbstractContextManager["Stream"]):
         """
         options = with_defaults(self._defaults, generate)
         _check(self.model, self.processor, options, "ask(...)", ("question",))
-        with enter(self.model):
+        with enter(self.model, sys._getframe()):
             branch = copy.deepcopy(self._seen())
             self._places.find_out()
             ids = of_question(self.model, self.processor, self.words, question)
@@ -231,7 +232,7 @@ class Stream(AbstractContextManager["Stream"]):
             "words": list(self.words),
             "generate": self._defaults,
         }
-        with enter(self.model):
+        with enter(self.model, sys._getframe()):
             seen = self._seen()
             return saved.save(
                 Path(path), self._session, self.processor, seen, entries, self._elsewhere
@@ -266,7 +267,7 @@ class Stream(AbstractContextManager["Stream"]):
         session = Session(model, made, tokenizer=processor, queued=True)
         stream._start(session, processor, "true", None)
         where = None if folder is None else Path(folder)
-        with enter(stream.model):
+        with enter(stream.model, sys._getframe()):
             loaded = saved.load(Path(path), session, processor, where)
         stream._cache, entries, stream._elsewhere = loaded
         stream._defaults = entries.get("generate", {})

@@ -7,7 +7,6 @@ interrupt nor a thread that never started holds up the others.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from contextlib import suppress
 from threading import Lock, Thread, get_ident
@@ -21,7 +20,7 @@ from foveate.backends.hf.support import inner_model, text_config
 from foveate.backends.hf.turns import PATIENCE, end_calls, is_running
 from foveate.errors import AlreadyCompressing
 
-_queues: WeakKeyDictionary[nn.Module, deque[Place]] = WeakKeyDictionary()
+_queues: WeakKeyDictionary[nn.Module, deque[QueuePlace]] = WeakKeyDictionary()
 """By decoder: a model, its PEFT wrapper and its compiled form share one, and so one queue."""
 
 _decoders: WeakKeyDictionary[nn.Module, ref[nn.Module]] = WeakKeyDictionary()
@@ -32,10 +31,10 @@ class Withdrawn(BaseException):
     """Raised in a thread whose place was withdrawn while it waited: the program ends."""
 
 
-class Place:
+class QueuePlace:
     """One turn in the queue of a model; a context manager that waits for it, and ends it."""
 
-    def __init__(self, queue: deque[Place], frame: FrameType):
+    def __init__(self, queue: deque[QueuePlace], frame: FrameType):
         self._queue = queue
         self._frame: FrameType | None = frame
         self._thread = get_ident()
@@ -86,7 +85,7 @@ class Place:
         with suppress(RuntimeError):  # several threads may notice that a place is dead
             self._ended.release()
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> QueuePlace:
         self.wait()
         return self
 
@@ -94,8 +93,9 @@ class Place:
         self.leave()
 
 
-def enter(model: nn.Module) -> Place:
-    """Take the next place in a model's queue, for as long as the caller's frame runs.
+def enter(model: nn.Module, frame: FrameType) -> QueuePlace:
+    """Take the next place in a model's queue, for as long as ``frame`` runs: the caller's own, as a
+    wrapper around this function may have one as well.
 
     Raises:
         AlreadyCompressing: this thread is inside a turn of the model already, so it would wait for
@@ -108,12 +108,12 @@ def enter(model: nn.Module) -> Place:
             "or pipeline cannot use it from a streamer, logits processor or other callback of that "
             "answer. Wait until the answer has ended."
         )
-    place = Place(queue, sys._getframe(1))
+    place = QueuePlace(queue, frame)
     queue.append(place)
     return place
 
 
-def _queue_of(model: nn.Module) -> deque[Place]:
+def _queue_of(model: nn.Module) -> deque[QueuePlace]:
     inner = inner_model(model)
     decoder = _decoders[inner]() if inner in _decoders else None
     if decoder is None:
@@ -122,7 +122,7 @@ def _queue_of(model: nn.Module) -> deque[Place]:
     return _queues.setdefault(decoder, deque())
 
 
-def _first(queue: deque[Place]) -> Place | None:
+def _first(queue: deque[QueuePlace]) -> QueuePlace | None:
     """Return the first place that counts; those before it are dropped."""
     for place in queue.copy():
         if place.counts():

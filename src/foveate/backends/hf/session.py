@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Never
+from typing import Any
 from weakref import finalize
 
 import torch
@@ -48,7 +48,7 @@ def compress(
     vision: Tensor | None = None,
     tokenizer: Any = None,
     strict: bool = False,
-    **unknown: Never,
+    **unknown: Any,
 ) -> Session:
     """A block inside which every prompt that ``model`` reads is compressed as ``policy`` says.
 

@@ -4,6 +4,7 @@ folder is imported here.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import foveate
@@ -23,5 +24,8 @@ def generate(model: Any, policy: Any = None, **arguments: Any) -> Any:
         FoveateError: as :func:`foveate.compress` raises.
     """
     given = {} if policy is None else {"policy": policy}
-    with enter(model), foveate.compress(model, tokenizer=arguments.get("tokenizer"), **given):
+    with (
+        enter(model, sys._getframe()),
+        foveate.compress(model, tokenizer=arguments.get("tokenizer"), **given),
+    ):
         return model.generate(**arguments)
