@@ -17,6 +17,7 @@ import foveate
 from foveate.errors import AlreadyCompressing, FoveateError, InvalidInput
 from foveate.plugins.custom_generate import FOLDER
 from tests import zoo
+from tests.core.users import unchecked
 
 from .busy import SPEC, busy, calling, chat_of, within
 from .conversations import Spoken, image, words
@@ -166,6 +167,7 @@ def test_a_program_may_end_while_an_answer_streams(more: str) -> None:
 
 
 @PEFT_WARNS
+@unchecked()  # a PeftModel is no PreTrainedModel
 def test_a_model_and_its_adapted_one_take_turns() -> None:
     peft = pytest.importorskip("peft")
     who = talker("llava")
