@@ -15,22 +15,12 @@ from foveate.backends.hf.support import inner_model
 from foveate.chat.asking import is_decided
 from foveate.errors import InvalidParameter
 from foveate.prompts.special_tokens import tokenizer_of
+from foveate.prompts.template import SET_HERE, check_not_set_here
 
 _TAKEN_OUT = ("tokenizer", "assistant_tokenizer")
 """Arguments that ``generate`` takes out of its ``**kwargs``, so that no signature names them."""
 
 _NO_ARGUMENTS = {"self", "args", "kwargs", "model_kwargs", "transformers_version"}
-
-_DECIDED = {
-    "conversation": "the messages",
-    "messages": "the messages",
-    "tokenize": "the form of the text",
-    "return_tensors": "the form of the text",
-    "return_dict": "the form of the text",
-    "return_assistant_tokens_mask": "the form of the text",
-    "continue_final_message": "where an answer begins",
-}
-"""Template arguments that only Foveate can give, with what it decides by them."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
@@ -94,13 +84,9 @@ def check_template_arguments(arguments: Mapping[str, Any], processor: Any) -> No
         raise InvalidParameter(
             f"template_kwargs={arguments!r:.80} is a {type(arguments).__name__}: give a dictionary."
         )
-    known = template_arguments(processor) - {*_DECIDED}
+    check_not_set_here(arguments)
+    known = template_arguments(processor) - {*SET_HERE}
     for name in arguments:
-        if name in _DECIDED:
-            raise InvalidParameter(
-                f"template_kwargs={{{name!r}: ...}} decides {_DECIDED[name]}, and Foveate does "
-                "that: leave it out."
-            )
         if name not in known:
             raise InvalidParameter(
                 f"template_kwargs={{{name!r}: ...}}: this chat template reads no {name!r}, so it "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import Annotated, Any
 
@@ -123,14 +123,8 @@ class ProgressLines(Progress):
         typer.echo(f"{(at - self._began) / 60:.1f} min, {task.description}{done}", err=True)
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silences what transformers has to say about generation settings."""
-    from transformers.utils import logging
+def quiet() -> AbstractContextManager[None]:
+    """Silence what transformers logs, such as its remarks on generation settings."""
+    from foveate.eval.checkpoint import silent
 
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
+    return silent()

@@ -114,7 +114,7 @@ def files_of(folder: Path) -> list[str]:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Silence transformers' report of a load: :func:`check_loaded` says what matters of it."""
+    """Silence transformers' log; of a load, :func:`check_loaded` says what matters."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:

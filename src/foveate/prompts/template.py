@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +10,7 @@ from foveate.errors import InvalidInput, InvalidParameter
 from foveate.prompts.messages import Message, parts_of, text_of
 from foveate.prompts.special_tokens import ANSWER, Literals, probe, tokenizer_of
 
-_OURS = (
+SET_HERE = (
     "messages",
     "conversation",
     "add_generation_prompt",
@@ -49,7 +49,7 @@ class Wording:
                 f"this {type(processor).__name__} has no chat template, so nothing says how a "
                 "conversation is worded: set its chat_template."
             )
-        check_arguments(template)
+        check_not_set_here(template)
         self._in_parts: dict[str, bool] = {}  # by role: whether texts are parts of a list
         for role in ("user", "assistant"):
             self._in_parts[role] = self._takes_parts(role)
@@ -207,12 +207,13 @@ def chat_template_of(processor: Any) -> Any:
     return own or getattr(tokenizer_of(processor), "chat_template", None)
 
 
-def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Raise InvalidParameter for an argument of ``apply_chat_template`` that is set here."""
+def check_not_set_here(arguments: Iterable[str]) -> None:
+    """Raise InvalidParameter for an argument of ``apply_chat_template`` that Foveate sets."""
     for name in arguments:
-        if name in _OURS:
+        if name in SET_HERE:
             raise InvalidParameter(
-                f"{name}=... cannot be given to the chat template, as it is set here: leave it out."
+                f"{name}=... cannot be given to the chat template. Leave {name!r} out: "
+                "Foveate does that."
             )
 
 

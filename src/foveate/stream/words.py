@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from foveate.errors import InvalidInput
 from foveate.prompts.special_tokens import Literals
-from foveate.prompts.template import check_arguments, check_kept, render
+from foveate.prompts.template import check_kept, check_not_set_here, render
 
 _QUESTION = "\ufffc"  # stands for the question while a template is looked at
 
@@ -36,7 +36,7 @@ class Words(NamedTuple):
             InvalidInput: no chat template, or one that words several images otherwise than one,
                 so that no image has words of its own.
         """
-        check_arguments(template)
+        check_not_set_here(template)
         texts = [_asked_of(processor, system, images, template) for images in (1, 2, 3)]
         one, two, three = texts
         same = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
