@@ -7,7 +7,7 @@ of the answers are right. All nine caches come from one reading of the prompt.
 import torch
 
 import foveate
-from foveate.backends.hf import branch, record
+from foveate.hf import branch, record
 from foveate_demo import album, vision
 
 METHODS = ("recommended", "snapkv:window=8", "lookm")

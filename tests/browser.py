@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from foveate.errors import InvalidInput
-from foveate.eval.browser import program
+from foveate_lab.eval.browser import program
 
 __all__ = ["browser", "chromium", "open_page", "overflow"]
 

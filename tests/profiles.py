@@ -2,9 +2,9 @@
 
 import torch
 
-from foveate.core.gathering import GATHERINGS, targets_of
-from foveate.core.profile import Profile
-from foveate.core.tensor_profile import TensorProfile
+from foveate.policies.gathering import GATHERINGS, targets_of
+from foveate.profiles.profile import Profile
+from foveate.profiles.tensor_profile import TensorProfile
 
 
 def saved(folder, method, numbers, model="tiny", budget=""):

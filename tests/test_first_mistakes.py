@@ -174,7 +174,7 @@ def test_a_method_is_found_under_its_titles(name: str) -> None:
 def test_methods_about_images_on_a_model_without_any(
     family: str, spec: str, said: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from foveate.backends.hf import no_images
+    from foveate.hf.attach import no_images
 
     no_images._say_once.cache_clear()
     caplog.set_level(logging.INFO, logger="foveate")

@@ -16,11 +16,11 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from foveate.core import reading
-from foveate.core.byte_budget import Bytes
-from foveate.core.layer import Scored
-from foveate.core.pipeline import Kept, keep
-from foveate.core.policy import Policy
+from foveate.cache.layer import Scored
+from foveate.compression import reading
+from foveate.compression.byte_budget import Bytes
+from foveate.compression.pipeline import Kept, keep
+from foveate.policies.policy import Policy
 from tests.jitter import WIDER, noise
 
 NEAR = 2e-5 + WIDER  # of a score, or of the mean of its head's

@@ -34,19 +34,19 @@ from transformers.initialization import no_init_weights
 
 from benchmarks.memory.fit_models import MODELS, Sample
 from benchmarks.written import RESULTS, write
-from foveate.backends.hf.decoder import find
-from foveate.backends.hf.internals import CACHE, last_logits
-from foveate.backends.hf.support import text_config
-from foveate.bench import processor
-from foveate.bench.memory import CLEAR, freed_at_once, in_use, resident
-from foveate.eval.hardware import versions
+from foveate.hf.layer.support import text_config
+from foveate.hf.model.decoder import find
+from foveate.hf.model.internals import CACHE, last_logits
+from foveate.loading.hardware import versions
 from foveate.memory import Request
 from foveate.memory.attention import using
-from foveate.memory.inputs import prompt, takes
 from foveate.memory.model import bare
+from foveate.memory.processors.inputs import prompt, takes
 from foveate.memory.request import AttentionName
 from foveate.memory.trace import trace
 from foveate.memory.weights import weights
+from foveate_lab.bench import processor
+from foveate_lab.bench.memory import CLEAR, freed_at_once, in_use, resident
 
 PARTS = ("weights", "tower", "prefill", "KV cache")
 ATTENTIONS: tuple[AttentionName, ...] = ("sdpa", "eager")

@@ -16,18 +16,18 @@ from typing import Any
 
 import torch
 
-from foveate.backends.hf import Recording, Session, branch, compress
-from foveate.backends.hf.follow_up import ends
-from foveate.backends.hf.internals import CACHE
-from foveate.core.policy import Policy
-from foveate.core.pruning import Prune
 from foveate.errors import FoveateError
-from foveate.eval.answer import greedy, with_the_rest
-from foveate.eval.measure import read_as
-from foveate.eval.metrics import exact
-from foveate.eval.model import Loaded
-from foveate.eval.reading import FULL, Protocol, Reading, read_prompt
-from foveate.eval.sample import Sample, Task
+from foveate.hf import Recording, Session, branch, compress
+from foveate.hf.model.internals import CACHE
+from foveate.hf.probe.follow_up import ends
+from foveate.loading.model import Loaded
+from foveate.policies.policy import Policy
+from foveate.policies.pruning import Prune
+from foveate.prompts.sample import Sample, Task
+from foveate_lab.eval.answering.answer import greedy, with_the_rest
+from foveate_lab.eval.answering.measure import read_as
+from foveate_lab.eval.answering.reading import FULL, Protocol, Reading, read_prompt
+from foveate_lab.eval.metrics import exact
 
 Row = dict[str, Any]
 

@@ -20,20 +20,20 @@ from typing import Any, get_args
 
 import torch
 
-import foveate.eval.tasks  # noqa: F401  which registers the tasks
+import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality import board_page
 from benchmarks.quality.asking import rows
 from benchmarks.quality.profiles_made import KVZAP, PROFILES, TRIATTENTION, make_missing
 from benchmarks.quality.same_questions import HEADS
 from benchmarks.written import RESULTS, demo
-from foveate.backends.hf.identity import ModelIdentity
-from foveate.bench import processor
-from foveate.core import files
-from foveate.eval.contenders import contenders
-from foveate.eval.executors import versions
-from foveate.eval.model import load
-from foveate.eval.reading import FULL, Protocol
-from foveate.eval.sample import TASKS, Sample
+from foveate.data import files
+from foveate.hf.saving.identity import ModelIdentity
+from foveate.loading.model import load
+from foveate.prompts.sample import TASKS, Sample
+from foveate_lab.bench import processor
+from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.eval.contenders import contenders
+from foveate_lab.eval.executors import versions
 
 FILE = RESULTS / "board.json"
 TASKS_ASKED = ("eight_people", "sixteen_people", "chart", "mixed")

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from benchmarks.quality.recipe import Run, answered, ask
 from benchmarks.written import demo
-from foveate.eval.contenders import Named, contenders, named
-from foveate.eval.executors import versions
-from foveate.eval.reading import Protocol
-from foveate.report.page import blind
-from foveate.report.summary import FULL, Estimate, SummaryCell, cells, mean_difference
+from foveate_lab.eval.answering.reading import Protocol
+from foveate_lab.eval.contenders import Named, contenders, named
+from foveate_lab.eval.executors import versions
+from foveate_lab.report.page import blind
+from foveate_lab.report.summary import FULL, Estimate, SummaryCell, cells, mean_difference
 
 TASKS = "three_documents,chart"
 PROFILES = "benchmarks/profiles"  # of the demo model, by `foveate calibrate`

@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from foveate.cli.eval import evaluate
 from foveate.cli.policies import ON_THE_DEMO, policies, short
-from foveate.eval.metrics import exact
-from foveate.eval.reading import Protocol
-from foveate.eval.results import CONFIGURATION, read
-from foveate.eval.sample import Sample
+from foveate.prompts.sample import Sample
 from foveate_demo import FIGURES
+from foveate_lab.cli.eval import evaluate
+from foveate_lab.eval.answering.reading import Protocol
+from foveate_lab.eval.metrics import exact
+from foveate_lab.eval.results import CONFIGURATION, read
 
 RUNS = Path(__file__).parents[1] / "runs" / "first_minute"
 TASK, SEED = "three_documents", 0

@@ -36,14 +36,14 @@ from benchmarks.quality.profiles_made import (
     make_missing,
 )
 from benchmarks.written import RESULTS, write
-from foveate.backends.hf import Session, branch, compress, record
-from foveate.backends.hf.follow_up import ends
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers
-from foveate.eval.model import READS, Loaded, load
-from foveate.eval.over_time import answered
-from foveate.eval.tasks.text_needle import manual
+from foveate.hf import Session, branch, compress, record
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.internals import CACHE
+from foveate.hf.probe.follow_up import ends
+from foveate.loading.model import READS, Loaded, load
 from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE
+from foveate_lab.eval.over_time import answered
+from foveate_lab.eval.tasks.text_needle import manual
 
 RUNS = Path(__file__).parents[1] / "runs" / "long_answers"
 READ = 512  # tokens of a prompt

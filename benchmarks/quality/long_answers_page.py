@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foveate.report.charts import axes, svg
-from foveate.report.shown import without_folders
+from foveate.pictures.shown import without_folders
+from foveate_lab.report.charts import axes, svg
 
 PARTS = 4  # of the answer, for what changes over time
 EACH = 64  # tokens that are told at a time, between which policies compress

@@ -16,18 +16,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import foveate.eval.tasks  # noqa: F401  which registers the tasks
+import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality.asking import rows
 from benchmarks.quality.named import short
 from benchmarks.quality.profiles_made import PROFILES
 from benchmarks.quality.same_questions import results_of
 from benchmarks.written import demo, write
-from foveate.eval.contenders import contenders
-from foveate.eval.model import load
-from foveate.eval.reading import FULL
-from foveate.eval.results import read
-from foveate.eval.tasks import find_task
-from foveate.report.heat import heat_maps
+from foveate.loading.model import load
+from foveate_lab.eval.answering.reading import FULL
+from foveate_lab.eval.contenders import contenders
+from foveate_lab.eval.results import read
+from foveate_lab.eval.tasks import find_task
+from foveate_lab.report.heat import heat_maps
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "benchmarks" / "runs" / "needle_map"

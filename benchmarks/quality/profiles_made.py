@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from foveate.backends.hf.calibrate import calibrate
-from foveate.cli.contexts import contexts
+from foveate.cli.calibrate.contexts import contexts
 from foveate.cli.prompt import QUESTION, passages
-from foveate.eval.model import READS, SEES, Loaded, load
-from foveate.eval.prompt import read
+from foveate.hf.measuring.calibrate import calibrate
+from foveate.loading.model import READS, SEES, Loaded, load
+from foveate.prompts.prompt import read
 
 PROFILES = "benchmarks/profiles"
 FILTERS = f"{PROFILES}/q_filters.safetensors"

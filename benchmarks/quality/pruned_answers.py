@@ -20,15 +20,15 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, get_args
 
-import foveate.eval.tasks  # noqa: F401  which registers the tasks
+import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality.asking import rows
 from benchmarks.quality.profiles_made import PROFILES
 from benchmarks.quality.same_questions import results_of
 from benchmarks.written import demo, write
-from foveate.eval.model import load
-from foveate.eval.reading import FULL, Protocol
-from foveate.eval.results import read
-from foveate.eval.sample import TASKS
+from foveate.loading.model import load
+from foveate.prompts.sample import TASKS
+from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.eval.results import read
 
 RUNS = Path(__file__).parents[1] / "runs" / "pruned"
 SHARES = (0.5, 0.25, 0.125)

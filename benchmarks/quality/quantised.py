@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 
 import foveate
 from benchmarks.written import write
-from foveate.backends.hf.internals import CACHE
-from foveate.bench.subject import prose
+from foveate.hf.model.internals import CACHE
 from foveate_demo import smollm2
+from foveate_lab.bench.subject import prose
 
 FOLLOWING = 256
 KEEP = "snapkv{}:budget=20%,window=64"

@@ -20,16 +20,16 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-import foveate.eval.tasks  # noqa: F401  which registers the tasks
+import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality.asking import rows
 from benchmarks.written import RESULTS, demo, write
-from foveate.backends.hf.identity import ModelIdentity
-from foveate.eval.contenders import contenders, named
-from foveate.eval.executors import versions
-from foveate.eval.model import Loaded, load
-from foveate.eval.reading import FULL, Protocol
-from foveate.eval.results import CONFIGURATION, Results, read
-from foveate.eval.sample import TASKS
+from foveate.hf.saving.identity import ModelIdentity
+from foveate.loading.model import Loaded, load
+from foveate.prompts.sample import TASKS
+from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.eval.contenders import contenders, named
+from foveate_lab.eval.executors import versions
+from foveate_lab.eval.results import CONFIGURATION, Results, read
 
 RUNS = Path(__file__).parents[1] / "runs" / "recipe"
 PROFILES = "benchmarks/profiles"

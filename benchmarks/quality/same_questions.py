@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import foveate.eval.tasks  # noqa: F401  which registers the tasks
+import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality.asking import rows
 from benchmarks.quality.profiles_made import FILTERS, KVZAP, PROFILES, STATISTICS, TRIATTENTION
-from foveate.core import lines
-from foveate.eval.contenders import contenders
-from foveate.eval.executors import versions
-from foveate.eval.model import load
-from foveate.eval.reading import Protocol
-from foveate.eval.results import ROWS, Results
-from foveate.eval.sample import TASKS
+from foveate.data import lines
+from foveate.loading.model import load
+from foveate.prompts.sample import TASKS
+from foveate_lab.eval.answering.reading import Protocol
+from foveate_lab.eval.contenders import contenders
+from foveate_lab.eval.executors import versions
+from foveate_lab.eval.results import ROWS, Results
 
 HEADS = f"profile={PROFILES}/headkv.json"
 BUDGETS = ("40%", "20%", "10%", "5%")

@@ -24,15 +24,15 @@ from typing import get_args
 
 import torch
 
-import foveate.eval.tasks  # noqa: F401  which registers the tasks
+import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality.asking import rows
 from benchmarks.quality.same_questions import results_of
 from benchmarks.quality.stack_page import measured, page, plot
 from benchmarks.quality.stack_splits import SHARES, Sizes, specs_at
 from benchmarks.written import RESULTS, write
-from foveate.eval.model import Loaded, load
-from foveate.eval.reading import Protocol, read_prompt
-from foveate.eval.sample import TASKS, Sample, Task
+from foveate.loading.model import Loaded, load
+from foveate.prompts.sample import TASKS, Sample, Task
+from foveate_lab.eval.answering.reading import Protocol, read_prompt
 
 RUNS = Path(__file__).parents[1] / "runs" / "stack"
 ASKED = ("three_documents", "document", "chart", "naming")

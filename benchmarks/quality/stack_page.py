@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmarks.quality.stack_splits import NAMES, RESIDUAL, SHARES, Sizes, specs_at
 from benchmarks.written import demo
-from foveate.eval.reading import FULL, Protocol
-from foveate.eval.results import read
-from foveate.report.charts import axes, style, svg
+from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.eval.results import read
+from foveate_lab.report.charts import axes, style, svg
 
 Answered = dict[str, dict[str, list[Mapping[str, Any]]]]
 """Rows by split and share, as "10%"."""

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.quality.profiles_made import PROFILES
-from foveate.core.byte_budget import Bytes
-from foveate.core.composition import policy
-from foveate.core.storage import Form
-from foveate.core.storage.form import COLUMN
+from foveate.cache.pairs import Form
+from foveate.cache.pairs.form import COLUMN
+from foveate.compression.byte_budget import Bytes
+from foveate.compression.composition import policy
 
 SHARES = (0.2, 0.1, 0.05)
 PROFILE = f"profile={PROFILES}/recommended.safetensors"

@@ -24,16 +24,16 @@ import torch
 import foveate
 from benchmarks.quality.recipe import Share, shares, table
 from benchmarks.written import RESULTS, write
-from foveate.backends.hf import branch
-from foveate.backends.hf.internals import CACHE
-from foveate.core.policy import Policy
-from foveate.eval.answer import greedy, with_the_rest
-from foveate.eval.contenders import contenders
-from foveate.eval.metrics import says
-from foveate.eval.model import READS, Loaded, load
-from foveate.eval.reading import FULL, Protocol, Reading, read_prompt
-from foveate.eval.sample import TASKS, Sample, Task
-from foveate.eval.tasks.text_needle import samples
+from foveate.hf import branch
+from foveate.hf.model.internals import CACHE
+from foveate.loading.model import READS, Loaded, load
+from foveate.policies.policy import Policy
+from foveate.prompts.sample import TASKS, Sample, Task
+from foveate_lab.eval.answering.answer import greedy, with_the_rest
+from foveate_lab.eval.answering.reading import FULL, Protocol, Reading, read_prompt
+from foveate_lab.eval.contenders import contenders
+from foveate_lab.eval.metrics import says
+from foveate_lab.eval.tasks.text_needle import samples
 
 RUNS = Path(__file__).parents[1] / "runs" / "texts"
 PROFILE = "benchmarks/profiles/recommended_smollm2.safetensors"

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-import foveate.eval.tasks  # noqa: F401  which registers the tasks
+import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.written import write
-from foveate.backends.hf import branch, compress
-from foveate.backends.hf.internals import CACHE
-from foveate.eval.answer import greedy, with_the_rest
-from foveate.eval.model import Loaded, load
-from foveate.eval.reading import FULL, Reading, read_prompt
-from foveate.eval.sample import TASKS
+from foveate.hf import branch, compress
+from foveate.hf.model.internals import CACHE
+from foveate.loading.model import Loaded, load
+from foveate.prompts.sample import TASKS
+from foveate_lab.eval.answering.answer import greedy, with_the_rest
+from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
 
 TASK = "three_documents"
 SPECS = (

@@ -120,7 +120,7 @@ def table(runs: dict[str, Run], answer: int) -> str:
 
 def draw(runs: dict[str, list[Moment]]) -> str:
     """Pages of the largest request, and requests that run, over time."""
-    from foveate.report.charts import axes, svg
+    from foveate_lab.report.charts import axes, svg
 
     figure, (left, right) = axes(columns=2)
     for name, moments in runs.items():

@@ -33,7 +33,7 @@ def made(folder: Path) -> tuple[str, str]:
     """
     from transformers import LlamaConfig
 
-    from foveate.core.profile import Profile
+    from foveate.profiles.profile import Profile
 
     LlamaConfig(
         vocab_size=4096,
@@ -70,8 +70,8 @@ def engine(
         {}
         if policy is None
         else {
-            "worker_cls": "foveate.backends.vllm.Worker",
-            "scheduler_cls": "foveate.backends.vllm.Scheduler",
+            "worker_cls": "foveate.vllm.Worker",
+            "scheduler_cls": "foveate.vllm.Scheduler",
             "additional_config": {"foveate": {"policy": policy, "tiers": tiers}},
         }
     )

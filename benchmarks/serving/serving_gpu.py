@@ -64,8 +64,8 @@ def engine(asked: argparse.Namespace, policy: str | None, eager: bool, model: st
         {}
         if policy is None
         else {
-            "worker_cls": "foveate.backends.vllm.Worker",
-            "scheduler_cls": "foveate.backends.vllm.Scheduler",
+            "worker_cls": "foveate.vllm.Worker",
+            "scheduler_cls": "foveate.vllm.Scheduler",
             "additional_config": {"foveate": {"policy": policy}},
         }
     )

@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from foveate.bench import processor
 from foveate.ops.column_sums import column_sums
+from foveate_lab.bench import processor
 
 
 def tensors(options: argparse.Namespace) -> list[torch.Tensor]:

@@ -30,17 +30,17 @@ import foveate
 from benchmarks.speed.cpu_page import AT_END, SPECS, WINDOWS, page
 from benchmarks.speed.lockstep import WARM_UP, prefills
 from benchmarks.written import RESULTS, write, write_data
-from foveate.backends.hf import compress
-from foveate.backends.hf.attention.grouped import folded
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers
-from foveate.bench import Subject, bench, of_dims, of_model, processor
-from foveate.bench.measure import ticks
-from foveate.bench.memory import freed_at_once, peak_of
-from foveate.bench.peer import kvpress
-from foveate.bench.timing import FilledCache, Tick, decoding, prefill, seconds, steps, stock
-from foveate.core.storage import DensePairs
-from foveate.eval.model import Loaded, load
+from foveate.cache.pairs import DensePairs
+from foveate.hf import compress
+from foveate.hf.attention.grouped import folded
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.internals import CACHE
+from foveate.loading.model import Loaded, load
+from foveate_lab.bench import Subject, bench, of_dims, of_model, processor
+from foveate_lab.bench.measure import ticks
+from foveate_lab.bench.memory import freed_at_once, peak_of
+from foveate_lab.bench.peer import kvpress
+from foveate_lab.bench.timing import FilledCache, Tick, decoding, prefill, seconds, steps, stock
 
 KEPT, CHUNK = "20%", 256
 PEERS_ROUNDS = 3  # at most, where what is compared differs by far more than rounds do

@@ -20,9 +20,9 @@ import torch
 from greenlet import getcurrent, greenlet
 
 import foveate
-from foveate.bench import Subject
-from foveate.bench.memory import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-from foveate.bench.timing import Prefill, Tick, prefill, seconds, stock
+from foveate_lab.bench import Subject
+from foveate_lab.bench.memory import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+from foveate_lab.bench.timing import Prefill, Tick, prefill, seconds, stock
 
 M_TOP_PAD = -2  # glibc's name
 WARM_UP = 4  # rounds

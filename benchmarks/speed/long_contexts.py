@@ -31,12 +31,12 @@ import foveate
 from benchmarks.speed.lockstep import keep_memory
 from benchmarks.speed.long_contexts_page import page
 from benchmarks.written import RESULTS, write
-from foveate.bench import Subject, chunks, processor
-from foveate.bench.alone import Heads, anew, drawn, work
-from foveate.bench.dims import Dims, of_shape, shape
-from foveate.bench.memory import freed_at_once, peak_of
-from foveate.bench.subject import with_drawn_ids
-from foveate.bench.timing import prefills
+from foveate_lab.bench import Subject, chunks, processor
+from foveate_lab.bench.alone import Heads, anew, drawn, work
+from foveate_lab.bench.dims import Dims, of_shape, shape
+from foveate_lab.bench.memory import freed_at_once, peak_of
+from foveate_lab.bench.subject import with_drawn_ids
+from foveate_lab.bench.timing import prefills
 
 CPU = torch.device("cpu")
 HEADS, ENDS = Heads(28, 4, 128), (16384, 131072)

@@ -29,15 +29,15 @@ import foveate
 from benchmarks.speed.cpu import KEPT, peak, policy_of
 from benchmarks.speed.lockstep import WARM_UP, prefills
 from benchmarks.written import RESULTS, write, write_data
-from foveate.backends.hf.calibrate import calibrate
-from foveate.backends.hf.internals import CACHE
-from foveate.bench import Subject, bench, of_model, processor
-from foveate.bench.measure import ticks
-from foveate.bench.peer import PRESSES, kvpress
-from foveate.bench.timing import of_steps, prefill, steps
 from foveate.cli.prompt import passages
-from foveate.eval.model import Loaded, load
-from foveate.eval.prompt import read
+from foveate.hf.measuring.calibrate import calibrate
+from foveate.hf.model.internals import CACHE
+from foveate.loading.model import Loaded, load
+from foveate.prompts.prompt import read
+from foveate_lab.bench import Subject, bench, of_model, processor
+from foveate_lab.bench.measure import ticks
+from foveate_lab.bench.peer import PRESSES, kvpress
+from foveate_lab.bench.timing import of_steps, prefill, steps
 
 MADE = Path("benchmarks/runs/profiles")
 FILTERS = MADE / "q_filters_smollm2.safetensors"

@@ -22,9 +22,9 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import foveate
 from benchmarks.written import write
-from foveate.backends.hf.internals import CACHE
-from foveate.bench import processor
-from foveate.bench.memory import peak_of
+from foveate.hf.model.internals import CACHE
+from foveate_lab.bench import processor
+from foveate_lab.bench.memory import peak_of
 
 TOKENS, VISUAL, BEFORE = 1024, 960, 32  # of text in front
 

@@ -27,11 +27,11 @@ from transformers import PreTrainedTokenizerBase
 
 import foveate
 from benchmarks.written import write
-from foveate.bench import of_model
-from foveate.bench.peer import PRESSES
-from foveate.bench.timing import decoding, prefill
-from foveate.eval.model import load
+from foveate.loading.model import load
 from foveate_demo import smollm2
+from foveate_lab.bench import of_model
+from foveate_lab.bench.peer import PRESSES
+from foveate_lab.bench.timing import decoding, prefill
 
 COLUMNS = [
     "kept",

@@ -106,7 +106,7 @@ def figures(
 def foveate_side(what: str, keep: float) -> Library:
     """A policy, around prefill and decoding."""
     import foveate
-    from foveate.backends.hf.internals import CACHE
+    from foveate.hf.model.internals import CACHE
 
     policy = foveate.full() if what == "full" else foveate.policy(what, budget=keep)
     return Library(nothing, lambda model: foveate.compress(model, policy), CACHE, lambda model: 0)

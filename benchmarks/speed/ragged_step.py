@@ -29,11 +29,11 @@ from transformers import DynamicCache, PreTrainedModel
 import foveate
 from benchmarks.speed.scaling import CPU, TOKEN, drawn
 from benchmarks.written import RESULTS, write
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers
-from foveate.bench import processor
-from foveate.eval.model import load
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.internals import CACHE
+from foveate.loading.model import load
 from foveate.ops.ragged_decode import flash, reference
+from foveate_lab.bench import processor
 
 TAIL = 20  # pairs of each head
 SHAPES = (  # KV heads, query heads of each, head size, pairs of each head

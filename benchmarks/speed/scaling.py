@@ -27,14 +27,14 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 import foveate
 from benchmarks.written import RESULTS, write
-from foveate.backends.hf import compress
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers
-from foveate.bench import of_model, processor
-from foveate.bench.timing import Prefill, prefills, seconds
-from foveate.core.storage import DensePairs, Pairs, RaggedPairs
-from foveate.eval.model import Loaded, load
-from foveate.report.charts import axes, svg
+from foveate.cache.pairs import DensePairs, Pairs, RaggedPairs
+from foveate.hf import compress
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.internals import CACHE
+from foveate.loading.model import Loaded, load
+from foveate_lab.bench import of_model, processor
+from foveate_lab.bench.timing import Prefill, prefills, seconds
+from foveate_lab.report.charts import axes, svg
 
 BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)
 READ = ("snapkv", "h2o")  # the last queries alone, and all of them

@@ -21,16 +21,16 @@ import torch
 from rich.progress import track
 
 from benchmarks.written import demo, write
-from foveate.backends.hf import compress
-from foveate.cli.eval import evaluate
-from foveate.core.composition import policy
-from foveate.eval.contenders import contenders
-from foveate.eval.measure import measured
-from foveate.eval.model import Loaded, load
-from foveate.eval.prompt import read
-from foveate.eval.reading import Protocol
-from foveate.eval.sample import TASKS, Sample
-from foveate.report.page import page
+from foveate.compression.composition import policy
+from foveate.hf import compress
+from foveate.loading.model import Loaded, load
+from foveate.prompts.prompt import read
+from foveate.prompts.sample import TASKS, Sample
+from foveate_lab.cli.eval import evaluate
+from foveate_lab.eval.answering.measure import measured
+from foveate_lab.eval.answering.reading import Protocol
+from foveate_lab.eval.contenders import contenders
+from foveate_lab.report.page import page
 
 TASK = "three_documents"
 PROTOCOL: Protocol = "query-aware"

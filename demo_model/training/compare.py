@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 import foveate
-from foveate.backends.hf import branch, record
-from foveate.backends.hf.internals import CACHE
-from foveate.core.policy import Policy
-from foveate.eval.oracle import oracle
+from foveate.hf import branch, record
+from foveate.hf.model.internals import CACHE
+from foveate.policies.policy import Policy
 from foveate_demo import vision
 from foveate_demo.processor import COLUMNS
 from foveate_demo.questions import Album, Question
+from foveate_lab.eval.oracle import oracle
 from training.evaluate import TOKENS, Share, batches, held_out
 from training.seeing import wording
 

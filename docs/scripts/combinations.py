@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 import foveate
-from foveate.core.gathering import GATHERINGS, targets_of
-from foveate.core.profile import Profile
-from foveate.core.protocols import (
+from foveate.errors import InvalidParameter
+from foveate.methods.recommended.head_levels import LEVELS
+from foveate.policies.gathering import GATHERINGS, targets_of
+from foveate.policies.protocols import (
     AfterPrefill,
     Budget,
     FullPrecision,
@@ -25,11 +26,10 @@ from foveate.core.protocols import (
     Softmax,
     Store,
 )
-from foveate.core.prunes import PRUNES
-from foveate.core.spec import SLOTS, STAGES
-from foveate.core.tensor_profile import TensorProfile
-from foveate.errors import InvalidParameter
-from foveate.methods.recommended.head_levels import LEVELS
+from foveate.policies.prunes import PRUNES
+from foveate.policies.spec import SLOTS, STAGES
+from foveate.profiles.profile import Profile
+from foveate.profiles.tensor_profile import TensorProfile
 
 TOKENS, LAYERS, HEADS = 48, 2, 2
 NOTES = ("density", "entropy", "mass")  # what layer_shares can share by
@@ -58,7 +58,7 @@ PROFILES = {
     "distance_preference": "triattention",
     "surrogate_score": "kvzap",
 }
-PACKAGES = ("foveate.core.", "foveate.stages.", "foveate.methods.")
+PACKAGES = ("foveate.policies.", "foveate.compression.", "foveate.stages.", "foveate.methods.")
 ELSEWHERE = {  # what cannot be tried on tensors, at a given budget
     "kvpress",  # needs the package
     "pseudo_questions",  # needs the model

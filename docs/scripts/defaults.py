@@ -7,8 +7,8 @@ from __future__ import annotations
 from inspect import Parameter
 
 import foveate
-from foveate.core.method import Method
-from foveate.core.spec import print_value
+from foveate.policies.method import Method
+from foveate.policies.spec import print_value
 
 # What `pool` can be, for methods that pool and do not let choose.
 POOLS = {"david": "max", "non_causal_attention": "avg", "rkv": "max", "vase": "avg"}

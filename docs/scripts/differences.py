@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import fill
 
-from foveate.reproduce.differences import DIFFERENCES
+from foveate_lab.reproduce.differences import DIFFERENCES
 
 
 def listed(name: str) -> str:

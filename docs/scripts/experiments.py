@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foveate.reproduce import EXPERIMENTS, FACTS
-from foveate.reproduce.registry import folders
+from foveate_lab.reproduce import EXPERIMENTS, FACTS
+from foveate_lab.reproduce.registry import folders
 
 
 def experiments() -> str:

@@ -10,12 +10,12 @@ from PIL import Image
 from torch import Tensor
 
 import foveate
-from foveate.eval.evidence import on_images
-from foveate.eval.model import SEES, Loaded, load
-from foveate.eval.prompt import read
+from foveate.loading.model import SEES, Loaded, load
 from foveate.models.token_grids import Grid
-from foveate.report.lens.chosen import Readings, seen
-from foveate.report.lens.prompt import words
+from foveate.pictures.lens.chosen import Readings, seen
+from foveate.pictures.lens.prompt import words
+from foveate.prompts.evidence import on_images
+from foveate.prompts.prompt import read
 from foveate_demo import album
 
 QUESTION = album.QUESTION

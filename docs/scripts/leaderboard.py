@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import foveate
-from foveate.report.front import Point, front
+from foveate_lab.report.front import Point, front
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))

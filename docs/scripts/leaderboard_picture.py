@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from leaderboard import Board, boards, mean, methods, short
 
-from foveate.report.charts import PALETTE
-from foveate.report.front import Point, front
+from foveate_lab.report.charts import PALETTE
+from foveate_lab.report.front import Point, front
 
 BLUE, ORANGE, GREY = PALETTE[0], PALETTE[1], "#808080"
 PAPERS = ("mixkv", "prefixkv", "csp", "david", "lookm")

@@ -13,9 +13,9 @@ from kept import example
 
 import foveate
 from foveate.cli.meanings import meaning
-from foveate.core.method import Method
-from foveate.core.parameters import describe
-from foveate.core.spec import print_value
+from foveate.policies.method import Method
+from foveate.policies.parameters import describe
+from foveate.policies.spec import print_value
 
 ROOT = Path(__file__).parents[2]
 PAPERS = ROOT / "docs" / "papers"

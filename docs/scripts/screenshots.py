@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from foveate.eval.browser import program  # noqa: E402
+from foveate_lab.eval.browser import program  # noqa: E402
 from tests.browser import overflow  # noqa: E402
 
 FOLDER = ROOT / "docs" / "screenshots"

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import foveate
-from foveate.backends.vllm.settings import check_policy
-from foveate.backends.vllm.support import check_parallel
-from foveate.core.policy import Policy
 from foveate.errors import FoveateError, UnsupportedPolicy
+from foveate.policies.policy import Policy
+from foveate.vllm.plans.settings import check_policy
+from foveate.vllm.startup.support import check_parallel
 
 BUDGET = "20%"
 HEADS = 8  # of a layer; any number that two workers can share

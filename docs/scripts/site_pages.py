@@ -16,7 +16,7 @@ import method_pages
 import notebook
 from kept import QUESTION, demo, example
 
-from foveate.report.lens import compared, lens_of
+from foveate.pictures.lens import compared, lens_of
 
 SPECS = ("snapkv:window=0.25", "mixkv:window=0.25", "lookm")
 BUDGETS = ("10%", "20%", "33%", "50%")

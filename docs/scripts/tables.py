@@ -28,16 +28,15 @@ import served
 import tested_by
 
 import foveate
-import foveate.eval.tasks
-from foveate.cli.known import Figures, stored
-from foveate.core.parameters import describe
-from foveate.core.prunes import PRUNES
-from foveate.core.spec import print_value
-from foveate.eval.benchmarks import BENCHMARKS
-from foveate.eval.contenders import named
-from foveate.eval.sample import TASKS, Task
-from foveate.report.shown import without_folders
-from foveate.report.summary import estimate
+from foveate.cli.run.known import Figures, stored
+from foveate.pictures.shown import without_folders
+from foveate.policies.parameters import describe
+from foveate.policies.prunes import PRUNES
+from foveate.policies.spec import print_value
+from foveate.prompts.sample import TASKS, Task
+from foveate_lab.eval.benchmarks import BENCHMARKS
+from foveate_lab.eval.contenders import named
+from foveate_lab.report.summary import estimate
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,10 +20,10 @@ METHODS = ("foveate.methods.",)  # named by specs, that is in strings
 ELSEWHERE = {
     "foveate": "`surface/test_light.py` and `surface/test_public.py`, which ask for every name",
     "foveate.__main__": "`surface/test_light.py`, as `python -m foveate`",
-    "foveate.bench.kvpress_presses": "`bench/test_bench.py`, in that process",
-    "foveate.bench.kvpress_side": "`bench/test_bench.py`, which runs it as a process of its own",
-    "foveate.plugins.custom_generate.generate": "`chat/test_pipeline.py`, as transformers runs it",
-    "foveate.plugins.lmms_eval": "`plugins/test_lmms_eval.py`, through lmms-eval's command line",
+    "foveate_lab.bench.kvpress_presses": "`bench/test_bench.py`, in that process",
+    "foveate_lab.bench.kvpress_side": "`bench/test_bench.py`, in a process of its own",
+    "foveate.custom_generate.generate": "`chat/test_pipeline.py`, as transformers runs it",
+    "foveate_lab.plugins.lmms_eval": "`plugins/test_lmms_eval.py`, by lmms-eval's commands",
 }
 """What covers a module, or a package, that no test reaches by an import; or why nothing does."""
 

@@ -12,12 +12,18 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from foveate.core.packages import broken_package
 from foveate.errors import deprecated, suggest
+from foveate.packages import broken_package
 
 if TYPE_CHECKING:
-    from foveate import analysis, methods, stages
-    from foveate.backends.hf import (
+    from foveate import methods, stages
+    from foveate.chat import Answer, Chat, Pipeline
+    from foveate.compression.composition import policy
+    from foveate.compression.pipeline import Kept
+    from foveate.compression.tensors import compress_tensors
+    from foveate.data import Clip, read_video
+    from foveate.errors import FoveateError
+    from foveate.hf import (
         Session,
         Stats,
         calibrate,
@@ -26,18 +32,13 @@ if TYPE_CHECKING:
         import_head_scores,
         import_profile,
     )
-    from foveate.chat import Answer, Chat, Pipeline
-    from foveate.core.composition import policy
-    from foveate.core.heads import Shown
-    from foveate.core.method import METHODS, Paper, method
-    from foveate.core.pipeline import Kept
-    from foveate.core.policy import Policy
-    from foveate.core.tensors import compress_tensors
-    from foveate.data import Clip, read_video
-    from foveate.errors import FoveateError
     from foveate.methods import *  # noqa: F403  # all methods, by their names
-    from foveate.report.lens import Lens, lens
+    from foveate.pictures.lens import Lens, lens
+    from foveate.policies.heads import Shown
+    from foveate.policies.method import METHODS, Paper, method
+    from foveate.policies.policy import Policy
     from foveate.stream import Stream
+    from foveate_lab import analysis
 
 __version__ = "0.1.0"
 __all__ = [
@@ -71,29 +72,29 @@ __all__ = [
 ]
 
 _PLACES = {
-    "METHODS": "core.method",
+    "METHODS": "policies.method",
     "Clip": "data",
     "Answer": "chat",
     "Chat": "chat",
     "FoveateError": "errors",
-    "Kept": "core.pipeline",
-    "Lens": "report.lens",
-    "Paper": "core.method",
+    "Kept": "compression.pipeline",
+    "Lens": "pictures.lens",
+    "Paper": "policies.method",
     "Pipeline": "chat",
-    "Policy": "core.policy",
-    "Session": "backends.hf",
-    "Shown": "core.heads",
-    "Stats": "backends.hf",
+    "Policy": "policies.policy",
+    "Session": "hf",
+    "Shown": "policies.heads",
+    "Stats": "hf",
     "Stream": "stream",
-    "calibrate": "backends.hf",
-    "calibrate_heads": "backends.hf",
-    "compress": "backends.hf",
-    "compress_tensors": "core.tensors",
-    "import_head_scores": "backends.hf",
-    "import_profile": "backends.hf",
-    "lens": "report.lens",
-    "method": "core.method",
-    "policy": "core.composition",
+    "calibrate": "hf",
+    "calibrate_heads": "hf",
+    "compress": "hf",
+    "compress_tensors": "compression.tensors",
+    "import_head_scores": "hf",
+    "import_profile": "hf",
+    "lens": "pictures.lens",
+    "method": "policies.method",
+    "policy": "compression.composition",
     "read_video": "data",
 }
 """Where each name is defined; the other public names are packages of their own, and methods."""

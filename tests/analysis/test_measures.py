@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-import foveate
-from foveate import analysis
 from foveate.errors import InvalidInput
+from foveate_lab import analysis
 from tests.literal import david, mixkv, prefixkv
 from tests.methods.visual import visual
 
@@ -281,7 +280,7 @@ def test_all_measures_are_public_and_documented():
     others = ["Searched", "prefix_search"]  # tests/analysis/test_prefixes.py
     others += ["received", "self_and_cross"]  # tests/analysis/test_modalities.py
     assert sorted([*MEASURES, "ncar", *others]) == sorted(analysis.__all__)
-    assert foveate.analysis is analysis
+    assert foveate_lab.analysis is analysis
     assert all(getattr(analysis, name).__doc__ for name in analysis.__all__)
 
 

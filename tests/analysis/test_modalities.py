@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.spatial.distance import jensenshannon
 
-from foveate import analysis
+from foveate_lab import analysis
 from tests.methods.visual import visual
 
 WINDOW, BINS = 6, 12

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import foveate
-from foveate import analysis
 from foveate.errors import InvalidBudget
+from foveate_lab import analysis
 from tests.literal import prefixkv as literal
 from tests.methods.extended import curve_as_kept
 from tests.methods.visual import visual

@@ -11,7 +11,7 @@ import torch
 import torch._dynamo as dynamo
 
 import foveate
-from foveate.backends.hf.internals import CACHE
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.answers import DRAWN
 from tests.jitter import WIDER

@@ -16,7 +16,7 @@ import torch
 from transformers import DynamicCache, LlamaForCausalLM, PreTrainedModel
 
 import foveate
-from foveate.backends.hf.internals import CACHE
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 
 Model = TypeVar("Model", bound=PreTrainedModel)

@@ -8,9 +8,9 @@ import torch
 from torch._dynamo.eval_frame import OptimizedModule
 
 import foveate
-from foveate.backends.hf import calls, pass_notes
-from foveate.backends.hf.internals import CACHE, DynamicLayer
 from foveate.errors import UnsupportedModel
+from foveate.hf.attach import calls, pass_notes
+from foveate.hf.model.internals import CACHE, DynamicLayer
 from tests import zoo
 from tests.backends.test_attaching import fingerprint
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE, difference, recorded
 from tests.conformance.oracle import oracle

@@ -15,7 +15,6 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import foveate
-from foveate.backends.hf.internals import CACHE, AttentionInterface
 from foveate.errors import (
     AlreadyCompressing,
     InvalidInput,
@@ -23,6 +22,7 @@ from foveate.errors import (
     UnsupportedCache,
     UnsupportedModel,
 )
+from foveate.hf.model.internals import CACHE, AttentionInterface
 from tests import zoo
 from tests.conformance.compare import GREEDY, check_generate
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import InvalidBudget
+from foveate.hf.model.internals import CACHE
 from foveate.methods.pyramidkv import Pyramid
 from tests import zoo
 from tests.pairs import by_turns
@@ -158,7 +158,7 @@ def test_a_second_turn_and_a_saved_context_hold_it(tmp_path):
 
 
 def test_a_store_that_does_not_say_what_it_takes_is_refused():
-    from foveate.core.spec import stage
+    from foveate.policies.spec import stage
 
     @stage("test_silent_store")
     class Silent:

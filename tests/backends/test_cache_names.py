@@ -10,8 +10,8 @@ from transformers import DynamicCache
 from transformers.utils import logging as transformers_logging
 
 import foveate
-from foveate.backends.hf.internals import _DEPRECATED, CACHE_NAMES, take_cache
 from foveate.errors import InvalidInput
+from foveate.hf.model.internals import _DEPRECATED, CACHE_NAMES, take_cache
 from tests import zoo
 from tests.conformance.compare import GREEDY
 

@@ -8,10 +8,10 @@ import torch
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf import calibrate_each
-from foveate.backends.hf.internals import CACHE
-from foveate.core.profile import Profile
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
+from foveate.hf import calibrate_each
+from foveate.hf.model.internals import CACHE
+from foveate.profiles.profile import Profile
 from tests import zoo
 
 LAYERS, HEADS = 3, 2  # of the tiny models

@@ -5,8 +5,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import foveate
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import InvalidInput, UnsupportedCache
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.conformance.compare import TOLERANCE
 from tests.jitter import other_side

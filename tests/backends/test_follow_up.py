@@ -5,11 +5,11 @@ import torch
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf import branch, record
-from foveate.backends.hf.follow_up import Asker
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.record import chosen
 from foveate.errors import InvalidInput, InvalidParameter
+from foveate.hf import branch, record
+from foveate.hf.measuring.record import chosen
+from foveate.hf.model.internals import CACHE
+from foveate.hf.probe.follow_up import Asker
 from tests import zoo
 from tests.answers import certain
 from tests.conformance.compare import check_generate

@@ -10,10 +10,10 @@ from torch.testing import assert_close
 from transformers import AutoModelForCausalLM, CohereConfig, GlmConfig, LlamaConfig
 
 import foveate
-from foveate.backends.hf.record import record
-from foveate.backends.hf.rotation import SHIFT, rotations
-from foveate.core.tensor_profile import TensorProfile, load_tensors
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch, UnsupportedModel
+from foveate.hf.measuring.record import record
+from foveate.hf.measuring.rotation import SHIFT, rotations
+from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from tests import zoo
 from tests.jitter import other_side
 
@@ -153,7 +153,7 @@ def test_frequencies_that_change_with_the_length_are_refused():
 
 def test_another_rotation_is_refused(monkeypatch):
     model = tiny(LlamaConfig)
-    monkeypatch.setattr("foveate.backends.hf.rotation.halves", lambda f: _none())
+    monkeypatch.setattr("foveate.hf.measuring.rotation.halves", lambda f: _none())
     with pytest.raises(UnsupportedModel, match="layer 0 is off by"):
         rotations(model, {"input_ids": torch.arange(3, 43)[None]})
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import UnsupportedCache
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.conformance.compare import TOLERANCE
 from tests.jitter import other_side

@@ -7,11 +7,11 @@ import torch
 from torch.testing import assert_close
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from foveate.backends.hf.attention.by_products import ModelAttention
-from foveate.backends.hf.attention.dispatch import Queries, attended
-from foveate.backends.hf.attention.grouped import folded, head_by_head
-from foveate.backends.hf.attention.masks import MaskFacts, for_model
-from foveate.core.storage import DensePairs
+from foveate.cache.pairs import DensePairs
+from foveate.hf.attention.by_products import ModelAttention
+from foveate.hf.attention.dispatch import Queries, attended
+from foveate.hf.attention.grouped import folded, head_by_head
+from foveate.hf.attention.masks import MaskFacts, for_model
 
 B, HEADS, GROUPS, PAIRS, D, SCALE = 2, 3, 4, 300, 16, 0.3
 

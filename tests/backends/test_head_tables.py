@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.support import compressible_layers, model_name, text_config
-from foveate.core.profile import Profile
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
+from foveate.hf.layer.support import compressible_layers, model_name, text_config
+from foveate.profiles.profile import Profile
 from tests import zoo
 from tests.conformance.compare import check_generate
 

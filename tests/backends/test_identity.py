@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 from torch.testing._internal.two_tensor import TwoTensor
 
 import foveate
-from foveate.backends.hf import saved
-from foveate.backends.hf.identity import ModelIdentity
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.weights import weights_digest
 from foveate.errors import CacheMismatch
+from foveate.hf.model.internals import CACHE
+from foveate.hf.model.weights import weights_digest
+from foveate.hf.saving import saved
+from foveate.hf.saving.identity import ModelIdentity
 from tests import zoo
 from tests.backends.test_saving import fingerprint
 from tests.backends.test_ways import PEFT_WARNS

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.modality import image_starts
-from foveate.backends.hf.support import known_state
+from foveate.hf.layer.support import known_state
+from foveate.hf.model.modality import image_starts
 from tests import zoo
 
 POLICY = "snapkv:budget=100%,window=4"

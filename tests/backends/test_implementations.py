@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import foveate
-from foveate.backends.hf.internals import AttentionInterface
+from foveate.hf.model.internals import AttentionInterface
 from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE, check_generate, difference
 from tests.jitter import other_side

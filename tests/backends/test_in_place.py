@@ -9,10 +9,10 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.backends.hf import ways
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers
-from foveate.core.storage import DensePairs, RewrittenPairs
+from foveate.cache.pairs import DensePairs, RewrittenPairs
+from foveate.hf.layer import ways
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.jitter import WIDER, other_side
 

@@ -11,7 +11,7 @@ import torch
 from transformers import DynamicCache, GenerationMixin
 from transformers.cache_utils import CacheLayerMixin
 
-from foveate.backends.hf.internals import (
+from foveate.hf.model.internals import (
     CACHE,
     CACHE_NAMES,
     POSITIONS_RULE,

@@ -15,9 +15,9 @@ import torch
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf import interface
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import UnsupportedCache
+from foveate.hf.layer import interface
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.backends.interrupting import (
     ANSWER,

@@ -11,10 +11,10 @@ from torch import Tensor
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf import branch, record
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.joined import check_joins, check_places, join, next_inputs
 from foveate.errors import UnsupportedModel, UnsupportedPolicy
+from foveate.hf import branch, record
+from foveate.hf.measuring.joined import check_joins, check_places, join, next_inputs
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.conformance.compare import TOLERANCE
 

@@ -7,17 +7,17 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.vllm.orders import Order
-from foveate.backends.vllm.plans import Offer
-from foveate.backends.vllm.prefill import after_pass
-from foveate.backends.vllm.prompts import Prompts
-from foveate.backends.vllm.rows import RequestPrompt, Row
-from foveate.backends.vllm.settings import settings_from
-from foveate.core.layer import Scores
-from foveate.core.reading import PromptReading
+from foveate.cache.layer import Scores
+from foveate.compression.reading import PromptReading
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
+from foveate.vllm.plans.orders import Order
+from foveate.vllm.plans.plans import Offer
+from foveate.vllm.plans.settings import settings_from
+from foveate.vllm.worker.prefill import after_pass
+from foveate.vllm.worker.prompts import Prompts
+from foveate.vllm.worker.rows import RequestPrompt, Row
 from tests import zoo
 
 

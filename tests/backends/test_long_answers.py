@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.core.storage import GROWTH
+from foveate.cache.pairs import GROWTH
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 
 PROMPT, LONG, SHORT, VERY_LONG = 60, 240, 120, 1000

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from foveate.backends.hf.attention import masks
-from foveate.backends.hf.attention.masks import examine
+from foveate.hf.attention import masks
+from foveate.hf.attention.masks import examine
 
 M, N, PADS = 6, 9, torch.tensor([0, 4])
 CPU = torch.device("cpu")

@@ -10,10 +10,10 @@ from torch import nn
 from transformers import Phi3ForCausalLM
 
 import foveate
-from foveate.backends.hf import branch, calibrate_each, record
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.undone import ModuleStates, undone
-from foveate.core.heads import Shown
+from foveate.hf import branch, calibrate_each, record
+from foveate.hf.model.internals import CACHE
+from foveate.hf.model.undone import ModuleStates, undone
+from foveate.policies.heads import Shown
 from tests.backends.interrupting import ANSWER, drawn, growing
 from tests.conformance.compare import check_generate, difference
 
@@ -90,7 +90,7 @@ def heads(model):
         def encode(self, text, *, add_special_tokens):
             return [1, 2, 3]
 
-    return foveate.backends.hf.calibrate_heads(model, "sparsemm", [shown], Words())
+    return foveate.hf.calibrate_heads(model, "sparsemm", [shown], Words())
 
 
 CALIBRATIONS = {

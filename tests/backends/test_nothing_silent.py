@@ -12,9 +12,9 @@ from transformers import (
 )
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers
 from foveate.errors import InvalidInput, UnsupportedModel
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.conformance.compare import check_generate
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.devices import input_device
 from foveate.chat.pipeline import Pipeline
 from foveate.errors import CacheMismatch, UnsupportedModel
+from foveate.hf.model.devices import input_device
 from foveate.stream import Offload, Stream
 from tests import zoo
 from tests.stream import tiny

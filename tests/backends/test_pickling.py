@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.core.method import METHODS
 from foveate.errors import UnsupportedCache
+from foveate.hf.model.internals import CACHE
+from foveate.policies.method import METHODS
 from tests import zoo
 from tests.conformance.policies import EVERY, RANDOM
 

@@ -8,16 +8,16 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.backends.hf.weights import weights_digest
-from foveate.core.gathering import Asked
-from foveate.core.pipeline import score
-from foveate.core.reading import PromptReading
-from foveate.core.tensor_profile import load_tensors
+from foveate.compression.pipeline import score
+from foveate.compression.reading import PromptReading
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
+from foveate.hf.model.weights import weights_digest
 from foveate.methods.recommended import VALUE, say_once
 from foveate.methods.recommended.fitting import RIDGE, SecondReading
 from foveate.methods.recommended.foretold import FACTS, LEAST, ForetoldReconstruction
 from foveate.methods.recommended.head_levels import LEVELS, HeadLevels, levels
+from foveate.policies.gathering import Asked
+from foveate.profiles.tensor_profile import load_tensors
 from foveate.stages.score import KeyDifference
 from tests import zoo
 from tests.conformance.compare import check_generate

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf import branch, record, support
-from foveate.backends.hf.internals import CACHE, last_logits
 from foveate.errors import InvalidInput
+from foveate.hf import branch, record
+from foveate.hf.layer import support
+from foveate.hf.model.internals import CACHE, last_logits
 from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE
 from tests.conformance.policies import EVERY, of_method

@@ -8,8 +8,8 @@ from transformers import AttentionInterface, DynamicCache, QuantizedCache, cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 import foveate
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import UnsupportedCache, UnsupportedModel
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 
 SPEC = "snapkv:budget=50%,window=4"

@@ -8,10 +8,10 @@ import torch
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf import branch, record
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.vllm.settings import check_policy
 from foveate.errors import InvalidParameter, MissingModality, UnsupportedModel, UnsupportedPolicy
+from foveate.hf import branch, record
+from foveate.hf.model.internals import CACHE
+from foveate.vllm.plans.settings import check_policy
 from tests import zoo
 from tests.conformance.compare import check_generate
 from tests.conformance.oracle import event_of

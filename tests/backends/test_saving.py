@@ -16,10 +16,10 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.core.spec import STAGES, stage
-from foveate.core.storage import exact
+from foveate.cache.pairs import exact
 from foveate.errors import CacheMismatch, CannotWrite, InvalidInput, UnsupportedCache
+from foveate.hf.model.internals import CACHE
+from foveate.policies.spec import STAGES, stage
 from tests import zoo
 from tests.conformance.compare import GREEDY, difference
 from tests.fuzz import fuzzed
@@ -328,7 +328,7 @@ def test_a_file_that_cannot_be_written_leaves_what_was_there(error, context, tmp
     def full(*args):
         raise error
 
-    monkeypatch.setattr("foveate.backends.hf.persist.save_file", full)
+    monkeypatch.setattr("foveate.hf.saving.persist.save_file", full)
     with pytest.raises(CannotWrite, match="No space left"):
         session.save(kept, cache=cache)
     assert [one.name for one in tmp_path.iterdir()] == ["context.safetensors"]

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf import support
-from foveate.backends.hf.cache_layer import FoveateLayer
-from foveate.backends.hf.support import foveate_layers
+from foveate.hf.layer import support
+from foveate.hf.layer.cache_layer import FoveateLayer
+from foveate.hf.layer.support import foveate_layers
 from tests import zoo
 
 SPECS = (

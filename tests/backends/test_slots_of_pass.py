@@ -2,8 +2,8 @@
 
 import torch
 
-from foveate.backends.hf.attention.masks import MaskFacts
-from foveate.backends.hf.shared import SharedByLayers
+from foveate.hf.attention.masks import MaskFacts
+from foveate.hf.layer.shared import SharedByLayers
 
 PADS = torch.tensor([0, 2])
 IMAGE = torch.tensor([[-1, 0, 0, 1, -1, -1], [-1, -1, -1, 0, 0, -1]])

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.stats import Stopwatch
+from foveate.hf.layer.stats import Stopwatch
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.zoo.text_models import llama_config
 

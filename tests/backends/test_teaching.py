@@ -8,12 +8,12 @@ from torch.testing import assert_close
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf.gather import Watcher
-from foveate.backends.hf.internals import CACHE
-from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
+from foveate.hf.measuring.gather import Watcher
+from foveate.hf.model.internals import CACHE
 from foveate.methods.recommended.foretold import LEAST
 from foveate.methods.recommended.worth import UNASKED, ReadingDamage, worth
+from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Reconstruction
 from foveate.stages.score.damage import REST, squared_damage

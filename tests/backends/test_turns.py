@@ -12,9 +12,9 @@ import transformers
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf.internals import CACHE, rope_offsets
-from foveate.backends.hf.modality import visual_tokens
 from foveate.errors import InvalidInput, UnsupportedModel
+from foveate.hf.model.internals import CACHE, rope_offsets
+from foveate.hf.model.modality import visual_tokens
 from tests import census, zoo
 from tests.zoo.limits import MROPE
 

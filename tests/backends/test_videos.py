@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers
-from foveate.core.storage import GROWTH
+from foveate.cache.pairs import GROWTH
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.internals import CACHE
 from tests import census, zoo
 from tests.conformance.compare import TOLERANCE
 from tests.conformance.oracle import event_of, oracle

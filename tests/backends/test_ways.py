@@ -12,9 +12,9 @@ from torch._dynamo.eval_frame import OptimizedModule
 from transformers import TextIteratorStreamer
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers
 from foveate.errors import AlreadyCompressing, FoveateError, UnsupportedCache
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.conformance.compare import GREEDY, check_generate
 from tests.defaults import DEFAULTS, default

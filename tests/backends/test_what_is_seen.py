@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.core.layer import Scores
-from foveate.core.storage import DensePairs, RaggedPairs
+from foveate.cache.layer import Scores
+from foveate.cache.pairs import DensePairs, RaggedPairs
+from foveate.hf.model.internals import CACHE
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 from tests import zoo

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.attention import dispatch
-from foveate.core.layer import Scores, WindowWeights
-from foveate.core.slots import derived
+from foveate.cache.layer import Scores, WindowWeights
+from foveate.cache.slots import derived
+from foveate.hf.attention import dispatch
 from foveate.stages.budget import Uniform
 from foveate.stages.score.window import paid
 from foveate.stages.select import TopK

@@ -12,15 +12,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.bench import Subject, bench, of_dims, of_model, processor
-from foveate.bench.dims import DIMS, config_of
-from foveate.bench.measure import ticks
-from foveate.bench.memory import freed_at_once, peak_of
-from foveate.bench.peer import kvpress
-from foveate.bench.timing import prefill, throughput
 from foveate.errors import InvalidInput, MissingPackage, ModelNotFound, UnsupportedModel
-from foveate.eval.model import load
+from foveate.hf.model.internals import CACHE
+from foveate.loading.model import load
+from foveate_lab.bench import Subject, bench, of_dims, of_model, processor
+from foveate_lab.bench.dims import DIMS, config_of
+from foveate_lab.bench.measure import ticks
+from foveate_lab.bench.memory import freed_at_once, peak_of
+from foveate_lab.bench.peer import kvpress
+from foveate_lab.bench.timing import prefill, throughput
 from tests import zoo
 from tests.zoo.directory import save_llama
 

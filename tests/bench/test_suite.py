@@ -18,16 +18,16 @@ import pytest
 import torch
 
 import foveate
-from foveate.bench.alone import Heads, anew, drawn, work
-from foveate.bench.suite import SuiteSetting, checks, kernels, results, run, run_suite, wrong
-from foveate.bench.suite.apart import ENDED, PartOutcome, _listen
-from foveate.bench.suite.kernels import compared
-from foveate.bench.suite.parts import PARTS
-from foveate.bench.suite.rows import attempted, table
-from foveate.bench.suite.side_by_side import side_by_side
-from foveate.core.composition import policy
+from foveate.compression.composition import policy
 from foveate.errors import InvalidInput
-from foveate.eval import hardware
+from foveate.loading import hardware
+from foveate_lab.bench.alone import Heads, anew, drawn, work
+from foveate_lab.bench.suite import SuiteSetting, checks, kernels, results, run, run_suite, wrong
+from foveate_lab.bench.suite.apart import ENDED, PartOutcome, _listen
+from foveate_lab.bench.suite.kernels import compared
+from foveate_lab.bench.suite.parts import PARTS
+from foveate_lab.bench.suite.rows import attempted, table
+from foveate_lab.bench.suite.side_by_side import side_by_side
 
 QUICK = SuiteSetting(device="cpu", quick=True, kernels="reference")
 OURS = [name for name in PARTS if name != "kvpress"]  # whose Python has to be named

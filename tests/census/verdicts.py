@@ -12,8 +12,8 @@ import torch
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import FoveateError
+from foveate.hf.model.internals import CACHE
 from tests.answers import DRAWN
 from tests.conformance.oracle import event_of, oracle
 from tests.jitter import WIDER

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.support import foveate_layers
 from foveate.chat import answering
 from foveate.chat.trimming import trim
 from foveate.errors import InvalidInput
+from foveate.hf.layer.support import foveate_layers
 from tests.conformance.oracle import event_of
 from tests.pairs import by_turns
 

@@ -18,9 +18,9 @@ import torch
 from transformers import LogitsProcessorList
 
 import foveate
-from foveate.backends.hf.model_queue import _queue_of
-from foveate.backends.hf.support import foveate_layers
 from foveate.errors import AlreadyCompressing, FoveateError, InvalidInput
+from foveate.hf.attach.model_queue import _queue_of
+from foveate.hf.layer.support import foveate_layers
 from foveate.prompts.messages import text_of
 
 from .conversations import Spoken, image, words

@@ -10,8 +10,8 @@ import torch
 from transformers import LogitsProcessorList, dynamic_module_utils
 
 import foveate
+from foveate.custom_generate import FOLDER
 from foveate.errors import InvalidInput, InvalidSpec
-from foveate.plugins.custom_generate import FOLDER
 from tests import zoo
 from tests.conformance.oracle import event_of
 from tests.core.users import unchecked

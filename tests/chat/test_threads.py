@@ -14,8 +14,8 @@ import torch
 from transformers import LogitsProcessorList, dynamic_module_utils
 
 import foveate
+from foveate.custom_generate import FOLDER
 from foveate.errors import AlreadyCompressing, FoveateError, InvalidInput
-from foveate.plugins.custom_generate import FOLDER
 from tests import zoo
 from tests.core.users import unchecked
 

@@ -16,8 +16,8 @@ from transformers import DeepseekV3ForCausalLM
 
 import foveate as library
 import foveate_demo
-from foveate.eval.executors import find_executor
-from foveate.eval.executors.ray import Worker
+from foveate_lab.eval.executors import find_executor
+from foveate_lab.eval.executors.ray import Worker
 from tests.zoo.text_models import deepseek_v3_config
 
 from .conftest import Foveate
@@ -168,7 +168,7 @@ def test_a_budget_below_the_window_is_raised_to_it(
 @pytest.fixture
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """A share below the window is refused when the prompt has been read."""
-    monkeypatch.setattr("foveate.cli.measure.compress", partial(library.compress, strict=True))
+    monkeypatch.setattr("foveate.cli.run.measure.compress", partial(library.compress, strict=True))
 
 
 @pytest.mark.usefixtures("strict")
@@ -271,7 +271,7 @@ def test_executors_load_the_model_as_it_is_trusted(
         asked.append(trust_remote_code)
 
     for place in ("load", "ray.load"):
-        monkeypatch.setattr(f"foveate.eval.executors.{place}", load)
+        monkeypatch.setattr(f"foveate_lab.eval.executors.{place}", load)
     with find_executor("local", "some/model", "query-aware", None, trusted):
         assert asked == [trusted]
     cluster = find_executor("ray", "some/model", "query-aware", None, trusted)

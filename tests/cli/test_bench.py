@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from foveate.bench.suite import SuiteSetting, run
-from foveate.bench.suite.apart import PartOutcome
 from foveate.cli import main
+from foveate_lab.bench.suite import SuiteSetting, run
+from foveate_lab.bench.suite.apart import PartOutcome
 
 from .conftest import Foveate, refused
 

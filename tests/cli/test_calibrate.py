@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foveate as library
 from foveate.cli.prompt import QUESTION, Which, passages, prompts_of
-from foveate.core.profile import Profile
 from foveate.errors import InvalidInput
+from foveate.profiles.profile import Profile
 
 from .conftest import Foveate, refused
 

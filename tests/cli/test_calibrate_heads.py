@@ -14,8 +14,8 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foveate as library
-from foveate.eval.head_samples import generated, shown
-from foveate.eval.model import load
+from foveate.cli.calibrate.head_samples import generated, shown
+from foveate.loading.model import load
 from tests.answers import certain
 
 from .conftest import Foveate, refused

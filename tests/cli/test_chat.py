@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from foveate.cli import chat as command
 from foveate.cli.app import app
-from foveate.cli.lines import ChatLine, read_line
+from foveate.cli.chat import chat as command
+from foveate.cli.chat.lines import ChatLine, read_line
 from foveate.errors import InvalidInput
 from tests.profiles import saved
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foveate.cli.contexts import KINDS, SAMPLES, contexts
+from foveate.cli.calibrate.contexts import KINDS, SAMPLES, contexts
 
 
 @pytest.mark.parametrize("sees", [True, False])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foveate.convert import convert
+from foveate_lab.convert import convert
 from tests.convert import originals
 
 from .conftest import Foveate, refused

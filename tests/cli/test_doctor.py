@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from foveate.cli import doctor
-from foveate.cli.beside import PLACE
-from foveate.eval import lacking
-from foveate.eval.checkpoint import INDEX
+from foveate.cli.serve.beside import PLACE
+from foveate.loading import lacking
+from foveate.loading.checkpoint import INDEX
 from tests import zoo
 from tests.zoo.text_models import deepseek_v3_config
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from foveate.report.memory_bars import memory_picture
+from foveate.pictures.memory_bars import memory_picture
 from tests import zoo
 
 from .conftest import Foveate

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import foveate as library
-from foveate.backends.vllm.support import check_parallel
-from foveate.core.method import METHODS
-from foveate.core.spec import STAGES
 from foveate.errors import InvalidParameter
+from foveate.policies.method import METHODS
+from foveate.policies.spec import STAGES
+from foveate.vllm.startup.support import check_parallel
 from tests import zoo
 from tests.conformance.compare import check_generate
 
@@ -28,12 +28,12 @@ SOURCE = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Share
-from foveate.core.policy import Policy
-from foveate.core.spec import stage
+from foveate.policies.amount import Amount
+from foveate.cache.layer import Layer, Scores
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Share
+from foveate.policies.policy import Policy
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 

@@ -14,8 +14,8 @@ LONG = "a" * 300
 @pytest.fixture(autouse=True)
 def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     """No command may come as far as to load a model."""
-    monkeypatch.delattr("foveate.eval.model._model")
-    monkeypatch.delattr("foveate.eval.model._shipped")
+    monkeypatch.delattr("foveate.loading.model._model")
+    monkeypatch.delattr("foveate.loading.model._shipped")
 
 
 @pytest.mark.parametrize(

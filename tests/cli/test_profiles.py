@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from foveate.core import installed
-from foveate.core.manifest import measured
-from foveate.core.tensor_profile import load_tensors
+from foveate.profiles import installed
+from foveate.profiles.manifest import measured
+from foveate.profiles.tensor_profile import load_tensors
 
 from .conftest import Foveate, refused
 

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
-from foveate.report.page import page
-from foveate.reproduce import EXPERIMENTS
-from foveate.reproduce.stand_in import write
+from foveate_lab.report.page import page
+from foveate_lab.reproduce import EXPERIMENTS
+from foveate_lab.reproduce.stand_in import write
 from tests.browser import OpenPage, browser, chromium, open_page, overflow
 from tests.zoo.directory import save_llava
 

@@ -15,16 +15,16 @@ import torch
 from PIL import Image
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
-from foveate.backends.hf.internals import CACHE
-from foveate.cli.known import known_answers, stored
-from foveate.cli.measure import ComparisonRow, Measured, Times, against, measure
 from foveate.cli.policies import ON_THE_DEMO, policies, short
 from foveate.cli.prompt import DESCRIBE, QUESTION, question
-from foveate.core.composition import policy as policy_of
-from foveate.eval.contenders import budget_of, label
-from foveate.eval.model import Loaded, load
-from foveate.eval.prompt import read
+from foveate.cli.run.known import known_answers, stored
+from foveate.cli.run.measure import ComparisonRow, Measured, Times, against, measure
+from foveate.compression.composition import policy as policy_of
+from foveate.hf.model.internals import CACHE
+from foveate.loading.model import Loaded, load
+from foveate.prompts.prompt import read
 from foveate_demo import PROFILES, album
+from foveate_lab.eval.contenders import budget_of, label
 from tests.answers import certain
 
 from .conftest import Foveate, refused
@@ -123,7 +123,7 @@ def test_rows_are_timed_in_turns_and_give_medians(
         one = measure(loaded, prompt, policy, *rest)
         return one._replace(turns=(Times(next(prefills), 0.5, [0.002 * len(order)]),))
 
-    monkeypatch.setattr("foveate.cli.run.measure", drawn)
+    monkeypatch.setattr("foveate.cli.run.run.measure", drawn)
     asked = ("run", "--model", llama, "--prompt", WORDS, "--method", "knorm:budget=50%")
     full, knorm = as_json(*asked, "--max-new-tokens", 2)["rows"]
     assert order == ["full", "knorm"] * 3
@@ -346,13 +346,13 @@ def tiny_demo(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         said = album.ANSWER if rest[2] > 2 and next(right, False) else one.row.answer
         return one._replace(row=replace(one.row, answer=said))
 
-    monkeypatch.setattr("foveate.cli.run.load", lambda name, *_: tiny)
-    monkeypatch.setattr("foveate.cli.run.measure", answers)
+    monkeypatch.setattr("foveate.cli.run.run.load", lambda name, *_: tiny)
+    monkeypatch.setattr("foveate.cli.run.run.measure", answers)
     shown = ("full", "knorm:budget=10%", "vnorm:budget=10%", "lookm:budget=10%")
     told = stored()
     by_spec = dict(zip(shown, told.by_spec.values(), strict=True))
-    monkeypatch.setattr("foveate.cli.known.stored", lambda: told._replace(by_spec=by_spec))
-    monkeypatch.setattr("foveate.cli.run.ON_THE_DEMO", shown[1:])
+    monkeypatch.setattr("foveate.cli.run.known.stored", lambda: told._replace(by_spec=by_spec))
+    monkeypatch.setattr("foveate.cli.run.run.ON_THE_DEMO", shown[1:])
 
 
 @pytest.mark.usefixtures("tiny_demo")

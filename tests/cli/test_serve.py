@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from foveate.cli.beside import PLACE
-from foveate.cli.process import run
-from foveate.cli.serve import arguments, environment
-from foveate.core.composition import policy as policy_of
+from foveate.cli.serve.beside import PLACE
+from foveate.cli.serve.process import run
+from foveate.cli.serve.serve import arguments, environment
+from foveate.compression.composition import policy as policy_of
 from foveate_demo import PROFILES
 
 from .conftest import Foveate, refused
 
 FOLDER, VARIABLE = "PROMETHEUS_MULTIPROC_DIR", "FOVEATE_POLICY"
-WORKER, SCHEDULER = "foveate.backends.vllm.Worker", "foveate.backends.vllm.Scheduler"
+WORKER, SCHEDULER = "foveate.vllm.Worker", "foveate.vllm.Scheduler"
 POLICY = "mixkv:budget=20%"
 MODULE = "vllm.entrypoints.openai.api_server"
 # What stands in for vLLM's server: it writes down what it was given, and ends as it is told.
@@ -62,7 +62,7 @@ os.rename(sys.argv[1] + "~", sys.argv[1])
 while True:
     time.sleep(0.1)
 """
-PARENT = "import os, sys; from foveate.cli.process import run; run(sys.argv[1:], os.environ)"
+PARENT = "import os, sys; from foveate.cli.serve.process import run; run(sys.argv[1:], os.environ)"
 
 
 @pytest.fixture(autouse=True)
@@ -207,7 +207,7 @@ def test_vllms_plug_ins_have_to_be_foveates_as_well(
 
 
 def test_without_vllm_its_extra_is_named(foveate: Foveate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foveate.cli.serve.find_spec", lambda name: None)
+    monkeypatch.setattr("foveate.cli.serve.serve.find_spec", lambda name: None)
     assert "pip install 'foveate[vllm]'" in refused(foveate("serve", "m", "--policy", POLICY))
 
 
@@ -217,8 +217,8 @@ def test_without_vllm_its_extra_is_named(foveate: Foveate, monkeypatch: pytest.M
 def test_show_starts_nothing_and_needs_no_vllm(
     foveate: Foveate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foveate.cli.serve.find_spec", lambda name: None)
-    monkeypatch.setattr("foveate.cli.serve.run", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr("foveate.cli.serve.serve.find_spec", lambda name: None)
+    monkeypatch.setattr("foveate.cli.serve.serve.run", lambda *_: pytest.fail("started"))
     result = foveate("serve", "my model", "--policy", POLICY, "--show", "--port", "8001")
     assert result.exit_code == 0
     assert shlex.split(result.stdout)[1:] == [
@@ -302,7 +302,14 @@ def test_a_server_ends_with_foveate_serve_however_that_goes(tmp_path: Path, deaf
     (tmp_path / "stand_in.py").write_text(ENGINE.format(deaf=deaf))
     counters, ready = tmp_path / "counters", tmp_path / "ready"
     counters.mkdir()
-    command = [sys.executable, "-m", "foveate.cli.watched", str(counters), "stand_in", str(ready)]
+    command = [
+        sys.executable,
+        "-m",
+        "foveate.cli.serve.watched",
+        str(counters),
+        "stand_in",
+        str(ready),
+    ]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, *command], env=environ, start_new_session=True

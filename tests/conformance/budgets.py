@@ -7,8 +7,8 @@ from typing import Literal
 
 import torch
 
-from foveate.core.amount import Amount, AmountLike
-from foveate.core.spec import stage
+from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.spec import stage
 from foveate.stages.budget.exact import fill
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import foveate
-from foveate.backends.hf.internals import CACHE
+from foveate.hf.model.internals import CACHE
 from tests import jitter
 from tests.answers import DRAWN, certain
 

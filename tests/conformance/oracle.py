@@ -18,10 +18,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
 
-from foveate.core.protocols import NoMerge
-from foveate.core.storage import NarrowPairs
+from foveate.cache.pairs import NarrowPairs
 from foveate.methods.cam import MergeFollowing
 from foveate.methods.think import DropChannels
+from foveate.policies.protocols import NoMerge
 from foveate.stages.merge import MergeNearest
 from tests.jitter import WIDER, other_side
 from tests.literal import cam, lookm, prefixkv

@@ -10,8 +10,8 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import InvalidInput
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.defaults import DEFAULTS, default
 from tests.pairs import pairs

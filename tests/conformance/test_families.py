@@ -5,7 +5,7 @@ import torch
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf.internals import CACHE
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.pairs import by_turns, failures
 

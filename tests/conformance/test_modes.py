@@ -9,8 +9,8 @@ import torch
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import UnsupportedCache
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.jitter import other_side
 from tests.pairs import by_turns

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.amount import Amount
+from foveate.policies.amount import Amount
 from foveate.stages.recent import recent_tokens
 from tests import zoo
 from tests.backends.test_follow_up import Chat

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from foveate.convert import convert
-from foveate.eval.model import Loaded, load
+from foveate.loading.model import Loaded, load
+from foveate_lab.convert import convert
 
 from . import literal, originals
 

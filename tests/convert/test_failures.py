@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
-from foveate.convert import convert, layouts, write
 from foveate.errors import (
     CannotWrite,
     InvalidInput,
@@ -19,7 +18,8 @@ from foveate.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
-from foveate.eval.model import load
+from foveate.loading.model import load
+from foveate_lab.convert import convert, layouts, write
 
 from . import originals
 

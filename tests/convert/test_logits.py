@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 import foveate
-from foveate.backends.hf.modality import visual_token_ids
-from foveate.eval.prompt import read
+from foveate.hf.model.modality import visual_token_ids
+from foveate.prompts.prompt import read
 
 from ..conformance.compare import check_generate
 from .conftest import LAYOUTS

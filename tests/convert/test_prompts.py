@@ -7,12 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
-from foveate.convert import bpe_ranks
-from foveate.convert import sentencepiece as sp
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate.eval.evidence import on_images
-from foveate.eval.model import load
-from foveate.eval.prompt import read, read_chat, text_part
+from foveate.loading.model import load
+from foveate.prompts.evidence import on_images
+from foveate.prompts.prompt import read, read_chat, text_part
+from foveate_lab.convert import bpe_ranks
+from foveate_lab.convert import sentencepiece as sp
 from tests.zoo.directory import save_llava
 
 from . import originals

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from foveate.core.protocols import NoMerge
-from foveate.core.spec import stage
+from foveate.policies.protocols import NoMerge
+from foveate.policies.spec import stage
 
 
 @stage("test_label")

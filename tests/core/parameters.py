@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args, get_origin
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.method import Method
-from foveate.core.parameters import MOST, Range, kinds, plain
+from foveate.policies.method import Method
+from foveate.policies.parameters import MOST, Range, kinds, plain
 
 MANY = 30
 """The most tokens that a drawn parameter protects: the budgets that are drawn beside hold more."""

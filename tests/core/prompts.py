@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import foveate
-from foveate.core.amount import Amount
-from foveate.core.layer import Scores
-from foveate.core.spec import stage
+from foveate.cache.layer import Scores
+from foveate.policies.amount import Amount
+from foveate.policies.spec import stage
 
 
 class Prompt(NamedTuple):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import foveate
-from foveate.core.spec import SLOTS
 from foveate.methods.csp import CrossSelf, CrossSelfAttention
 from foveate.methods.david import Decoupled, ModalityFusion
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
+from foveate.policies.spec import SLOTS
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import WindowAttention

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.amount import Amount
 from foveate.errors import InvalidBudget
+from foveate.policies.amount import Amount
 
 from .lean import lean
 

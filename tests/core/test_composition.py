@@ -10,8 +10,6 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.protocols import NoMerge, Softmax
-from foveate.core.spec import SLOTS
 from foveate.errors import (
     InvalidParameter,
     MissingModality,
@@ -22,6 +20,8 @@ from foveate.methods.kivi import Kivi
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
+from foveate.policies.protocols import NoMerge, Softmax
+from foveate.policies.spec import SLOTS
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import (
     ColumnSums,

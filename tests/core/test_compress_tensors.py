@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.protocols import NoMerge
 from foveate.errors import InvalidBudget
 from foveate.methods.fastv import FirstLayersWhole
 from foveate.methods.pyramidkv import Pyramid
+from foveate.policies.protocols import NoMerge
 
 from .lean import leaner
 from .prompts import compressed, prompt, prompts, sets

@@ -115,7 +115,7 @@ SPECS = ("random:budget=9", "snapkv:budget=9,window=3", "leverage:budget=9", "na
 IMPORTING = """
 import sys, torch
 torch.set_default_dtype(torch.bfloat16), torch.set_default_device("meta")
-import foveate, foveate.analysis, foveate.methods
+import foveate, foveate_lab.analysis, foveate.methods
 assert "torch._dynamo" not in sys.modules  # the compiler, which takes a second to import
 assert torch.get_default_dtype() == torch.bfloat16 and str(torch.get_default_device()) == "meta"
 torch.set_default_dtype(torch.float32), torch.set_default_device(None)

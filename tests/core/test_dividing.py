@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.byte_budget import Bytes
-from foveate.core.dividing import bytes_of, divide, divided
-from foveate.core.storage import Form
+from foveate.cache.pairs import Form
+from foveate.compression.byte_budget import Bytes
+from foveate.compression.dividing import bytes_of, divide, divided
 from foveate.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnsupportedPolicy
 
 FORMS = (Form(2, 4, 64, 64, torch.bfloat16),) * 3

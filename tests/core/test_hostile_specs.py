@@ -13,13 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.amount import MOST_BYTES, Amount
-from foveate.core.method import METHODS
-from foveate.core.parameters import MOST, Range
-from foveate.core.profile import Profile
-from foveate.core.protocols import Score
-from foveate.core.spec import DEEPEST, LONGEST, STAGES, parse_value
 from foveate.errors import FoveateError, InvalidBudget, InvalidParameter, InvalidSpec
+from foveate.policies.amount import MOST_BYTES, Amount
+from foveate.policies.method import METHODS
+from foveate.policies.parameters import MOST, Range
+from foveate.policies.protocols import Score
+from foveate.policies.spec import DEEPEST, LONGEST, STAGES, parse_value
+from foveate.profiles.profile import Profile
 from foveate.stages.recent import part
 from foveate.stages.score import HeadMean, KeyNorm
 from foveate.stages.select import TopK

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf import installed_profile
-from foveate.backends.hf.support import model_name
-from foveate.backends.hf.weights import weights_digest
 from foveate.cli.profiles import share
-from foveate.core import installed
-from foveate.core.tensor_profile import load_tensors
 from foveate.errors import InvalidInput, ProfileMismatch
+from foveate.hf.attach import installed_profile
+from foveate.hf.layer.support import model_name
+from foveate.hf.model.weights import weights_digest
+from foveate.profiles import installed
+from foveate.profiles.tensor_profile import load_tensors
 from tests import zoo
 from tests.profiles import saved
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.layer import Scores
+from foveate.cache.layer import Scores
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.methods.kivi import Kivi
 from foveate.stages.budget import Uniform

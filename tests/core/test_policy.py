@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.protocols import AfterPrefill, FullPrecision, NoMerge
 from foveate.errors import InvalidBudget, InvalidParameter, UnknownMethod
+from foveate.policies.protocols import AfterPrefill, FullPrecision, NoMerge
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ColumnSums, KeyNorm, Recency, WindowAttention
 from foveate.stages.select import TopK

@@ -11,9 +11,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.profile import CALIBRATIONS, SCHEMA, Profile, Run, calibrated_method, load, mean
-from foveate.core.tensors import layers_of
+from foveate.compression.tensors import layers_of
 from foveate.errors import FoveateError, InvalidInput, InvalidParameter, ProfileMismatch
+from foveate.profiles.profile import (
+    CALIBRATIONS,
+    SCHEMA,
+    Profile,
+    Run,
+    calibrated_method,
+    load,
+    mean,
+)
 from tests.fuzz import fuzzed
 
 from .prompts import prompt

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import foveate
-from foveate.core import budgeting
-from foveate.core.amount import Amount
-from foveate.core.parameters import check
+from foveate.compression import budgeting
 from foveate.errors import InvalidBudget, InvalidParameter
+from foveate.policies.amount import Amount
+from foveate.policies.parameters import check
 from foveate.stages.recent import recent_tokens
 from tests.profiles import saved, saved_tensors, tensors_of
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.between_passes import Pass, Phase
-from foveate.core.pipeline import keep, observed, score
-from foveate.core.reading import PromptReading
-from foveate.core.tensors import layers_of
+from foveate.compression.between_passes import Pass, Phase
+from foveate.compression.pipeline import keep, observed, score
+from foveate.compression.reading import PromptReading
+from foveate.compression.tensors import layers_of
 from foveate.errors import InvalidInput
 from tests.core.lean import leaner
 from tests.core.prompts import prompt

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.layer import Scores
+from foveate.cache.layer import Scores
 from foveate.errors import MissingModality
 from foveate.stages.budget import Uniform
 from foveate.stages.score import KeyNorm

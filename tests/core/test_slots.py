@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from foveate.core.slots import Slots, derived
+from foveate.cache.slots import Slots, derived
 from foveate.errors import MissingModality
 from foveate.stages.recent import is_recent
 

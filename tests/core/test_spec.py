@@ -8,14 +8,14 @@ from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.gathering import GATHERINGS
-from foveate.core.profile import Profile
-from foveate.core.protocols import AfterPrefill, FullPrecision, NoMerge, Softmax
 from foveate.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod
 from foveate.methods.csp import SoftmaxN
 from foveate.methods.kivi import Kivi
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
+from foveate.policies.gathering import GATHERINGS
+from foveate.policies.protocols import AfterPrefill, FullPrecision, NoMerge, Softmax
+from foveate.profiles.profile import Profile
 from foveate.stages.budget import Uniform
 from foveate.stages.score import (
     ColumnSums,

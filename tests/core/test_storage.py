@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from foveate.core.storage import GROWTH, DensePairs, RaggedPairs, store
+from foveate.cache.pairs import GROWTH, DensePairs, RaggedPairs, store
 
 from .lean import lean
 

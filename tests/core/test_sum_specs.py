@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.profile import Profile
-from foveate.core.spec import SLOTS, print_arguments
 from foveate.errors import (
     FoveateError,
     InvalidBudget,
@@ -23,6 +21,8 @@ from foveate.methods.david import Decoupled, ModalityFusion
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
+from foveate.policies.spec import SLOTS, print_arguments
+from foveate.profiles.profile import Profile
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import ColumnSums, HeadMean, KeyNorm, WindowAttention

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.sums_ledger import SumsLedger
-from foveate.core.tensor_profile import TensorProfile, load_tensors
 from foveate.errors import FoveateError, InvalidInput, ProfileMismatch
+from foveate.profiles.sums_ledger import SumsLedger
+from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from tests.fuzz import fuzzed
 from tests.profiles import saved, saved_tensors
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.amount import Amount
-from foveate.core.pipeline import keep, observed, score
-from foveate.core.threshold import matters
+from foveate.compression.pipeline import keep, observed, score
+from foveate.compression.threshold import matters
 from foveate.errors import InvalidBudget
+from foveate.policies.amount import Amount
 from foveate.stages.budget import EachHead, OneRanking, Uniform
 from tests.stages.layers import random_layer
 

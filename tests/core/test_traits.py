@@ -5,9 +5,9 @@ import importlib
 import pytest
 
 import foveate
-from foveate.core import protocols, traits
-from foveate.core.spec import STAGES
 from foveate.errors import FoveateDeprecationWarning
+from foveate.policies import protocols, traits
+from foveate.policies.spec import STAGES
 from foveate.stages.score.column_sums import ColumnSums
 from foveate.stages.select import TopK
 from foveate.stages.when import OverBudget

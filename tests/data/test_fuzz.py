@@ -17,15 +17,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from foveate.cli.calibrate import _asked
+from foveate.cli.calibrate.calibrate import _asked
 from foveate.cli.prompt import Which, samples_of
 from foveate.data import Record, decode_image, read_video
 from foveate.data.folder import Folder
 from foveate.data.images import FORMATS
 from foveate.data.parquet import held_image, read_rows
 from foveate.errors import InvalidInput
-from foveate.eval.benchmarks.mlvu import TASKS as MLVU
-from foveate.eval.tasks import find_task
+from foveate_lab.eval.benchmarks.mlvu import TASKS as MLVU
+from foveate_lab.eval.tasks import find_task
 from tests.eval.benchmarks.test_judged import problem
 from tests.eval.benchmarks.test_longbench import record as long_record
 from tests.eval.benchmarks.test_milebench import MOVING, content

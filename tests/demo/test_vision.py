@@ -15,8 +15,8 @@ from transformers import (
 )
 
 import foveate
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import ModelNotFound
+from foveate.hf.model.internals import CACHE
 from foveate_demo import album, smollm2, vision
 
 from .conftest import Demo, ask

@@ -20,11 +20,11 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 import foveate
 from foveate import errors
 from foveate.chat import asking
-from foveate.core.method import METHODS
-from foveate.core.prunes import PRUNES
-from foveate.core.spec import STAGES
 from foveate.errors import FoveateError
-from foveate.eval.sample import TASKS
+from foveate.policies.method import METHODS
+from foveate.policies.prunes import PRUNES
+from foveate.policies.spec import STAGES
+from foveate.prompts.sample import TASKS
 from tests import zoo
 
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import save_file
 
 import foveate
-from foveate.bench.peer import PRESSES as TIMED
-from foveate.bench.peer import WITH_PROFILE
-from foveate.core.gathering import GATHERINGS, targets_of
-from foveate.core.profile import SCHEMA, Profile
 from foveate.methods.recommended.head_levels import LEVELS
+from foveate.policies.gathering import GATHERINGS, targets_of
+from foveate.profiles.profile import SCHEMA, Profile
+from foveate_lab.bench.peer import PRESSES as TIMED
+from foveate_lab.bench.peer import WITH_PROFILE
 from tests import zoo
 from tests.golden.kvpress_rows import ELSEWHERE, ROWS, pending
 from tests.golden.vectors import DATA, load

@@ -18,9 +18,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
-from foveate.reproduce.stand_in import write
 from foveate_demo.questions import document
 from foveate_demo.scenes import BUILT_IN
+from foveate_lab.reproduce.stand_in import write
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -134,8 +134,8 @@ def test_the_page_names_files_that_are_there(one: Addition) -> None:
 
 
 def test_the_benchmark_is_read_from_the_folders_of_the_page(tmp_path: Path) -> None:
-    from foveate.eval.benchmarks.folder import BENCHMARKS
-    from foveate.eval.tasks import find_task
+    from foveate_lab.eval.benchmarks.folder import BENCHMARKS
+    from foveate_lab.eval.tasks import find_task
     from tests.eval.benchmarks import published
 
     known = dict(published.FORMS)

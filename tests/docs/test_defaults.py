@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import foveate
-from foveate.core.spec import print_value
+from foveate.policies.spec import print_value
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from typer.testing import CliRunner
 
-from foveate.backends.vllm.metrics import COUNTERS
 from foveate.cli.app import app
+from foveate.vllm.worker.metrics import COUNTERS
 
 FOLDER = Path(__file__).parents[2] / "examples" / "serving"
 DASHBOARD = json.loads((FOLDER / "grafana" / "dashboard.json").read_text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foveate.eval.model import Loaded, load
+from foveate.loading.model import Loaded, load
 from tests.zoo.directory import save_llava
 
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import foveate
-from foveate import analysis
-from foveate.backends.hf import record
-from foveate.backends.hf.support import foveate_layers
-from foveate.eval.analyses import POINTS, analysed, kept_places, plane
-from foveate.eval.measure import measured
-from foveate.eval.model import Loaded
-from foveate.eval.reading import FULL
-from foveate.eval.tasks import find_task
+from foveate.hf import record
+from foveate.hf.layer.support import foveate_layers
+from foveate.loading.model import Loaded
+from foveate_lab import analysis
+from foveate_lab.eval.answering.analyses import POINTS, analysed, kept_places, plane
+from foveate_lab.eval.answering.measure import measured
+from foveate_lab.eval.answering.reading import FULL
+from foveate_lab.eval.tasks import find_task
 from tests import zoo
 
 TASK = find_task("three_documents")
@@ -72,7 +72,7 @@ def test_only_the_first_prompts_are_analysed_and_kept_places_are_those_of_the_ca
     later = list(measured(loaded, TASK, sample, [spec], "query-aware"))
     assert not any("analyses" in one or "kept_places" in one for one in later)
     with foveate.compress(loaded.model, spec) as session:
-        prompt = foveate.eval.prompt.read(loaded, sample.text, list(sample.images))
+        prompt = foveate.prompts.prompt.read(loaded, sample.text, list(sample.images))
         cache = session.prefill(**prompt.inputs)
         layers = foveate_layers(cache)
         held = layers[len(layers) // 2].pairs.columns[0, 0].tolist()

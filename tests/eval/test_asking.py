@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.quality.asking import rows
-from foveate.eval.contenders import contenders, separate
-from foveate.eval.measure import measured
-from foveate.eval.metrics import exact
-from foveate.eval.model import Loaded
-from foveate.eval.reading import FULL, Protocol
-from foveate.eval.tasks import find_task
+from foveate.loading.model import Loaded
+from foveate_lab.eval.answering.measure import measured
+from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.eval.contenders import contenders, separate
+from foveate_lab.eval.metrics import exact
+from foveate_lab.eval.tasks import find_task
 
 SPECS = [
     *contenders(separate("snapkv:window=4,h2o,random,h2o:recent=0.25,when=over_budget"), ["40%"]),

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from foveate.cli.app import app
 from foveate.errors import UnsupportedModel
-from foveate.eval.checkup import checkup
-from foveate.eval.model import load
+from foveate.loading.checkup import checkup
+from foveate.loading.model import load
 from foveate.memory import Request, fit
 from tests import zoo
 from tests.zoo.directory import save_llama, tokenizer

@@ -2,9 +2,9 @@
 
 import pytest
 
-from foveate.core.composition import policy
-from foveate.eval.contenders import Named, label, named
+from foveate.compression.composition import policy
 from foveate.methods.pyramidkv import Pyramid
+from foveate_lab.eval.contenders import Named, label, named
 
 
 @pytest.mark.parametrize(

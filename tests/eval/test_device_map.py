@@ -7,14 +7,14 @@ from inspect import signature
 import pytest
 import torch
 
-from foveate.backends.hf import compress
-from foveate.cli.bench import benchmark
 from foveate.cli.pages import lens
-from foveate.cli.run import run
+from foveate.cli.run.run import run
 from foveate.errors import InvalidParameter
-from foveate.eval.executors import find_executor
-from foveate.eval.model import SEES, load
-from foveate.eval.prompt import read
+from foveate.hf import compress
+from foveate.loading.model import SEES, load
+from foveate.prompts.prompt import read
+from foveate_lab.cli.bench import benchmark
+from foveate_lab.eval.executors import find_executor
 
 PARTS = ("vision_tower", "multi_modal_projector", "language_model.embed_tokens")
 AFTER = ("language_model.norm", "language_model.rotary_emb")

@@ -17,8 +17,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
-from foveate.eval.bundle import read_bundle
-from foveate.eval.results import MANIFEST
+from foveate_lab.eval.bundle import read_bundle
+from foveate_lab.eval.results import MANIFEST
 
 SETTINGS = [
     "--tasks",

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from foveate.cli.calibrate.head_samples import shown
 from foveate.errors import InvalidInput
-from foveate.eval.evidence import on_images, tokens_of, tokens_of_images, view_of
-from foveate.eval.head_samples import shown
-from foveate.eval.model import Loaded
-from foveate.eval.prompt import read
-from foveate.eval.reading import read_prompt
-from foveate.eval.sample import Sample, Span
-from foveate.eval.tasks import find_task
+from foveate.loading.model import Loaded
+from foveate.prompts.evidence import on_images, tokens_of, tokens_of_images, view_of
+from foveate.prompts.prompt import read
+from foveate.prompts.sample import Sample, Span
+from foveate_lab.eval.answering.reading import read_prompt
+from foveate_lab.eval.tasks import find_task
 
 WIDE = Image.new("RGB", (90, 30))
 LEFT, MIDDLE = Span("left", 0, (2, 2, 20, 28)), Span("middle", 0, (41, 11, 49, 19))

@@ -12,11 +12,11 @@ import pytest
 from transformers import AutoProcessor
 from typer.testing import CliRunner
 
+from foveate import packages
 from foveate.cli.app import app
-from foveate.core import packages
 from foveate.errors import MissingPackage, UnsupportedModel
-from foveate.eval import lacking
-from foveate.eval.model import Source, load, read_reader
+from foveate.loading import lacking
+from foveate.loading.model import Source, load, read_reader
 from tests import zoo
 from tests.zoo.directory import tokenizer
 

@@ -11,20 +11,20 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import InvalidInput, MissingPackage
-from foveate.eval.contenders import contenders, resolved, separate
-from foveate.eval.evidence import in_text, tokens_of
-from foveate.eval.measure import measured
-from foveate.eval.metrics import exact
-from foveate.eval.metrics.milebench import choice
-from foveate.eval.model import Loaded
-from foveate.eval.perplexity import perplexity
-from foveate.eval.prompt import read
-from foveate.eval.reading import FULL
-from foveate.eval.sample import PLACE, Sample, Task
-from foveate.eval.shorten import without_middle
-from foveate.eval.tasks import find_task
+from foveate.hf.model.internals import CACHE
+from foveate.loading.model import Loaded
+from foveate.prompts.evidence import in_text, tokens_of
+from foveate.prompts.prompt import read
+from foveate.prompts.sample import PLACE, Sample, Task
+from foveate_lab.eval.answering.measure import measured
+from foveate_lab.eval.answering.perplexity import perplexity
+from foveate_lab.eval.answering.reading import FULL
+from foveate_lab.eval.answering.shorten import without_middle
+from foveate_lab.eval.contenders import contenders, resolved, separate
+from foveate_lab.eval.metrics import exact
+from foveate_lab.eval.metrics.milebench import choice
+from foveate_lab.eval.tasks import find_task
 from tests.answers import certain
 
 SPECS = contenders(

@@ -3,7 +3,7 @@
 import torch
 
 import foveate
-from foveate.eval.oracle import oracle
+from foveate_lab.eval.oracle import oracle
 
 
 def kept(budget: int, *places: tuple[int, ...], pads: int = 0) -> list[list[int]]:

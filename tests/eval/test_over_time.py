@@ -9,14 +9,14 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.backends.hf import branch, compress, record
-from foveate.core.storage import GROWTH
-from foveate.eval.answer import ends, greedy, teacher_forced
-from foveate.eval.measure import measured
-from foveate.eval.model import Loaded
-from foveate.eval.over_time import answered, token_losses
-from foveate.eval.perplexity import perplexity
-from foveate.eval.tasks import find_task
+from foveate.cache.pairs import GROWTH
+from foveate.hf import branch, compress, record
+from foveate.loading.model import Loaded
+from foveate_lab.eval.answering.answer import ends, greedy, teacher_forced
+from foveate_lab.eval.answering.measure import measured
+from foveate_lab.eval.answering.perplexity import perplexity
+from foveate_lab.eval.over_time import answered, token_losses
+from foveate_lab.eval.tasks import find_task
 
 LENGTH = 24
 GROWING = ("full", "snapkv:budget=50%,window=4")
@@ -100,7 +100,7 @@ def test_the_task_tells_every_cache_how_the_text_goes_on(loaded: Loaded) -> None
 
 
 def test_its_answers_are_500_tokens_and_more() -> None:
-    from foveate.eval.model import READS, load
+    from foveate.loading.model import READS, load
 
     tokenizer = load(READS).tokenizer
     for sample in find_task("long_answer").samples(3, 0):

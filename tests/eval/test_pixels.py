@@ -10,10 +10,10 @@ from PIL import Image
 from transformers import Qwen2VLImageProcessorPil
 
 from foveate.errors import InvalidInput
-from foveate.eval.model import Loaded
-from foveate.eval.pixels import bounded, seen_sizes
-from foveate.eval.prompt import read
-from foveate.eval.sample import Pixels
+from foveate.loading.model import Loaded
+from foveate.prompts.pixels import bounded, seen_sizes
+from foveate.prompts.prompt import read
+from foveate.prompts.sample import Pixels
 from tests.zoo.catalogue import fresh
 
 SCREEN = Image.new("RGB", (200, 100))

@@ -11,9 +11,9 @@ import pytest
 
 from foveate.data import read_video
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate.eval.questions import questions
-from foveate.eval.results import read
-from foveate.eval.tasks import find_tasks
+from foveate_lab.eval.questions import questions
+from foveate_lab.eval.results import read
+from foveate_lab.eval.tasks import find_tasks
 from tests.cli.conftest import foveate, llava, picture, refused  # noqa: F401
 from tests.videos import film, numbers
 

@@ -19,14 +19,14 @@ from typer.testing import CliRunner
 
 from foveate.cli.app import app
 from foveate.errors import ClusterFailed, InvalidParameter, MissingPackage, ModelNotFound
-from foveate.eval.executors import Job, find_executor
-from foveate.eval.executors import ray as cluster
-from foveate.eval.executors.job import Local
-from foveate.eval.executors.ray import RayCluster
-from foveate.eval.executors.share import WorkerShare, share
-from foveate.eval.model import load
-from foveate.eval.sample import Sample
-from foveate.eval.tasks import find_task
+from foveate.loading.model import load
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.executors import Job, find_executor
+from foveate_lab.eval.executors import ray as cluster
+from foveate_lab.eval.executors.job import Local
+from foveate_lab.eval.executors.ray import RayCluster
+from foveate_lab.eval.executors.share import WorkerShare, share
+from foveate_lab.eval.tasks import find_task
 from tests.eval.test_eval import TIMES, evaluated, rows_in
 
 TASK = find_task("document")
@@ -230,7 +230,7 @@ def test_without_ray_one_is_told_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, "foveate.eval.executors.ray")
+    monkeypatch.delitem(sys.modules, "foveate_lab.eval.executors.ray")
     result = evaluated("nowhere", tmp_path / "x", "--executor", "ray")
     assert result.exit_code == 2
     assert "pip install 'foveate[ray]'" in result.stderr

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from foveate.core import files, lines
+from foveate.data import files, lines
 from foveate.errors import CannotWrite, InvalidInput
-from foveate.eval.held import key_of
-from foveate.eval.results import Results, read
+from foveate_lab.eval.held import key_of
+from foveate_lab.eval.results import Results, read
 
 SETTINGS = {"model": "tiny", "versions": {"foveate": "1"}}
 
@@ -98,7 +98,7 @@ def test_rows_are_sorted_and_numbers_that_json_has_no_word_for_are_null(tmp_path
 
 def test_a_second_writer_is_refused_until_the_first_is_gone(folder: Path) -> None:
     holds = (
-        "import sys, time; from pathlib import Path; from foveate.eval.results import Results\n"
+        "import sys, time; from pathlib import Path; from foveate_lab.eval.results import Results\n"
         f"r = Results(Path(sys.argv[1]), {SETTINGS!r}, resume=True); print('held', flush=True)\n"
         "time.sleep(600)"
     )

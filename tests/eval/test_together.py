@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from foveate.eval.measure import measured
-from foveate.eval.model import Loaded
-from foveate.eval.reading import FULL, Protocol
-from foveate.eval.sample import Sample
-from foveate.eval.together import measured_together
+from foveate.loading.model import Loaded
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.answering.measure import measured
+from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.eval.answering.together import measured_together
 from tests.eval.test_measure import TASK, TIMES, alone, samples
 
 TOGETHER = ("snapkv:budget=50%,window=4", "adakv:budget=30%,window=4", "h2o:budget=40%")

@@ -14,8 +14,8 @@ from PIL import Image
 
 from foveate.data import Clip
 from foveate.errors import InvalidInput
-from foveate.eval.model import Loaded
-from foveate.eval.prompt import read
+from foveate.loading.model import Loaded
+from foveate.prompts.prompt import read
 from foveate.prompts.videos import pictures
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from foveate.core.layer import Layer
-from foveate.core.slots import Slots
+from foveate.cache.layer import Layer
+from foveate.cache.slots import Slots
 
 
 def layer_of(

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from foveate.core.profile import SCHEMA, Profile
+from foveate.profiles.profile import SCHEMA, Profile
 
 from .kvpress_rows import Row
 from .vectors import load

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.profile import Profile
 from foveate.methods.pyramidkv import line
+from foveate.profiles.profile import Profile
 from foveate.stages.budget.head_table import capacities, released
 
 from .test_baselines import with_ties_to_the_earlier

@@ -9,10 +9,10 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.backends.hf.attention.by_products import ModelAttention
-from foveate.backends.hf.cache_layer import FoveateLayer
-from foveate.backends.hf.state import CacheState, Link
-from foveate.backends.hf.ways import attend
+from foveate.hf.attention.by_products import ModelAttention
+from foveate.hf.layer.cache_layer import FoveateLayer
+from foveate.hf.layer.state import CacheState, Link
+from foveate.hf.layer.ways import attend
 from foveate.stages.when import OverBudget
 
 from .vectors import load

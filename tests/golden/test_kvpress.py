@@ -14,15 +14,15 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import foveate
-from foveate.backends.hf.attention.by_products import ModelAttention
-from foveate.backends.hf.cache_layer import FoveateLayer
-from foveate.backends.hf.state import CacheState, Link
-from foveate.backends.hf.ways import attend
-from foveate.core.pipeline import score
-from foveate.core.slots import Slots
-from foveate.core.spec import STAGES
-from foveate.core.tensors import layers_of
+from foveate.cache.slots import Slots
+from foveate.compression.pipeline import score
+from foveate.compression.tensors import layers_of
 from foveate.errors import FoveateError
+from foveate.hf.attention.by_products import ModelAttention
+from foveate.hf.layer.cache_layer import FoveateLayer
+from foveate.hf.layer.state import CacheState, Link
+from foveate.hf.layer.ways import attend
+from foveate.policies.spec import STAGES
 from foveate.stages.score import Reconstruction
 
 from .kvpress_profiles import written

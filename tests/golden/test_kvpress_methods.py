@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.layer import Scored, Scores
+from foveate.cache.layer import Scored, Scores
 from foveate.methods.cam import MergeFollowing
 from foveate.methods.chunkkv import BestChunks
 from tests.stages.layers import layer_of

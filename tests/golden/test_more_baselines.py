@@ -10,13 +10,13 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.pipeline import keep, score
-from foveate.core.slots import Slots
-from foveate.core.spec import stage
+from foveate.cache.slots import Slots
+from foveate.compression.pipeline import keep, score
 from foveate.methods.keyformer import GumbelSums
 from foveate.methods.meda import AttentionEntropy
 from foveate.methods.nacl import ProxyAttention
 from foveate.methods.tgv_kv import TextGuided
+from foveate.policies.spec import stage
 from foveate.stages.budget import LayerShares
 from foveate.stages.score import ColumnSums, HeadMean, RandomScore
 
@@ -106,7 +106,7 @@ def test_keyformer_scores_and_keeps_as_the_release_does():
 
 def test_the_noise_of_keyformer_is_gumbels_and_follows_from_positions():
     q, k, v = torch.randn(1, 4, 300, 8), torch.randn(1, 2, 300, 8), torch.randn(1, 2, 300, 8)
-    from foveate.core.tensors import layers_of
+    from foveate.compression.tensors import layers_of
 
     (layer,) = layers_of([(q, k, v)], None, None, None)
     noise = GumbelSums(seed=3).noise(layer, slice(0, 300))
@@ -163,7 +163,7 @@ def test_nacls_lots_follow_the_probabilities_and_the_seed():
     @dataclass(frozen=True, kw_only=True)
     class Favoured(RandomScore):
         def __call__(self, given):
-            return foveate.core.layer.Scores(favoured.expand(given.pos.shape))
+            return foveate.cache.layer.Scores(favoured.expand(given.pos.shape))
 
     def drawn(seed):
         policy = foveate.nacl(budget=1, proxies=1, sinks=0, recent=0, drawn=1.0, seed=seed)
@@ -224,8 +224,8 @@ def noted(notes, length, heads=1):
     for index, value in enumerate(notes):
         slots = Slots(pos=pos, q_pos=torch.tensor([[length - 1]]))
         one = replace(layer, k=k, v=k, slots=slots, ordinal=index, depth=len(notes))
-        scores = foveate.core.layer.Scores(pos.float(), notes={"entropy": value[None]})
-        found.append(foveate.core.layer.Scored(one, scores, pos.float(), torch.tensor([1])))
+        scores = foveate.cache.layer.Scores(pos.float(), notes={"entropy": value[None]})
+        found.append(foveate.cache.layer.Scored(one, scores, pos.float(), torch.tensor([1])))
     return found
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from foveate.core.layer import Layer
-from foveate.core.pruning import EnteringTokens, TowerAttention
-from foveate.core.slots import Slots
-from foveate.core.spec import make_stage
+from foveate.cache.layer import Layer
+from foveate.cache.slots import Slots
+from foveate.policies.pruning import EnteringTokens, TowerAttention
+from foveate.policies.spec import make_stage
 
 from .given import layer_of
 from .vectors import load

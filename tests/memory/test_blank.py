@@ -11,9 +11,10 @@ import transformers
 from PIL import Image
 
 from foveate.errors import InvalidInput
-from foveate.memory import Request, blank, fit
-from foveate.memory.inputs import pixels
+from foveate.memory import Request, fit
 from foveate.memory.model import bare
+from foveate.memory.processors import blank
+from foveate.memory.processors.inputs import pixels
 from foveate.memory.unknown import Unknown
 
 GB = 10**9

@@ -10,9 +10,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.backends.hf.decoder import find
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import text_config
+from foveate.hf.layer.support import text_config
+from foveate.hf.model.decoder import find
+from foveate.hf.model.internals import CACHE
 from foveate.memory.attention import using
 from foveate.memory.counting import Counting
 from foveate.memory.repeated import once

@@ -11,19 +11,19 @@ import torch
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf import compress
-from foveate.backends.hf.internals import CACHE
-from foveate.core.prunes import PRUNES, prunes
-from foveate.core.pruning import EnteringTokens, Pruned
 from foveate.errors import InvalidInput
+from foveate.hf import compress
+from foveate.hf.model.internals import CACHE
 from foveate.memory import Engine, Request, cache, fit, frames_of, seconds_of, size_of
-from foveate.memory.inputs import prompt
 from foveate.memory.model import Bare, bare
 from foveate.memory.pool import pool
+from foveate.memory.processors.inputs import prompt
+from foveate.memory.processors.videos import video
 from foveate.memory.trace import pruned, trace
 from foveate.memory.unknown import Unknown
-from foveate.memory.videos import video
 from foveate.memory.weights import in_four_bits, weights
+from foveate.policies.prunes import PRUNES, prunes
+from foveate.policies.pruning import EnteringTokens, Pruned
 from tests import zoo
 
 from .test_counting import WORKSPACE, allocated

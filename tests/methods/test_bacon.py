@@ -10,9 +10,9 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.layer import Scores
-from foveate.core.spec import stage
+from foveate.cache.layer import Scores
 from foveate.methods.bacon import BoundaryEvidence
+from foveate.policies.spec import stage
 from foveate.stages.score import RandomScore
 from tests.golden.vectors import load
 from tests.literal.attention import attention, top

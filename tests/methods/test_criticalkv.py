@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import foveate
-from foveate.backends.hf.projection import output_projections, output_weight
-from foveate.backends.vllm.settings import check_policy
-from foveate.core.tensors import compress_tensors
+from foveate.compression.tensors import compress_tensors
 from foveate.errors import InvalidInput, InvalidParameter, UnsupportedModel, UnsupportedPolicy
+from foveate.hf.layer.projection import output_projections, output_weight
 from foveate.methods.criticalkv import OutputNorm
 from foveate.stages.score import ValueNorm
+from foveate.vllm.plans.settings import check_policy
 from tests import zoo
 from tests.literal.attention import attention, top
 from tests.methods.visual import Visual, sets, visual

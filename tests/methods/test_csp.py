@@ -14,9 +14,9 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.protocols import Softmax
 from foveate.errors import InvalidParameter, MissingModality
 from foveate.methods.csp import CrossSelfAttention, SoftmaxN
+from foveate.policies.protocols import Softmax
 from foveate.stages.score import HeadMean
 from tests.golden.vectors import papers
 from tests.literal import csp as literal

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.support import model_name
-from foveate.backends.vllm.settings import check_policy
 from foveate.errors import InvalidBudget, InvalidInput, ProfileMismatch
+from foveate.hf.layer.support import model_name
 from foveate.methods.duo_attention import filled, read_table
+from foveate.vllm.plans.settings import check_policy
 from tests import zoo
 from tests.conformance.compare import check_generate
 from tests.methods.visual import sets, visual

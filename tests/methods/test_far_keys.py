@@ -7,14 +7,14 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core import far_keys
-from foveate.core.tensor_profile import load_tensors
 from foveate.errors import InvalidInput, ProfileMismatch, UnsupportedModel
 from foveate.methods.expected_attention import ExpectedAttention
 from foveate.methods.kvzap import SurrogateScore
 from foveate.methods.recommended.foretold import FACTS, ForetoldReconstruction
 from foveate.methods.recommended.head_levels import LEVELS
 from foveate.methods.triattention import DistancePreference
+from foveate.profiles import far_keys
+from foveate.profiles.tensor_profile import load_tensors
 from tests import census, zoo
 from tests.conformance.compare import check_generate
 from tests.profiles import saved_tensors, tensors_of

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.layer import Scored, Scores
-from foveate.core.tensors import layers_of
+from foveate.cache.layer import Scored, Scores
+from foveate.compression.tensors import layers_of
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.methods.hermes import KINDS, MemoryHierarchy, PseudoQuestions
 from foveate.stages.score import KeyNorm

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.core.storage import GROWTH
+from foveate.cache.pairs import GROWTH
 from foveate.errors import InvalidParameter
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
 from tests.conformance.oracle import event_of, oracle

@@ -9,9 +9,9 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.tensor_profile import load_tensors
 from foveate.errors import InvalidBudget, InvalidParameter, ProfileMismatch
 from foveate.methods.kvzap import LEAST, RIDGE, SurrogateFit
+from foveate.profiles.tensor_profile import load_tensors
 from foveate.stages.budget import AboveThreshold, Uniform
 from tests import zoo
 from tests.conformance.compare import check_generate

@@ -8,10 +8,10 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.profile import Profile
 from foveate.errors import InvalidParameter
 from foveate.methods.mixkv import MixDiversity, diversity, redundancy
 from foveate.ops.mix_statistics import mix_statistics
+from foveate.profiles.profile import Profile
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ColumnSums, KeyNorm
 from foveate.stages.select import TopK

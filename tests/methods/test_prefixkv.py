@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.layer import Scored, Scores
-from foveate.core.profile import Profile
-from foveate.core.protocols import Moment
+from foveate.cache.layer import Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.methods.prefixkv import STEPS, PrefixBudget, gini, priority, search
+from foveate.policies.protocols import Moment
+from foveate.profiles.profile import Profile
 from foveate.stages.when import FixedSlot
 from tests.core.lean import lean
 from tests.golden.vectors import papers

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.layer import Layer
-from foveate.core.pipeline import keep, score
-from foveate.core.slots import Slots
+from foveate.cache.layer import Layer
+from foveate.cache.slots import Slots
+from foveate.compression.pipeline import keep, score
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.methods.streammem import ChatAttention, FramePrototypes, WithPrototypes
 from foveate.stages.score import TextPrior

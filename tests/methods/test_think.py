@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.core.storage import NarrowPairs
+from foveate.cache.pairs import NarrowPairs
 from foveate.errors import InvalidParameter
+from foveate.hf.model.internals import CACHE
 from foveate.stages.score import KeyNorm
 from tests import zoo
 from tests.conformance.compare import GREEDY, difference

@@ -7,8 +7,8 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.layer import Layer
-from foveate.core.slots import Slots
+from foveate.cache.layer import Layer
+from foveate.cache.slots import Slots
 from foveate.errors import InvalidInput
 from foveate.methods.triattention import Centres, DistancePreference
 from foveate.ops.rotation import halves, turned

@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.layer import Scored, Scores
+from foveate.cache.layer import Scored, Scores
 from foveate.methods.vase import LargeAndDrawn
 from tests.golden.vectors import load
 from tests.stages.layers import changed, random_layer

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.gathering import GATHERINGS
-from foveate.core.profile import Profile
+from foveate.policies.gathering import GATHERINGS
+from foveate.profiles.profile import Profile
 from tests.profiles import saved_tensors, tensors_of
 
 LAYERS, HEADS, TOKENS = 3, 2, 40

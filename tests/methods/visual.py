@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 import foveate
-from foveate.core.pipeline import observed, score
-from foveate.core.tensors import layers_of
+from foveate.compression.pipeline import observed, score
+from foveate.compression.tensors import layers_of
 
 # A layout tells which of t tokens are visual. The second image of "two images" reaches into the
 # last tokens, so that queries of both kinds vote.

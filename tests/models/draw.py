@@ -16,11 +16,11 @@ from torch import Tensor
 from transformers import CLIPImageProcessorPil
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from foveate.convert.clip import image_processor
-from foveate.eval.padding import padded
+from foveate.loading.padding import padded
 from foveate.models.token_grids import ImageTokens, image_tokens
-from foveate.report import kept_picture
-from foveate.report.strips import FAINT, GAP, beside, stacked, text_strip
+from foveate.pictures.strips import FAINT, GAP, beside, stacked, text_strip
+from foveate_lab.convert.clip import image_processor
+from foveate_lab.report import kept_picture
 
 from .eyes import Eye, mask
 from .published import CLIP, EYES

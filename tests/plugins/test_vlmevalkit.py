@@ -15,7 +15,7 @@ import pytest
 from foveate.errors import InvalidInput, InvalidParameter, MissingPackage
 from tests.plugins.alone import said
 
-PLUGIN = "foveate.plugins.vlmevalkit"
+PLUGIN = "foveate_lab.plugins.vlmevalkit"
 SPEC = "snapkv:budget=50%,window=4"
 
 

@@ -13,8 +13,8 @@ import torch
 
 import foveate
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate.eval.model import Loaded
-from foveate.eval.prompt import read_chat
+from foveate.loading.model import Loaded
+from foveate.prompts.prompt import read_chat
 from foveate.prompts.template import Wording
 from foveate.stream import Words
 from tests import zoo

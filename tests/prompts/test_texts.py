@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.eval.model import Loaded
-from foveate.eval.prompt import read
+from foveate.loading.model import Loaded
+from foveate.prompts.prompt import read
 from foveate.stream import stream as stream_module
 from tests import zoo
 from tests.chat.conversations import image

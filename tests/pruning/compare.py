@@ -13,12 +13,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import foveate
-from foveate.backends.hf.attention.computed import dropped_before
-from foveate.backends.hf.decoder import find, layer_stacks
-from foveate.backends.hf.internals import CACHE, CACHE_NAMES
-from foveate.backends.hf.support import text_config
-from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned
+from foveate.hf.attention.computed import dropped_before
+from foveate.hf.layer.support import text_config
+from foveate.hf.model.decoder import find, layer_stacks
+from foveate.hf.model.internals import CACHE, CACHE_NAMES
+from foveate.policies.prunes import prunes
+from foveate.policies.pruning import EnteringTokens, Pruned
 from tests.conformance import compare
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
 from tests.conformance.oracle import Event, oracle, tied_rows

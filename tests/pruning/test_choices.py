@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.layer import Layer
-from foveate.core.prunes import PRUNES
-from foveate.core.pruning import EnteringTokens
-from foveate.core.slots import Slots
-from foveate.core.spec import make_stage
+from foveate.cache.layer import Layer
+from foveate.cache.slots import Slots
+from foveate.policies.prunes import PRUNES
+from foveate.policies.pruning import EnteringTokens
+from foveate.policies.spec import make_stage
 from tests import zoo
 
 PADS, VISUAL = (0, 5), range(7, 19)

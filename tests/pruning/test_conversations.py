@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.support import known_state
 from foveate.errors import InvalidParameter
+from foveate.hf.layer.support import known_state
 from foveate.stream import Offload, Stream
 from tests.chat.conversations import TURNS, Record
 from tests.chat.families import PROCESSORS, talker

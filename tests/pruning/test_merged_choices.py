@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from foveate.core.pruning import TowerAttention
-from foveate.core.spec import make_stage
 from foveate.errors import InvalidParameter
+from foveate.policies.pruning import TowerAttention
+from foveate.policies.spec import make_stage
 
 from .test_choices import LENGTH, VISUAL, WIDTH, best, entering, paid
 

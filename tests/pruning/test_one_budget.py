@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf import branch, compress, record
-from foveate.backends.hf.dividing import divided_for
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import CacheMismatch, InvalidBudget, InvalidParameter, UnsupportedModel
+from foveate.hf import branch, compress, record
+from foveate.hf.attach.dividing import divided_for
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.pairs import by_turns
 
@@ -164,13 +164,13 @@ def test_models_whose_pairs_are_not_known_beforehand_are_refused(monkeypatch):
     with compress(model, spec) as session, pytest.raises(UnsupportedModel, match="keep=50%"):
         session.prefill(**inputs)
     silent = SimpleNamespace(num_attention_heads=None)
-    monkeypatch.setattr("foveate.backends.hf.dividing.text_config", lambda _: silent)
+    monkeypatch.setattr("foveate.hf.attach.dividing.text_config", lambda _: silent)
     with pytest.raises(UnsupportedModel, match="does not say"):
         divided_for(model, foveate.policy(spec), [60])
 
 
 def test_a_stream_has_no_length_to_divide_by():
-    from foveate.backends.hf.endless import endless
+    from foveate.hf.endless.endless import endless
 
     with pytest.raises(InvalidParameter, match="never ends"):
         endless(foveate.policy("knorm+kivi(bits=auto):budget=64MB"), None)

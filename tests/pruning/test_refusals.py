@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.vllm.settings import check_policy
 from foveate.errors import (
     InvalidInput,
     InvalidParameter,
@@ -14,6 +13,7 @@ from foveate.errors import (
     UnsupportedModel,
     UnsupportedPolicy,
 )
+from foveate.vllm.plans.settings import check_policy
 from tests import zoo
 
 DOOR, INSIDE = "random.prune(keep=40%)+full", "fastv.prune(layer=1,keep=40%)+full"

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.decoder import find
-from foveate.backends.hf.support import text_config
-from foveate.core.layer import Layer, Scored, Scores
-from foveate.core.slots import Slots
+from foveate.cache.layer import Layer, Scored, Scores
+from foveate.cache.slots import Slots
+from foveate.hf.layer.support import text_config
+from foveate.hf.model.decoder import find
 from foveate.methods.nacl import TopAndDrawn
 from foveate.stages.score.attention_free import gumbel
 from tests import zoo

@@ -9,11 +9,11 @@ from transformers.models.llava_next.modeling_llava_next import (
 )
 
 import foveate
-from foveate.backends.hf.decoder import find
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import text_config
-from foveate.backends.hf.tower import Tower
 from foveate.errors import UnsupportedModel
+from foveate.hf.layer.support import text_config
+from foveate.hf.model.decoder import find
+from foveate.hf.model.internals import CACHE
+from foveate.hf.pruning.tower import Tower
 from foveate.methods.pruning import VisionZipPrune
 from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE, difference

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from foveate.report.charts import MARKERS, PALETTE, against_bytes, axes, svg
-from foveate.report.summary import FULL, Estimate, SummaryCell
+from foveate_lab.report.charts import MARKERS, PALETTE, against_bytes, axes, svg
+from foveate_lab.report.summary import FULL, Estimate, SummaryCell
 
 from .hostile import SPECS
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from playwright.sync_api import Page
 
-from foveate.report.lens import compared
-from foveate.report.lens.chosen import Choice, LensPrompt
-from foveate.report.lens.page import page as lens_page
-from foveate.report.lens.prompt import Word
-from foveate.report.page import page as report_page
+from foveate.pictures.lens import compared
+from foveate.pictures.lens.chosen import Choice, LensPrompt
+from foveate.pictures.lens.page import page as lens_page
+from foveate.pictures.lens.prompt import Word
+from foveate_lab.report.page import page as report_page
 from tests.browser import OpenPage, overflow
 
 from . import hostile

@@ -12,11 +12,11 @@ import torch
 from PIL import Image
 
 import foveate
-from foveate.backends.hf import branch, record
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers
 from foveate.errors import AlreadyCompressing, InvalidInput, MissingPackage
-from foveate.report.lens import compared
+from foveate.hf import branch, record
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.internals import CACHE
+from foveate.pictures.lens import compared
 from tests import zoo
 from tests.conformance.policies import EVERY, of_method
 from tests.zoo.directory import llava_processor, tokenizer
@@ -139,9 +139,9 @@ def test_layers_have_the_models_numbers() -> None:
 
 def test_the_page_is_small() -> None:
     """Noise, which nothing makes smaller; the size of a model of 32 layers with 8 KV heads each."""
-    from foveate.report.lens.chosen import Choice, LensPrompt
-    from foveate.report.lens.page import page
-    from foveate.report.lens.prompt import Word
+    from foveate.pictures.lens.chosen import Choice, LensPrompt
+    from foveate.pictures.lens.page import page
+    from foveate.pictures.lens.prompt import Word
 
     draw = torch.Generator().manual_seed(0)
     choices = [

@@ -10,13 +10,13 @@ import torch
 from PIL import Image
 
 import foveate
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import InvalidParameter
-from foveate.report.lens import compared
-from foveate.report.lens.answers import Answers, LensAnswer
-from foveate.report.lens.chosen import Choice, LensPrompt
-from foveate.report.lens.page import page as lens_page
-from foveate.report.lens.prompt import Word
+from foveate.hf.model.internals import CACHE
+from foveate.pictures.lens import compared
+from foveate.pictures.lens.answers import Answers, LensAnswer
+from foveate.pictures.lens.chosen import Choice, LensPrompt
+from foveate.pictures.lens.page import page as lens_page
+from foveate.pictures.lens.prompt import Word
 from tests import zoo
 from tests.browser import OpenPage, browser, chromium, open_page, overflow
 from tests.zoo.directory import llava_processor

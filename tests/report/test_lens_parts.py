@@ -12,10 +12,10 @@ from transformers.models.llava.image_processing_pil_llava import LlavaImageProce
 
 from foveate.models.token_grids import Grid, ImageTokens
 from foveate.models.token_grids.processor import seen_box
-from foveate.report.lens.packed import NO_SCORE, in_bytes, tables
-from foveate.report.lens.page import parts
-from foveate.report.lens.prompt import Word, data_uri, words
-from foveate.report.views import View, views_of
+from foveate.pictures.lens.packed import NO_SCORE, in_bytes, tables
+from foveate.pictures.lens.page import parts
+from foveate.pictures.lens.prompt import Word, data_uri, words
+from foveate.pictures.views import View, views_of
 from tests.zoo.directory import tokenizer
 
 

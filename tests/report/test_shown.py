@@ -2,7 +2,7 @@
 
 import pytest
 
-from foveate.report.shown import short, shown, width
+from foveate.pictures.shown import short, shown, width
 
 from .hostile import NAMES, PILE
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from foveate.report.heat import heat_maps
-from foveate.report.page import page
-from foveate.report.splits import split, splits
+from foveate_lab.report.heat import heat_maps
+from foveate_lab.report.page import page
+from foveate_lab.report.splits import split, splits
 from tests.browser import OpenPage, overflow
 from tests.report.test_page import row, written
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from foveate.eval.results import Results
-from foveate.reproduce.experiment import Experiment
-from foveate.reproduce.setting import Setting
+from foveate_lab.eval.results import Results
+from foveate_lab.reproduce.experiment import Experiment
+from foveate_lab.reproduce.setting import Setting
 
 Unrun = Callable[[Experiment], list[Setting]]
 

@@ -7,11 +7,11 @@ import re
 import pytest
 
 import foveate
-from foveate.core.composition import name_and_arguments
-from foveate.reproduce import EXPERIMENTS
-from foveate.reproduce.papers.prefixkv.shared import BUDGETS
-from foveate.reproduce.printed import printed
-from foveate.reproduce.trials import GridTrial
+from foveate.compression.composition import name_and_arguments
+from foveate_lab.reproduce import EXPERIMENTS
+from foveate_lab.reproduce.papers.prefixkv.shared import BUDGETS
+from foveate_lab.reproduce.printed import printed
+from foveate_lab.reproduce.trials import GridTrial
 
 PROMPT, DEPTH = 650, 32  # LLaVA-1.5-7B on MM-Vet: an image, a question
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from foveate.eval.results import Results
-from foveate.reproduce import EXPERIMENTS
-from foveate.reproduce.printed import printed
-from foveate.reproduce.setting import Setting
-from foveate.reproduce.trials import Arm, Gains, columns, paired
-from foveate.reproduce.trials.gains import relative
+from foveate_lab.eval.results import Results
+from foveate_lab.reproduce import EXPERIMENTS
+from foveate_lab.reproduce.printed import printed
+from foveate_lab.reproduce.setting import Setting
+from foveate_lab.reproduce.trials import Arm, Gains, columns, paired
+from foveate_lab.reproduce.trials.gains import relative
 
 PAIRS = (
     (

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from foveate.reproduce import EXPERIMENTS
-from foveate.reproduce.layout import laid
-from foveate.reproduce.pages import laid_out
-from foveate.reproduce.placed import LaidRow
-from foveate.reproduce.printed import printed
-from foveate.reproduce.sections import SECTIONS
-from foveate.reproduce.table import (
+from foveate_lab.reproduce import EXPERIMENTS
+from foveate_lab.reproduce.layout import laid
+from foveate_lab.reproduce.pages import laid_out
+from foveate_lab.reproduce.placed import LaidRow
+from foveate_lab.reproduce.printed import printed
+from foveate_lab.reproduce.sections import SECTIONS
+from foveate_lab.reproduce.table import (
     BUDGET_BLOCKS,
     BUDGETS_FIRST,
     METHODS_ACROSS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foveate.errors import InvalidInput
-from foveate.reproduce.models import MODELS, places
+from foveate_lab.reproduce.models import MODELS, places
 
 TWO = ("llava-1.5-7b", "qwen2-vl-7b")
 

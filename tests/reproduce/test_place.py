@@ -9,10 +9,10 @@ import torch
 from PIL import Image, ImageDraw
 
 from foveate.errors import InvalidInput
-from foveate.eval.prompt import read
-from foveate.reproduce import EXPERIMENTS, find_experiments
-from foveate.reproduce.lab import Lab
-from foveate.reproduce.models import MODELS, Place
+from foveate.prompts.prompt import read
+from foveate_lab.reproduce import EXPERIMENTS, find_experiments
+from foveate_lab.reproduce.lab import Lab
+from foveate_lab.reproduce.models import MODELS, Place
 from tests.zoo.directory import save_llava
 
 LLAVA = {name for name, model in MODELS.items() if model.pad_images}

@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
-from foveate.eval.bundle import read_bundles, seal
-from foveate.eval.held import key_of
-from foveate.eval.results import read
+from foveate_lab.eval.bundle import read_bundles, seal
+from foveate_lab.eval.held import key_of
+from foveate_lab.eval.results import read
 from tests.eval.test_eval import TIMES
 from tests.eval.test_ray import cluster_here
 from tests.reproduce.tiny import stand_in

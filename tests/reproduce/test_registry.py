@@ -9,13 +9,13 @@ import pytest
 
 import foveate
 from foveate.errors import InvalidInput
-from foveate.eval.benchmarks import BENCHMARKS
-from foveate.reproduce import EXPERIMENTS, FACTS, find_experiments
-from foveate.reproduce.experiment import Trial
-from foveate.reproduce.printed import printed
-from foveate.reproduce.registry import brought
-from foveate.reproduce.setting import folder_of
-from foveate.reproduce.trials import GridTrial, Panels, Probe, ThroughputTrial
+from foveate_lab.eval.benchmarks import BENCHMARKS
+from foveate_lab.reproduce import EXPERIMENTS, FACTS, find_experiments
+from foveate_lab.reproduce.experiment import Trial
+from foveate_lab.reproduce.printed import printed
+from foveate_lab.reproduce.registry import brought
+from foveate_lab.reproduce.setting import folder_of
+from foveate_lab.reproduce.trials import GridTrial, Panels, Probe, ThroughputTrial
 
 IDS = """
 mixkv: fig1a fig1b fig2 fig3 fig7 table1 table2 table3 table4-importance table4-mixing fig4 fig6

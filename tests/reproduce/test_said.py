@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import foveate
-from foveate.reproduce import EXPERIMENTS
-from foveate.reproduce.experiment import Experiment
-from foveate.reproduce.published import PublishedProfile
+from foveate_lab.reproduce import EXPERIMENTS
+from foveate_lab.reproduce.experiment import Experiment
+from foveate_lab.reproduce.published import PublishedProfile
 
 
 class Said(NamedTuple):

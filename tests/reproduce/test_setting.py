@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from foveate.core.profile import load as load_profile
-from foveate.eval.model import load
-from foveate.eval.results import Results
-from foveate.reproduce.ask import Ask
-from foveate.reproduce.calibrations import CalibrationRun
-from foveate.reproduce.published import PublishedProfile
-from foveate.reproduce.setting import Setting
-from foveate.reproduce.stand_in import write
-from foveate.reproduce.trials import (
+from foveate.loading.model import load
+from foveate.profiles.profile import load as load_profile
+from foveate_lab.eval.results import Results
+from foveate_lab.reproduce.ask import Ask
+from foveate_lab.reproduce.calibrations import CalibrationRun
+from foveate_lab.reproduce.published import PublishedProfile
+from foveate_lab.reproduce.setting import Setting
+from foveate_lab.reproduce.stand_in import write
+from foveate_lab.reproduce.trials import (
     Arm,
     Batch,
     Column,
@@ -26,7 +26,7 @@ from foveate.reproduce.trials import (
     ThroughputTrial,
     columns,
 )
-from foveate.reproduce.trials.answers import answers, calibrate, unprepared
+from foveate_lab.reproduce.trials.answers import answers, calibrate, unprepared
 from tests.zoo.directory import save_llava
 
 ARMS = (Arm(name="Full", spec="full"), Arm(name="SnapKV", spec="snapkv:budget={B},window=8"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from foveate.eval.tasks import find_task
-from foveate.reproduce import EXPERIMENTS
-from foveate.reproduce.setting import folder_of
-from foveate.reproduce.sources import SOURCES
-from foveate.reproduce.stand_in import judge
-from foveate.reproduce.stand_in.folders import WRITERS, write
+from foveate_lab.eval.tasks import find_task
+from foveate_lab.reproduce import EXPERIMENTS
+from foveate_lab.reproduce.setting import folder_of
+from foveate_lab.reproduce.sources import SOURCES
+from foveate_lab.reproduce.stand_in import judge
+from foveate_lab.reproduce.stand_in.folders import WRITERS, write
 
 TASKS = sorted({task for one in EXPERIMENTS.values() for task in one.trial.tasks()})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from foveate.reproduce.tsne import affinities, tsne
+from foveate_lab.reproduce.tsne import affinities, tsne
 
 
 def clusters():

@@ -10,8 +10,8 @@ from unittest import mock
 import torch
 from transformers.models.llama import modeling_llama
 
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.internals import CACHE
 from tests.serving import stand_ins
 
 TYPES = {"fp8": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
@@ -89,8 +89,8 @@ def on_gpu(stock=False):
     """FLASH_ATTN over codes; queries are coded as well."""
     from vllm.v1.attention.backends import flash_attn
 
-    from foveate.backends.vllm.gpu import FoveateFlash
-    from foveate.backends.vllm.vllm_api import flash_attention
+    from foveate.vllm.vllm_api import flash_attention
+    from foveate.vllm.worker.gpu import FoveateFlash
 
     def attend(q, k, v, q_descale, k_descale, v_descale, **told):
         pairs = ((q, q_descale), (k, k_descale), (v, v_descale))

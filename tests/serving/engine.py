@@ -11,8 +11,8 @@ import torch
 from tests.answers import certain
 
 VOCABULARY = 512
-WORKER = "foveate.backends.vllm.Worker"
-SCHEDULER = "foveate.backends.vllm.Scheduler"
+WORKER = "foveate.vllm.Worker"
+SCHEDULER = "foveate.vllm.Scheduler"
 
 
 class Answer(NamedTuple):

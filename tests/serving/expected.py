@@ -6,9 +6,9 @@ import torch
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.modality import visual_tokens
-from foveate.backends.vllm.tiers import by_head, rooms_of
+from foveate.hf.model.internals import CACHE
+from foveate.hf.model.modality import visual_tokens
+from foveate.vllm.plans.tiers import by_head, rooms_of
 from tests.answers import certain
 from tests.jitter import other_side
 from tests.serving.reference import LEAD, NOISE, counted, counted_by_head

@@ -11,14 +11,14 @@ import torch
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.modality import visual_tokens
-from foveate.backends.vllm.shares import Rooms
-from foveate.backends.vllm.tiers import room_of
-from foveate.core import reading
-from foveate.core.amount import Amount
-from foveate.core.pipeline import keep
+from foveate.compression import reading
+from foveate.compression.pipeline import keep
+from foveate.hf.model.internals import CACHE
+from foveate.hf.model.modality import visual_tokens
+from foveate.policies.amount import Amount
 from foveate.stages.when import OverBudget
+from foveate.vllm.plans.shares import Rooms
+from foveate.vllm.plans.tiers import room_of
 from tests.jitter import other_side
 from tests.serving.reference import NOISE, embedded
 from tests.ties import Choice, ties
@@ -29,7 +29,7 @@ def recorded():
     """Fills a dictionary with what engines in this process keep at boundaries: by request, layer
     and tokens, the positions of each head.
     """
-    from foveate.backends.vllm import attention
+    from foveate.vllm.worker import attention
 
     found, plain = {}, attention.after_pass
 

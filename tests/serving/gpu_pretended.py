@@ -9,14 +9,15 @@ from types import SimpleNamespace
 
 import torch
 
-from foveate.backends.vllm import pages, vllm_api
-from foveate.backends.vllm.attention import Compressing
-from foveate.backends.vllm.blocks import CompressedSpec
-from foveate.backends.vllm.plans import Offer
-from foveate.backends.vllm.prompts import Prompts
-from foveate.backends.vllm.rewriting import Rewriting
-from foveate.backends.vllm.settings import settings_from
-from foveate.backends.vllm.tiers import rooms_of
+from foveate.vllm import vllm_api
+from foveate.vllm.plans.plans import Offer
+from foveate.vllm.plans.settings import settings_from
+from foveate.vllm.plans.tiers import rooms_of
+from foveate.vllm.scheduler.blocks import CompressedSpec
+from foveate.vllm.worker import pages
+from foveate.vllm.worker.attention import Compressing
+from foveate.vllm.worker.prompts import Prompts
+from foveate.vllm.worker.rewriting import Rewriting
 from tests.serving.pretended import GPU, pretended_gpu
 from tests.serving.stand_ins import announced, ordering
 

@@ -7,10 +7,10 @@ import torch
 from transformers import DynamicCache
 
 import foveate
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.modality import visual_tokens
-from foveate.backends.hf.support import foveate_layers
-from foveate.core.amount import Amount
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.internals import CACHE
+from foveate.hf.model.modality import visual_tokens
+from foveate.policies.amount import Amount
 from tests.jitter import WIDER, other_side
 from tests.ties import NEAR, choices, settled, ties
 

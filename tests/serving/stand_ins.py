@@ -9,9 +9,9 @@ from unittest import mock
 
 import torch
 
-from foveate.backends.vllm.orders import Order, Orders
-from foveate.backends.vllm.plans import Offer
-from foveate.backends.vllm.shares import Rooms
+from foveate.vllm.plans.orders import Order, Orders
+from foveate.vllm.plans.plans import Offer
+from foveate.vllm.plans.shares import Rooms
 
 
 def attend(

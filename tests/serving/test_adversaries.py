@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 import foveate
-from foveate.core.amount import Amount
+from foveate.policies.amount import Amount
 from tests.profiles import saved
 from tests.serving.adversaries import Pictures, Prompts, play, script
 from tests.serving.engine import engine

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from foveate.backends.vllm import registration, vllm_api
-from foveate.backends.vllm.activation import UNSET
-from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec, compressible
-from foveate.backends.vllm.gap import Room
-from foveate.core.amount import Amount
 from foveate.errors import UnsupportedEngine
+from foveate.policies.amount import Amount
+from foveate.vllm import vllm_api
+from foveate.vllm.plans.gap import Room
+from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec, compressible
+from foveate.vllm.startup import registration
+from foveate.vllm.startup.activation import UNSET
 
 ROOM = Room.of(Amount.of("20%"), 1)
 
@@ -183,7 +184,7 @@ def test_pairs_are_written_through_this_operator():
 def test_pages_read_back_what_the_operator_writes():
     from types import SimpleNamespace
 
-    from foveate.backends.vllm import cpu as pages
+    from foveate.vllm.worker import cpu as pages
 
     vllm_api.current_platform.import_kernels()
     layer = SimpleNamespace(isa="vec", _k_scale_float=1.0, _v_scale_float=1.0)
@@ -205,7 +206,7 @@ def test_layers_tell_what_their_codes_stand_for():
     from vllm.model_executor.layers.attention import attention
     from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 
-    from foveate.backends.vllm.codes import TYPES
+    from foveate.vllm.codes import TYPES
 
     assert set(TYPES) <= set(get_args(CacheDType))
     assert all(STR_DTYPE_TO_TORCH_DTYPE[name] == torch.uint8 for name in TYPES)
@@ -217,7 +218,7 @@ def test_layers_tell_what_their_codes_stand_for():
 
 
 def test_the_worker_is_found_by_its_name():
-    package = importlib.import_module("foveate.backends.vllm")
+    package = importlib.import_module("foveate.vllm")
     assert issubclass(package.Worker, vllm_api.cpu_worker_class())
     with pytest.raises(AttributeError, match="Wroker"):
         package.Wroker  # noqa: B018

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from foveate.backends.vllm import vllm_api
-from foveate.backends.vllm.worker import Failing
+from foveate.vllm import vllm_api
+from foveate.vllm.worker.worker import Failing
 
 MODE = vllm_api.CUDAGraphMode
 

@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from foveate.eval.tasks.drawn import FONTS
 from foveate_demo import album, questions, vision
 from foveate_demo.processor import worded
+from foveate_lab.eval.tasks.drawn import FONTS
 from tests.serving import demo_model, expected
 from tests.serving.engine import engine, serve
 

@@ -6,8 +6,8 @@ from unittest import mock
 
 import pytest
 
-from foveate.backends.vllm.gpu import FoveateFlash
-from foveate.backends.vllm.vllm_api import CUDAGraphMode, flash_attention
+from foveate.vllm.vllm_api import CUDAGraphMode, flash_attention
+from foveate.vllm.worker.gpu import FoveateFlash
 from tests.serving.engine import check_same, engine, prompts, serve
 from tests.serving.stand_ins import attending_with
 from tests.serving.test_llama import check_against_transformers

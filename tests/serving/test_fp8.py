@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.vllm.gap import Room
+from foveate.vllm.plans.gap import Room
 from tests.serving import codes
 from tests.serving.engine import check_same, engine, prompts, serve
 from tests.serving.reference import by_transformers
@@ -70,7 +70,7 @@ def test_pairs_that_stay_are_moved_code_by_code(llama, platform):
     """A cache of FP8 codes, `--kv-cache-dtype fp8` | works | codes are moved as they are, those of
     merged pairs made anew; tested with stand-ins for the kernels of devices that have it
     """
-    from foveate.backends.vllm.attention import Compressing
+    from foveate.vllm.worker.attention import Compressing
 
     compress, moved = Compressing.compress, []
 

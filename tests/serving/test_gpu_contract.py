@@ -12,9 +12,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from foveate.backends.vllm import pages, registration, vllm_api
-from foveate.backends.vllm.blocks import check_specs
 from foveate.errors import UnsupportedEngine
+from foveate.vllm import vllm_api
+from foveate.vllm.scheduler.blocks import check_specs
+from foveate.vllm.startup import registration
+from foveate.vllm.worker import pages
 
 STOCK = {"FLASH_ATTN": vllm_api.flash_attention, "TRITON_ATTN": vllm_api.triton_attention}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.vllm.tiers import rooms_of
+from foveate.vllm.plans.tiers import rooms_of
 from tests.profiles import saved
 from tests.serving.engine import engine, prompts, serve
 from tests.serving.reference import NOISE, by_transformers, counted_by_head

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.vllm.gap import Room
-from foveate.core.amount import Amount
+from foveate.policies.amount import Amount
+from foveate.vllm.plans.gap import Room
 from tests.serving.engine import check_same, engine, prompts, serve
 from tests.serving.reference import NOISE, by_transformers
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 import foveate
-from foveate.backends.vllm.gap import Room
+from foveate.vllm.plans.gap import Room
 from tests.serving.engine import (
     Answer,
     by_token,

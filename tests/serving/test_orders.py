@@ -9,15 +9,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from foveate.backends.vllm import scheduler as scheduling
-from foveate.backends.vllm import worker
-from foveate.backends.vllm.http import refuse_truths
-from foveate.backends.vllm.moves import Move, Replacement
-from foveate.backends.vllm.orders import Order, Orders
-from foveate.backends.vllm.plans import Offer
-from foveate.backends.vllm.prompts import Prompts
-from foveate.backends.vllm.settings import settings_from
-from foveate.backends.vllm.shares import Share
+from foveate.vllm.plans.moves import Move, Replacement
+from foveate.vllm.plans.orders import Order, Orders
+from foveate.vllm.plans.plans import Offer
+from foveate.vllm.plans.settings import settings_from
+from foveate.vllm.plans.shares import Share
+from foveate.vllm.scheduler import scheduler as scheduling
+from foveate.vllm.startup.http import refuse_truths
+from foveate.vllm.worker import worker
+from foveate.vllm.worker.prompts import Prompts
 from tests.serving.engine import engine, greedy, prompts, serve
 from tests.serving.test_images import prompts as with_images
 from tests.serving.test_requests import check
@@ -115,7 +115,7 @@ def test_orders_reach_workers_in_other_processes():
 def test_vllms_null_block_is_the_one_that_is_read_instead():
     from vllm.v1.attention.backends.utils import NULL_BLOCK_ID
 
-    from foveate.backends.vllm.rewriting import NULL_BLOCK
+    from foveate.vllm.worker.rewriting import NULL_BLOCK
 
     assert NULL_BLOCK == NULL_BLOCK_ID
 

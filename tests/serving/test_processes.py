@@ -2,8 +2,8 @@
 
 import pytest
 
-from foveate.backends.vllm.gap import Room
-from foveate.core.amount import Amount
+from foveate.policies.amount import Amount
+from foveate.vllm.plans.gap import Room
 from tests.serving.engine import check_alike, engine, greedy, prompts, serve
 from tests.serving.prometheus import foveate_metrics, of_all_processes, of_this_process
 

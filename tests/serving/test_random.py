@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import foveate
-from foveate.backends.vllm.tiers import rooms_of
+from foveate.vllm.plans.tiers import rooms_of
 from tests.serving import reference
 from tests.serving.engine import Traffic, engine, greedy
 from tests.serving.reference import LEAD, counted
@@ -74,7 +74,7 @@ def read(replaced):
 
 
 def test_five_hundred_requests(tiny, known, monkeypatch):
-    from foveate.backends.vllm import rewriting
+    from foveate.vllm.worker import rewriting
 
     again, plain = [], rewriting.later_tokens
     monkeypatch.setattr(

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import BloomConfig, BloomForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
-from foveate.backends.vllm.support import DECODER
 from foveate.errors import UnsupportedEngine, UnsupportedPolicy
+from foveate.vllm.startup.support import DECODER
 from tests.serving.engine import engine
 from tests.serving.server import MODULE, free_port
 
@@ -42,7 +42,7 @@ def test_models_whose_attention_the_scores_do_not_see_are_refused(
     kind(config).float().save_pretrained(tmp_path)
     with pytest.raises(UnsupportedEngine, match=f"^{tmp_path} has a.*{said}"):
         configuration(str(tmp_path), additional_config={"foveate": {"policy": POLICY}})
-    monkeypatch.setattr("foveate.backends.vllm.activation.check_foreseen", lambda *_: None)
+    monkeypatch.setattr("foveate.vllm.startup.activation.check_foreseen", lambda *_: None)
     with pytest.raises(UnsupportedEngine, match=said), engine(str(tmp_path), POLICY):
         pass
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.vllm.gap import Room
+from foveate.vllm.plans.gap import Room
 from tests.serving.engine import check_same, engine, greedy, prompts, serve
 from tests.serving.reference import NOISE, by_transformers
 

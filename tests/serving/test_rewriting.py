@@ -7,16 +7,16 @@ from unittest import mock
 import pytest
 import torch
 
-from foveate.backends.vllm import vllm_api
-from foveate.backends.vllm.blocks import CompressedSpec
-from foveate.backends.vllm.cpu import Builder as CPU
-from foveate.backends.vllm.gap import Room
-from foveate.backends.vllm.gpu import FlashBuilder, TritonBuilder
-from foveate.backends.vllm.graphs import without_full_graphs
-from foveate.backends.vllm.plans import Offer
-from foveate.backends.vllm.prompts import Prompts
-from foveate.backends.vllm.settings import settings_from
-from foveate.core.amount import Amount
+from foveate.policies.amount import Amount
+from foveate.vllm import vllm_api
+from foveate.vllm.plans.gap import Room
+from foveate.vllm.plans.plans import Offer
+from foveate.vllm.plans.settings import settings_from
+from foveate.vllm.scheduler.blocks import CompressedSpec
+from foveate.vllm.worker.cpu import Builder as CPU
+from foveate.vllm.worker.gpu import FlashBuilder, TritonBuilder
+from foveate.vllm.worker.graphs import without_full_graphs
+from foveate.vllm.worker.prompts import Prompts
 from tests.serving.stand_ins import announced, ordering
 
 BUILDERS = {"CPU": CPU, "FLASH_ATTN": FlashBuilder, "TRITON_ATTN": TritonBuilder}

@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 import torch
 
-from foveate.backends.vllm import attention
+from foveate.vllm.worker import attention
 from tests.serving.engine import check_alike, engine, greedy, prompts, serve
 from tests.serving.test_requests import check
 

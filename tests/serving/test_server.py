@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from foveate import policy
-from foveate.backends.vllm.tiers import rooms_of
+from foveate.vllm.plans.tiers import rooms_of
 from tests.serving import tiny
 from tests.serving.engine import check_alike
 from tests.serving.prometheus import foveate_metrics

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from foveate.backends.vllm.gap import Room
-from foveate.core.amount import Amount
+from foveate.policies.amount import Amount
+from foveate.vllm.plans.gap import Room
 from tests.serving.engine import engine, prompts, serve
 from tests.serving.test_requests import check
 

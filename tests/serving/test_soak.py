@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import foveate
-from foveate.backends.vllm.gap import Room
+from foveate.vllm.plans.gap import Room
 from tests.answers import certain as sure_tokens
 from tests.serving import tiny
 from tests.serving.engine import Traffic, alike, engine, greedy, known_to, serve

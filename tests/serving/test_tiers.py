@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import foveate
-from foveate.backends.vllm.tiers import rooms_of
+from foveate.vllm.plans.tiers import rooms_of
 from tests.profiles import saved
 from tests.serving.engine import engine, prompts, serve
 from tests.serving.reference import NOISE, by_transformers, counted

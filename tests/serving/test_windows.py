@@ -5,8 +5,8 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig
 
 import foveate
-from foveate.backends.vllm.tiers import rooms_of
 from foveate.errors import UnsupportedEngine
+from foveate.vllm.plans.tiers import rooms_of
 from tests.serving.engine import check_same, engine, prompts, serve
 from tests.serving.test_llama import check_against_transformers
 

@@ -64,8 +64,8 @@ def answers(model, policy, codes=False):
     """Of stock TRITON_ATTN where there is no policy."""
     from vllm.v1.attention import selector
 
-    from foveate.backends.vllm.gpu import FoveateTriton
-    from foveate.backends.vllm.vllm_api import triton_attention
+    from foveate.vllm.vllm_api import triton_attention
+    from foveate.vllm.worker.gpu import FoveateTriton
     from tests.serving.engine import engine, prompts, serve
 
     backend = FoveateTriton if policy else triton_attention().backend

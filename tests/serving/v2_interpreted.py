@@ -121,7 +121,7 @@ def read_to_their_end(model):
 
 def ends(llm, given, tokens, fails):
     """How each request ended, where prompts of one length cannot be compressed."""
-    from foveate.backends.vllm import attention
+    from foveate.vllm.worker import attention
     from tests.serving.test_robust import idle, reasons
 
     plain = attention.after_pass

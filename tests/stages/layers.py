@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from foveate.core.layer import Layer
-from foveate.core.slots import Slots
+from foveate.cache.layer import Layer
+from foveate.cache.slots import Slots
 
 SLOTS = ("pos", "q_pos", "image", "spot", "q_image", "mask", "tokens")
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foveate.core.layer import Scored, Scores
+from foveate.cache.layer import Scored, Scores
 from foveate.stages.budget import LayerShares, OneRanking, Uniform
 from foveate.stages.budget.exact import fill
 from tests.core.lean import lean

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from foveate.core.layer import Scored, Scores
-from foveate.core.protocols import NoMerge
-from foveate.core.spec import make_stage
+from foveate.cache.layer import Scored, Scores
 from foveate.errors import InvalidParameter, MissingModality
+from foveate.policies.protocols import NoMerge
+from foveate.policies.spec import make_stage
 from foveate.stages.merge import MergeNearest
 from tests.core.lean import lean
 from tests.literal import lookm, prefixkv

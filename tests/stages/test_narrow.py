@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from foveate.core.storage import DensePairs, NarrowPairs, store
+from foveate.cache.pairs import DensePairs, NarrowPairs, store
 from foveate.methods.think import ZeroChannels
 from tests.core.lean import lean
 from tests.core.test_storage import Storage, bytes_held, random_pairs

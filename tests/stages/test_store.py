@@ -11,7 +11,7 @@ from hypothesis.stateful import initialize, rule
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.storage import QuantisedPairs
+from foveate.cache.pairs import QuantisedPairs
 from foveate.errors import InvalidBudget, InvalidParameter, MissingModality
 from foveate.methods.kivi import Kivi, KiviOfVisual
 from tests.core.lean import lean
@@ -224,7 +224,7 @@ def test_decoded_tokens_are_quantised_a_group_at_a_time(residual):
 def test_bytes_are_those_of_codes_and_scales_and_of_what_is_in_full_precision():
     """Two heads of 40 pairs with 16 channels each, in 4 bits; 8 in full precision."""
     k, v = torch.randn(1, 2, 40, 16).half(), torch.randn(1, 2, 40, 16).half()
-    whole = foveate.core.storage.DensePairs(k, v)
+    whole = foveate.cache.pairs.DensePairs(k, v)
     held = Kivi(bits=4, group=8, residual=8)(whole)
     coded = 2 * 32
     codes = coded * (8 + 8)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from foveate.core.protocols import AfterPrefill, Moment
-from foveate.core.spec import make_stage
 from foveate.errors import InvalidParameter
+from foveate.policies.protocols import AfterPrefill, Moment
+from foveate.policies.spec import make_stage
 from foveate.stages.when import AnswerBudget, FixedSlot, OverBudget
 
 

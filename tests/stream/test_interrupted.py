@@ -6,9 +6,9 @@ import copy
 
 import pytest
 
-from foveate.backends.hf.endless import finish
-from foveate.backends.hf.support import known_state
 from foveate.errors import InvalidInput, UnsupportedCache
+from foveate.hf.endless.endless import finish
+from foveate.hf.layer.support import known_state
 from foveate.stream import Stream
 from foveate.stream import stream as module
 from tests.stream import tiny

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.internals import CACHE
 from foveate.errors import CannotWrite, InvalidBudget, InvalidInput, InvalidParameter
+from foveate.hf.model.internals import CACHE
 from foveate.methods.kivi import Kivi
 from foveate.stream import Offload, Stream
 from foveate.stream import stream as module

@@ -7,10 +7,10 @@ import logging
 import pytest
 import torch
 
-from foveate.backends.hf.endless import held_columns
-from foveate.backends.hf.reindexed import next_position, reindex, ways_to_turn
-from foveate.backends.hf.support import foveate_layers, known_state
 from foveate.errors import InvalidParameter
+from foveate.hf.endless.endless import held_columns
+from foveate.hf.endless.reindexed import next_position, reindex, ways_to_turn
+from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.stream import Stream
 from foveate.stream import stream as module
 from tests.core.users import unchecked

@@ -6,9 +6,6 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.endless import END
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers, known_state
 from foveate.errors import (
     CacheMismatch,
     InvalidBudget,
@@ -16,6 +13,9 @@ from foveate.errors import (
     InvalidParameter,
     NothingCompressed,
 )
+from foveate.hf.endless.endless import END
+from foveate.hf.layer.support import foveate_layers, known_state
+from foveate.hf.model.internals import CACHE
 from foveate.stream import Stream, Words
 from foveate.stream import stream as module
 from tests import zoo

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.support import foveate_layers, known_state
+from foveate.hf.layer.support import foveate_layers, known_state
+from foveate.hf.model.internals import CACHE
 from foveate.stream import stream as module
 from tests.conformance.oracle import Event
 

@@ -22,8 +22,8 @@ import typer
 import foveate
 from foveate import errors
 from foveate.cli.commands import COMMANDS, Deferred
-from foveate.core.method import Method
-from foveate.core.spec import STAGES, print_value
+from foveate.policies.method import Method
+from foveate.policies.spec import STAGES, print_value
 
 STORED = Path(__file__).with_name("public.txt")
 CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
@@ -31,7 +31,12 @@ CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 
 def listing() -> list[str]:
     """A line for every name, in order."""
-    homes = ("foveate.core.", "foveate.methods.", "foveate.stages.")  # not those of evaluations
+    homes = (
+        "foveate.policies.",
+        "foveate.compression.",
+        "foveate.methods.",
+        "foveate.stages.",
+    )  # not those of evaluations
     own = [name for name in STAGES if STAGES[name].__module__.startswith(homes)]
     return [
         *(line for name in sorted(foveate.__all__) for line in _of(name, getattr(foveate, name))),

@@ -27,7 +27,7 @@ def test_the_package_imports_nothing_but_what_is_asked_for() -> None:
 
 def test_a_policy_needs_torch_and_no_transformers() -> None:
     told = "import foveate; foveate.policy('policy:score=recency(),budget=uniform(amount=9)," + (
-        "select=top_k()'); foveate.policy('mixkv:budget=20%'); foveate.Kept; foveate.analysis"
+        "select=top_k()'); foveate.policy('mixkv:budget=20%'); foveate.Kept; foveate_lab.analysis"
     )
     assert imported(told) & {"torch", "transformers"} == {"torch"}
 
@@ -60,8 +60,8 @@ def test_every_public_name_is_found_where_it_is_said_to_be() -> None:
 
 def test_a_method_of_another_package_stands_behind_all_of_foveates_own() -> None:
     told = (
-        "from foveate.core.method import METHODS, method\n"
-        "from foveate.core.policy import Policy\n"
+        "from foveate.policies.method import METHODS, method\n"
+        "from foveate.policies.policy import Policy\n"
         "def theirs(*, budget: object) -> Policy: ...\n"
         "method()(theirs)\n"
         "assert list(METHODS)[0] == 'mixkv' and list(METHODS)[-1] == 'theirs', list(METHODS)\n"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.pipeline import keep
+from foveate.compression.pipeline import keep
 from tests import jitter, zoo
 from tests.answers import DRAWN, LEAD, certain, same_answer
 from tests.ties import Choice, choices, holds_best, same_kept, ties

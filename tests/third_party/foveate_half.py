@@ -12,13 +12,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scores
-from foveate.core.method import method
-from foveate.core.policy import Policy
-from foveate.core.protocols import Held
-from foveate.core.spec import stage
-from foveate.core.storage import DensePairs, Padded, Pairs, RaggedPairs, exact, exact_bytes, store
+from foveate.cache.layer import Layer, Scores
+from foveate.cache.pairs import DensePairs, Padded, Pairs, RaggedPairs, exact, exact_bytes, store
+from foveate.policies.amount import Amount
+from foveate.policies.method import method
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Held
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Recency
 from foveate.stages.select import TopK

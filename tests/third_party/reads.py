@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import foveate
-from foveate.backends.hf.internals import CACHE
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 
 ROWS = (23, 40)

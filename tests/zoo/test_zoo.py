@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from foveate.backends.hf.internals import CACHE
+from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.answers import DRAWN
 from tests.jitter import WIDER, other_side

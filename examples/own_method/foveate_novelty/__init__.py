@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scores
-from foveate.core.method import method
-from foveate.core.parameters import Recent
-from foveate.core.policy import Policy
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
+from foveate.policies.amount import Amount
+from foveate.policies.method import method
+from foveate.policies.parameters import Recent
+from foveate.policies.policy import Policy
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 

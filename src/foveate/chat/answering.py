@@ -12,12 +12,12 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
-from foveate.backends.hf import Session
 from foveate.chat.arguments import check_arguments
 from foveate.chat.asking import GREEDY, Answer, check, generate_options, said
 from foveate.chat.reading import Conversation, NewPart
 from foveate.chat.trimming import trim
-from foveate.core.policy import Policy
+from foveate.hf import Session
+from foveate.policies.policy import Policy
 
 
 class Answered(NamedTuple):

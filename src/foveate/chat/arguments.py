@@ -11,9 +11,9 @@ from typing import Any
 from torch import nn
 from transformers import GenerationConfig, GenerationMixin
 
-from foveate.backends.hf.support import inner_model
 from foveate.chat.asking import is_decided
 from foveate.errors import InvalidParameter
+from foveate.hf.layer.support import inner_model
 from foveate.prompts.special_tokens import tokenizer_of
 from foveate.prompts.template import SET_HERE, check_not_set_here
 

@@ -9,10 +9,10 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from foveate.backends.hf import Stats
-from foveate.backends.hf.internals import generation_settings
-from foveate.backends.hf.support import inner_model
 from foveate.errors import InvalidInput
+from foveate.hf import Stats
+from foveate.hf.layer.support import inner_model
+from foveate.hf.model.internals import generation_settings
 from foveate.prompts.special_tokens import tokenizer_of
 
 LONGEST = 256

@@ -12,7 +12,6 @@ from typing import Any, Literal, NoReturn, overload
 
 from torch import nn
 
-from foveate.backends.hf.model_queue import QueuePlace, enter
 from foveate.chat import saved
 from foveate.chat.answering import Answerer
 from foveate.chat.arguments import check_template_arguments, with_defaults
@@ -22,10 +21,11 @@ from foveate.chat.reading import Conversation
 from foveate.chat.rewriting import Rewrites
 from foveate.chat.streaming import AnswerStream
 from foveate.chat.turns import Prepared, Turn, Turns
-from foveate.core.composition import BY_DEFAULT
-from foveate.core.composition import policy as policy_of
-from foveate.core.policy import Policy
+from foveate.compression.composition import BY_DEFAULT
+from foveate.compression.composition import policy as policy_of
 from foveate.errors import InvalidInput, InvalidParameter
+from foveate.hf.attach.model_queue import QueuePlace, enter
+from foveate.policies.policy import Policy
 from foveate.prompts.messages import Message, edited, new_messages
 from foveate.prompts.special_tokens import tokenizer_of
 from foveate.prompts.template import Wording

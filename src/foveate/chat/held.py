@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from transformers import DynamicCache
 
-from foveate.backends.hf.cache_layer import FoveateLayer
-from foveate.backends.hf.support import foveate_layers
+from foveate.hf.layer.cache_layer import FoveateLayer
+from foveate.hf.layer.support import foveate_layers
 
 
 class ChatHeld(NamedTuple):

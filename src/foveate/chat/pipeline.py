@@ -9,14 +9,14 @@ from typing import Any
 
 from torch import nn
 
-from foveate.backends.hf.model_queue import enter
 from foveate.chat.answering import Answerer
 from foveate.chat.arguments import check_template_arguments, with_defaults
 from foveate.chat.reading import Conversation, read
-from foveate.core.composition import BY_DEFAULT
-from foveate.core.composition import policy as policy_of
-from foveate.core.policy import Policy
+from foveate.compression.composition import BY_DEFAULT
+from foveate.compression.composition import policy as policy_of
 from foveate.errors import InvalidInput
+from foveate.hf.attach.model_queue import enter
+from foveate.policies.policy import Policy
 from foveate.prompts.messages import Message, check_text, new_messages
 from foveate.prompts.template import Wording
 

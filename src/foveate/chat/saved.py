@@ -13,16 +13,16 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from foveate.backends.hf import saved
-from foveate.backends.hf.devices import input_device
-from foveate.backends.hf.model_queue import enter
-from foveate.backends.hf.support import known_state
 from foveate.chat.answering import Answerer
 from foveate.chat.reading import Conversation
 from foveate.chat.trimming import trim
-from foveate.core.composition import policy
-from foveate.core.policy import Policy
+from foveate.compression.composition import policy
 from foveate.errors import InvalidInput
+from foveate.hf.attach.model_queue import enter
+from foveate.hf.layer.support import known_state
+from foveate.hf.model.devices import input_device
+from foveate.hf.saving import saved
+from foveate.policies.policy import Policy
 from foveate.prompts.messages import Message, parts_of
 
 _CHAT = "chat"

@@ -11,8 +11,8 @@ from weakref import WeakSet
 
 from transformers import TextIteratorStreamer
 
-from foveate.backends.hf.model_queue import QueuePlace
 from foveate.chat.asking import Answer
+from foveate.hf.attach.model_queue import QueuePlace
 
 _running: WeakSet[AnswerStream] = WeakSet()
 

@@ -15,10 +15,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import DynamicCache
 
-from foveate.backends.hf.cache_layer import FoveateLayer
-from foveate.backends.hf.support import foveate_layers
-from foveate.core.pipeline import Kept
-from foveate.core.policy import Policy
+from foveate.compression.pipeline import Kept
+from foveate.hf.layer.cache_layer import FoveateLayer
+from foveate.hf.layer.support import foveate_layers
+from foveate.policies.policy import Policy
 
 _warned: set[str] = set()  # specs of policies
 

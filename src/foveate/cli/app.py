@@ -9,8 +9,8 @@ from typer.core import TyperGroup
 
 import foveate
 from foveate.cli.commands import COMMANDS, PLAIN, Deferred
-from foveate.core.packages import broken_package
 from foveate.errors import FoveateError
+from foveate.packages import broken_package
 
 
 class Offered(NamedTuple):

@@ -15,12 +15,12 @@ from rich.text import Text
 from foveate.cli import console
 from foveate.cli.completion import method_names
 from foveate.cli.meanings import meaning
-from foveate.core.composition import find, name_and_arguments
-from foveate.core.composition import policy as policy_of
-from foveate.core.method import METHODS, Method
-from foveate.core.parameters import describe
-from foveate.core.policy import Policy
-from foveate.core.spec import EVERY_SLOT, SLOTS, print_value
+from foveate.compression.composition import find, name_and_arguments
+from foveate.compression.composition import policy as policy_of
+from foveate.policies.method import METHODS, Method
+from foveate.policies.parameters import describe
+from foveate.policies.policy import Policy
+from foveate.policies.spec import EVERY_SLOT, SLOTS, print_value
 
 
 def methods(

@@ -125,6 +125,6 @@ class ProgressLines(Progress):
 
 def quiet() -> AbstractContextManager[None]:
     """Silence what transformers logs, such as its remarks on generation settings."""
-    from foveate.eval.checkpoint import silent
+    from foveate.loading.checkpoint import silent
 
     return silent()

@@ -12,11 +12,11 @@ import typer
 from rich.text import Text
 
 from foveate.cli import console, options
-from foveate.cli.beside import profile_of, profile_place
-from foveate.eval.checkup import Finding, checkup
-from foveate.eval.hardware import hardware, versions
-from foveate.eval.lacking import there
-from foveate.eval.model import SHIPPED
+from foveate.cli.serve.beside import profile_of, profile_place
+from foveate.loading.checkup import Finding, checkup
+from foveate.loading.hardware import hardware, versions
+from foveate.loading.lacking import there
+from foveate.loading.model import SHIPPED
 
 EXTRAS = {
     "demo": "the small model of run, lens and eval",

@@ -4,7 +4,7 @@ told in its own docstring.
 
 from __future__ import annotations
 
-from foveate.core.method import Method
+from foveate.policies.method import Method
 
 _SHARED = {
     "as_released": "Count as the authors' code does, where that departs from the paper.",

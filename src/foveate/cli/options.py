@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from foveate.cli.completion import method_names
-from foveate.core.amount import Amount
 from foveate.data.clip import FRAMES
 from foveate.errors import InvalidBudget, InvalidInput
-from foveate.eval.executors import Name
-from foveate.eval.model import READS, SEES, DtypeName
+from foveate.loading.model import READS, SEES, DtypeName
+from foveate.policies.amount import Amount
+from foveate_lab.eval.executors import Name
 
 Images = Annotated[
     list[Path] | None, typer.Option(metavar="FILE", help="An image to ask about; repeatable.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from os.path import exists, isdir
 from pathlib import Path
 
-from foveate.core import files
+from foveate.data import files
 from foveate.errors import CannotWrite, InvalidInput
 
 

@@ -13,17 +13,17 @@ from foveate.cli.options import model_option
 from foveate.cli.outputs import check_file
 from foveate.cli.policies import by_default, short, with_known_profile
 from foveate.cli.prompt import clip_line, clips_of, question
-from foveate.core import files
-from foveate.core.composition import name_and_arguments
-from foveate.core.policy import Policy
+from foveate.compression.composition import name_and_arguments
+from foveate.data import files
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate.eval.bundle import read_bundles
-from foveate.eval.contenders import budget_of, label
-from foveate.eval.model import SEES, load
-from foveate.eval.prompt import read
+from foveate.loading.model import SEES, load
+from foveate.pictures.lens import Lens, compared, lens_of
+from foveate.policies.policy import Policy
+from foveate.prompts.prompt import read
 from foveate.prompts.videos import pictures
-from foveate.report.lens import Lens, compared, lens_of
-from foveate.report.page import page
+from foveate_lab.eval.bundle import read_bundles
+from foveate_lab.eval.contenders import budget_of, label
+from foveate_lab.report.page import page
 
 
 def report(

@@ -6,15 +6,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from foveate.cli.beside import METHOD, profile_of
-from foveate.core.composition import name_and_arguments
-from foveate.core.composition import policy as policy_of
-from foveate.core.policy import Policy
-from foveate.core.spec import print_value
+from foveate.cli.serve.beside import METHOD, profile_of
+from foveate.compression.composition import name_and_arguments
+from foveate.compression.composition import policy as policy_of
 from foveate.errors import ModelNotFound
-from foveate.eval.contenders import at_each
-from foveate.eval.model import SEES, is_shipped
+from foveate.loading.model import SEES, is_shipped
+from foveate.policies.policy import Policy
+from foveate.policies.spec import print_value
 from foveate_demo import PROFILES
+from foveate_lab.eval.contenders import at_each
 
 METHODS_BY_DEFAULT = ("recommended", "snapkv", "lookm", "mixkv")
 PROFILE = "recommended.safetensors"  # of the demo model, with which it ships

@@ -12,12 +12,12 @@ import typer
 
 from foveate.cli import console
 from foveate.cli.findings import FITTED
-from foveate.core import installed, manifest
-from foveate.core.installed import MANIFEST, SCHEMA, Installed
-from foveate.core.profile import Profile
-from foveate.core.tensor_profile import TensorProfile
 from foveate.errors import FoveateError, InvalidInput, suggest
-from foveate.eval.executors import versions
+from foveate.profiles import installed, manifest
+from foveate.profiles.installed import MANIFEST, SCHEMA, Installed
+from foveate.profiles.profile import Profile
+from foveate.profiles.tensor_profile import TensorProfile
+from foveate_lab.eval.executors import versions
 
 ACTIONS = ("list", "install", "remove")
 

@@ -15,9 +15,9 @@ from PIL import Image
 from foveate.data import Clip, Folder, Record, read_image, read_lines, read_video
 from foveate.data.clip import FRAMES
 from foveate.errors import InvalidInput
-from foveate.eval.model import SEES, Loaded
-from foveate.eval.prompt import takes_videos
-from foveate.eval.sample import Sample, Span
+from foveate.loading.model import SEES, Loaded
+from foveate.prompts.prompt import takes_videos
+from foveate.prompts.sample import Sample, Span
 from foveate_demo import album
 
 FIELDS = ("prompt", "images", "videos", "questions", "answer", "spans")

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import torch
 
-from foveate.core.byte_budget import Bytes
-from foveate.core.dividing import divided
-from foveate.core.policy import Policy
-from foveate.core.protocols import Weighs
-from foveate.core.storage.dense import GROWTH
-from foveate.core.storage.form import COLUMN
+from foveate.cache.pairs.dense import GROWTH
+from foveate.cache.pairs.form import COLUMN
+from foveate.compression.byte_budget import Bytes
+from foveate.compression.dividing import divided
 from foveate.memory.request import Request
 from foveate.memory.trace import Trace
 from foveate.memory.unknown import Unknown
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Weighs
 
 
 class Cache(NamedTuple):

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foveate.core.composition import policy as policy_of
-from foveate.core.policy import Policy
+from foveate.compression.composition import policy as policy_of
 from foveate.errors import InvalidParameter, UnsupportedModel
-from foveate.eval.model import DtypeName
+from foveate.loading.model import DtypeName
 from foveate.memory import cache, changes
 from foveate.memory.cache import Cache
 from foveate.memory.changes import Change
@@ -19,6 +18,7 @@ from foveate.memory.request import Request
 from foveate.memory.trace import Trace, pruned, trace
 from foveate.memory.unknown import Unknown
 from foveate.memory.weights import Weights, weights
+from foveate.policies.policy import Policy
 
 BY_DEFAULT = "recommended:budget=20%"
 

@@ -17,8 +17,8 @@ from transformers import (
 )
 
 from foveate.errors import InvalidInput, UnsupportedModel
-from foveate.eval.lacking import missing_package
-from foveate.eval.model import (
+from foveate.loading.lacking import missing_package
+from foveate.loading.model import (
     DtypeName,
     Source,
     check_layout,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foveate.backends.vllm.settings import check_policy
-from foveate.backends.vllm.tiers import MOST, rooms_of
-from foveate.core.policy import Policy
 from foveate.errors import FoveateError, InvalidInput
 from foveate.memory.request import Request
 from foveate.memory.trace import Trace
 from foveate.memory.unknown import Unknown
+from foveate.policies.policy import Policy
+from foveate.vllm.plans.settings import check_policy
+from foveate.vllm.plans.tiers import MOST, rooms_of
 
 
 @dataclass(frozen=True)

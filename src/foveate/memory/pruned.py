@@ -13,18 +13,18 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from foveate.backends.hf import cutting
-from foveate.backends.hf.decoder import find
-from foveate.backends.hf.hooks import wrap
-from foveate.backends.hf.modality import visual_token_ids
-from foveate.backends.hf.prunable import layers_of
-from foveate.backends.hf.support import text_config
-from foveate.backends.hf.tower import Tower, reads_tower
-from foveate.core.policy import Policy
-from foveate.core.pruning import ForeseeablePrune
-from foveate.core.spec import print_value
+from foveate.hf.layer.hooks import wrap
+from foveate.hf.layer.support import text_config
+from foveate.hf.model import cutting
+from foveate.hf.model.decoder import find
+from foveate.hf.model.modality import visual_token_ids
+from foveate.hf.pruning.prunable import layers_of
+from foveate.hf.pruning.tower import Tower, reads_tower
 from foveate.memory.model import Bare
 from foveate.memory.unknown import Unknown
+from foveate.policies.policy import Policy
+from foveate.policies.pruning import ForeseeablePrune
+from foveate.policies.spec import print_value
 
 _MASK = "attention_mask"
 

@@ -12,21 +12,21 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from transformers import DynamicCache
 
-from foveate.backends.hf.decoder import find
-from foveate.backends.hf.internals import CACHE, DynamicLayer, last_logits
-from foveate.backends.hf.support import compressible_layers, text_config
-from foveate.core.policy import Policy
-from foveate.core.storage.form import Form
+from foveate.cache.pairs.form import Form
 from foveate.errors import FoveateError
+from foveate.hf.layer.support import compressible_layers, text_config
+from foveate.hf.model.decoder import find
+from foveate.hf.model.internals import CACHE, DynamicLayer, last_logits
 from foveate.memory.attention import using
 from foveate.memory.counting import Counting
-from foveate.memory.inputs import WORD, pixels, prompt, takes, takes_videos
 from foveate.memory.model import Bare
+from foveate.memory.processors.inputs import WORD, pixels, prompt, takes, takes_videos
+from foveate.memory.processors.videos import Inputs, video
 from foveate.memory.pruned import PrefillCut
 from foveate.memory.repeated import once
 from foveate.memory.request import Request
 from foveate.memory.unknown import Unknown
-from foveate.memory.videos import Inputs, video
+from foveate.policies.policy import Policy
 
 
 @runtime_checkable

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from torch import nn
 from transformers import PreTrainedModel
 
-from foveate.backends.hf.decoder import find
-from foveate.backends.hf.support import text_config
-from foveate.eval.checkpoint import INDEX
+from foveate.hf.layer.support import text_config
+from foveate.hf.model.decoder import find
+from foveate.loading.checkpoint import INDEX
 from foveate.memory.model import Bare
 from foveate.memory.unknown import Unknown
 

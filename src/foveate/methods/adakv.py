@@ -17,13 +17,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
-from foveate.core.layer import Scored
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Kernel, Share, Window
-from foveate.core.policy import Policy
-from foveate.core.protocols import Budget, Planned, Scope
-from foveate.core.spec import stage
+from foveate.cache.layer import Scored
+from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Kernel, Share, Window
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Budget, Planned, Scope
+from foveate.policies.spec import stage
 from foveate.stages.budget.exact import within
 from foveate.stages.budget.shares import Uniform
 from foveate.stages.recent import part

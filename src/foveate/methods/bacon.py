@@ -23,14 +23,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Factor, Kernel, Window
-from foveate.core.policy import Policy
-from foveate.core.protocols import Score
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
 from foveate.ops.window_attention import window_attention
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Count, Factor, Kernel, Window
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Score
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import before, budget_of, recent_tokens
 from foveate.stages.score import WindowAttention

@@ -18,13 +18,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Scored
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Positive, Recent, Seed
-from foveate.core.policy import Policy
-from foveate.core.spec import stage
+from foveate.cache.layer import Scored
 from foveate.errors import InvalidParameter
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Positive, Recent, Seed
+from foveate.policies.policy import Policy
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ColumnSums
 from foveate.stages.score.attention_free import uniform

@@ -18,13 +18,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Scored
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Kernel, Positive, Window
-from foveate.core.policy import Policy
-from foveate.core.slots import Slots, derived
-from foveate.core.spec import stage
+from foveate.cache.layer import Scored
+from foveate.cache.slots import Slots, derived
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Kernel, Positive, Window
+from foveate.policies.policy import Policy
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.rows import Reduction

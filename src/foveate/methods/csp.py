@@ -28,15 +28,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scored, Scores, WindowWeights
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Factor, Share, Window
-from foveate.core.policy import Policy
-from foveate.core.protocols import NoMerge, Softmax
-from foveate.core.slots import Slots
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scored, Scores, WindowWeights
+from foveate.cache.slots import Slots
 from foveate.errors import InvalidParameter
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Factor, Share, Window
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import NoMerge, Softmax
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import most_recent, part
 from foveate.stages.score import HeadMean

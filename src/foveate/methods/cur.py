@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Columns, Count, Positive, Seed
-from foveate.core.policy import Policy
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Columns, Count, Positive, Seed
+from foveate.policies.policy import Policy
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score.held import TokenSpan, span
 from foveate.stages.select import TopK

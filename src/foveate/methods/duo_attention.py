@@ -24,14 +24,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.head_scores import HEAD_FILES, HeadFile
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Recent
-from foveate.core.policy import Policy
-from foveate.core.spec import stage
 from foveate.data.texts import read_text
 from foveate.errors import InvalidInput
+from foveate.policies.amount import Amount
+from foveate.policies.head_scores import HEAD_FILES, HeadFile
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Count, Recent
+from foveate.policies.policy import Policy
+from foveate.policies.spec import stage
 from foveate.stages.budget.head_table import ByHeadScores, Rule, Scores
 from foveate.stages.score import Recency
 from foveate.stages.select import TopK

@@ -7,10 +7,10 @@ tokens than the paper's, and one too few.
 
 from __future__ import annotations
 
-from foveate.core.amount import Amount
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Positive
-from foveate.core.policy import Policy
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Positive
+from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import ColumnSums, HeadMean

@@ -18,18 +18,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.gathering import GATHERINGS, TURNS, Sums, as_tensors
-from foveate.core.layer import Layer, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Factor, Positive, Range
-from foveate.core.policy import Policy
-from foveate.core.protocols import Score
-from foveate.core.spec import stage
-from foveate.core.tensor_profile import TensorProfile, load_tensors
+from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidInput
 from foveate.ops.moments import moments
 from foveate.ops.rotation import Rotation, mean_rotation, no_rotation, turned
+from foveate.policies.amount import Amount
+from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Count, Factor, Positive, Range
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Score
+from foveate.policies.spec import stage
+from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 

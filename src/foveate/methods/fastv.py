@@ -25,13 +25,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
-from foveate.core.layer import Layer, Scored, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Positive, Recent, Share
-from foveate.core.policy import Policy
-from foveate.core.protocols import Scope
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scored, Scores
+from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Positive, Recent, Share
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Scope
+from foveate.policies.spec import stage
 from foveate.stages.budget.exact import heads_of
 from foveate.stages.score import TextPrior
 from foveate.stages.score.one_ranking import By, by_position, of_slots, received

@@ -20,13 +20,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scored, Scores, WindowWeights
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Positive, Window
-from foveate.core.policy import Policy
-from foveate.core.slots import Slots, derived
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scored, Scores, WindowWeights
+from foveate.cache.slots import Slots, derived
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Positive, Window
+from foveate.policies.policy import Policy
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.budget.exact import filled
 from foveate.stages.recent import before, most_recent

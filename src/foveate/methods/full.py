@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foveate.core.amount import Amount
-from foveate.core.method import method
-from foveate.core.policy import Policy
+from foveate.policies.amount import Amount
+from foveate.policies.method import method
+from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Recency
 from foveate.stages.select import TopK

@@ -7,10 +7,10 @@ the authors' code: true positions, KV-head granularity under GQA, float32 sums.
 
 from __future__ import annotations
 
-from foveate.core.amount import Amount
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Recent
-from foveate.core.policy import Policy
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Recent
+from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ColumnSums
 from foveate.stages.score.rows import Reduction

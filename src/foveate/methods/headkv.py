@@ -18,12 +18,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.head_scores import HEAD_FILES, HeadFile, read
-from foveate.core.heads import HEAD_READINGS, Shown
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Kernel, Range, Window
-from foveate.core.policy import Policy
+from foveate.policies.amount import Amount
+from foveate.policies.head_scores import HEAD_FILES, HeadFile, read
+from foveate.policies.heads import HEAD_READINGS, Shown
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Kernel, Range, Window
+from foveate.policies.policy import Policy
 from foveate.stages.budget import HeadTable
 from foveate.stages.budget.head_table import Temperature
 from foveate.stages.score import WindowAttention

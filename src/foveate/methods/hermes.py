@@ -33,13 +33,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scored, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Positive, Share, Window
-from foveate.core.policy import Policy
-from foveate.core.protocols import Rereading, Score
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scored, Scores
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Positive, Share, Window
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Rereading, Score
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.rows import rows

@@ -21,14 +21,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scored, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Positive, Share, ShareBetween
-from foveate.core.policy import Policy
-from foveate.core.protocols import Score
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Positive, Share, ShareBetween
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Score
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import part
 from foveate.stages.score import TextPrior, ValueNorm

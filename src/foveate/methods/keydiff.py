@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from foveate.core.amount import Amount
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Recent
-from foveate.core.policy import Policy
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Recent
+from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import KeyDifference
 from foveate.stages.select import TopK

@@ -19,13 +19,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Positive
-from foveate.core.policy import Policy
-from foveate.core.protocols import Held, Store
-from foveate.core.spec import stage
-from foveate.core.storage import (
+from foveate.cache.pairs import (
     Along,
     CodeLayout,
     ModalityPairs,
@@ -34,8 +28,14 @@ from foveate.core.storage import (
     exact,
     exact_bytes,
 )
-from foveate.core.storage.body import Body
+from foveate.cache.pairs.body import Body
 from foveate.errors import InvalidParameter, MissingModality, UnsupportedPolicy
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Count, Positive
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Held, Store
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Recency
 from foveate.stages.select import TopK

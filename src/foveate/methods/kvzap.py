@@ -12,7 +12,7 @@ head's own key and value, which are what a cache holds of them (the key turned b
 is linear, where theirs may have a hidden layer; and ``foveate calibrate kvzap`` fits it by ridge
 regression on the prompts that it is given, in minutes, where theirs were trained on 1.2 million
 samples for some models. Which thresholds suit is thus a question of the profile. Keys behind its
-longest prompt are read as if they stood at its end (:mod:`foveate.core.far_keys`), which hidden
+longest prompt are read as if they stood at its end (:mod:`foveate.profiles.far_keys`), which hidden
 states, without positions, do not need. Their threshold hides pairs that stay in memory; here they
 go. The first ``sinks`` tokens stay.
 
@@ -29,19 +29,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.far_keys import read_nearer
-from foveate.core.gathering import GATHERINGS, Asked, Sums
-from foveate.core.layer import Layer, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Recent
-from foveate.core.policy import Policy
-from foveate.core.protocols import Budget, Score
-from foveate.core.spec import stage
-from foveate.core.tensor_profile import TensorProfile, load_tensors
+from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
+from foveate.policies.amount import Amount
+from foveate.policies.gathering import GATHERINGS, Asked, Sums
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Count, Recent
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Budget, Score
+from foveate.policies.spec import stage
+from foveate.profiles.far_keys import read_nearer
+from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.budget import AboveThreshold, OneRanking
 from foveate.stages.budget.one_ranking import Threshold
 from foveate.stages.score.reconstruction import NOTED, Reconstruction

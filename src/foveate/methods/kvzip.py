@@ -37,10 +37,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from foveate.core.amount import Amount
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Positive, Share
-from foveate.core.policy import Policy
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Count, Positive, Share
+from foveate.policies.policy import Policy
 from foveate.stages.budget import OneRanking, Uniform
 from foveate.stages.score import Reconstruction
 from foveate.stages.score.reconstruction import By, Over, Pieces, Reads

@@ -5,10 +5,10 @@ Departs from NVIDIA's kvpress: see the stage, and ``compactor``. Nothing is prot
 
 from __future__ import annotations
 
-from foveate.core.amount import Amount
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Columns, Count, Seed
-from foveate.core.policy import Policy
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Columns, Count, Seed
+from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score.held import Over
 from foveate.stages.score.leverage import Leverage

@@ -24,11 +24,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Recent
-from foveate.core.policy import Policy
-from foveate.core.protocols import NoMerge
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Count, Recent
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import NoMerge
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
 from foveate.stages.merge.nearest import How, Within

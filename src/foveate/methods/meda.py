@@ -17,14 +17,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Recent, Share
-from foveate.core.policy import Policy
-from foveate.core.protocols import Score
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
 from foveate.ops.window_attention import window_attention
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Recent, Share
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Score
+from foveate.policies.spec import stage
 from foveate.stages.budget import LayerShares
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import ColumnSums, TextPrior

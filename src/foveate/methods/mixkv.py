@@ -28,18 +28,18 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.head_scores import HEAD_FILES, HeadFile
-from foveate.core.layer import Layer, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Kernel, Recent, Window
-from foveate.core.policy import Policy
-from foveate.core.profile import Numbers, Profile, Run, calibration, load
-from foveate.core.protocols import Score
-from foveate.core.published import read_redundancies
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.mix_statistics import mix_statistics
+from foveate.policies.amount import Amount
+from foveate.policies.head_scores import HEAD_FILES, HeadFile
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Kernel, Recent, Window
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Score
+from foveate.policies.spec import stage
+from foveate.profiles.profile import Numbers, Profile, Run, calibration, load
+from foveate.profiles.published import read_redundancies
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import before, is_recent
 from foveate.stages.score import WindowAttention

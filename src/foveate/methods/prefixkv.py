@@ -28,16 +28,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
-from foveate.core.layer import Scored
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Factor, Positive, Range, Recent
-from foveate.core.policy import Policy
-from foveate.core.profile import Numbers, Profile, Run, calibration, load
-from foveate.core.protocols import NoMerge, Scope
-from foveate.core.published import LAYER_FILES, read_forgotten
-from foveate.core.spec import stage
+from foveate.cache.layer import Scored
 from foveate.errors import InvalidParameter
+from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Count, Factor, Positive, Range, Recent
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import NoMerge, Scope
+from foveate.policies.spec import stage
+from foveate.profiles.profile import Numbers, Profile, Run, calibration, load
+from foveate.profiles.published import LAYER_FILES, read_forgotten
 from foveate.stages.budget.exact import by_layer, fill
 from foveate.stages.merge import MergeNearest
 from foveate.stages.merge.nearest import By

@@ -22,14 +22,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
-from foveate.core.layer import Layer, Scored, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Positive, Recent, ShareBetween
-from foveate.core.policy import Policy
-from foveate.core.protocols import Scope
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
+from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Positive, Recent, ShareBetween
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Scope
+from foveate.policies.spec import stage
 from foveate.stages.budget.exact import by_layer, proportional
 from foveate.stages.recent import budget_of
 from foveate.stages.score.one_ranking import by_position, of_slots, paid_by_last

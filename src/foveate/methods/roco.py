@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scored, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Recent
-from foveate.core.policy import Policy
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Count, Recent
+from foveate.policies.policy import Policy
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score.rows import rows, times_seen
 from foveate.stages.select import KeepsEnds, highest

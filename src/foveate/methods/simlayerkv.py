@@ -22,14 +22,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
-from foveate.core.layer import Layer, Scored, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Positive, Recent
-from foveate.core.policy import Policy
-from foveate.core.protocols import Scope, Score
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
+from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Count, Positive, Recent
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Scope, Score
+from foveate.policies.spec import stage
 from foveate.stages.budget.exact import by_layer
 from foveate.stages.recent import is_recent
 from foveate.stages.score import Recency

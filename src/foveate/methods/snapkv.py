@@ -8,10 +8,10 @@ release first repeats keys and values to all query heads and so holds ``hq / h``
 
 from __future__ import annotations
 
-from foveate.core.amount import Amount
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Kernel, Window
-from foveate.core.policy import Policy
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Kernel, Window
+from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.rows import Reduction

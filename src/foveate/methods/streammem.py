@@ -30,15 +30,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scored, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Positive
-from foveate.core.policy import Policy
-from foveate.core.protocols import NoMerge, Rereading
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Positive
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import NoMerge, Rereading
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score import TextPrior
 from foveate.stages.score.rows import blocks

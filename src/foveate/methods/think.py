@@ -21,22 +21,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scored, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Kernel, Positive, ShareBelow, Window
-from foveate.core.policy import Policy
-from foveate.core.protocols import Held, Score
-from foveate.core.spec import stage
-from foveate.core.storage import (
-    DensePairs,
-    NarrowPairs,
-    Pairs,
-    RaggedPairs,
-    exact,
-    exact_bytes,
-)
+from foveate.cache.layer import Layer, Scored, Scores
+from foveate.cache.pairs import DensePairs, NarrowPairs, Pairs, RaggedPairs, exact, exact_bytes
 from foveate.errors import InvalidParameter
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Count, Kernel, Positive, ShareBelow, Window
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Held, Score
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import is_recent, most_recent, part
 from foveate.stages.score import WindowAttention

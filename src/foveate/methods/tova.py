@@ -6,9 +6,9 @@ own rule, evicting one pair for every decoded token. ``shared=false`` ranks each
 
 from __future__ import annotations
 
-from foveate.core.amount import Amount
-from foveate.core.method import Paper, method
-from foveate.core.policy import Policy
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import HeadMean, WindowAttention
 from foveate.stages.select import TopK

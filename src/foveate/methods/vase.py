@@ -23,13 +23,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scored, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Kernel, Positive, Recent, Seed, Window
-from foveate.core.policy import Policy
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scored, Scores
 from foveate.ops.window_attention import window_attention
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Count, Kernel, Positive, Recent, Seed, Window
+from foveate.policies.policy import Policy
+from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import is_recent, most_recent, recent_tokens
 from foveate.stages.score.attention_free import gumbel

@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scores
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Recent, Share, ShareBetween
-from foveate.core.policy import Policy
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Recent, Share, ShareBetween
+from foveate.policies.policy import Policy
+from foveate.policies.spec import stage
 from foveate.stages.budget import LayerShares
 from foveate.stages.score.rows import Reduction, over_group, rows, seen
 from foveate.stages.select import TopK

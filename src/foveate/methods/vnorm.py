@@ -6,10 +6,10 @@ that the papers compare with as VNorm, once after the prefill.
 
 from __future__ import annotations
 
-from foveate.core.amount import Amount
-from foveate.core.method import Paper, method
-from foveate.core.parameters import Recent
-from foveate.core.policy import Policy
+from foveate.policies.amount import Amount
+from foveate.policies.method import Paper, method
+from foveate.policies.parameters import Recent
+from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ValueNorm
 from foveate.stages.select import TopK

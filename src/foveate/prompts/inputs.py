@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foveate.backends.hf.devices import input_device, is_outline
-from foveate.backends.hf.modality import visual_token_ids
 from foveate.errors import InvalidInput
+from foveate.hf.model.devices import input_device, is_outline
+from foveate.hf.model.modality import visual_token_ids
 from foveate.prompts.images import to_image
 from foveate.prompts.special_tokens import Literals, tokenizer_of
 from foveate.prompts.videos import video_inputs

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.amount import Amount
-from foveate.core.pruning import EnteringTokens, Pruned, going_on
+from foveate.policies.amount import Amount
+from foveate.policies.pruning import EnteringTokens, Pruned, going_on
 from foveate.stages.select import highest
 
 

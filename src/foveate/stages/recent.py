@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.parameters import MOST, Recent
-from foveate.core.slots import Slots, derived
+from foveate.cache.slots import Slots, derived
 from foveate.errors import InvalidParameter
+from foveate.policies.parameters import MOST, Recent
 
 DIGITS = 10**9
 

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-from foveate.core.layer import Scored
-from foveate.core.parameters import Count, Recent
-from foveate.core.slots import Slots
-from foveate.core.spec import stage
+from foveate.cache.layer import Scored
+from foveate.cache.slots import Slots
+from foveate.policies.parameters import Count, Recent
+from foveate.policies.spec import stage
 from foveate.stages.recent import holding, is_recent, recent_tokens
 
 __all__ = ["TopK"]

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.parameters import Count, Positive, Seed
-from foveate.core.protocols import Moment
-from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
+from foveate.policies.parameters import Count, Positive, Seed
+from foveate.policies.protocols import Moment
+from foveate.policies.spec import stage
 from foveate.stages.score.attention_free import uniform
 
 __all__ = ["AnswerBudget", "FixedSlot", "OverBudget"]

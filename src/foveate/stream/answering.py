@@ -11,12 +11,12 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import DynamicCache
 
-from foveate.backends.hf import Session
-from foveate.backends.hf.endless import finish
-from foveate.backends.hf.fetched import Made, looked_at, put_back
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.reindexed import Turned
 from foveate.chat.asking import Answer, generate_options, said
+from foveate.hf import Session
+from foveate.hf.endless.endless import finish
+from foveate.hf.endless.fetched import Made, looked_at, put_back
+from foveate.hf.endless.reindexed import Turned
+from foveate.hf.model.internals import CACHE
 from foveate.stream.elsewhere import Offloaded
 
 

@@ -21,11 +21,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache
 
-from foveate.backends.hf import persist
-from foveate.backends.hf.fetched import Back, Made, Returning
-from foveate.backends.hf.reindexed import Turned
-from foveate.backends.hf.support import foveate_layers, known_state
 from foveate.errors import InvalidBudget, InvalidInput
+from foveate.hf.endless.fetched import Back, Made, Returning
+from foveate.hf.endless.reindexed import Turned
+from foveate.hf.layer.support import foveate_layers, known_state
+from foveate.hf.saving import persist
 from foveate.stream.offload import Offload
 from foveate.stream.shelf import InFolder, InMemory, Pairs
 

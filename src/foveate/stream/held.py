@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from foveate.backends.hf.cache_layer import FoveateLayer
-from foveate.core.policy import Policy
-from foveate.core.storage import GROWTH
-from foveate.core.storage.form import COLUMN, WHOLE
+from foveate.cache.pairs import GROWTH
+from foveate.cache.pairs.form import COLUMN, WHOLE
+from foveate.hf.layer.cache_layer import FoveateLayer
+from foveate.policies.policy import Policy
 
 
 class StreamHeld(NamedTuple):

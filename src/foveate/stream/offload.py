@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foveate.core.amount import Amount
-from foveate.core.parameters import Positive, check, shown
-from foveate.core.policy import Policy
-from foveate.core.spec import print_value
 from foveate.errors import InvalidBudget, InvalidParameter
+from foveate.policies.amount import Amount
+from foveate.policies.parameters import Positive, check, shown
+from foveate.policies.policy import Policy
+from foveate.policies.spec import print_value
 from foveate.stream.places import Positions
 
 

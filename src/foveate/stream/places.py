@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.backends.hf.devices import input_device
-from foveate.backends.hf.reindexed import Turned, next_position, reindex, ways_to_turn
-from foveate.backends.hf.support import known_state, text_config
+from foveate.hf.endless.reindexed import Turned, next_position, reindex, ways_to_turn
+from foveate.hf.layer.support import known_state, text_config
+from foveate.hf.model.devices import input_device
 from foveate.stream.reading import of_text
 
 Positions = Literal["true", "reindexed"]

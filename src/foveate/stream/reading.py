@@ -10,11 +10,11 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foveate.backends.hf.devices import input_device
-from foveate.backends.hf.modality import starts_in_runs, visual_tokens
-from foveate.core.tensors import image_index, spot_index
+from foveate.compression.tensors import image_index, spot_index
 from foveate.data import Clip
 from foveate.errors import InvalidInput
+from foveate.hf.model.devices import input_device
+from foveate.hf.model.modality import starts_in_runs, visual_tokens
 from foveate.prompts.images import find_source, image_list
 from foveate.prompts.inputs import encode, moved, text_ids
 from foveate.prompts.messages import check_text

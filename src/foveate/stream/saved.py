@@ -10,11 +10,11 @@ from typing import Any
 
 from transformers import DynamicCache
 
-from foveate.backends.hf import Session
-from foveate.backends.hf.endless import finish, go_on
-from foveate.backends.hf.support import foveate_layers, known_state
 from foveate.chat.saved import packed, unpacked
 from foveate.errors import InvalidInput, InvalidParameter, NothingCompressed
+from foveate.hf import Session
+from foveate.hf.endless.endless import finish, go_on
+from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.stream.elsewhere import HOST, Offloaded
 from foveate.stream.offload import Offload
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from foveate.core import files
+from foveate.data import files
 from foveate.errors import InvalidInput
 
 Pairs = Mapping[str, Tensor]

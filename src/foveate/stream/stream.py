@@ -13,24 +13,24 @@ from typing import Any, NoReturn
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.backends.hf import Session
-from foveate.backends.hf.endless import begun, endless, forget, say_images
-from foveate.backends.hf.fetched import Made, looked_at
-from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.model_queue import enter
-from foveate.backends.hf.support import foveate_layers, known_state
 from foveate.chat.arguments import check_arguments, check_template_arguments, with_defaults
 from foveate.chat.asking import Answer, check
 from foveate.chat.held import bytes_of, tokens_of
 from foveate.chat.saved import policy_in
-from foveate.core.composition import policy as policy_of
-from foveate.core.policy import Policy
+from foveate.compression.composition import policy as policy_of
 from foveate.errors import (
     InvalidInput,
     InvalidParameter,
     NothingCompressed,
     UnsupportedCache,
 )
+from foveate.hf import Session
+from foveate.hf.attach.model_queue import enter
+from foveate.hf.endless.endless import begun, endless, forget, say_images
+from foveate.hf.endless.fetched import Made, looked_at
+from foveate.hf.layer.support import foveate_layers, known_state
+from foveate.hf.model.internals import CACHE
+from foveate.policies.policy import Policy
 from foveate.stream import saved
 from foveate.stream.answering import answer, fetch
 from foveate.stream.elsewhere import Offloaded

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from foveate.backends.vllm.activation import activate
-from foveate.backends.vllm.foreseen import check_foreseen
-from foveate.backends.vllm.gap import Room
-from foveate.backends.vllm.options import CLASSES, SCHEDULER, WORKER
-from foveate.backends.vllm.plans import Offer
-from foveate.backends.vllm.settings import settings_from
-from foveate.backends.vllm.short import said_of, shortest
 from foveate.errors import FoveateError, InvalidInput, InvalidParameter, UnsupportedEngine
+from foveate.vllm.plans.gap import Room
+from foveate.vllm.plans.plans import Offer
+from foveate.vllm.plans.settings import settings_from
+from foveate.vllm.plans.short import said_of, shortest
+from foveate.vllm.startup.activation import activate
+from foveate.vllm.startup.foreseen import check_foreseen
+from foveate.vllm.startup.options import CLASSES, SCHEDULER, WORKER
 
 POLICY = "mixkv:budget=20%,window=8"
 ENVIRON = {"FOVEATE_POLICY": POLICY}

@@ -7,15 +7,15 @@ from itertools import islice, pairwise, product
 import pytest
 
 import foveate
-from foveate.backends.vllm.boundaries import NEVER, Boundaries, Every
-from foveate.backends.vllm.companions import check_boundaries
-from foveate.backends.vllm.moves import Move
-from foveate.backends.vllm.plans import Offer
-from foveate.backends.vllm.settings import check_policy, settings_from
-from foveate.backends.vllm.shares import Rooms
-from foveate.backends.vllm.support import check_layers
-from foveate.backends.vllm.tiers import room_of
 from foveate.errors import InvalidParameter, UnsupportedEngine, UnsupportedPolicy
+from foveate.vllm.plans.boundaries import NEVER, Boundaries, Every
+from foveate.vllm.plans.moves import Move
+from foveate.vllm.plans.plans import Offer
+from foveate.vllm.plans.settings import check_policy, settings_from
+from foveate.vllm.plans.shares import Rooms
+from foveate.vllm.plans.tiers import room_of
+from foveate.vllm.startup.companions import check_boundaries
+from foveate.vllm.startup.support import check_layers
 
 BLOCK, TOTAL = 4, 60
 RULES = [NEVER, *(Every(n, *when) for n in (4, 12) for when in ((1, 0), (0, 1), (1, 1)))]

@@ -2,7 +2,7 @@
 
 import torch
 
-from foveate.backends.vllm.gap import Buffers
+from foveate.vllm.plans.gap import Buffers
 
 
 def given(rows, start=0):

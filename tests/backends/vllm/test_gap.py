@@ -7,9 +7,9 @@ from fractions import Fraction
 import pytest
 import torch
 
-from foveate.backends.vllm.gap import Room, kept_slots, physical, view
-from foveate.core.amount import Amount
 from foveate.errors import InvalidBudget
+from foveate.policies.amount import Amount
+from foveate.vllm.plans.gap import Room, kept_slots, physical, view
 
 BLOCKS = (1, 3, 4, 16)
 BUDGETS = ("1%", "20%", "25%", "33.3%", "99%", "100%", 1, 3, 8, 1000)

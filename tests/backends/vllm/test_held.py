@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from foveate.backends.vllm.held import RequestBooks
-from foveate.backends.vllm.moves import Move, Replacement
-from foveate.backends.vllm.orders import Orders
+from foveate.vllm.plans.held import RequestBooks
+from foveate.vllm.plans.moves import Move, Replacement
+from foveate.vllm.plans.orders import Orders
 
 BLOCK, NAME, GROUP = 16, "a", 0
 FOUND = 192  # tokens of another request behind which this one starts

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from foveate.backends.vllm import pages
+from foveate.vllm.worker import pages
 
 PAGES, LAYERS, HEADS, SLOTS, D = 7, 3, 2, 4, 5
 SIZES = {"L": LAYERS, "B": PAGES, "H": HEADS, "N": SLOTS, "C": 2 * D}

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.vllm.settings import check_policy
-from foveate.backends.vllm.support import check_parallel
-from foveate.core.method import METHODS
 from foveate.errors import UnsupportedEngine, UnsupportedPolicy
+from foveate.policies.method import METHODS
 from foveate.stages.score import KeyNorm
+from foveate.vllm.plans.settings import check_policy
+from foveate.vllm.startup.support import check_parallel
 
 TOKENS = 80
 

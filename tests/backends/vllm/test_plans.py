@@ -2,11 +2,11 @@
 
 import pytest
 
-from foveate.backends.vllm.plans import REMEMBERED, Offer
-from foveate.backends.vllm.settings import settings_from
-from foveate.backends.vllm.shares import Rooms, Share
-from foveate.backends.vllm.tiers import rooms_of
 from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedPolicy
+from foveate.vllm.plans.plans import REMEMBERED, Offer
+from foveate.vllm.plans.settings import settings_from
+from foveate.vllm.plans.shares import Rooms, Share
+from foveate.vllm.plans.tiers import rooms_of
 
 BLOCK = 32
 NAMED = {"fast": "snapkv:budget=10%,window=8", "sums": "h2o:budget=20%"}

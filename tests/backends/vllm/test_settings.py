@@ -5,11 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 import foveate
-from foveate.backends.vllm.companions import check_engine
-from foveate.backends.vllm.options import CLASSES, SCHEDULER
-from foveate.backends.vllm.plans import Offer
-from foveate.backends.vllm.settings import check_policy, check_profiles, settings_from
-from foveate.backends.vllm.support import check_layers
 from foveate.errors import (
     InvalidBudget,
     InvalidParameter,
@@ -17,6 +12,11 @@ from foveate.errors import (
     UnsupportedEngine,
     UnsupportedPolicy,
 )
+from foveate.vllm.plans.plans import Offer
+from foveate.vllm.plans.settings import check_policy, check_profiles, settings_from
+from foveate.vllm.startup.companions import check_engine
+from foveate.vllm.startup.options import CLASSES, SCHEDULER
+from foveate.vllm.startup.support import check_layers
 from tests.profiles import saved
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from foveate.backends.vllm.support import check_attention, check_model
 from foveate.errors import UnsupportedEngine
+from foveate.vllm.startup.support import check_attention, check_model
 
 
 def model(**changes):

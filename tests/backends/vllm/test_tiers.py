@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.vllm.tiers import cut
-from foveate.backends.vllm.tiers import rooms_of as all_rooms_of
 from foveate.errors import ProfileMismatch, UnsupportedPolicy
+from foveate.vllm.plans.tiers import cut
+from foveate.vllm.plans.tiers import rooms_of as all_rooms_of
 from tests.profiles import saved
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from foveate.eval.sample import Sample, Task
+from foveate.prompts.sample import Sample, Task
 
 Folder = Callable[..., Path]
 

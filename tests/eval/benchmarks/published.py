@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from foveate.eval.benchmarks import mlvu
+from foveate_lab.eval.benchmarks import mlvu
 from tests.eval.benchmarks.test_milebench import content
 from tests.videos import film
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from foveate.errors import FoveateError, InvalidInput
-from foveate.eval.tasks import find_task, find_tasks, separate_tasks
+from foveate_lab.eval.tasks import find_task, find_tasks, separate_tasks
 from tests.eval.benchmarks.conftest import Folder, samples
 from tests.eval.benchmarks.test_by_hand import cell, table
 from tests.eval.benchmarks.test_judged import problem

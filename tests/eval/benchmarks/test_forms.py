@@ -8,8 +8,8 @@ import pytest
 
 from foveate.data import Folder
 from foveate.errors import InvalidInput
-from foveate.eval.benchmarks import BENCHMARKS
-from foveate.eval.tasks import find_task
+from foveate_lab.eval.benchmarks import BENCHMARKS
+from foveate_lab.eval.tasks import find_task
 from tests.eval.benchmarks.conftest import samples
 from tests.eval.benchmarks.published import FORMS, Writes
 

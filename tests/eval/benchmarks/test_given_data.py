@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from foveate.cli.app import app
 from foveate.errors import InvalidInput
-from foveate.eval import Sample, task
-from foveate.eval.metrics import exact
-from foveate.eval.prompt import image_part
-from foveate.eval.sample import TASKS
-from foveate.eval.tasks import find_task, find_tasks
+from foveate.prompts.prompt import image_part
+from foveate.prompts.sample import TASKS
+from foveate_lab.eval import Sample, task
+from foveate_lab.eval.metrics import exact
+from foveate_lab.eval.tasks import find_task, find_tasks
 from tests.eval.benchmarks.conftest import Folder, samples
 from tests.eval.benchmarks.test_judged import CHOICES, problem
 from tests.eval.benchmarks.test_longbench import record as long_record
@@ -49,7 +49,7 @@ def test_samples_of_one_name_are_told_apart(textvqa: Any, folder: Folder) -> Non
 
 
 def test_samples_of_a_users_own_task_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foveate.eval.sample.TASKS", dict(TASKS))
+    monkeypatch.setattr("foveate.prompts.sample.TASKS", dict(TASKS))
 
     @task("twice", metric=exact)
     def twice(count: int, seed: int) -> Iterator[Sample]:

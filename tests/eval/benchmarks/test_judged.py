@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from foveate.errors import InvalidInput
-from foveate.eval.judge import find_judge
-from foveate.eval.sample import PLACE
-from foveate.eval.tasks import find_task
+from foveate.prompts.sample import PLACE
+from foveate_lab.eval.judge import find_judge
+from foveate_lab.eval.tasks import find_task
 from tests.eval.benchmarks.conftest import Folder, samples
 from tests.eval.metrics.test_answers import distance
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate.eval.tasks import find_task, find_tasks
+from foveate_lab.eval.tasks import find_task, find_tasks
 from tests.eval.benchmarks.conftest import Folder, samples
 
 QUESTIONS = [

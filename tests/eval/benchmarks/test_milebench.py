@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate.eval.benchmarks.milebench import TASKS
-from foveate.eval.sample import PLACE
-from foveate.eval.tasks import find_task, find_tasks
+from foveate.prompts.sample import PLACE
+from foveate_lab.eval.benchmarks.milebench import TASKS
+from foveate_lab.eval.tasks import find_task, find_tasks
 from tests.eval.benchmarks.conftest import Folder, samples
 
 

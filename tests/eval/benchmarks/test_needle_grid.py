@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate.eval.model import Loaded
-from foveate.eval.tasks import find_task
+from foveate.loading.model import Loaded
+from foveate_lab.eval.tasks import find_task
 from tests.eval.benchmarks.conftest import Folder, samples
 
 

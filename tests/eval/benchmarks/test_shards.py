@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from foveate.errors import InvalidInput, MissingPackage
-from foveate.eval.sample import Sample
-from foveate.eval.tasks import find_task
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.tasks import find_task
 from tests.eval.benchmarks.conftest import Folder, samples
 from tests.eval.benchmarks.test_judged import Echo
 

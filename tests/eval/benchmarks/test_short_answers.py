@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from foveate.errors import InvalidInput
-from foveate.eval.benchmarks import BENCHMARKS
-from foveate.eval.tasks import find_task
+from foveate_lab.eval.benchmarks import BENCHMARKS
+from foveate_lab.eval.tasks import find_task
 from tests.eval.benchmarks.conftest import Folder, samples
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate.eval.benchmarks import BENCHMARKS
-from foveate.eval.measure import measured
-from foveate.eval.metrics.choices import letter
-from foveate.eval.model import Loaded
-from foveate.eval.tasks import find_task
+from foveate.loading.model import Loaded
+from foveate_lab.eval.answering.measure import measured
+from foveate_lab.eval.benchmarks import BENCHMARKS
+from foveate_lab.eval.metrics.choices import letter
+from foveate_lab.eval.tasks import find_task
 from tests.eval.benchmarks.conftest import samples
 from tests.eval.benchmarks.published import FORMS, Writes
 from tests.videos import numbers

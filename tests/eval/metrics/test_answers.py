@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from foveate.eval.metrics import anls, contains, exact, relaxed, says
-from foveate.eval.sample import Sample
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.metrics import anls, contains, exact, relaxed, says
 
 
 def sample(*answers: str) -> Sample:

@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from foveate.eval.metrics.cider import Corpus, cider, words
-from foveate.eval.sample import Sample
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.metrics.cider import Corpus, cider, words
 
 
 def ngrams(text: str, n: int) -> list[tuple[str, ...]]:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from foveate.eval.benchmarks.screenspot import inside
-from foveate.eval.metrics.grounding import located
-from foveate.eval.sample import Sample
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.benchmarks.screenspot import inside
+from foveate_lab.eval.metrics.grounding import located
 
 SCREEN = Image.new("RGB", (200, 100))
 RESIZED = {"model_type": "qwen2_5_vl", "seen": ((448, 224),)}

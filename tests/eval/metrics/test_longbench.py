@@ -14,7 +14,7 @@ import pytest
 from rouge import Rouge
 
 from foveate.errors import MissingPackage
-from foveate.eval.metrics import longbench
+from foveate_lab.eval.metrics import longbench
 from tests.eval.metrics.conftest import Texts
 
 

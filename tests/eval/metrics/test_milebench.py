@@ -8,8 +8,8 @@ import re
 import pytest
 from rouge import Rouge
 
-from foveate.eval.metrics.milebench import choice, described, needle, within
-from foveate.eval.sample import Sample
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.metrics.milebench import choice, described, needle, within
 from tests.eval.metrics.conftest import Texts
 from tests.eval.metrics.test_vqa import without_marks
 

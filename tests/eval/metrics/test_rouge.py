@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from rouge import Rouge
 
-from foveate.eval.metrics import rouge_l, rouge_l_to
-from foveate.eval.sample import Sample
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.metrics import rouge_l, rouge_l_to
 from tests.eval.metrics.conftest import Texts
 
 

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from foveate.eval.metrics.vqa import normalised, vqa_accuracy
-from foveate.eval.sample import Sample
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.metrics.vqa import normalised, vqa_accuracy
 from tests.eval.metrics.conftest import Texts
 
 TABLE = dict(

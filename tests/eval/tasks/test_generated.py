@@ -12,11 +12,11 @@ import pytest
 from PIL import Image, ImageChops
 
 from foveate.errors import InvalidInput, InvalidParameter, MissingPackage
-from foveate.eval.measure import measured
-from foveate.eval.model import Loaded
-from foveate.eval.sample import Sample
-from foveate.eval.tasks import find_task
-from foveate.eval.tasks.scene_text import PHOTOGRAPHS, photograph
+from foveate.loading.model import Loaded
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.answering.measure import measured
+from foveate_lab.eval.tasks import find_task
+from foveate_lab.eval.tasks.scene_text import PHOTOGRAPHS, photograph
 
 NAMES = (
     "text_needle",
@@ -146,7 +146,7 @@ def test_photographs_that_are_not_there_are_named(
         (photographs / name).write_bytes(b"no image")
     with pytest.raises(InvalidInput, match="has no photograph"):
         samples("scene_text")
-    monkeypatch.setattr("foveate.eval.tasks.scene_text.find_spec", lambda name: None)
+    monkeypatch.setattr("foveate_lab.eval.tasks.scene_text.find_spec", lambda name: None)
     with pytest.raises(MissingPackage, match=r"foveate\[photos\]"):
         samples("scene_text")
 

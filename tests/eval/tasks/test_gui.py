@@ -16,12 +16,12 @@ from PIL import Image
 from playwright.sync_api import Locator, Page
 
 from foveate.errors import InvalidInput, MissingPackage
-from foveate.eval.browser import window
-from foveate.eval.measure import measured
-from foveate.eval.model import Loaded
-from foveate.eval.sample import Sample
-from foveate.eval.tasks import find_task, gui_icon, gui_text
-from foveate.eval.tasks.screen import SIZE
+from foveate.loading.model import Loaded
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.answering.measure import measured
+from foveate_lab.eval.browser import window
+from foveate_lab.eval.tasks import find_task, gui_icon, gui_text
+from foveate_lab.eval.tasks.screen import SIZE
 from tests.browser import chromium
 
 __all__ = ["chromium"]
@@ -191,7 +191,7 @@ def test_what_is_missing_is_named(
     monkeypatch.setenv("CHROMIUM", str(broken))
     says(InvalidInput, r"Chromium \(.*broken\) draws no pages for gui_icon")
     monkeypatch.delenv("CHROMIUM")
-    monkeypatch.setattr("foveate.eval.tasks.gui_text.sys.executable", "/bin/echo")
+    monkeypatch.setattr("foveate_lab.eval.tasks.gui_text.sys.executable", "/bin/echo")
     says(InvalidInput, "serves no pages: -u -m pydoc", "gui_text")
     monkeypatch.setitem(sys.modules, "playwright.sync_api", None)
     says(MissingPackage, r"gui_text needs the package 'playwright'.*foveate\[screens\]", "gui_text")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from foveate.core.storage import CodeLayout, QuantisedPairs, store
+from foveate.cache.pairs import CodeLayout, QuantisedPairs, store
 from foveate.ops.quantised_decode import quantised_decode
 from foveate.ops.ragged_decode import ragged_decode
 from tests.on_device import DEVICE

@@ -20,10 +20,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.amount import AmountLike
-from foveate.core.method import Paper
-from foveate.core.prunes import prunes
-from foveate.core.pruning import (
+from foveate.policies.amount import AmountLike
+from foveate.policies.method import Paper
+from foveate.policies.prunes import prunes
+from foveate.policies.pruning import (
     EnteringTokens,
     Pruned,
     going_on,

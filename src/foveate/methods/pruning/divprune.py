@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from foveate.core.amount import AmountLike
-from foveate.core.prunes import prunes
-from foveate.core.pruning import (
+from foveate.policies.amount import AmountLike
+from foveate.policies.prunes import prunes
+from foveate.policies.pruning import (
     EnteringTokens,
     Pruned,
     going_on,

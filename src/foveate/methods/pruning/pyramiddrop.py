@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foveate.core.parameters import Positive, ShareBetween
-from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, number_going_on, share
+from foveate.policies.parameters import Positive, ShareBetween
+from foveate.policies.prunes import prunes
+from foveate.policies.pruning import EnteringTokens, Pruned, number_going_on, share
 from foveate.stages.pruned import highest_visual
 from foveate.stages.score.one_ranking import paid_by_last
 

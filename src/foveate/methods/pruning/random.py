@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foveate.core.amount import AmountLike
-from foveate.core.parameters import Seed
-from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, number_going_on, share, share_or_auto
+from foveate.policies.amount import AmountLike
+from foveate.policies.parameters import Seed
+from foveate.policies.prunes import prunes
+from foveate.policies.pruning import EnteringTokens, Pruned, number_going_on, share, share_or_auto
 from foveate.stages.pruned import highest_visual
 from foveate.stages.score.attention_free import uniform
 

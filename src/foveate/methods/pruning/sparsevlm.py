@@ -23,14 +23,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
-from foveate.core.layer import Layer
-from foveate.core.method import Paper
-from foveate.core.parameters import Positive, Share
-from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, number_going_on, share
+from foveate.cache.layer import Layer
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
+from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.method import Paper
+from foveate.policies.parameters import Positive, Share
+from foveate.policies.prunes import prunes
+from foveate.policies.pruning import EnteringTokens, Pruned, number_going_on, share
 from foveate.stages.pruned import highest_visual
 
 RATERS = "raters"

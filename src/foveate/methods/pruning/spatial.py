@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foveate.core.amount import AmountLike
-from foveate.core.prunes import prunes
-from foveate.core.pruning import (
+from foveate.policies.amount import AmountLike
+from foveate.policies.prunes import prunes
+from foveate.policies.pruning import (
     EnteringTokens,
     Pruned,
     going_on,

@@ -10,7 +10,7 @@ keeps, or where that has to be known before a prompt is read (inside vLLM, layer
 ranking that comes out on average; the first token stays in all of them.
 
 Keys are turned by their positions, and the maps know those of the profile's prompts: a key behind
-the longest of them is read as if it stood at its end (:mod:`foveate.core.far_keys`).
+the longest of them is read as if it stood at its end (:mod:`foveate.profiles.far_keys`).
 
 S and M are the sum and the maximum, over queries and query heads, of the damage d that a pair's
 loss does to the heads' outputs while the prompt is read a second time (:func:`squared_damage`); F
@@ -35,15 +35,15 @@ import logging
 from functools import cache
 from typing import Literal
 
-from foveate.core.amount import Amount
-from foveate.core.method import method
-from foveate.core.parameters import Count, Recent
-from foveate.core.policy import Policy
-from foveate.core.protocols import Budget, Score
 from foveate.errors import InvalidParameter
 from foveate.methods.recommended.fitting import SecondReading as SecondReading  # registers itself
 from foveate.methods.recommended.foretold import ForetoldReconstruction
 from foveate.methods.recommended.head_levels import HeadLevels
+from foveate.policies.amount import Amount
+from foveate.policies.method import method
+from foveate.policies.parameters import Count, Recent
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Budget, Score
 from foveate.stages.budget import OneRanking
 from foveate.stages.score import KeyDifference
 from foveate.stages.select import TopK

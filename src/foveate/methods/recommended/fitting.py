@@ -8,14 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from foveate.core.gathering import GATHERINGS, Asked, Sums
-from foveate.core.layer import Layer
-from foveate.core.protocols import Score
+from foveate.cache.layer import Layer
 from foveate.methods.recommended.foretold import FACTS, facts
 from foveate.methods.recommended.head_levels import levels
 from foveate.methods.recommended.worth import TARGETS, answered, watched, worth
 from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
+from foveate.policies.gathering import GATHERINGS, Asked, Sums
+from foveate.policies.protocols import Score
 
 RIDGE = 0.01
 

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.far_keys import read_nearer
-from foveate.core.layer import Layer, Scores
-from foveate.core.spec import stage
-from foveate.core.tensor_profile import TensorProfile, load_tensors
+from foveate.cache.layer import Layer, Scores
+from foveate.policies.spec import stage
+from foveate.profiles.far_keys import read_nearer
+from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 
 FACTS = 5
 """Beside the channels of key and value: see :func:`facts`."""

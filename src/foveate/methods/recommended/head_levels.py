@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.spec import stage
-from foveate.core.tensor_profile import TensorProfile, load_tensors
 from foveate.errors import ProfileMismatch
+from foveate.policies.spec import stage
+from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.budget.exact import filled
 from foveate.stages.budget.head_table import ByHead, Rule
 

@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scores
-from foveate.core.parameters import Count, Positive
-from foveate.core.protocols import Rereading, Score
+from foveate.cache.layer import Layer, Scores
 from foveate.methods.recommended.foretold import LEAST
+from foveate.policies.parameters import Count, Positive
+from foveate.policies.protocols import Rereading, Score
 from foveate.stages.score.damage import answer_damage, squared_damage
 from foveate.stages.score.reconstruction import NOTED, Reconstruction
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.core.layer import Scored
-from foveate.core.slots import Slots, derived
+from foveate.cache.layer import Scored
+from foveate.cache.slots import Slots, derived
 from foveate.stages.recent import budget_of
 
 

@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
-from foveate.core.heading import Heading
-from foveate.core.layer import Layer, Scored
-from foveate.core.parameters import Range, Share
-from foveate.core.profile import Profile, load
-from foveate.core.protocols import Scope
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scored
 from foveate.errors import InvalidInput
+from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.parameters import Range, Share
+from foveate.policies.protocols import Scope
+from foveate.policies.spec import stage
+from foveate.profiles.heading import Heading
+from foveate.profiles.profile import Profile, load
 from foveate.stages.budget.exact import proportional, within
 
 Temperature = Annotated[float, Range(0, 50)]

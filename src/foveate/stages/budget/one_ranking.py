@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
-from foveate.core.layer import Scored
-from foveate.core.parameters import Range, Share
-from foveate.core.protocols import Scope
-from foveate.core.spec import stage
-from foveate.core.threshold import matters
+from foveate.cache.layer import Scored
+from foveate.compression.threshold import matters
 from foveate.errors import InvalidBudget
+from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.parameters import Range, Share
+from foveate.policies.protocols import Scope
+from foveate.policies.spec import stage
 from foveate.stages.budget.exact import filled
 from foveate.stages.select import highest
 

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
-from foveate.core.layer import Scored
-from foveate.core.parameters import Share, ShareBelow
-from foveate.core.protocols import Scope
-from foveate.core.spec import stage
+from foveate.cache.layer import Scored
 from foveate.errors import InvalidParameter
+from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.parameters import Share, ShareBelow
+from foveate.policies.protocols import Scope
+from foveate.policies.spec import stage
 from foveate.stages.budget.exact import by_layer, heads_of
 
 

@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scored
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scored
 from foveate.errors import InvalidParameter
 from foveate.ops.nearest import Nearest, nearest_by_cosine, nearest_by_position
+from foveate.policies.spec import stage
 
 By = Literal["cosine", "position"]
 How = Literal["averaged", "pivotal", "weighted"]

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scores
-from foveate.core.parameters import Factor, Seed
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
+from foveate.policies.parameters import Factor, Seed
+from foveate.policies.spec import stage
 
 
 @stage("key_norm")

@@ -9,9 +9,9 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scores
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
 from foveate.ops.column_sums import column_sums
+from foveate.policies.spec import stage
 from foveate.stages.score.rows import Reduction, over_group
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.layer import Layer
+from foveate.cache.layer import Layer
 from foveate.errors import InvalidInput
 from foveate.stages.score.rows import rows
 

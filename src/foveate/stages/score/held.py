@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from foveate.core.slots import Slots, derived
+from foveate.cache.slots import Slots, derived
 
 Over = Literal["layer", "head"]
 """What scores are standardised over: a layer's heads together, or each by itself."""

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scores
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
+from foveate.policies.spec import stage
 from foveate.stages.score.rows import rows
 
 # what presses raise that miss the model, hidden states or positions

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scores
-from foveate.core.parameters import Columns, Count, Seed
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
+from foveate.policies.parameters import Columns, Count, Seed
+from foveate.policies.spec import stage
 from foveate.stages.score.held import Over, best, span, standardised
 
 RIDGE = 1e-2

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scores
-from foveate.core.parameters import Count, Kernel, Positive
-from foveate.core.slots import Slots, derived
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
+from foveate.cache.slots import Slots, derived
 from foveate.errors import InvalidParameter
+from foveate.policies.parameters import Count, Kernel, Positive
+from foveate.policies.spec import stage
 from foveate.stages.score.held import Over, TokenSpan, best, span, standardised
 
 

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.parameters import Recent
-from foveate.core.slots import Slots, derived
+from foveate.cache.slots import Slots, derived
+from foveate.policies.parameters import Recent
 from foveate.stages.recent import is_recent
 
 EPS = 1e-8

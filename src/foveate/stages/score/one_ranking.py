@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from foveate.core.layer import Layer
+from foveate.cache.layer import Layer
 from foveate.ops.window_attention import window_attention
 from foveate.stages.score.rows import rows, times_seen
 

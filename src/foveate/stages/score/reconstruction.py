@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scores
-from foveate.core.parameters import Count, Positive
-from foveate.core.protocols import Rereading
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
+from foveate.policies.parameters import Count, Positive
+from foveate.policies.protocols import Rereading
+from foveate.policies.spec import stage
 from foveate.stages.score.damage import contribution, squared_damage
 from foveate.stages.score.rows import rows
 

@@ -10,7 +10,7 @@ from typing import Literal
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.layer import Layer
+from foveate.cache.layer import Layer
 from foveate.ops.window_attention import window_attention
 
 ROWS = 128

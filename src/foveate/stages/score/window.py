@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scores, WindowWeights
-from foveate.core.parameters import Kernel, Recent, Window
-from foveate.core.slots import Slots, derived
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores, WindowWeights
+from foveate.cache.slots import Slots, derived
 from foveate.ops.window_attention import window_sums
+from foveate.policies.parameters import Kernel, Recent, Window
+from foveate.policies.spec import stage
 from foveate.stages.recent import (
     before,
     budget_of,

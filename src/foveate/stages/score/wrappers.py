@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scores
-from foveate.core.protocols import Score
-from foveate.core.spec import stage
+from foveate.cache.layer import Layer, Scores
+from foveate.policies.protocols import Score
+from foveate.policies.spec import stage
 from foveate.stages.score.normalise import over_tokens
 
 

@@ -7,7 +7,7 @@ from foveate.stages.moved import moved
 __getattr__ = moved(
     __name__,
     Kivi="foveate.methods.kivi",
-    NarrowPairs="foveate.core.storage",
-    QuantisedPairs="foveate.core.storage",
+    NarrowPairs="foveate.cache.pairs",
+    QuantisedPairs="foveate.cache.pairs",
     ZeroChannels="foveate.methods.think",
 )

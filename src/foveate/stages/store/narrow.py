@@ -5,5 +5,5 @@ from __future__ import annotations
 from foveate.stages.moved import moved
 
 __getattr__ = moved(
-    __name__, NarrowPairs="foveate.core.storage", ZeroChannels="foveate.methods.think"
+    __name__, NarrowPairs="foveate.cache.pairs", ZeroChannels="foveate.methods.think"
 )

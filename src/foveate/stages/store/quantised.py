@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from foveate.stages.moved import moved
 
-__getattr__ = moved(__name__, QuantisedPairs="foveate.core.storage")
+__getattr__ = moved(__name__, QuantisedPairs="foveate.cache.pairs")

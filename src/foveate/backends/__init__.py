@@ -1,1 +1,0 @@
-"""Engines whose caches can be compressed."""

@@ -1,0 +1,200 @@
+"""Pairs of which all but the newest are quantised.
+
+Why own code: transformers' quantised caches and the libraries beneath them hold whole layers whose
+heads all have the same length, and cannot take tokens back or reorder a batch's rows; hqq packs
+numbers of different heads into one byte; torchao's public operators round the least value to a step
+and leave a code a byte; optimum-quanto packs weights, symmetrically.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.cache.pairs.body import (
+    Body,
+    CodeLayout,
+    joined,
+    of_rows,
+    owners,
+    quantised,
+    renumbered,
+    restored,
+    some,
+)
+from foveate.cache.pairs.dense import DensePairs, Padded
+from foveate.cache.pairs.pairs import BodyAndRest, Exact
+from foveate.cache.pairs.ragged import RaggedPairs, only
+from foveate.ops.heads import starts_of
+from foveate.ops.quantised_decode import FlatCodes, Rest
+
+
+class QuantisedPairs(BodyAndRest):
+    """A quantised body, and pairs in full precision that came later (``rest``).
+
+    Pairs move from the rest to the body before new ones arrive, as soon as ``residual + group`` of
+    a head are in it; so those that came last can always be taken back.
+    """
+
+    body: Body
+
+    def __init__(self, body: Body, rest: Exact, layout: CodeLayout, residual: int):
+        self.body, self.rest = body, rest
+        self.layout, self.residual = layout, residual
+        self._longest: tuple[Body, int] | None = None  # of the body that it was looked for in
+
+    @classmethod
+    def of(cls, pairs: Exact, layout: CodeLayout, residual: int) -> QuantisedPairs:
+        """The pairs with all but the last ``residual`` of every head quantised."""
+        none = torch.zeros_like(pairs.padded().columns, dtype=torch.bool)
+        made = cls(codes_of(pairs, none, layout), pairs, layout, residual)
+        made._settle()
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every tensor held: codes, scales, and what is in full precision."""
+        return sum(t.nbytes for t in self.body) + self.rest.nbytes
+
+    @property
+    def columns(self) -> Int[Tensor, "b h n"]:
+        """Original column of each slot, right-aligned, -1 in the empty slots in front."""
+        rest, slots, coded = self.rest.columns, self._slots(), self._coded()
+        columns = torch.empty(len(coded), dtype=rest.dtype, device=rest.device)
+        columns[coded], columns[~coded] = self.body.columns.to(rest.dtype), rest[rest >= 0]
+        return torch.full_like(slots, -1, dtype=rest.dtype).masked_scatter(slots, columns)
+
+    def _slots(self) -> Bool[Tensor, "b h n"]:
+        """Which slots hold a pair, right-aligned."""
+        counts, n = self.counts, self.longest
+        return torch.arange(n, device=counts.device) >= n - counts[:, :, None]
+
+    def _coded(self) -> Bool[Tensor, "m"]:
+        """Which pairs are in the body, head after head: of each, the body's come first."""
+        counts = self.counts.flatten()
+        place = torch.cat([torch.arange(n, device=counts.device) for n in counts.tolist()])
+        return place < self.body.counts.flatten().repeat_interleave(counts)
+
+    @property
+    def decodes_as_codes(self) -> bool:
+        """Whether the kernels read these codes as they are."""
+        return self.layout.values == "token"
+
+    @property
+    def parts(self) -> tuple[FlatCodes, Rest, Tensor, Tensor]:
+        """What decoding reads: codes, flat pairs in full precision, and the tail's keys and values.
+        Where groups and heads start is transient.
+        """
+        body, rest = self.body, self.rest
+        if self._longest is None or self._longest[0] is not body:
+            self._longest = body, int(body.counts.max())
+        coded = FlatCodes(
+            body.k,
+            body.k_least,
+            body.k_step,
+            owners(body.sizes, len(body.k)),
+            body.v,
+            body.v_least,
+            body.v_step,
+            starts_of(body.counts),
+            self._longest[1],
+            self.layout.bits,
+            self.layout.group,
+        )
+        if isinstance(rest, RaggedPairs):
+            flat = Rest(rest.flat_k, rest.flat_v, rest.starts, rest.longest_body)
+            return coded, flat, rest.tail.k, rest.tail.v
+        no_k, no_v = (x.new_empty(0, x.shape[3]) for x in (rest.k, rest.v))
+        return coded, Rest(no_k, no_v, torch.zeros_like(coded.starts), 0), rest.k, rest.v
+
+    def opened(self) -> DensePairs | RaggedPairs:
+        """All in full precision: a transient copy."""
+        body, rest = self.body, self.rest
+        k, v = restored(body, self.layout, rest.tensors()["v"].shape[-1])
+        columns, counts = body.columns.int(), body.counts
+        if isinstance(rest, DensePairs) and bool((counts == counts[0, 0]).all()):
+            shape = (*counts.shape, int(counts[0, 0]))
+            return DensePairs(
+                torch.cat([k.view(*shape, k.shape[1]), rest.k], dim=2),
+                torch.cat([v.view(*shape, v.shape[1]), rest.v], dim=2),
+                torch.cat([columns.view(shape), rest.columns.int()], dim=2),
+                rest.first + rest.size - rest.mixed,
+            )
+        tail = rest if isinstance(rest, DensePairs) else rest.tail
+        if isinstance(rest, RaggedPairs):
+            heads = torch.arange(counts.numel(), device=counts.device)
+            spans = (counts.flatten(), rest.body_counts.flatten())
+            order = torch.cat([heads.repeat_interleave(n) for n in spans]).argsort(stable=True)
+            later = (rest.flat_k, rest.flat_v, rest.flat_columns)
+            k, v, columns = (
+                torch.cat(both)[order] for both in zip((k, v, columns), later, strict=True)
+            )
+            counts = counts + rest.body_counts
+        whole = RaggedPairs(k, v, columns, counts, tail.first)
+        whole.tail = tail
+        return whole
+
+    def padded(self) -> Padded:
+        """All slots in full precision, padded to the longest head: a transient copy."""
+        return self.opened().padded()
+
+    def only(self, kept: Bool[Tensor, "b h n"]) -> QuantisedPairs:
+        """A copy that holds the kept slots; codes stay as they are."""
+        held, coded, rest = kept[self._slots()], self._coded(), self.rest
+        slots = rest.columns >= 0
+        left = torch.zeros_like(slots).masked_scatter(slots, held[~coded])
+        return self._with(some(self.body, held[coded]), only(rest, left))
+
+    def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
+        """Adds the next columns."""
+        if self.rest.longest >= self.residual + self.layout.group:
+            self._settle()
+        self.rest.append(k, v)
+
+    def _settle(self) -> None:
+        """Quantises all but the last ``residual`` pairs of every head."""
+        columns = self.rest.columns
+        slots, n = columns >= 0, columns.shape[2]
+        old = slots & (torch.arange(n, device=columns.device) < n - self.residual)
+        new = codes_of(self.rest, old, self.layout)
+        self.body, self.rest = joined(self.body, new), only(self.rest, slots & ~old)
+
+    def but(self, rest: Exact) -> QuantisedPairs:
+        """The same body, and this rest."""
+        return self._with(self.body, rest)
+
+    def crop(self, count: int) -> bool:
+        """Takes back the newest ``count`` columns; False if they are not in the rest."""
+        return self.rest.crop(count)
+
+    def renumber(self, table: Int[Tensor, "c"]) -> None:
+        """Column i becomes ``table[i]``; the last one is of the next token."""
+        self.body = renumbered(self.body, table)
+        self.rest.renumber(table)
+
+    def take_rows(self, rows: Int[Tensor, "r"]) -> None:
+        """The batch becomes these rows of it, in this order, repeats allowed."""
+        self.body = of_rows(self.body, rows)
+        self.rest.take_rows(rows)
+
+    def fork(self) -> QuantisedPairs:
+        """An independent copy: it shares the body, which never changes, and copies the rest."""
+        return self._with(self.body, self.rest.fork())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor held, by name, without spare room."""
+        return self.rest.tensors() | {f"body.{name}": t for name, t in self.body._asdict().items()}
+
+    def _with(self, body: Body, rest: Exact) -> QuantisedPairs:
+        other = copy.copy(self)
+        other.body, other.rest = body, rest
+        return other
+
+
+def codes_of(pairs: Exact, chosen: Bool[Tensor, "b h n"], layout: CodeLayout) -> Body:
+    """The chosen pairs, quantised."""
+    k, v, columns = (t[chosen] for t in pairs.padded())
+    return quantised(k, v, columns, chosen.sum(-1), layout)

@@ -1,0 +1,19 @@
+"""How many bits a number of held pairs takes."""
+
+from __future__ import annotations
+
+from foveate.cache.pairs.by_modality import ModalityPairs
+from foveate.cache.pairs.pairs import Pairs
+from foveate.cache.pairs.quantised import QuantisedPairs
+
+
+def bits_held(pairs: Pairs, made: int) -> float:
+    """Bits of a number, the mean over all pairs: those of the code where it is one, without its
+    group's scale, and ``made``, those that the model made it in, elsewhere.
+    """
+    if not isinstance(pairs, QuantisedPairs | ModalityPairs):
+        return float(made)
+    rest = pairs.rest if isinstance(pairs, QuantisedPairs) else pairs.text
+    coded, others = int(pairs.body.counts.sum()), int(rest.counts.sum())
+    bits = coded * pairs.layout.bits + others * bits_held(rest, made)
+    return bits / max(1, coded + others)

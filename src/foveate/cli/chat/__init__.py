@@ -1,0 +1,1 @@
+"""``foveate chat``."""

@@ -1,0 +1,106 @@
+"""``foveate chat``: a conversation in a terminal, or in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from foveate.cli import console, options
+from foveate.cli.chat.lines import read_line
+from foveate.cli.chat.talk import HELP, Talk, under
+from foveate.cli.options import model_option
+from foveate.cli.policies import ON_THE_DEMO, is_demo, short
+from foveate.cli.prompt import clips_of
+from foveate.data import read_image
+from foveate.data.clip import check_sampling
+from foveate.errors import FoveateError
+from foveate.loading.model import SEES, load
+
+
+def chat(
+    model: Annotated[str, model_option(SEES)] = SEES,
+    image: options.Images = None,
+    video: options.Videos = None,
+    fps: options.Fps = None,
+    frames: options.Frames = None,
+    method: Annotated[
+        str, typer.Option(metavar="SPEC", help="How the conversation is compressed.")
+    ] = "",
+    budget: Annotated[str, typer.Option(metavar="B", help="What is kept: 20%, 256 or 64MB.")] = "",
+    system: Annotated[
+        str, typer.Option(metavar="TEXT", help="Words of the system, before all others.")
+    ] = "",
+    max_new_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The most tokens of an answer.")
+    ] = 256,
+    trust_remote_code: options.TrustRemoteCode = False,
+    device_map: options.DeviceMap = None,
+    dtype: options.Dtype = "auto",
+) -> None:
+    """Chat with a model about images and videos, the conversation in one compressed cache.
+
+    Name the path of an image or video in a line, or drag it into the window. Under each answer
+    stands what is held of the conversation. Answers go to stdout and all else to stderr, so it
+    works in a pipe: one line in, one answer out. /help lists the commands.
+    """
+    spec = method or (ON_THE_DEMO[0] if is_demo(model) else "recommended:budget=20%")
+    policy = under(spec, budget)
+    for path in image or ():
+        read_image(path)  # a file that is none is refused before the model is loaded
+    check_sampling(fps, frames)
+    clips = clips_of(video, fps, frames) if video else []  # others may come in lines
+    with console.progress(hidden=False) as bars, console.quiet():
+        bars.add_task(f"loading {model}", total=None)
+        loaded = load(model, trust_remote_code, device_map, dtype)
+        template = {"add_vision_id": True} if is_demo(model) else {}  # more images may come
+        talk = Talk(loaded, policy, max_new_tokens, system, template)
+    talk.images += map(str, image or ())
+    talk.sampling = fps, frames
+    talk.watch(clips)
+    live = sys.stdin.isatty()
+    if live:
+        typer.echo(f"{loaded.name}, {short(policy.spec)}\n{HELP}\n", err=True)
+    with console.quiet():
+        _talk(talk, live)
+
+
+def _talk(talk: Talk, live: bool) -> None:
+    """Until it is over. In a pipe the first error ends it."""
+    for line in _lines(live):
+        try:
+            if not talk.take(read_line(line)):
+                return
+        except FoveateError as error:
+            if not live:
+                raise
+            typer.echo(f"Error: {error}", err=True)
+
+
+def _lines(live: bool) -> Iterator[str]:
+    """What is typed, or comes in a pipe, without empty lines."""
+    if not live:
+        yield from (line for line in sys.stdin if line.strip())
+        return
+    _remember_lines()
+    while True:
+        try:
+            line = input("> ")
+        except KeyboardInterrupt:
+            typer.echo("\n/quit or Ctrl-D ends the chat.", err=True)
+            continue
+        except EOFError:
+            typer.echo(err=True)
+            return
+        if line.strip():
+            yield line
+
+
+def _remember_lines() -> None:
+    """Lines can be edited and called back, where the system's library is there."""
+    try:
+        import readline  # noqa: F401
+    except ImportError:
+        return

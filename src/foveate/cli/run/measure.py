@@ -1,0 +1,153 @@
+"""One answer under one policy, with its memory and its times."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import StoppingCriteria, StoppingCriteriaList
+
+from foveate.compression.composition import policy as policy_of
+from foveate.hf import compress
+from foveate.hf.layer.remaining import Remaining
+from foveate.hf.layer.stats import now
+from foveate.hf.model.devices import input_device
+from foveate.loading.model import Loaded
+from foveate.policies.policy import Policy
+from foveate.prompts.prompt import Prompt
+from foveate_lab.eval.contenders import budget_of, label
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One line of the comparison. Bytes and kept tokens are those right after the compression.
+
+    Times are medians over the turns, and ``decode_ms_per_token`` over all tokens of all turns (None
+    if the answer is one token long). ``first_divergence`` is the index of the first token that
+    differs from the full cache's (None if none does). ``visual_computed`` is the share of the
+    visual tokens that the layers computed, on average (None where the method drops none).
+    ``remaining`` is what each part of the policy leaves of the prompt.
+    """
+
+    method: str
+    budget: str | None
+    answer: str
+    kept_tokens: float
+    kv_bytes: int
+    prefill_s: float
+    compress_s: float
+    decode_ms_per_token: float | None
+    first_divergence: int | None
+    visual_computed: float | None = None
+    remaining: Remaining | None = None
+
+
+class Times(NamedTuple):
+    """Seconds of one answer: the prefill, what the policy adds to it, and each further token."""
+
+    prefill: float
+    compress: float
+    steps: list[float]
+
+
+class Measured(NamedTuple):
+    """A row, the answer's token ids, the share of heads that hold each token of the prompt, which
+    of these all layers computed, and the times of every turn so far.
+    """
+
+    row: ComparisonRow
+    ids: list[int]
+    held: Tensor
+    whole: Tensor
+    turns: tuple[Times, ...]
+
+
+class Clock(StoppingCriteria):
+    """Stops nothing, but notes when each token was there."""
+
+    def __init__(self, tick: Callable[[], object]):
+        """Calls ``tick`` after each token."""
+        self.times: list[float] = []
+        self._tick = tick
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Notes the time; ``generate`` calls this after each token."""
+        self.times.append(now(input_ids.device))
+        self._tick()
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+def warm_up(loaded: Loaded, prompt: Prompt) -> None:
+    """Two tokens under the full cache, so that the first row does not pay for first calls."""
+    measure(loaded, prompt, policy_of("full"), 2, lambda: None)
+
+
+def measure(
+    loaded: Loaded, prompt: Prompt, policy: Policy, tokens: int, tick: Callable[[], object]
+) -> Measured:
+    """Generates greedily under the policy.
+
+    Args:
+        loaded: the model.
+        prompt: what it reads.
+        policy: what its cache keeps.
+        tokens: the most tokens that it answers.
+        tick: called after each token.
+    """
+    model, clock = loaded.model, Clock(tick)
+    with compress(model, policy, tokenizer=loaded.tokenizer) as session:
+        start = now(input_device(model))
+        done = model.generate(  # type: ignore[operator]
+            **prompt.inputs,
+            max_new_tokens=tokens,
+            do_sample=False,
+            num_beams=1,
+            stopping_criteria=StoppingCriteriaList([clock]),
+        )
+        stats, held = session.stats, session.held_share()[0, : prompt.tokens].cpu()
+        whole = session.computed_share()[0, : prompt.tokens].cpu() == 1
+    computed = stats.computed
+    ids: list[int] = done[0, prompt.tokens :].tolist()
+    steps = [later - early for early, later in zip(clock.times, clock.times[1:], strict=False)]
+    turns = (Times(clock.times[0] - start - stats.seconds, stats.seconds, steps),)
+    row = ComparisonRow(
+        method=label(policy),
+        budget=budget_of(policy),
+        answer=loaded.tokenizer.decode(ids, skip_special_tokens=True).strip(),
+        kept_tokens=stats.kept_tokens,
+        kv_bytes=stats.bytes_after,
+        **_medians(turns),
+        first_divergence=None,
+        visual_computed=None if computed is None else round(float(computed.mean()), 4),
+        remaining=stats.remaining,
+    )
+    return Measured(row, ids, held, whole, turns)
+
+
+def _medians(turns: Sequence[Times]) -> dict[str, Any]:
+    """A row's times."""
+    steps = [step for turn in turns for step in turn.steps]
+    return {
+        "prefill_s": round(median(turn.prefill for turn in turns), 4),
+        "compress_s": round(median(turn.compress for turn in turns), 4),
+        "decode_ms_per_token": round(median(steps) * 1e3, 3) if steps else None,
+    }
+
+
+def with_turn(before: Measured, latest: Measured) -> Measured:
+    """What was measured before, and the times of one more turn."""
+    turns = (*before.turns, *latest.turns)
+    return before._replace(row=replace(before.row, **_medians(turns)), turns=turns)
+
+
+def against(row: ComparisonRow, ids: list[int], full: list[int]) -> ComparisonRow:
+    """The row, with the place where its answer leaves that of the full cache."""
+    if ids == full:
+        return row
+    agreeing = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ids, full, strict=False))
+    return replace(row, first_divergence=len(list(agreeing)))

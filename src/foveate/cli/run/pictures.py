@@ -1,0 +1,69 @@
+"""``foveate run --picture FILE``: on the images, what each method kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from PIL import Image
+
+from foveate.cli.outputs import check_file
+from foveate.cli.policies import short
+from foveate.cli.run.measure import ComparisonRow, Measured
+from foveate.data import files
+from foveate.errors import InvalidInput
+from foveate.loading.model import Loaded
+from foveate.models.token_grids import ImageTokens, image_tokens, not_known
+from foveate.prompts.prompt import Prompt
+from foveate_lab.report import kept_picture
+
+
+def check(path: Path, images: int) -> None:
+    """Raises InvalidInput, before anything is loaded, if the picture could not be made."""
+    check_picture(path)
+    if not images:
+        raise InvalidInput(
+            "--picture shows on images what was kept, and there is none. Give --image, too."
+        )
+
+
+def check_picture(path: Path) -> None:
+    """Raises InvalidInput if no picture could be written there."""
+    if path.suffix.lower() not in Image.registered_extensions():
+        raise InvalidInput(f"--picture {str(path)!r} names no kind of image: end it with .png.")
+    check_file("picture", "--picture", path)
+
+
+def save(
+    path: Path,
+    images: Sequence[Image.Image],
+    loaded: Loaded,
+    prompt: Prompt,
+    measured: Sequence[Measured],
+) -> None:
+    """Draws the picture and says where it is; the picture says where patches are not known."""
+    where, note = _places(images, loaded, prompt)
+    rows = [(*_words(one.row), one.held) for one in measured]
+    page = kept_picture(images, where, rows, note, [one.whole for one in measured])
+    with files.replacing(path) as part:
+        page.save(part)
+    typer.echo(f"What was kept, on the images: {path}", err=True)
+    if note:
+        typer.echo(note, err=True)
+
+
+def _places(
+    images: Sequence[Image.Image], loaded: Loaded, prompt: Prompt
+) -> tuple[list[ImageTokens] | None, str]:
+    """Where the images' tokens stand, or None and what is said of it."""
+    sizes, config = [image.size for image in images], loaded.model.config
+    tokens = image_tokens(prompt.vision, prompt.inputs, sizes, config, loaded.reader)
+    said = f"The images show no patches: {not_known(config, loaded.reader)}."
+    return tokens, said if tokens is None else ""
+
+
+def _words(row: ComparisonRow) -> tuple[str, str]:
+    """Title and second line of a method's row of images."""
+    kept = f"{row.kept_tokens:,.0f} tokens, {row.kv_bytes / 2**20:,.1f} MiB"
+    return f"{short(row.method)} {row.budget or ''}".strip(), f'{kept}: "{row.answer.strip()}"'

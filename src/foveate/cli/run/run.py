@@ -1,0 +1,168 @@
+"""``foveate run``: one prompt, answered from the full cache and from compressed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress
+from rich.text import Text
+
+from foveate.cli import console, options
+from foveate.cli.findings import after_run
+from foveate.cli.options import model_option
+from foveate.cli.policies import ON_THE_DEMO, by_default, is_demo, policies, short
+from foveate.cli.prompt import clip_line, clips_of, question
+from foveate.cli.run import pictures
+from foveate.cli.run.known import Known, known_answers
+from foveate.cli.run.measure import ComparisonRow, Measured, against, measure, warm_up, with_turn
+from foveate.cli.run.rows import rendered
+from foveate.loading.model import SEES, Loaded, is_shipped, load
+from foveate.policies.policy import Policy
+from foveate.prompts.prompt import Prompt, read
+from foveate.prompts.videos import pictures as pictures_of
+from foveate_lab.eval.contenders import budget_of, label
+
+_SHOWN = 200  # characters of the prompt's end that stand above the table
+_WAIT = "loading the model; the first time it unpacks the language model, about 20 s"
+
+
+def run(
+    model: Annotated[str, model_option(SEES)] = SEES,
+    image: options.Images = None,
+    video: options.Videos = None,
+    fps: options.Fps = None,
+    frames: options.Frames = None,
+    prompt: options.Text = None,
+    method: options.Specs = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(metavar="B", help="What each method keeps: 20%, 256 or 64MB; repeatable."),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The most tokens of an answer.")
+    ] = 64,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="How often each answer is timed, in turns; times are medians."
+        ),
+    ] = 3,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Save a picture that shows on the images what was kept."),
+    ] = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    device_map: options.DeviceMap = None,
+    dtype: options.Dtype = "auto",
+    json: console.Json = False,
+) -> None:
+    """Answer a prompt from the full cache and from compressed ones, and compare.
+
+    The full cache comes first, then each method at each budget (recommended, snapkv, lookm and
+    mixkv at 20% if none is named; on the demo model recommended with its profile, snapkv and lookm
+    at 10%).
+    Without a prompt, the demo model is asked about three images that come along, and a model that
+    reads text about a text of 1,000 words.
+    """
+    chosen = policies(method or by_default(model, ON_THE_DEMO), budget or [], model)
+    as_shown = is_demo(model) and not (prompt or image or video or method or budget)
+    known = known_answers() if as_shown else None
+    text, images = question(model, prompt, image or [], video or [])
+    clips = clips_of(video or [], fps, frames)
+    if picture is not None:
+        pictures.check(picture, len(images) + len(clips))
+    done: list[Measured] = []
+    if is_shipped(model):
+        typer.echo(_WAIT, err=True)
+    try:
+        with console.progress(hidden=json) as bars:
+            loaded = _load(model, bars, trust_remote_code, device_map, dtype)
+            own_prompt = read(loaded, text, images, clips=clips)
+            _measure_all(loaded, own_prompt, chosen, max_new_tokens, rounds, bars, done)
+    finally:
+        rows = [one.row for one in done]
+        if done and not json:  # also the rows before one that failed
+            films = [Text(clip_line(clip, loaded)) for clip in clips]
+            console.show(_head(loaded, own_prompt, text, known), *films, "", rendered(rows, known))
+    if picture is not None:
+        shown, _ = pictures_of(clips, images, own_prompt.inputs)
+        pictures.save(picture, shown, loaded, own_prompt, done)
+    if json:
+        _print_json(loaded, own_prompt, rows, known)
+    else:
+        typer.echo(f"\n{after_run(model, known is not None, picture is not None)}")
+
+
+def _load(name: str, bars: Progress, *how: Any) -> Loaded:
+    task = bars.add_task(f"loading {name}", total=None)
+    loaded = load(name, *how)
+    bars.remove_task(task)
+    return loaded
+
+
+def _measure_all(
+    loaded: Loaded,
+    prompt: Prompt,
+    chosen: Sequence[Policy],
+    tokens: int,
+    rounds: int,
+    bars: Progress,
+    done: list[Measured],
+) -> None:
+    """Fills ``done``: one answer after the other, of which the first is that of the full cache, and
+    all of them again in every further round, so that what slows the machine down meets all rows.
+    """
+    task = bars.add_task("warming up", total=None)
+    with console.quiet():
+        warm_up(loaded, prompt)
+    for turn in range(rounds):
+        for number, policy in enumerate(chosen):
+            what = (
+                f"{short(label(policy))} {budget_of(policy) or ''} ({number + 1} of {len(chosen)}"
+            )
+            what += f", turn {turn + 1} of {rounds})"
+            bars.reset(task, description=what, total=tokens)
+            with console.quiet():
+                one = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
+            if turn:
+                done[number] = with_turn(done[number], one)
+            else:
+                full = done[0].ids if done else one.ids
+                done.append(one._replace(row=against(one.row, one.ids, full)))
+    bars.remove_task(task)
+
+
+def _print_json(
+    loaded: Loaded, prompt: Prompt, rows: Sequence[ComparisonRow], known: Known | None
+) -> None:
+    settings = {
+        "tokens": prompt.tokens,
+        "visual_tokens": prompt.visual_tokens,
+        "images": prompt.images,
+        "videos": prompt.clips,
+    }
+    result: dict[str, Any] = {"model": loaded.name, "prompt": settings}
+    if known is not None:
+        result["evaluation"] = known.about()
+    result["rows"] = [
+        asdict(row)
+        | {"method": short(row.method), "remaining": row.remaining and row.remaining._asdict()}
+        | ({} if known is None else known.of(row))
+        for row in rows
+    ]
+    console.print_json(result)
+
+
+def _head(loaded: Loaded, prompt: Prompt, text: str, known: Known | None) -> Text:
+    """Who was asked what: the last line of the prompt, which is the question in long ones."""
+    visual = f", {prompt.visual_tokens:,} of them visual" if prompt.visual_tokens else ""
+    last = text.strip().splitlines()[-1]
+    last = last if len(last) <= _SHOWN else f"...{last[-_SHOWN:]}"
+    right = f"\nThe right answer: {known.answer}" if known else ""
+    return Text(
+        f"{loaded.name} reads {prompt.tokens:,} tokens{visual}, and is asked: {last}{right}"
+    )

@@ -1,0 +1,1 @@
+"""Compression of a prompt under a policy: reading, budgets, the pipeline, sums of methods."""

@@ -1,0 +1,250 @@
+"""Policies applied to tensors, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from foveate.cache.layer import Layer
+from foveate.cache.pairs import Form
+from foveate.cache.slots import Slots
+from foveate.compression.composition import policy as policy_of
+from foveate.compression.dividing import divided
+from foveate.compression.pipeline import Kept, everything
+from foveate.compression.reading import PromptReading
+from foveate.errors import InvalidInput, UnsupportedPolicy
+from foveate.policies.policy import Policy
+
+QKV = tuple[Tensor, Tensor, Tensor]
+
+
+def layers_of(
+    layers: Sequence[QKV],
+    vision: Bool[Tensor, "b n"] | None = None,
+    attention_mask: Tensor | None = None,
+    scale: float | None = None,
+    output_weights: Sequence[Tensor] | None = None,
+) -> list[Layer]:
+    """The layers of a prompt.
+
+    Args:
+        layers: per layer (q, k, v) of shapes [b, hq, n, d], [b, h, n, d], [b, h, n, e], post-RoPE.
+        vision: True at visual tokens.
+        attention_mask: 1 (or True) at tokens, 0 at padding, which must stand on the left.
+        scale: of the attention logits; 1/sqrt(d) by default.
+        output_weights: per layer [hq, e, hidden], the projection of the heads' outputs; only
+            criticalkv needs it.
+
+    Raises:
+        InvalidInput: shapes that do not fit together, or padding that is not on the left.
+    """
+    if not layers:
+        raise InvalidInput("layers is empty: give one (q, k, v) per layer.")
+    for index, one in enumerate(layers):
+        if not isinstance(one, Sequence) or len(one) != 3:
+            raise InvalidInput(
+                f"layer {index} is a {type(one).__name__}: give (q, k, v) of each layer, shapes "
+                "[b, hq, n, d], [b, h, n, d] and [b, h, n, e]."
+            )
+        q, k, v = one
+        check_shapes(index, q, k, v)
+        if (k.shape[0], k.shape[2]) != (layers[0][1].shape[0], layers[0][1].shape[2]):
+            raise InvalidInput(
+                f"layer {index}: k has shape {tuple(k.shape)}, that of layer 0 "
+                f"{tuple(layers[0][1].shape)}: rows and tokens must be the same."
+            )
+    check_output_weights(layers, output_weights)
+    b, _, n, _ = layers[0][1].shape
+    if vision is not None and (vision.shape != (b, n) or vision.dtype != torch.bool):
+        raise InvalidInput(
+            f"vision has shape {tuple(vision.shape)} and type {vision.dtype}, expected {(b, n)} "
+            f"and torch.bool."
+        )
+    pads = left_padding(attention_mask, b, n).to(layers[0][1].device)
+    if vision is not None:  # padding is no part of an image
+        vision = vision & (torch.arange(n, device=vision.device) >= pads[:, None].to(vision.device))
+    image = None if vision is None else image_index(vision)
+    spot = None if vision is None else spot_index(vision)
+    made: list[Layer] = []
+    shared: Slots | None = None
+    for ordinal, (q, k, v) in enumerate(layers):
+        if shared is None or shared.pos.shape != k.shape[:3] or shared.pos.device != k.device:
+            shared = slots_of(k, pads, image, spot)
+        scale_of_layer = q.shape[-1] ** -0.5 if scale is None else scale
+        made.append(
+            Layer(
+                q=q,
+                k=k,
+                v=v,
+                slots=shared,
+                scale=scale_of_layer,
+                ordinal=ordinal,
+                depth=len(layers),
+                output_weight=None if output_weights is None else output_weights[ordinal],
+            )
+        )
+    return made
+
+
+def slots_of(k: Tensor, pads: Tensor, image: Tensor | None, spot: Tensor | None) -> Slots:
+    """Those of a layer with keys ``k`` [b, h, n, d] that holds every column, all of which are
+    queries. ``image`` and ``spot``, [b, n], are those of the columns; ``pads`` [b] are in front.
+    """
+    pos = torch.arange(k.shape[2], device=k.device) - pads.to(k.device)[:, None]
+    image, spot = (None if t is None else t.to(k.device) for t in (image, spot))
+    return Slots(
+        pos=pos[:, None].expand(k.shape[:3]),
+        q_pos=pos,
+        image=None if image is None else image[:, None].expand(k.shape[:3]),
+        spot=None if spot is None else spot[:, None].expand(k.shape[:3]),
+        q_image=image,
+    )
+
+
+def left_padding(
+    attention_mask: Tensor | None, b: int, n: int, *, whole: bool = True
+) -> Int[Tensor, "b"]:
+    """Number of padding columns in front of each row.
+
+    Raises:
+        InvalidInput: another shape than [b, n], padding elsewhere than on the left, or, unless
+            these are the first columns of longer rows (``whole=False``), a row without a token.
+    """
+    if attention_mask is None:
+        return torch.zeros(b, dtype=torch.long, device="cpu")
+    if attention_mask.shape != (b, n):
+        raise InvalidInput(
+            f"attention_mask has shape {tuple(attention_mask.shape)}, expected {(b, n)}."
+        )
+    valid = attention_mask.bool()
+    pads = n - valid.sum(-1)
+    rows = torch.arange(n, device=valid.device) >= pads[:, None]
+    if not torch.equal(rows, valid):
+        raise InvalidInput(
+            "padding stands in the middle or on the right of a row. Pad on the left "
+            "(tokenizer.padding_side = 'left')."
+        )
+    if whole and bool((pads == n).any()):
+        raise InvalidInput(f"row {int((pads == n).nonzero()[0, 0])} is nothing but padding.")
+    return pads
+
+
+def image_index(
+    vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None = None
+) -> Int[Tensor, "b n"]:
+    """Which image each token belongs to, -1 for text: a run of visual tokens is an image, and each
+    frame of a video is one. ``frames`` is True where a frame begins.
+    """
+    return torch.where(vision, _starts(vision, frames).cumsum(-1) - 1, -1)
+
+
+def spot_index(
+    vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None = None
+) -> Int[Tensor, "b n"]:
+    """Which visual token of its image each is, from 0; -1 for text."""
+    counted = vision.cumsum(-1)
+    first = (counted * _starts(vision, frames)).cummax(-1).values  # of this token's image
+    return torch.where(vision, counted - first, -1)
+
+
+def _starts(vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None) -> Bool[Tensor, "b n"]:
+    """True at the first token of each image."""
+    runs = vision & ~torch.nn.functional.pad(vision, (1, 0))[:, :-1]
+    return runs if frames is None else runs | (vision & frames)
+
+
+def check_shapes(index: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises InvalidInput where q, k and v of a layer do not fit together."""
+    fits = (
+        q.ndim == k.ndim == v.ndim == 4
+        and q.shape[0] == k.shape[0] == v.shape[0]
+        and k.shape[1] == v.shape[1]
+        and k.shape[1] > 0
+        and q.shape[1] % k.shape[1] == 0
+        and q.shape[2] == k.shape[2] == v.shape[2] > 0
+        and q.shape[3] == k.shape[3]
+    )
+    if not fits:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (q, k, v))
+        raise InvalidInput(
+            f"layer {index}: q, k, v of shapes {shapes}; expected [b, hq, n, d], [b, h, n, d], "
+            f"[b, h, n, e] with hq a multiple of h."
+        )
+
+
+def check_output_weights(layers: Sequence[QKV], weights: Sequence[Tensor] | None) -> None:
+    """Raises InvalidInput where output projections do not fit the layers."""
+    wanted = [(q.shape[1], v.shape[3]) for q, _, v in layers]
+    given = (
+        wanted if weights is None else [w.shape[:2] if w.ndim == 3 else w.shape for w in weights]
+    )
+    if list(map(tuple, given)) != wanted:
+        raise InvalidInput(
+            f"output_weights of shapes {[tuple(s) for s in given]} for {len(layers)} layers with "
+            f"(query heads, value size) {wanted}: give one [hq, e, hidden] per layer."
+        )
+
+
+def compress_tensors(
+    policy: Policy | str,
+    layers: Sequence[QKV],
+    vision: Bool[Tensor, "b n"] | None = None,
+    attention_mask: Tensor | None = None,
+    scale: float | None = None,
+    output_weights: Sequence[Tensor] | None = None,
+    *,
+    strict: bool = False,
+) -> list[Kept]:
+    """What a policy keeps of a prompt, from its tensors alone.
+
+    Args:
+        policy: what to keep: a policy, or its spec string.
+        layers: per layer (q, k, v) of shapes [b, hq, n, d], [b, h, n, d], [b, h, n, e], post-RoPE.
+        vision: True at visual tokens.
+        attention_mask: 1 (or True) at tokens, 0 at padding, which must stand on the left.
+        scale: of the attention logits; 1/sqrt(d) by default.
+        output_weights: per layer [hq, e, hidden], the projection of the heads' outputs; only
+            criticalkv needs it.
+        strict: refuses a budget below what is always kept, which otherwise is raised to that, and
+            said in the log, once of each policy.
+
+    Raises:
+        InvalidInput: shapes that do not fit together, padding that is not on the left, a policy
+            that lacks ``output_weights``, or tensors that hold NaN or infinity at real tokens.
+        InvalidSpec: neither a policy nor a spec, such as tensors in its place.
+        InvalidBudget: a budget below what is always kept, if that is ``strict``.
+        MissingModality: the policy needs ``vision``.
+        UnsupportedPolicy: the policy needs the model.
+    """
+    chosen = policy_of(policy)
+    if strict:
+        chosen.check_strictly()
+    made = layers_of(layers, vision, attention_mask, scale, output_weights)
+    return compress_layers(chosen, made, strict=strict)
+
+
+def compress_layers(policy: Policy, layers: Sequence[Layer], *, strict: bool = False) -> list[Kept]:
+    """Scores, budgets, selects and merges, layer by layer or over all, as the scope says; raises
+    UnsupportedPolicy where that takes the model.
+    """
+    if policy.prune is not None:
+        raise UnsupportedPolicy(
+            f"{policy} drops visual tokens before they are computed, and tensors are what has been "
+            "computed. Use foveate.compress(model, ...)."
+        )
+    if policy.reads_again:
+        raise UnsupportedPolicy(
+            f"{policy} reads the prompt a second time, which takes the model, not its tensors "
+            "alone. Use foveate.compress(model, ...)."
+        )
+    forms = [Form.of(layer.q.shape[1], layer.k, layer.v) for layer in layers]
+    slots = layers[0].slots
+    policy = divided(policy, forms, slots.lengths.tolist(), slots.pos.shape[2])
+    reading = PromptReading(policy, len(layers), forms=forms, strict=strict)
+    kept_by_layer: dict[int, Kept] = {}
+    for layer in layers:
+        kept_by_layer |= reading.completed(layer)
+    return [kept_by_layer.get(place, everything(layer)) for place, layer in enumerate(layers)]

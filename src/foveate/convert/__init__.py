@@ -1,5 +1,0 @@
-"""Checkpoints of the papers' models in their authors' layouts, as models of transformers."""
-
-from foveate.convert.layouts import LAYOUTS, Layout, convert, layout_of
-
-__all__ = ["LAYOUTS", "Layout", "convert", "layout_of"]

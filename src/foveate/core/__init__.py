@@ -1,1 +1,0 @@
-"""Nouns and verbs of Foveate: torch only, no paper names, no model names."""

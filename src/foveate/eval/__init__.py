@@ -1,5 +1,0 @@
-"""Evaluation: which method, at which budget, on what."""
-
-from foveate.eval.sample import TASKS, Sample, Span, Task, task
-
-__all__ = ["TASKS", "Sample", "Span", "Task", "task"]

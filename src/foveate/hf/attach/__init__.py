@@ -1,0 +1,1 @@
+"""Attaching to a model's calls, and restoring it."""

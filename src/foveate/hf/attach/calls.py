@@ -1,0 +1,382 @@
+"""Around a model's calls in a block: every prompt's cache becomes ours."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+
+from foveate.errors import UnsupportedModel
+from foveate.hf.attach.checks import (
+    CONTINUOUS,
+    check_cached,
+    check_helpers,
+    check_settings,
+    check_tokens,
+    refuse_continuous,
+    refuse_old_pixels,
+    trains,
+)
+from foveate.hf.attach.pass_notes import PassNotes
+from foveate.hf.layer import fixed
+from foveate.hf.layer.hooks import forget_compiled, named, put, restore_offsets, wrap
+from foveate.hf.layer.interface import Reader, intercept, readers, release
+from foveate.hf.layer.next_prompt import CallInputs, Declared, GenerateCall, NextPrompt
+from foveate.hf.layer.projection import output_projections, residual_norm, residual_readers
+from foveate.hf.layer.state import CacheState, Link
+from foveate.hf.layer.support import (
+    check_attention,
+    compressible_layers,
+    foveate_layers,
+    known_state,
+    state_of,
+    text_config,
+)
+from foveate.hf.layer.turns import Call, CallTurn
+from foveate.hf.model.decoder import find
+from foveate.hf.model.internals import (
+    CACHE,
+    CACHE_NAMES,
+    GIVEN,
+    accept_both_names,
+    cache_argument,
+    given_cache,
+    name_cache,
+    take_cache,
+)
+from foveate.hf.model.modality import starts_in_runs
+from foveate.hf.probe.follow_up import Asker
+from foveate.hf.pruning.prunable import RequestedOutputs
+from foveate.hf.pruning.pruning import Pruner
+from foveate.policies.policy import Policy
+
+
+class Calls:
+    """The calls of one model under one policy. ``notes`` are what its caches know of their passes.
+
+    Prompts are taken where they pass through the decoder, whichever module around it was called;
+    those around it tell the tokens' ids, and ``generate`` the prompt's length. What was told is of
+    the call that told it and gone with it, however it ends. One call at a time: another thread's
+    waits.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        policy: Policy,
+        vision: Tensor | None,
+        asker: Asker | None = None,
+        strict: bool = False,
+    ):
+        self.model, self.policy = model, policy
+        self.link = Link(strict)
+        self._next = NextPrompt(model.config, vision)
+        self._config = text_config(model)
+        self._place = find(model, self._config)
+        if policy.reads_output_weight:
+            places = compressible_layers(self._config)
+            self.link.projections = output_projections(self._place.decoder, places)
+        self._readers: dict[int, nn.Module] = {}
+        if policy.reads_residual_norm:
+            places = compressible_layers(self._config)
+            self._readers = residual_readers(self._place.decoder, places)
+        self._pruner = Pruner(model, self._place, policy)
+        self.prefills = False  # whether nobody looks at more logits than the last token's
+        self._argument = cache_argument(self._place.decoder)
+        self._reader = Reader(self._place.decoder, self.link)
+        self._turn = CallTurn()
+        self.notes = PassNotes(model, self._place, policy, self._next, self.link, asker, self._turn)
+        self._inputs = CallInputs()  # by the innermost call
+        self._undo = ExitStack()
+
+    def attach(self) -> None:
+        """From now on the model's calls pass through here; if this fails the model is as it was."""
+        check_attention(self.model)  # the model may have entered another block since
+        decoder, around = self._place
+        with ExitStack() as undo:
+            undo.callback(self._close)
+            self.link.open = True
+            undo.callback(self._reads_no_more)
+            self._reader = readers[id(self._config)] = Reader(decoder, self.link)
+            undo.callback(release, self)
+            intercept(self)
+            forget_compiled(undo, self.model)
+            for module in around:
+                wrap(undo, module, "forward", partial(self._passing, self._through_outer, module))
+            wrap(undo, decoder, "forward", partial(self._passing, self._through, decoder))
+            undo.callback(decoder.register_forward_pre_hook(self._refuse_copies).remove)
+            for index, reader in self._readers.items():
+                hook = partial(self._note_residual, index)
+                undo.callback(reader.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            for module in self._place.modules:
+                for name in CONTINUOUS:
+                    if hasattr(module, name):
+                        wrap(undo, module, name, refuse_continuous)
+                if hasattr(module, "generate"):
+                    wrap(undo, module, "generate", self._generate)
+                    wrap(undo, module, "prepare_inputs_for_generation", self._prepare)
+                put(undo, module, "__deepcopy__", partial(self._copied, module))
+            self.notes.turns.follow(undo)
+            self._pruner.follow(undo)
+            accept_both_names(undo)
+            self._undo = undo.pop_all()
+
+    def detach(self) -> None:
+        """The model is as it was; also where one of the steps back fails. What an interrupt may
+        leave of the block does nothing, as it is closed first.
+        """
+        self.link.open = False
+        try:
+            self._turn.settle()
+        finally:
+            self._undo.close()
+
+    def _close(self) -> None:
+        self.link.open = False
+
+    def _reads_no_more(self) -> None:
+        if readers.get(id(self._config)) is self._reader:
+            del readers[id(self._config)]
+
+    def _copied(self, module: nn.Module, memo: dict[int, Any]) -> Any:
+        """A copy of the model, or of a part of it, that is in no block."""
+        self.detach()
+        try:
+            return copy.deepcopy(module, memo)
+        finally:
+            self.attach()
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedModel(
+            f"a {type(self.model).__name__} cannot be pickled inside a compress() block, whose "
+            "hooks would go along. Leave the block first."
+        )
+
+    def expect(self, tokens: int) -> None:
+        """Declares the length of the prompt that comes next, unless ``generate`` does."""
+        self._next.expected = Declared(tokens)
+
+    # Around generate
+
+    def _generate(self, generate: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self.link.open:
+            return generate(*args, **kwargs)
+        call = self._turn.take(sys._getframe())
+        try:
+            if not self.link.open:  # it was closed while this thread waited
+                return generate(*args, **kwargs)
+            self._inputs = call.inputs
+            return self._generated(call.inputs, generate, *args, **kwargs)
+        finally:
+            self._inputs = CallInputs() if call.outer is None else call.outer.inputs
+            call.end()
+
+    def _generated(self, call_inputs: CallInputs, generate: Any, *args: Any, **kwargs: Any) -> Any:
+        check_helpers(kwargs, self._place.modules)
+        check_settings(getattr(generate, "__self__", self.model), kwargs)
+        call_inputs.declare(self.model.config, args, kwargs)
+        if (cache := take_cache(kwargs)) is not None:
+            kwargs[CACHE] = cache
+        if (state := state_of(cache)) is not None:
+            restore_offsets(self.notes.offsets, state)
+        if call_inputs.of("generation").generation is not None:  # a model inside this one
+            return generate(*args, **kwargs)
+        call_inputs.generation = GenerateCall()
+        output = generate(*args, **kwargs)
+        if self.link.open:  # custom_generate may have waited until it was closed
+            call_inputs.generation.check(self.model)
+        self._next.expected = None
+        name_cache(output)
+        return output
+
+    def _prepare(self, prepare: Any, *args: Any, **kwargs: Any) -> Any:
+        """What ``generate`` gives to a pass. Some models drop a cache there and read all anew, as
+        their rotation changes at a length (Phi-3's longrope): the new one is the prompt's then.
+        """
+        given, inputs = given_cache(kwargs), prepare(*args, **kwargs)
+        generation = self._inputs.of("generation").generation
+        call_inputs = self._inputs.of("length")
+        if generation is None or state_of(given) is None or given_cache(inputs) is not None:
+            return inputs
+        generation.cache = None
+        everything = self.policy.amount.everything
+        whole = everything or self.policy.scope == "model" or self.policy.when.decodes
+        if not everything:
+            logging.getLogger("foveate").warning(
+                "%s drops its cache after %d tokens, where its rotation changes, and reads all of "
+                "them anew: %s compressed a second time.",
+                type(self.model).__name__,
+                foveate_layers(given)[0].seen,
+                "prompt and answer so far are" if whole else "the prompt is",
+            )
+        if call_inputs.length is not None and not whole:  # the answer so far is kept, as it was
+            call_inputs.length = Declared(call_inputs.length.tokens)
+        return inputs
+
+    # Around the modules around the decoder, and around the decoder itself
+
+    def _passing(
+        self, through: Callable[..., Any], module: Any, forward: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """One call of a module's ``forward``."""
+        if not self.link.open:
+            return forward(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            return self._traced(through, module, forward, *args, **kwargs)
+        call = self._turn.take(sys._getframe())
+        try:
+            self._inputs = call.inputs
+            return through(call, call.inputs, module, forward, args, kwargs)
+        except ValueError as error:
+            refuse_old_pixels(error, given_cache(kwargs))
+            raise
+        finally:
+            self._inputs = CallInputs() if call.outer is None else call.outer.inputs
+            call.end()
+
+    def _traced(
+        self, through: Callable[..., Any], module: Any, forward: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The same in what is traced: a compiled step waits for nobody, and PyTorch traces no
+        ``try``.
+        """
+        outer = self._inputs
+        self._inputs = CallInputs(outer)
+        output = through(None, self._inputs, module, forward, args, kwargs)
+        self._inputs = outer
+        return output
+
+    def _through_outer(
+        self,
+        call: Call | None,
+        call_inputs: CallInputs,
+        module: Any,
+        forward: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        given = {**named(forward, args), **kwargs}
+        ids = given.get("input_ids")
+        if isinstance(ids, Tensor) and ids.ndim == 2:
+            check_tokens(ids, given_cache(given))
+            known = call_inputs.of("ids")
+            call_inputs.frames = (
+                known.frames if ids is known.ids else starts_in_runs(self.model.config, ids, given)
+            )
+            call_inputs.ids = ids
+        if trains(self._place.decoder, given):
+            return self._left(module, forward(*args, **kwargs))
+        if self._pruner.stage is not None and call_inputs.of("of_tokens").of_tokens is None:
+            enough = self.prefills or call_inputs.of("generation").generation is not None
+            call_inputs.of_tokens = RequestedOutputs.of(module, given, enough)
+        check_cached(self._place.decoder, given)
+        if any(name in given for name in CACHE_NAMES):
+            cache = take_cache(given)
+            if (state := _any_state(cache)) is not None:
+                restore_offsets(self.notes.offsets, state)
+            given = self.notes.turns.placed(cache, given)
+            args, kwargs = (), given
+            if cache is not None:
+                kwargs[cache_argument(module)] = cache
+        return self._left(module, forward(*args, **kwargs))
+
+    def _through(
+        self,
+        call: Call | None,
+        call_inputs: CallInputs,
+        decoder: Any,
+        forward: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        kwargs = {**named(forward, args), **kwargs}
+        tokens = [kwargs[x] for x in GIVEN if kwargs.get(x) is not None]
+        given = check_tokens(tokens[0] if tokens else None, given_cache(kwargs))
+        if trains(decoder, kwargs):
+            return self._left(decoder, self._read(call, forward, kwargs))
+        check_cached(decoder, kwargs)
+        cache = take_cache(kwargs)
+        if cache is None:
+            cache = DynamicCache(config=self._config)
+            kwargs["use_cache"] = True
+        kwargs[self._argument] = cache
+        self._pruner.leave()
+        if _reads_again(call_inputs, cache):
+            return self._read(call, forward, self.notes.turns.behind_forgotten(cache, kwargs))
+        ongoing = self.notes.begin(call, call_inputs, cache, given, kwargs)
+        if ongoing is not None:
+            ongoing.reads = True
+        kwargs = self.notes.turns.behind_forgotten(cache, kwargs)
+        door = self._pruned(call_inputs, cache, kwargs)
+        output = self._read(call, forward, door)
+        if fixed.state_of(cache) is None:
+            self._pruner.note(known_state(cache), door)
+            self._pruner.leave()
+            self.notes.after(call_inputs, cache, kwargs)
+        if ongoing is not None:
+            ongoing.finish()
+        return self._left(decoder, output)
+
+    def _read(self, call: Call | None, forward: Any, kwargs: dict[str, Any]) -> Any:
+        """The decoder's own work."""
+        reader = self._reader
+        before = reader.call, reader.traced
+        if call is None:  # PyTorch traces no ``try``
+            reader.traced = True
+            output = forward(**kwargs)
+            reader.traced = before[1]
+            return output
+        try:
+            reader.call = call
+            return forward(**kwargs)
+        finally:
+            reader.call, reader.traced = before[0], False
+
+    def _pruned(
+        self, call_inputs: CallInputs, cache: Any, kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The inputs of what is computed of a pass."""
+        if self._pruner.stage is None or fixed.state_of(cache) is not None:
+            return kwargs
+        requested = call_inputs.of("of_tokens").of_tokens or RequestedOutputs()
+        return self._pruner.enter(
+            known_state(cache), foveate_layers(cache)[0].seen, requested, kwargs
+        )
+
+    def _left(self, module: Any, output: Any) -> Any:
+        if module is self.model:
+            name_cache(output)
+        return output
+
+    def _note_residual(self, index: int, module: Any, args: Any, kwargs: Any) -> None:
+        self.link.residual_norms[index] = residual_norm(args, kwargs)
+
+    def _refuse_copies(self, decoder: Any, args: Any) -> None:
+        if decoder is not self._place.decoder:
+            raise UnsupportedModel(
+                f"this {type(decoder).__name__} was copied inside a compress() block. Copy the "
+                "whole model, or copy before the block is entered."
+            )
+
+
+def _reads_again(call_inputs: CallInputs, cache: object) -> bool:
+    """Whether a pass is one in which a prompt is read again."""
+    state = state_of(cache)
+    return (
+        state is not None
+        and state.reread is not None
+        and call_inputs.of("rereads").rereads is state
+    )
+
+
+def _any_state(cache: object) -> CacheState | None:
+    """Of a compressed cache, or of a fixed one."""
+    return state_of(cache) or fixed.state_of(cache)

@@ -1,0 +1,161 @@
+"""What a call in a block is refused for, at the call and by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from foveate.errors import InvalidInput, UnsupportedCache, UnsupportedModel
+from foveate.hf.layer.cache_layer import FoveateLayer
+from foveate.hf.model.internals import CACHE_NAMES, generation_settings
+
+
+def check_tokens(given: Tensor | None, cache: Any = None) -> Tensor:
+    """Return the tokens that a pass reads onto a cache; raises InvalidInput if there are none."""
+    if given is not None and given.shape[1]:
+        return given
+    seen = cache.get_seq_length() if hasattr(cache, "get_seq_length") else 0
+    if not seen:
+        raise InvalidInput("the prompt is empty: pass at least one token.")
+    # generate() cuts off as many tokens as the cache has read, and nothing was left
+    raise InvalidInput(
+        f"no token is left to read: this cache has read {seen} tokens, and generate() takes them "
+        "and the new ones together. Pass input_ids=torch.cat([context_ids, question_ids], dim=1)."
+    )
+
+
+def trains(decoder: nn.Module, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a pass is a training step that reads its whole input and leaves no cache: there is
+    nothing to compress, and its loss and gradients are the stock ones.
+    """
+    alone = all(kwargs.get(name) is None for name in CACHE_NAMES)
+    if not (alone and decoder.training and torch.is_grad_enabled()):
+        return False
+    return kwargs.get("use_cache") is False or _checkpoints(decoder)
+
+
+def _checkpoints(decoder: nn.Module) -> bool:
+    return any(getattr(module, "gradient_checkpointing", False) for module in decoder.modules())
+
+
+def check_cached(decoder: nn.Module, kwargs: Mapping[str, Any]) -> None:
+    """Raises UnsupportedCache where nothing would hold what a pass reads."""
+    name = str(getattr(getattr(decoder, "config", None), "_attn_implementation", ""))
+    if name.startswith("paged|"):
+        refuse_continuous(None)
+    if kwargs.get("use_cache") is False:
+        raise UnsupportedCache(
+            "use_cache=False, as trainers pass it when they evaluate, leaves no cache to compress. "
+            "Leave it out, or call the model outside the block."
+        )
+    if decoder.training and _checkpoints(decoder):
+        raise UnsupportedCache(
+            "gradient checkpointing drops the cache of a model in training mode, so nothing is "
+            "left to compress. Call model.eval() first."
+        )
+
+
+CONTINUOUS = ("generate_batch", "init_continuous_batching", "continuous_batching_context_manager")
+
+
+def refuse_continuous(original: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    """In the place of what starts transformers' continuous batching."""
+    what = getattr(original, "__name__", "continuous batching")
+    raise UnsupportedCache(
+        f"{what} (transformers' continuous batching) keeps all requests in one paged cache, which "
+        "is not compressed. Call generate() with a padded batch, or serve the model with vLLM and "
+        "Foveate's plug-in, which compresses pages."
+    )
+
+
+def check_settings(model: Any, kwargs: Mapping[str, Any]) -> None:
+    """What ``generate`` was told of its cache, there and in its configuration.
+
+    Raises:
+        UnsupportedCache: there would be none, or a paged one.
+    """
+    own = kwargs.get("generation_config")
+    settings = own or getattr(model, "generation_config", None)
+    if hasattr(model, "_prepare_generation_config"):  # otherwise it has a generate() of its own
+        settings = generation_settings(model, kwargs)
+    paged = kwargs.get("cache_implementation", getattr(settings, "cache_implementation", None))
+    if paged == "paged":
+        raise UnsupportedCache(
+            "cache_implementation='paged' has generate() batch its requests continuously, in one "
+            "paged cache, which is not compressed. Leave it out, or serve the model with vLLM and "
+            "Foveate's plug-in, which compresses pages."
+        )
+    use_cache = kwargs.get("use_cache")
+    if use_cache is False:
+        raise UnsupportedCache(
+            "use_cache=False was given to generate(), and leaves no cache to compress. Leave it "
+            "out, or call it outside the block."
+        )
+    embedded = kwargs.get("inputs_embeds") is not None  # then generate() takes a cache anyway
+    if use_cache is None and not embedded and getattr(settings, "use_cache", None) is False:
+        whose = "this" if getattr(own, "use_cache", None) is False else "the model's"
+        raise UnsupportedCache(
+            f"{whose} generation_config has use_cache=False, as trainers set it and checkpoints "
+            "keep it, which leaves no cache to compress. Call generate(..., use_cache=True), or "
+            "set model.generation_config.use_cache = True."
+        )
+
+
+def check_helpers(kwargs: Mapping[str, Any], modules: Sequence[nn.Module]) -> None:
+    """Raises where what ``generate`` drafts with is this very model, whose cache is compressed."""
+    if kwargs.get("assistant_early_exit"):
+        raise UnsupportedModel(
+            "assistant_early_exit drafts with the same model and cache, which is being "
+            "compressed. Use assistant_model or prompt_lookup_num_tokens."
+        )
+    if kwargs.get("assistant_model") in modules:
+        raise InvalidInput(
+            "assistant_model is the model itself, whose cache is being compressed. Give "
+            "another model, or prompt_lookup_num_tokens."
+        )
+
+
+def check_rows(held: int, rows: int) -> None:
+    """Raises InvalidInput for a pass of other rows than a cache holds."""
+    if held != rows:
+        raise InvalidInput(
+            f"the cache has {held} rows, as beams, several sequences or a batch leave it, and "
+            f"what follows has {rows}. Choose the row to go on with, "
+            "cache.batch_select_indices(torch.tensor([0])), or give as many rows."
+        )
+
+
+def refuse_old_pixels(error: ValueError, cache: Any) -> None:
+    """Raises InvalidInput in the place of the model's own error where a later turn brings other
+    images than its new tokens stand for.
+    """
+    layers = [layer for layer in getattr(cache, "layers", ()) if isinstance(layer, FoveateLayer)]
+    if "tokens do not match" in str(error) and layers and layers[0].seen:
+        raise InvalidInput(
+            f"{' '.join(str(error).split())}. Give a later turn the pixels and sizes of its new "
+            "images alone: earlier ones are in the cache."
+        ) from error
+
+
+def check_all_took_part(model: nn.Module, layers: list[FoveateLayer]) -> None:
+    """Raises UnsupportedModel, with what was seen, if a layer's keys did not pass through here."""
+    empty = [layer.model_index for layer in layers if not layer.is_initialized]
+    unread = [layer.model_index for layer in layers if layer.is_initialized and not layer.linked]
+    for seen, which in (
+        ("wrote nothing into the cache that it was given", empty),
+        (
+            "attended by another way than transformers' attention interface, or to other keys than "
+            "those that the cache returned",
+            unread,
+        ),
+    ):
+        if which:
+            raise UnsupportedModel(
+                f"{type(model).__name__} (transformers {transformers.__version__}) was not "
+                f"compressed: in layers {which} it {seen}. What these layers answer cannot be "
+                "vouched for."
+            )

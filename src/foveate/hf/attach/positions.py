@@ -1,0 +1,159 @@
+"""Positions of later turns, in models that place images on several axes (M-RoPE: Qwen-VL, GLM-V).
+
+Such a model works out the positions of a conversation that it reads whole. On a cache it knows a
+text's alone: of a new image in a later turn it lacks the grids of those before, and goes on as if
+the image were text. So a later turn is placed as a conversation of its own, by the model's own
+rule, and moved behind what the cache has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from foveate.errors import InvalidInput, UnsupportedModel
+from foveate.hf.layer.state import CacheState
+from foveate.hf.model.internals import CACHE_NAMES
+from foveate.hf.model.modality import visual_tokens
+
+Inputs = Mapping[str, Any]
+Rule = Callable[[Tensor, dict[str, Any]], Tensor]
+AHEAD = "ahead"
+"""Among a state's ``extras``: how far the next token's position is ahead of its column, [b, 1]."""
+ON_ONE_AXIS = "ahead_on_one_axis"
+"""The same of a recorded prompt whose tokens stand on one axis, if the decoder was given positions:
+some models count from 1.
+"""
+
+_TYPES, _MASK, _IDS = "mm_token_type_ids", "attention_mask", "input_ids"
+_OTHERS = (*CACHE_NAMES, "position_ids", "inputs_embeds", "use_cache")
+_BEFORE = 2  # tokens of text in front of a turn that is placed alone: some rules look one back
+
+
+def note_positions(state: CacheState, positions: Any, seen: int) -> None:
+    """Notes where a pass ended whose last token is the ``seen``-th; ``positions`` are what the
+    decoder was given, [b, t] or [axes, b, t], or None where it counts columns.
+    """
+    if not isinstance(positions, Tensor):
+        rows, at = (1, "cpu") if state.pads is None else (len(state.pads), state.pads.device)
+        state.extras[AHEAD] = torch.zeros(rows, 1, dtype=torch.int64, device=at)
+        return
+    axes = positions if positions.ndim == 3 else positions[None]
+    axes = axes[1:] if len(axes) == 4 else axes  # the first of four is the text's, for masks
+    state.extras[AHEAD] = axes[..., -1:].amax(0) + 1 - seen
+
+
+def note_recorded(state: CacheState, seen: int) -> None:
+    """Notes where a recorded prompt ended, in a model that places its tokens on one axis."""
+    positions = state.passes[-1].inputs.get("position_ids") if state.passes else None
+    if AHEAD not in state.extras and isinstance(positions, Tensor) and positions.ndim == 2:
+        state.extras[ON_ONE_AXIS] = positions[:, -1:] + 1 - seen
+
+
+def go_on(modules: Mapping[str, Any], state: CacheState) -> None:
+    """Has the model continue where the cache ends, wherever the offset that it noted comes from."""
+    if (ahead := state.extras.get(AHEAD)) is None:
+        return
+    for name, module in modules.items():
+        pads = 0 if state.pads is None else state.pads.to(ahead.device)[:, None]
+        state.extras[name] = module.rope_deltas = ahead + pads
+
+
+def of_turn(
+    rule: Rule, model: Any, state: CacheState, seen: int, given: Inputs
+) -> Int[Tensor, "axes b n"] | None:
+    """The positions of the new tokens of a later turn that brings images; None for any other turn,
+    which the model places rightly by itself.
+
+    Args:
+        rule: the model's own, which places a whole conversation.
+        model: whose rule it is.
+        state: of the cache.
+        seen: tokens that the cache has seen.
+        given: the turn's inputs, with the ids of its new part; what else goes by tokens may be of
+            the whole conversation.
+
+    Raises:
+        InvalidInput: it has more images than sizes of images, or images of other sizes.
+        UnsupportedModel: the model's positions are not those of the turn alone, moved.
+    """
+    ids = given[_IDS]
+    images = visual_tokens(model.config, ids)
+    if images is None or not bool(images.any()):
+        return None
+    alone = {name: x for name, x in given.items() if name not in _OTHERS and x is not None}
+    types = alone[_TYPES] if _TYPES in alone else _types(model.config, ids)
+    mask = alone[_MASK] if _MASK in alone else torch.ones_like(ids)
+    alone[_TYPES], alone[_MASK] = types[:, -ids.shape[1] :], mask[:, -ids.shape[1] :]
+    try:
+        placed, moved = _placed(rule, alone, _BEFORE), _placed(rule, alone, _BEFORE + 1)
+    except (StopIteration, RuntimeError) as error:
+        raise InvalidInput(
+            "this turn's new tokens have more images than the inputs have sizes of images, or "
+            "images of other sizes. Give the pixels and sizes of all images that this turn brings, "
+            "and of no others: earlier ones are in the cache."
+        ) from error
+    if placed.ndim != 3:
+        return None
+    step = moved - placed  # 1; on 5.4.0 more in Qwen2.5-VL's times
+    if not bool((step > 0).masked_select(alone[_MASK].bool()).all()):
+        raise UnsupportedModel(
+            f"{type(model).__name__} counts the images of a whole conversation in its positions, "
+            "so those of a new image in a later turn do not follow from that turn. Read the whole "
+            "conversation anew, or give position_ids."
+        )
+    return placed + step * (_starts(state, seen, placed) - _BEFORE)
+
+
+def new_ids(ids: Any, mask: Any, seen: int) -> Int[Tensor, "b n"] | None:
+    """Of the ids that ``generate`` was given, those that the cache has not seen: where the mask is
+    longer than they are, all.
+    """
+    if not isinstance(ids, Tensor) or ids.ndim != 2:
+        return None
+    whole = not isinstance(mask, Tensor) or mask.shape[1] == ids.shape[1]
+    new = ids[:, seen:] if whole else ids
+    return new if new.shape[1] else None
+
+
+def _types(config: Any, ids: Int[Tensor, "b t"]) -> Int[Tensor, "b t"]:
+    """What processors say of each token: 0 text, 1 image, 2 video."""
+    visual = visual_tokens(config, ids)
+    video = ids == getattr(config, "video_token_id", None)
+    return torch.zeros_like(ids) if visual is None else visual.to(ids) + (visual & video).to(ids)
+
+
+def _placed(rule: Rule, alone: dict[str, Any], before: int) -> Tensor:
+    """Where the rule puts a turn that comes after so many tokens of text."""
+    text = {_IDS: _a_word(alone), _TYPES: 0, _MASK: 1}
+    longer = {
+        name: torch.nn.functional.pad(alone[name], (before, 0), value=value)
+        for name, value in text.items()
+    }
+    return rule(longer[_IDS], alone | longer)[..., before:]
+
+
+def _a_word(alone: Inputs) -> int:
+    """An id of text, to stand in front."""
+    words = alone[_IDS][(alone[_TYPES] == 0) & (alone[_MASK] != 0)]
+    return int(words[-1]) if len(words) else 0
+
+
+def _starts(state: CacheState, seen: int, like: Int[Tensor, "axes b n"]) -> Int[Tensor, "axes b 1"]:
+    """Where each axis goes on. The first of four counts tokens, as masks do."""
+    rows = like.shape[1]
+    pads = like.new_zeros(rows, 1) if state.pads is None else state.pads[:, None].to(like)
+    ahead = state.extras.get(AHEAD, -pads)
+    starts = torch.stack([_of_rows(seen + ahead.to(like), rows)] * like.shape[0])
+    if like.shape[0] == 4:
+        starts[0] = _of_rows(seen - pads, rows)
+    return starts
+
+
+def _of_rows(held: Int[Tensor, "r 1"], rows: int) -> Int[Tensor, "b 1"]:
+    """Of a cache's rows those of the turn, which may be fewer: beams come later."""
+    return held[:: max(1, len(held) // rows)]

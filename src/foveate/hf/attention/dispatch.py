@@ -1,0 +1,228 @@
+"""Which way computes the attention of one pass over what a layer holds, and what it makes on its
+way for the policy's score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.cache.layer import Layer
+from foveate.cache.pairs import DensePairs, Pairs, QuantisedPairs, RaggedPairs, RewrittenPairs
+from foveate.compression.between_passes import Pass
+from foveate.errors import UnsupportedModel
+from foveate.hf.attention.by_products import (
+    NOTHING,
+    Attended,
+    ModelAttention,
+    Wanted,
+    with_column_maxima,
+    with_column_sums,
+    with_window_sums,
+)
+from foveate.hf.attention.computed import Computed
+from foveate.hf.attention.grouped import apart, folded, folds, head_by_head
+from foveate.hf.attention.masks import MaskFacts, for_model, over_slots
+from foveate.ops.choice import chosen
+from foveate.ops.quantised_decode import quantised_decode
+from foveate.ops.ragged_decode import ragged_decode
+from foveate.ops.softmax_n import attention_n
+from foveate.policies.policy import Policy
+
+HALF_OR_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
+WORTH = 128  # queries: short windows cost little, and the stock attention stays as it is
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """The queries of one pass. ``own_mask`` is what the model's ``attention`` takes, ``mask`` the
+    same over queries and all ``seen`` columns, and ``facts`` reads what that says. Where not all
+    tokens of the pass were ``computed``, the masks are over all of them.
+    """
+
+    q: Float[Tensor, "b hq m d"]
+    own_mask: Any
+    mask: Tensor | None
+    scale: float
+    attention: ModelAttention
+    seen: int
+    facts: Callable[[], MaskFacts]
+    computed: Computed | None = None
+
+    @property
+    def columns(self) -> Int[Tensor, "m"]:
+        """The columns that the queries stand at."""
+        return torch.arange(self.seen - self.q.shape[2], self.seen, device=self.q.device)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether there is one query per row, which sees everything that is held. A step that is
+        being traced cannot look into a mask (up to 5.13 transformers makes one there): it goes by
+        the mask, slot by slot.
+        """
+        if self.q.shape[2] > 1 or (self.mask is not None and torch.compiler.is_compiling()):
+            return False
+        return self.facts().open
+
+
+def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING) -> Attended:
+    """Attention over a layer's pairs, by the model's own function wherever it can do it. ``n`` is
+    softmax-n's over compressed pairs.
+    """
+    if queries.computed is not None:
+        return over_computed(queries, queries.computed, pairs)
+    sees_all, n = queries.sees_all, n if pairs.compressed else 0.0
+    ours = queries.attention.replaceable
+    if n and not ours:
+        raise UnsupportedModel(
+            f"softmax-n (n={n}) and this model's own attention, which has caps or sinks, are not "
+            "one softmax. Leave decode_n and attend out of the policy."
+        )
+    if sees_all and ours and isinstance(pairs, QuantisedPairs) and pairs.decodes_as_codes:
+        decoded = over_codes(queries.q, pairs, queries.scale, n)
+        if decoded is not None:
+            return decoded
+    if sees_all and isinstance(pairs, RewrittenPairs):
+        return _decoded(queries, pairs, n)
+    pairs = pairs if isinstance(pairs, DensePairs) else pairs.opened()
+    if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(queries):
+        return _over_all(queries, pairs, wanted)
+    if sees_all and (ours or isinstance(pairs, DensePairs)):
+        return _decoded(queries, pairs, n)
+    padded = pairs.padded()
+    visible = over_slots(queries.mask, padded.columns, queries.columns)
+    return over_visible(
+        queries.attention, queries.q, padded.k, padded.v, visible, queries.mask, queries.scale, n
+    )
+
+
+def over_computed(queries: Queries, computed: Computed, pairs: Pairs) -> Attended:
+    """Over the tokens that were computed. Where they are all that is held, and a place sees all up
+    to its own, that needs no mask.
+    """
+    attend, facts, opened = queries.attention, queries.facts(), pairs.opened()
+    fresh = computed.given == queries.seen and opened.longest == queries.q.shape[2]
+    if fresh and facts.causal and attend.causal_without_mask and not computed.empty:
+        k, v, _ = opened.padded()
+        return Attended(*attend.plain(queries.q, k, v, None))
+    k, v, columns = opened.padded()
+    visible = computed.visible(queries.mask, facts, columns)
+    return over_visible(attend, queries.q, k, v, visible, queries.mask, queries.scale, 0.0)
+
+
+def _plain(queries: Queries) -> bool:
+    """True where the model's own attention needs no mask of ours over all columns."""
+    aligned = not queries.attention.takes_masks  # they put the last query at the last column
+    return aligned or queries.mask is not None or queries.q.shape[2] in (1, queries.seen)
+
+
+def _over_all(queries: Queries, pairs: DensePairs, wanted: Wanted) -> Attended:
+    """Over every column, with the by-products that are wanted."""
+    q, k, v, scale, attend = queries.q, pairs.k, pairs.v, queries.scale, queries.attention
+    if wanted.column_sums:
+        return with_column_sums(q, k, v, scale, queries.facts().pads.tolist())
+    if wanted.column_maxima:
+        return with_column_maxima(q, k, v, scale)
+    if wanted.window is not None:
+        pads = queries.facts().pads.tolist()
+        return with_window_sums(attend.masked, q, k, v, queries.mask, scale, pads, wanted.window)
+    mask = queries.own_mask
+    shared = isinstance(mask, Tensor) and mask.shape[1] == 1  # a mask may be each query head's own
+    if shared and apart(attend, q, k):
+        return Attended(head_by_head(q, k, v, scale, mask))
+    return Attended(*attend.plain(q, k, v, mask))
+
+
+def _decoded(
+    queries: Queries, pairs: DensePairs | RaggedPairs | RewrittenPairs, n: float
+) -> Attended:
+    """A query that sees all pairs."""
+    q, scale = queries.q, queries.scale
+    if isinstance(pairs, RaggedPairs):
+        out = ragged_decode(
+            q, *pairs.parts, scale, n, starts=pairs.starts, longest=pairs.longest_body
+        )
+        return Attended(out.transpose(1, 2))
+    k, v = pairs.k, pairs.v
+    if n:
+        return Attended(attention_n(q, k, v, scale, n).transpose(1, 2))
+    if folds(queries.attention, q, k):
+        return Attended(folded(q, k, v, scale))
+    return Attended(*queries.attention.plain(q, k, v, None))
+
+
+def over_codes(
+    query: Float[Tensor, "b hq 1 d"], pairs: QuantisedPairs, scale: float, n: float
+) -> Attended | None:
+    """The attention of one query per row over quantised pairs as they are held, by the kernels;
+    None where they have to be opened, which the reference would do all the same.
+    """
+    if chosen() == "reference":
+        return None
+    return Attended(quantised_decode(query, *pairs.parts, scale, n).transpose(1, 2))
+
+
+def over_visible(
+    attention: ModelAttention,
+    q: Float[Tensor, "b hq m d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    visible: Bool[Tensor, "b #h m n"],
+    mask: Tensor | None,
+    scale: float,
+    n: float,
+) -> Attended:
+    """Attention over the visible slots alone. ``mask`` is the model's, and tells which kind its
+    attention takes.
+    """
+    if n:
+        seen = visible.expand(-1, k.shape[1], -1, -1)
+        return Attended(attention_n(q, k, v, scale, n, seen).transpose(1, 2))
+    if folds(attention, q, k):
+        return Attended(folded(q, k, v, scale, visible))
+    additive = q.dtype if attention.additive else None
+    if mask is not None and mask.dtype != torch.bool:
+        additive = mask.dtype
+    if apart(attention, q, k):
+        return Attended(head_by_head(q, k, v, scale, for_model(visible, 1, additive)))
+    groups = 1 if visible.shape[1] == 1 else q.shape[1] // k.shape[1]
+    return Attended(*attention.masked(q, k, v, for_model(visible, groups, additive)))
+
+
+def wanted(policy: Policy, shown: Layer, at: Pass) -> Wanted:
+    """By-products of a pass of a prompt, whose slots have their budget; nothing where the stock
+    attention has to do it: another device or type, a mask that is not causal, or rows that are all
+    kept whole.
+    """
+    slots, query = shown.slots, shown.q
+    window = policy.reads_window_sums if at.seen == at.end == query.shape[2] else None
+    if not (policy.reads_column_sums or window):
+        return NOTHING
+    blocks = in_blocks(query)
+    if not blocks and chosen() != "triton":
+        return NOTHING
+    if slots.tokens is None or slots.mask is not None:
+        return NOTHING
+    if bool((slots.tokens >= slots.lengths + at.to_read).all()):
+        return NOTHING
+    if policy.reads_column_sums or window is None:
+        return Wanted(column_sums=True)
+    if not blocks:
+        return NOTHING
+    weights = window.window_weights(slots, shown.groups)  # of a prompt that comes in one pass
+    fits = WORTH <= weights.counts.shape[-1] < query.shape[2]
+    return Wanted(window=weights) if fits else NOTHING
+
+
+def in_blocks(query: Tensor) -> bool:
+    """Whether attention may be done in blocks of ours, which on a CPU are as fast as the stock
+    attention; other devices have a faster one. In half precision the blocks, which are worked out
+    in float32, take 0.8 to 1.3 times the stock attention's time; sums apart from it 0.6 to 0.8
+    more.
+    """
+    return query.device.type == "cpu" and query.dtype in HALF_OR_SINGLE

@@ -1,0 +1,1 @@
+"""Prompts that never end."""

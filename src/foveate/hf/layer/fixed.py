@@ -1,0 +1,209 @@
+"""A compressed cache whose tensors never move: one decoding step can be captured and replayed.
+
+A CUDA graph, or code compiled for fixed shapes, runs the same launches on the same addresses every
+time and never asks the host. So the room for answers is there from the start, and how much of it is
+taken is counted on the device. What is written after the count is not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foveate.cache.pairs import DensePairs, RaggedPairs
+from foveate.errors import InvalidInput, UnsupportedCache
+from foveate.hf.attention.by_products import ModelAttention, Output
+from foveate.hf.attention.dispatch import over_visible
+from foveate.hf.attention.gradients import refused
+from foveate.hf.layer.cache_layer import LINK, FoveateLayer
+from foveate.hf.layer.state import CacheState
+from foveate.hf.model.internals import Cache, CacheLayerMixin
+from foveate.ops.ragged_decode import ragged_decode
+
+
+def fixed(cache: Any, state: CacheState, room: int) -> Cache:
+    """A copy of a compressed cache that has ``room`` for so many more tokens and never grows.
+
+    Raises:
+        InvalidInput: no room, or a prompt that is not finished.
+        UnsupportedCache: layers that grow by other means than ours, quantised pairs, or a policy
+            that compresses while it decodes.
+    """
+    if isinstance(room, bool) or not isinstance(room, int) or room < 1:
+        raise InvalidInput(f"room={room!r}: give the number of tokens that will be decoded.")
+    if state.policy.when.decodes:
+        raise UnsupportedCache(
+            f"{state.policy.when!r} compresses while answers are decoded, which moves what is "
+            "held. Use when=after_prefill."
+        )
+    if state.shares_kv:
+        raise UnsupportedCache(
+            "some layers of this model read the keys and values of others, which a fixed cache "
+            "does not lend. Decode without session.fixed()."
+        )
+    own = CacheState(state.policy, state.link, state.depth)
+    own.follow(state)
+    return Cache(
+        layers=[
+            FixedLayer(_held(layer, i), layer.seen, own, room, layer.softmax_n)
+            for i, layer in enumerate(cache.layers)
+        ]
+    )
+
+
+def state_of(cache: object) -> CacheState | None:
+    """The state of a cache that :func:`fixed` made; None for any other object."""
+    layers = getattr(cache, "layers", None) or [None]
+    return layers[0].state if isinstance(layers[0], FixedLayer) else None
+
+
+def _held(layer: Any, index: int) -> DensePairs | RaggedPairs:
+    if not isinstance(layer, FoveateLayer):
+        raise UnsupportedCache(
+            f"layer {index} of this cache is a {type(layer).__name__}, which is not compressed and "
+            "moves as it is written. Decode without session.fixed()."
+        )
+    if layer.seen == 0 or layer.armed:
+        raise InvalidInput(
+            "this cache's prompt has not been read to its end. Call session.prefill(...) first."
+        )
+    if not isinstance(layer.pairs, DensePairs | RaggedPairs):
+        raise UnsupportedCache(
+            f"pairs held as {layer.state.policy.store!r} are packed anew as they grow. Decode "
+            "without session.fixed(), or keep them in full precision."
+        )
+    return layer.pairs
+
+
+class FixedLayer(CacheLayerMixin):
+    """One layer. ``used`` counts the slots taken: all of a dense layer's, or those that a ragged
+    layer has beside its body, which stays as it is.
+    """
+
+    def __init__(
+        self,
+        pairs: DensePairs | RaggedPairs,
+        seen: int,
+        state: CacheState,
+        room: int,
+        n: float = 0.0,
+    ):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.state = state
+        self._body = pairs if isinstance(pairs, RaggedPairs) else None
+        growing = pairs.tail if isinstance(pairs, RaggedPairs) else pairs
+        self.room, self._start = room, growing.size
+        self._k, self._v = (_with_room(t, room) for t in (growing.k, growing.v))
+        self.used = torch.tensor(growing.size, dtype=torch.long, device=self._k.device)
+        self._elsewhere = seen - growing.size  # tokens seen that take no slot here
+        self._real = self._real_slots(pairs, state)
+        self._n = n if pairs.compressed else 0.0
+        self.is_initialized = True
+        for held in (self._k, self._v, self.used):
+            torch._dynamo.mark_static_address(held)
+
+    def _real_slots(
+        self, pairs: DensePairs | RaggedPairs, state: CacheState
+    ) -> Bool[Tensor, "b 1 1 n"]:
+        """False at padding, which only a prompt that was kept whole still holds."""
+        (b, _, n, _), device = self._k.shape, self._k.device
+        real = torch.ones(b, n, dtype=torch.bool, device=device)
+        if not pairs.compressed and state.pads is not None:
+            columns = torch.arange(n, device=device)
+            real &= columns >= state.pads.to(device)[:, None]
+        return real[:, None, None]
+
+    # What transformers asks of a cache layer
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """All room is there from the start."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Writes one token's pair behind those that count, and counts it."""
+        if not self.state.link.open:
+            self.state.link.refuse()
+        if key_states.shape[2] != 1:
+            raise InvalidInput(
+                f"a fixed cache takes one token a pass, not {key_states.shape[2]}. Read prompts "
+                "and questions before session.fixed()."
+            )
+        place = self.used.view(1)
+        try:
+            self._k.index_copy_(2, place, key_states.detach())
+            self._v.index_copy_(2, place, value_states.detach())
+        except IndexError as full:  # on a GPU nobody waits to see it
+            raise InvalidInput(
+                f"this fixed cache has room for {self.room} tokens after its prompt, and all of it "
+                "is taken. Give session.fixed() more."
+            ) from full
+        self.used.add_(1)
+        keys = key_states.view_as(key_states)
+        setattr(keys, LINK, self)
+        return keys, value_states
+
+    def get_seq_length(self) -> Tensor:  # type: ignore[override]
+        """Tokens seen, on the device, so that positions are made there."""
+        return self.used + self._elsewhere
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Masks span all columns that there will ever be."""
+        return self._elsewhere + self._k.shape[2], 0
+
+    def get_max_length(self) -> int:
+        """Tokens that it will have seen when it is full."""
+        return self._elsewhere + self._k.shape[2]
+
+    get_max_cache_shape = get_max_length  # the name before transformers 5.15
+
+    def reset(self) -> None:
+        """Back to what it held when it was made, such as after the passes that warm up a graph."""
+        self.used.fill_(self._start)
+        self.state.ongoing = None  # if a pass was cut short, it is taken back with the others
+
+    def reorder_cache(self, beam_idx: Tensor) -> NoReturn:
+        """Beams move rows, and nothing moves here."""
+        raise UnsupportedCache("a fixed cache cannot reorder its rows. Use it without beams.")
+
+    # Attention
+
+    def attend(
+        self, attention: ModelAttention, query: Tensor, own_mask: Any, scale: float
+    ) -> Output:
+        """Attention over what counts. The model's mask is not needed: all that is held of a prompt
+        and all that was decoded is seen.
+        """
+        if self._body is not None:
+            body = self._body
+            if not attention.replaceable:
+                raise UnsupportedCache(
+                    "heads that keep different numbers of tokens, and a model with caps or sinks "
+                    "in its attention, cannot be fixed. Decode without session.fixed()."
+                )
+            decoded = ragged_decode(
+                query,
+                body.flat_k,
+                body.flat_v,
+                body.lengths,
+                self._k,
+                self._v,
+                scale,
+                self._n,
+                starts=body.starts,
+                longest=body.longest_body,
+                tail_length=self.used.view(1),
+            )
+            return refused(decoded.transpose(1, 2)), None
+        visible = self._real & (torch.arange(self._k.shape[2], device=query.device) < self.used)
+        mask = own_mask if attention.takes_masks else None
+        out = over_visible(attention, query, self._k, self._v, visible, mask, scale, self._n)
+        return refused(out.output), out.weights
+
+
+def _with_room(t: Float[Tensor, "b h n d"], room: int) -> Float[Tensor, "b h m d"]:
+    """A copy with ``room`` zeros behind: what does not count must still be a number."""
+    return torch.nn.functional.pad(t, (0, 0, 0, room))

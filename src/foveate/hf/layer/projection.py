@@ -1,0 +1,140 @@
+"""The output projections of a model's attention, for scores that weigh values by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from foveate.errors import UnsupportedModel
+from foveate.hf.model.devices import StoredWeights
+
+NAMES = ("o_proj", "out_proj", "dense", "c_proj", "wo", "linear_out", "proj_out")
+"""What attention modules call the projection of their heads' outputs."""
+
+
+def output_projections(decoder: nn.Module, places: Sequence[int]) -> dict[int, nn.Module]:
+    """The output projection of each of these layers of a decoder.
+
+    Raises:
+        UnsupportedModel: one that is not found, is not the only one of its layer, or whose weight
+            is no matrix of numbers (quantised, on the meta device, with an adapter beside it).
+    """
+    projections: dict[int, nn.Module] = {}
+    for name, index, module in _attentions(decoder, set(places)):
+        projection = next((getattr(module, n) for n in NAMES if hasattr(module, n)), None)
+        if projection is None:
+            raise _refused(
+                f"{name} ({type(module).__name__}) has none of the names {', '.join(NAMES)}"
+            )
+        if index in projections:
+            raise _refused(f"layer {index} has more than one attention module, {name} among them")
+        _check(name, projection)
+        projections[index] = projection
+    if missing := sorted(set(places) - set(projections)):
+        raise _refused(
+            f"the attention modules of layers {missing} do not say which layers they are"
+        )
+    return projections
+
+
+def output_weight(
+    projections: Mapping[int, nn.Module], index: int, heads: int, size: int
+) -> Float[Tensor, "hq e c"]:
+    """The weight of a layer's projection by query head, whose values have ``size`` numbers.
+
+    Raises:
+        UnsupportedModel: it does not project so many heads of that size.
+    """
+    projection = projections[index]
+    _check(f"that of layer {index}", projection)  # it may have been changed in the block
+    weight = _matrix(projection).detach()
+    if weight.shape[0] != heads * size:
+        raise _refused(
+            f"that of layer {index} reads {weight.shape[0]} numbers, and {heads} heads of {size} "
+            f"make {heads * size}"
+        )
+    return weight.reshape(heads, size, -1)
+
+
+def residual_readers(decoder: nn.Module, places: Sequence[int]) -> dict[int, nn.Module]:
+    """The module around the attention of each of these layers that reads the residual stream: the
+    outermost one that belongs to this layer alone.
+
+    Raises:
+        UnsupportedModel: the attention modules are in no list of layers.
+    """
+    readers: dict[int, nn.Module] = {}
+    for name, index, _ in _attentions(decoder, set(places)):
+        parts = name.split(".")
+        number = next((place for place, part in enumerate(parts) if part.isdigit()), None)
+        if number is None:
+            raise _refused(f"{name} is in no list of layers, whose residual stream it asks for")
+        readers[index] = decoder.get_submodule(".".join(parts[: number + 1]))
+    return readers
+
+
+def residual_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Float[Tensor, "b m"]:
+    """Of the hidden states that such a module is given, first or by name; in float32.
+
+    Raises:
+        UnsupportedModel: it is given none.
+    """
+    given = args[0] if args else kwargs.get("hidden_states")
+    if not isinstance(given, Tensor) or given.ndim != 3:
+        raise _refused("what its layers are given is no [batch, tokens, hidden] of numbers")
+    norm: Tensor = torch.linalg.vector_norm(given.detach().float(), dim=-1)
+    return norm
+
+
+def _attentions(decoder: nn.Module, places: set[int]) -> Iterator[tuple[str, int, nn.Module]]:
+    """The innermost modules that say which of these layers they belong to; in a layer that has
+    other mixers as well, those that are called attention.
+    """
+    for name, module in decoder.named_modules():
+        index = getattr(module, "layer_idx", None)
+        inner = (part for part in module.modules() if part is not module)
+        attends = "atten" in type(module).__name__.lower()
+        if not isinstance(index, int) or index not in places:
+            continue
+        if attends and not any(map(_numbered, inner)):
+            yield name, index, module
+
+
+def _numbered(module: nn.Module) -> bool:
+    return isinstance(getattr(module, "layer_idx", None), int)
+
+
+def _check(name: str, projection: nn.Module) -> None:
+    weight = _weight(projection)
+    plain = isinstance(weight, Tensor) and weight.ndim == 2 and weight.is_floating_point()
+    if weight is None or not plain or hasattr(projection, "base_layer"):
+        raise _refused(
+            f"the projection of {name} is a {type(projection).__name__}, whose weight is no plain "
+            "matrix. Merge adapters (merge_and_unload), and load the model unquantised"
+        )
+    if weight.is_meta:
+        raise _refused(f"the projection of {name} is on the meta device. Load it into memory")
+
+
+def _weight(projection: nn.Module) -> Tensor | None:
+    """Return the weight of a projection, also if accelerate has offloaded it; None without one."""
+    weight: Tensor | None = getattr(projection, "weight", None)
+    if isinstance(weight, Tensor) and weight.is_meta:
+        return dict(StoredWeights.of(projection).own).get("weight", weight)
+    return weight
+
+
+def _matrix(projection: nn.Module) -> Float[Tensor, "i o"]:
+    """From input to output; GPT-2's Conv1D holds it that way round, a Linear the other."""
+    weight: Tensor = _weight(projection)  # type: ignore[assignment]
+    return weight if type(projection).__name__ == "Conv1D" else weight.T
+
+
+def _refused(why: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"this policy weighs values by the attention's output projection, and {why}."
+    )

@@ -1,0 +1,274 @@
+"""Which models, layers and caches can be compressed exactly, and why not otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+
+from foveate.errors import AlreadyCompressing, UnsupportedCache, UnsupportedModel
+from foveate.hf.layer.cache_layer import FoveateLayer
+from foveate.hf.layer.hybrid_layer import FoveateHybridLayer
+from foveate.hf.layer.interface import check_known, readers
+from foveate.hf.layer.state import CacheState, Link
+from foveate.hf.model.decoder import layer_stacks
+from foveate.hf.model.internals import STATES, DynamicLayer, HybridLayer
+from foveate.hf.model.weights import weights_digest
+from foveate.policies.policy import Policy
+from foveate.policies.traits import wrapped
+from foveate.profiles.heading import Heading
+
+_GROWING = (DynamicLayer, HybridLayer)
+"""Classes of layers that are compressed."""
+
+_LEFT = {
+    "DummyLayer",  # holds nothing: the layer reads another's pairs, or has no attention
+    "DynamicSlidingWindowLayer",
+    "LinearAttentionAndSlidingWindowAttentionLayer",
+    "LinearAttentionLayer",
+    "MiniMaxM3VLSparseCacheLayer",  # attends to blocks by an index of its own, and grows
+    "UnlimitedOcrDynamicReferenceSlidingWindowLayer",
+}
+"""Classes of layers that stay as they are beside compressed ones."""
+
+
+def text_config(model: PreTrainedModel) -> PreTrainedConfig:
+    """The configuration of the decoder whose cache is compressed."""
+    config: PreTrainedConfig = model.config.get_text_config(decoder=True)
+    return config
+
+
+def model_name(model: PreTrainedModel) -> str:
+    """The model's name in profiles: the last part of where it was loaded from, or its class and
+    size if it was made from a configuration.
+    """
+    loaded_from = str(getattr(model.config, "_name_or_path", "") or "")
+    if loaded_from:
+        return loaded_from.rstrip("/").split("/")[-1]
+    config = text_config(model)
+    return f"{type(model).__name__}-{config.num_hidden_layers}x{config.hidden_size}"
+
+
+def check_profiles(policy: Policy, model: PreTrainedModel) -> None:
+    """Raises ProfileMismatch if a stage was calibrated on another model."""
+    for stage in (*wrapped(policy.score), policy.budget):
+        profile: Heading | None = getattr(stage, "calibrated", None)
+        if profile is not None:
+            profile.check_model(model_name(model))
+            profile.check_layers(len(compressible_layers(text_config(model))))
+            if profile.weights:
+                profile.check_weights(weights_digest(model))
+
+
+def inner_model(model: nn.Module) -> nn.Module:
+    """The model in the wrappers that ``torch.compile(model)`` and PEFT put around it."""
+    inner: Any = model
+    if hasattr(inner, "_orig_mod"):
+        return inner_model(inner._orig_mod)
+    if not isinstance(inner, PreTrainedModel) and hasattr(inner, "get_base_model"):
+        return inner_model(inner.get_base_model())
+    return model
+
+
+def check_model(model: nn.Module, queued: bool = False) -> PreTrainedModel:
+    """The model itself, out of its wrappers; refuses models whose cache cannot be compressed
+    exactly. A ``queued`` session waits for its turn, so the model may be in use now.
+
+    Raises:
+        UnsupportedModel: with the reason.
+        AlreadyCompressing: the model is inside another ``compress`` block.
+    """
+    model = inner_model(model)
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedModel(
+            f"{type(model).__name__} is not a transformers model. Pass the PreTrainedModel itself."
+        )
+    if not hasattr(model, "generate"):
+        raise UnsupportedModel(
+            f"{type(model).__name__} has no generate(): it is a part of a model. Pass the model "
+            "that generates, such as the one that it was taken from."
+        )
+    check_attention(model, queued)
+    for reason in _reasons(model, text_config(model)):
+        raise UnsupportedModel(f"{type(model).__name__} cannot be compressed: {reason}")
+    return model
+
+
+def check_attention(model: PreTrainedModel, queued: bool = False) -> None:
+    """Refuse attention implementations that cannot be followed, and, unless ``queued``, models in
+    use.
+
+    Raises:
+        UnsupportedModel: it is another one.
+        AlreadyCompressing: the model is inside another ``compress`` block.
+    """
+    name, config = type(model).__name__, text_config(model)
+    reader = readers.get(id(config))
+    if not queued and reader is not None and reader.link.open:
+        raise AlreadyCompressing(
+            f"this {name} is inside a compress() block already. Leave that block first; one block "
+            "holds one policy."
+        )
+    check_known(config._attn_implementation, f"{name} cannot be compressed: its")
+
+
+def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
+    reasons = []
+    if model.config.is_encoder_decoder:
+        reasons.append("it is an encoder-decoder model; only decoder caches are compressed.")
+    if getattr(config, "kv_lora_rank", None):
+        reasons.append(
+            "it uses multi-head latent attention (MLA), whose cache holds no keys and values per "
+            "head."
+        )
+    if not STATES and (kinds := _with_states(config)):
+        reasons.append(
+            f"this release of transformers keeps its {', '.join(kinds)} layers in a cache of the "
+            "model's own. A newer one keeps them in DynamicCache."
+        )
+    if len(stacks := layer_stacks(model, config)) > 1:
+        reasons.append(
+            f"several stacks of layers have one configuration ({', '.join(stacks)}), so it is not "
+            "known which of them reads the prompt."
+        )
+    return reasons or _reasons_of_layers(config)
+
+
+def _reasons_of_layers(config: PreTrainedConfig) -> list[str]:
+    """Of what its cache consists of. A class that is not known is not left as it is: it may grow,
+    and hold what goes by the place of a key.
+    """
+    layers = DynamicCache(config=config).layers
+    kinds = sorted({type(layer).__name__ for layer in layers})
+    if any("Indexed" in kind for kind in kinds):
+        return ["its layers keep an index beside their keys, which chooses what is attended to."]
+    unknown = {type(one).__name__ for one in layers if type(one) not in _GROWING} - _LEFT
+    if unknown:
+        return [
+            f"its cache has layers of the classes {', '.join(sorted(unknown))}, which this version "
+            "of Foveate does not know."
+        ]
+    if not compressible_layers(config):
+        return [
+            "none of its layers has full attention (all are sliding-window or linear), so "
+            f"their caches are bounded already: {', '.join(kinds)}."
+        ]
+    return []
+
+
+def _with_states(config: PreTrainedConfig) -> list[str]:
+    """Kinds of layers that keep a recurrent or convolution state."""
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
+    return sorted({kind for kind in kinds if "attention" not in kind or "linear" in kind})
+
+
+def shares_pairs(config: PreTrainedConfig) -> bool:
+    """Whether some layers have no pairs of their own and read those of others."""
+    modes = getattr(config, "kv_sharing_modes", None) or ()
+    return bool(getattr(config, "num_kv_shared_layers", 0)) or "reuse" in modes
+
+
+def compressible_layers(config: PreTrainedConfig) -> list[int]:
+    """Indices of the layers whose cache grows with the prompt: full self-attention."""
+    return _growing(DynamicCache(config=config).layers, config)
+
+
+def _growing(layers: Sequence[object], config: PreTrainedConfig) -> list[int]:
+    cross = set(getattr(config, "cross_attention_layers", None) or [])
+    return [i for i, layer in enumerate(layers) if type(layer) in _GROWING and i not in cross]
+
+
+def most_kv_heads(config: PreTrainedConfig) -> int | None:
+    """The most KV heads that a layer of the model has; None where its configuration does not say.
+    Some models give their global layers another number, or each layer its own.
+    """
+    counts: list[int] = []
+    for name, value in vars(config).items():
+        if name.endswith(("key_value_heads", "kv_heads")):
+            counts += [n for n in (value if isinstance(value, list) else [value]) if n]
+    return max(counts) if counts else None
+
+
+def state_of(cache: object) -> CacheState | None:
+    """The state of a cache that Foveate converted; None for any other object."""
+    for layer in getattr(cache, "layers", []):
+        if isinstance(layer, FoveateLayer):
+            return layer.state
+    return None
+
+
+def known_state(cache: object) -> CacheState:
+    """The state of a cache that Foveate converted.
+
+    Raises:
+        UnsupportedCache: it did not convert this one.
+    """
+    state = state_of(cache)
+    if state is None:
+        raise UnsupportedCache(f"this {type(cache).__name__} was not compressed by Foveate.")
+    return state
+
+
+def foveate_layers(cache: Any) -> list[FoveateLayer]:
+    """The layers of a converted cache that are compressed."""
+    return [layer for layer in cache.layers if isinstance(layer, FoveateLayer)]
+
+
+def _changes(kind: type[DynamicCache]) -> list[str]:
+    """What a class of caches does otherwise than ``DynamicCache`` does, such as those that models
+    draft with (MtpCache, DFlashCache).
+    """
+    own = kind.__mro__[: kind.__mro__.index(DynamicCache)]
+    names = {name for each in own for name in vars(each) if not name.startswith("__")}
+    return sorted(name for name in names if hasattr(DynamicCache, name))
+
+
+def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) -> CacheState:
+    """Turns an empty DynamicCache into one under a policy, in place.
+
+    Raises:
+        UnsupportedCache: a cache that is not an empty DynamicCache in main memory.
+    """
+    kind = type(cache).__name__
+    if isinstance(cache, DynamicCache) and (changed := _changes(type(cache))):
+        raise UnsupportedCache(
+            f"a {kind} is a DynamicCache that changes {changed[0]}, so where its tokens stand is "
+            "not known. Pass transformers.DynamicCache(), or none."
+        )
+    if not isinstance(cache, DynamicCache) or getattr(cache, "offloading", False):
+        raise UnsupportedCache(
+            f"a {kind}{' with offloading' if isinstance(cache, DynamicCache) else ''} cannot be "
+            "compressed. Leave out cache_implementation and past_key_values, or pass "
+            "transformers.DynamicCache()."
+        )
+    fresh = DynamicCache(config=config).layers
+    if cache.layers and [type(a) for a in cache.layers] != [type(b) for b in fresh]:
+        raise UnsupportedCache(
+            f"this {kind} has other layers than the model's own cache: "
+            f"{sorted({type(layer).__name__ for layer in cache.layers})}. Pass "
+            "transformers.DynamicCache(config=model.config)."
+        )
+    places = _growing(fresh, config)
+    given: list[Any] = cache.layers
+    filled = [i for i, layer in enumerate(given) if i in places and layer.get_seq_length()]
+    if filled:
+        raise UnsupportedCache(
+            f"layers {filled} of this {kind} hold keys and values that no compress() block has "
+            "read, so what their tokens are is not known. Let the block read the whole prompt, or "
+            "load a cache with session.load()."
+        )
+    most = most_kv_heads(config)
+    heads = None if most is None else most * len(places)
+    state = CacheState(policy, link, len(places), shares_pairs(config), heads)
+    layers = list(cache.layers or fresh)  # the others stay the very objects: they may be recording
+    for ordinal, index in enumerate(places):
+        states = getattr(fresh[index], "number_of_states", 0)
+        layers[index] = (
+            FoveateHybridLayer(state, index, ordinal, states)
+            if states
+            else FoveateLayer(state, index, ordinal)
+        )
+    cache.layers = layers
+    return state

@@ -1,0 +1,1 @@
+"""Measuring methods' profiles on a model."""

@@ -1,0 +1,159 @@
+"""Measuring a method's profile on a model: several prompts, read and compressed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from foveate.compression.composition import policy as policy_of
+from foveate.errors import InvalidInput, InvalidParameter
+from foveate.hf.attach.session import Session, compress
+from foveate.hf.layer.support import check_model, foveate_layers, model_name
+from foveate.hf.measuring.gather import check_takes_questions, each_prompt, gather, gathered_method
+from foveate.hf.measuring.record import Recording, branch, record
+from foveate.hf.model.undone import undone
+from foveate.hf.model.weights import weights_digest
+from foveate.policies.gathering import GATHERINGS, Asked
+from foveate.policies.policy import Policy
+from foveate.profiles.ledger import Ledger, fingerprint
+from foveate.profiles.profile import CALIBRATIONS, Numbers, Profile, Run, calibrated_method, mean
+from foveate.profiles.tensor_profile import TensorProfile
+
+
+def calibrate(
+    model: nn.Module,
+    policy: Policy | str,
+    prompts: Iterable[Mapping[str, Any]],
+    *,
+    questions: Iterable[Asked] | None = None,
+    progress: Path | None = None,
+) -> Profile | TensorProfile:
+    """The profile of a method on a model: the mean over prompts of what it measures in each, or
+    what follows from sums over all of their queries. What its modules note on themselves while they
+    read (rotary embeddings that follow a prompt's length) is afterwards as it was.
+
+    Args:
+        model: any model that ``compress`` takes.
+        policy: of the method that is calibrated ("prefixkv:budget=20%"), alone or in a sum. A name
+            is enough where nothing is compressed to measure it ("q_filters").
+        prompts: the inputs of each, as ``generate`` takes them: ``input_ids``, ``pixel_values``...
+        questions: for ``recommended``, what is asked about each prompt, which it is measured by as
+            well, with the model's own answers: as many as there are prompts.
+        progress: a file in which each prompt's numbers are noted at once; if it exists, its prompts
+            are not read again. It is deleted at the end.
+
+    Raises:
+        InvalidParameter: a method that has nothing to calibrate, or questions to one that asks
+            none.
+        InvalidInput: no prompt, not as many questions as prompts, a prompt so short that all of it
+            fits the budget, or one whose keys, values or queries are no numbers.
+        UnsupportedModel: how it turns queries by their positions has to be known, and is not.
+    """
+    if isinstance(policy, str) and (gathering := gathered_method(policy)):
+        return gather(model, gathering, prompts, questions=questions, progress=progress)
+    policy = policy_of(policy)
+    name = calibrated_method(policy)
+    if name in GATHERINGS:
+        return gather(model, name, prompts, questions=questions, progress=progress)
+    check_takes_questions(name, questions)
+    how = CALIBRATIONS[name]
+    title = model_name(check_model(model))
+    ledger = Ledger(progress, {"calibrating": str(policy), "model": title})
+    for inputs in each_prompt(prompts):
+        if ledger.lacks(fingerprint(inputs)):
+            with undone(model), compress(model, policy) as session:
+                session.prefill(**inputs)
+                ledger.add(how.read(_run(session)))
+    profile = _profile(policy, model, ledger.numbers)
+    ledger.close()
+    return profile
+
+
+def calibrate_each(
+    model: nn.Module,
+    policies: Sequence[Policy | str],
+    prompts: Iterable[Mapping[str, Any]],
+    *,
+    progress: Path | None = None,
+) -> list[Profile]:
+    """The profiles of several policies, which differ in their budgets: each prompt is read once for
+    all of them, and all its queries are held. To the rounding of the attention they are those of
+    :func:`calibrate`.
+
+    Args:
+        model: as for :func:`calibrate`.
+        policies: of methods that give a number a layer or head, with their budgets.
+        prompts: as for :func:`calibrate`.
+        progress: as for :func:`calibrate`.
+
+    Raises:
+        InvalidParameter: a method that has nothing to calibrate, or whose tensors take
+            :func:`calibrate`.
+        InvalidInput: no prompt, or one so short that all of it fits a budget.
+    """
+    chosen = [policy_of(policy) for policy in policies]
+    title = model_name(check_model(model))
+    sums = any(policy.reads_column_sums for policy in chosen)
+    readers = [_reader(policy) for policy in chosen]
+    ledger = Ledger(progress, {"calibrating": [str(one) for one in chosen], "model": title})
+    for inputs in each_prompt(prompts):
+        if ledger.lacks(fingerprint(inputs)):
+            with undone(model):
+                recording = record(model, sums=sums, **inputs)
+                runs = (_branched(model, policy, recording) for policy in chosen)
+                ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])
+    samples = zip(*ledger.numbers, strict=True) if ledger.numbers else ([] for _ in chosen)
+    profiles = [_profile(policy, model, mine) for policy, mine in zip(chosen, samples, strict=True)]
+    ledger.close()
+    return profiles
+
+
+def _branched(model: nn.Module, policy: Policy, recording: Recording) -> Run:
+    with compress(model, policy) as session:
+        branch(session, recording)
+        return _run(session)
+
+
+def _reader(policy: Policy) -> Callable[[Run], Numbers]:
+    name = calibrated_method(policy)
+    if name in GATHERINGS:
+        raise InvalidParameter(
+            f"{name} gathers tensors, which no budget changes: calibrate it by itself."
+        )
+    return CALIBRATIONS[name].read
+
+
+def _profile(policy: Policy, model: nn.Module, samples: Sequence[Numbers]) -> Profile:
+    """The mean over samples."""
+    if not samples:
+        raise InvalidInput("there is no prompt to calibrate on: give at least one.")
+    name, numbers, inner = calibrated_method(policy), mean(samples), check_model(model)
+    return Profile(
+        method=name,
+        model=model_name(inner),
+        weights=weights_digest(inner),
+        layers=len(numbers),
+        samples=len(samples),
+        budget=str(policy.amount) if CALIBRATIONS[name].at_a_budget else "",
+        by_layer=numbers,
+    )
+
+
+def _run(session: Session) -> Run:
+    layers = foveate_layers(session.cache)
+    state = layers[0].state
+    if not all(layer.memory.kept is not None for layer in layers):
+        raise InvalidInput(
+            f"a prompt of {layers[0].seen} tokens fits the budget {session.policy.amount}, so "
+            "nothing was measured in it. Give longer prompts or a smaller budget."
+        )
+    kept = session.stats.kept
+    tokens = layers[0].memory.finished
+    lengths = torch.full((len(kept[0]),), tokens, dtype=torch.long, device="cpu")
+    if state.pads is not None:
+        lengths = lengths - state.pads.cpu()
+    return Run(kept, lengths, state.reading.notes)

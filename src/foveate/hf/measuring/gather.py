@@ -1,0 +1,269 @@
+"""Measuring a profile of tensors on a model: sums over the queries of several prompts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from foveate.cache.layer import Layer, Scores, check_finite
+from foveate.compression.composition import name_and_arguments
+from foveate.errors import InvalidInput, InvalidParameter, UnsupportedModel, suggest
+from foveate.hf.attach.session import compress
+from foveate.hf.layer.support import check_model, model_name
+from foveate.hf.measuring.rotation import counted, rotations, rotations_if_counted
+from foveate.hf.model.internals import GIVEN
+from foveate.hf.model.observer import Observer, observing
+from foveate.hf.model.undone import undone
+from foveate.hf.model.weights import weights_digest
+from foveate.ops.rotation import Rotation
+from foveate.policies.gathering import (
+    GATHERINGS,
+    Asked,
+    Gathering,
+    Sums,
+    Targeted,
+    as_tensors,
+    targets_of,
+    turns_far_keys,
+)
+from foveate.policies.method import METHODS
+from foveate.policies.parameters import shown
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Score
+from foveate.profiles.ledger import fingerprint
+from foveate.profiles.sums_ledger import SumsLedger
+from foveate.profiles.tensor_profile import TensorProfile
+from foveate.stages.budget import Uniform
+from foveate.stages.select import TopK
+
+log = logging.getLogger("foveate")
+
+
+def gathered_method(spec: str) -> str | None:
+    """The method of a spec, if it is one whose profile holds tensors. It may lack the profile that
+    is to be made, and budgets do not matter.
+
+    Raises:
+        InvalidParameter: a parameter that the method does not have.
+        InvalidSpec: a text that does not parse.
+    """
+    if spec.partition(":")[0].strip() not in GATHERINGS:
+        return None
+    name, arguments = name_and_arguments(spec)
+    for key in arguments:
+        if key not in METHODS[name].parameters:
+            raise InvalidParameter(
+                f"{name} has no parameter {shown(key)}. {suggest(key, METHODS[name].parameters)}"
+            )
+    return name
+
+
+@dataclass(frozen=True)
+class Gatherer(Observer):
+    """Adds up what a method wants of all queries of one prompt."""
+
+    gathering: Gathering
+    turns: list[Rotation]  # of each layer, if they are known
+    sums: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Adds one pass of a layer, whose numbers are all numbers."""
+        check_finite(layer, layer.q.shape[2], "a profile")
+        sums = self.gathering.gather(layer, self.turns[layer.ordinal] if self.turns else None)
+        held = self.sums.get(layer.ordinal, {})
+        self.sums[layer.ordinal] = {k: held[k] + t if held else t for k, t in sums.items()}
+        return {}
+
+
+@dataclass(frozen=True)
+class Watcher(Gatherer):
+    """The same of a layer whose watched score has been made."""
+
+    of: Score | None = None
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Nothing yet."""
+        return {}
+
+    def __call__(self, layer: Layer) -> Scores:
+        super().observe(layer)
+        return super().__call__(layer)
+
+
+def _watching(
+    gathering: Gathering, turns: list[Rotation], target: str, questions: Asked
+) -> tuple[Gatherer, Policy]:
+    """What adds up, and the policy under which it sees what it wants to see."""
+    score = gathering.watched
+    if isinstance(gathering, Targeted):
+        score = gathering.watching(target, questions)
+    if score is None:
+        one = Gatherer(gathering, turns)
+        return one, observing(one, decodes=False)
+    watcher = Watcher(gathering, turns, of=score)
+    policy = Policy(score=watcher, budget=Uniform(amount=1), select=TopK())
+    return watcher, policy
+
+
+def each_prompt(prompts: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The prompts, one after the other.
+
+    Raises:
+        InvalidInput: one of them is no inputs of a model, or all of it is the inputs of one prompt.
+    """
+    what = "give a list of inputs, each as generate takes it: [{'input_ids': ..., ...}, ...]"
+    if isinstance(prompts, Mapping):
+        raise InvalidInput(f"these are the inputs of one prompt: {what}.")
+    for place, inputs in enumerate(prompts):
+        if not isinstance(inputs, Mapping):
+            raise InvalidInput(f"prompt {place} is a {type(inputs).__name__}: {what}.")
+        yield inputs
+
+
+def gather(
+    model: nn.Module,
+    name: str,
+    prompts: Iterable[Mapping[str, Any]],
+    *,
+    questions: Iterable[Asked] | None = None,
+    progress: Path | None = None,
+) -> TensorProfile:
+    """The profile of the method of that name; see ``calibrate``."""
+    gathering, title = GATHERINGS[name], model_name(check_model(model))
+    check_takes_questions(name, questions)
+    each = _each(prompts, questions)
+    first = _up_to_a_question(each) if questions is not None else list(islice(each, 1))
+    if not first:
+        raise InvalidInput("there is no prompt to calibrate on: give at least one.")
+    sample = _Sampling(model, gathering)
+    measured = sample.with_best_target(*first[-1])
+    ledger = SumsLedger(progress, {"calibrating": name, "model": title, "target": sample.target})
+    of_keys = rotations_if_counted(model, first[-1][0]) if turns_far_keys(gathering) else []
+    longest = 0
+    for inputs, question in chain(first, each):
+        longest = max(longest, _tokens(inputs))
+        if ledger.lacks(fingerprint({**inputs, **_told(question)})):
+            ledger.add(measured if inputs is first[-1][0] else sample.measured(inputs, question))
+    profile = TensorProfile(
+        method=name,
+        model=title,
+        layers=len(ledger.by_layer),
+        samples=len(ledger.samples),
+        budget="",
+        target=_reached(gathering, sample.target, ledger.by_layer),
+        weights=weights_digest(check_model(model)),
+        prompts=fingerprint(*ledger.samples),
+        longest=longest,
+        by_layer=[
+            {
+                **gathering.finish(sums, sample.turns[layer] if sample.turns else None),
+                **(as_tensors(of_keys[layer]) if of_keys else {}),
+            }
+            for layer, sums in enumerate(ledger.by_layer)
+        ],
+    )
+    ledger.close()
+    return profile
+
+
+def _tokens(inputs: Mapping[str, Any]) -> int:
+    """Of a prompt, padding included."""
+    given = next((inputs[name] for name in GIVEN if inputs.get(name) is not None), None)
+    return 0 if given is None else int(given.shape[1])
+
+
+def _reached(gathering: Gathering, target: str, by_layer: Sequence[Sums]) -> str:
+    if not isinstance(gathering, Targeted):
+        return target
+    targets = gathering.reached(target, by_layer[0])
+    if targets != target:
+        log.warning("the model answered no question: the profile's target is %r", targets)
+    return targets
+
+
+def check_takes_questions(name: str, questions: Iterable[Asked] | None) -> None:
+    """Raises InvalidParameter where questions are given to a method that asks none."""
+    if questions is not None and not isinstance(GATHERINGS.get(name), Targeted):
+        raise InvalidParameter(
+            f"questions= are given, and {name} asks none to be calibrated. Leave them out."
+        )
+
+
+def _each(
+    prompts: Iterable[Mapping[str, Any]], questions: Iterable[Asked] | None
+) -> Iterator[tuple[Mapping[str, Any], Asked]]:
+    """The prompts, with what is asked about each."""
+    if questions is None:
+        yield from ((inputs, Asked()) for inputs in each_prompt(prompts))
+        return
+    missing = object()
+    for inputs, question in zip_longest(each_prompt(prompts), questions, fillvalue=missing):
+        if inputs is missing or not isinstance(question, Asked):
+            raise InvalidInput(
+                "questions= needs one foveate.policies.gathering.Asked for each of the prompts, as "
+                "many as there are: this is "
+                f"{shown(question if question is not missing else 'none')}."
+            )
+        yield inputs, question  # type: ignore[misc]
+
+
+def _up_to_a_question(
+    each: Iterable[tuple[Mapping[str, Any], Asked]],
+) -> list[tuple[Mapping[str, Any], Asked]]:
+    """The first prompts, up to one that is asked about: it tells what the model can give."""
+    seen = []
+    for inputs, question in each:
+        seen.append((inputs, question))
+        if question.questions:
+            break
+    return seen
+
+
+def _told(questions: Asked) -> Mapping[str, Any]:
+    """What a prompt's fingerprint has beside its inputs."""
+    return {"questions": str(questions)} if questions.questions else {}
+
+
+@dataclass
+class _Sampling:
+    """What is measured in one prompt after the other, and the ``target`` that it is made for."""
+
+    model: nn.Module
+    gathering: Gathering
+    target: str = ""
+    turns: list[Rotation] = field(default_factory=list)
+
+    def with_best_target(self, inputs: Mapping[str, Any], questions: Asked) -> list[Sums]:
+        """Of one prompt; the target is from now on the best that the model can give.
+
+        Raises:
+            UnsupportedModel: it can give none.
+        """
+        targets = [
+            one for one in targets_of(self.gathering) if questions.questions or one != "answers"
+        ]
+        for self.target in targets[:-1]:
+            try:
+                return self.measured(inputs, questions)
+            except UnsupportedModel as error:
+                log.warning(
+                    "the target %r cannot be had, the next is taken: %s", self.target, error
+                )
+        self.target = targets[-1] if targets else ""
+        return self.measured(inputs, questions)
+
+    def measured(self, inputs: Mapping[str, Any], questions: Asked) -> list[Sums]:
+        """The sums of every layer."""
+        if self.gathering.turns_back and not self.turns:
+            with undone(self.model):
+                self.turns = rotations(self.model, inputs)
+        one, policy = _watching(self.gathering, self.turns, self.target, questions)
+        with undone(self.model), compress(self.model, policy) as session:
+            session.prefill(**(counted(inputs) if self.gathering.turns_back else inputs))
+        return [one.sums[layer] for layer in sorted(one.sums)]

@@ -1,0 +1,184 @@
+"""Which heads look at what they say, for the methods whose profiles are scores of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from foveate.cache.layer import Layer
+from foveate.errors import InvalidInput, suggest
+from foveate.hf.attach.session import compress
+from foveate.hf.layer.support import check_model, compressible_layers, model_name, text_config
+from foveate.hf.model.observer import Observer, observing
+from foveate.hf.model.undone import undone
+from foveate.ops.window_attention import window_attention
+from foveate.policies.head_scores import HEAD_FILES, of_kv_heads
+from foveate.policies.heads import HeadReading, Shown, head_reading
+from foveate.profiles.ledger import Ledger, fingerprint
+from foveate.profiles.profile import Profile
+
+LONGEST = 1024  # tokens of an answer that no sample gives
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer."""
+
+    def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class Watching(Observer):
+    """Notes what the heads look at as each token is generated."""
+
+    reading: HeadReading
+    shown: Shown
+    noticed: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Reads the last query's attention, head by head."""
+        paid = window_attention(layer.q[:, :, -1:], layer.k, layer.slots.visible(1), layer.scale)
+        heads = paid[0].flatten(0, 1)[:, 0]
+        self.noticed.setdefault(layer.ordinal, []).append(self.reading.notice(heads, self.shown))
+        return {}
+
+
+def calibrate_heads(
+    model: nn.Module,
+    method: str,
+    samples: Iterable[Shown],
+    tokenizer: Tokenizer,
+    *,
+    progress: Path | None = None,
+) -> Profile:
+    """The profile of a method that gives heads what they deserve, such as "sparsemm" or "headkv".
+
+    Every sample is answered greedily, with the full cache, while the heads are watched: as many
+    tokens as its ``answer`` has, 1,024 if it has none.
+
+    Args:
+        model: any model that ``compress`` takes.
+        method: whose scores; see its file for what they are.
+        samples: prompts, and where they show what.
+        tokenizer: the model's.
+        progress: a file in which each sample is noted at once; if it exists, its samples are not
+            measured again. It is deleted at the end.
+
+    Raises:
+        InvalidInput: a method that scores no heads, a batch of several prompts, no sample that
+            counts, or heads that never look at what they say.
+    """
+    reading, name = head_reading(method), model_name(check_model(model))
+    ledger = Ledger(progress, {"heads": method, "model": name})
+    for shown in samples:
+        if ledger.lacks(fingerprint(shown.inputs, shown.spans, shown.answer)):
+            scores = _scores(model, reading, shown, tokenizer)
+            ledger.add(None if scores is None else scores.tolist())
+    done = ledger.numbers
+    counted = [
+        torch.tensor(one, dtype=torch.float64, device="cpu") for one in done if one is not None
+    ]
+    if not counted:
+        raise InvalidInput(
+            f"none of the {len(done)} samples was answered well enough to count. Give "
+            "samples that the model can answer."
+        )
+    mean = torch.stack(counted).mean(0)
+    if not bool((mean > 0).any()):
+        raise InvalidInput(
+            f"no head looked at what it said in any of the {len(counted)} samples. Check that "
+            "the spans are those of the tokens that show their texts."
+        )
+    profile = _profile(model, method, mean, len(counted))
+    ledger.close()
+    return profile
+
+
+def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profile:
+    """The profile that a file of head scores makes, as the authors of a method publish.
+
+    Args:
+        model: the model that the scores were measured on.
+        method: whose scores: "headkv", "sparsemm", "mixkv", "duo_attention", or one that registered
+            its ``foveate.policies.head_scores.HeadFile``.
+        path: a file as that method's authors write it: for HeadKV and SparseMM a JSON object that
+            maps "layer-head", of query heads, to a list of scores; for DuoAttention a table
+            (``full_attention_heads.tsv``), a line a layer and a column a KV head; for MixKV a JSON
+            object that maps "layer-head-key", of KV heads, to a list of redundancies, or a list of
+            layers with a redundancy a KV head. KV heads get the mean of the query heads that share
+            them.
+
+    Raises:
+        InvalidInput: another method, no such file, or one that does not fit the model.
+    """
+    if method not in HEAD_FILES:
+        raise InvalidInput(f"{method!r} reads no scores of heads. {suggest(method, HEAD_FILES)}")
+    kind, read, _ = HEAD_FILES[method]
+    checked = check_model(model)
+    config = text_config(checked)
+    layers = config.num_hidden_layers
+    heads = config.num_attention_heads if kind == "query" else config.num_key_value_heads
+    scores, samples = read(path)
+    if scores.shape != (layers, heads):
+        raise InvalidInput(
+            f"{path} has scores of {scores.shape[0]} layers with {scores.shape[1]} {kind} heads, "
+            f"and {model_name(checked)} has {layers} with {heads}."
+        )
+    return _profile(model, method, scores[compressible_layers(config)], samples)
+
+
+def _profile(model: nn.Module, method: str, scores: Float[Tensor, "L hq"], samples: int) -> Profile:
+    """Of the compressed layers' heads: KV heads get the mean of the query heads that share them."""
+    checked = check_model(model)
+    heads = text_config(checked).num_key_value_heads
+    return Profile(
+        method=method,
+        model=model_name(checked),
+        layers=len(scores),
+        samples=samples,
+        budget="",
+        by_layer=of_kv_heads(scores, heads).tolist(),
+    )
+
+
+def _scores(
+    model: Any, reading: HeadReading, shown: Shown, tokenizer: Tokenizer
+) -> Float[Tensor, "L hq"] | None:
+    """Of one answer, layer by layer."""
+    ids: Tensor = shown.inputs["input_ids"]
+    _check(shown, ids)
+    watching = Watching(reading, shown)
+    longest = len(tokenizer.encode(shown.answer, add_special_tokens=False)) or LONGEST
+    with undone(model), compress(model, observing(watching, decodes=True)):
+        said = model.generate(**shown.inputs, max_new_tokens=longest, do_sample=False, num_beams=1)
+    tokens = [
+        tokenizer.decode([token], skip_special_tokens=True)
+        for token in said[0, ids.shape[1] :].tolist()
+    ]
+    by_layer = []
+    for layer in range(len(compressible_layers(text_config(model)))):
+        noticed = torch.stack(watching.noticed[layer])[: len(tokens)]
+        scores = reading.score(noticed, tokens, shown)
+        if scores is None:
+            return None
+        by_layer.append(scores.double().cpu())
+    return torch.stack(by_layer)
+
+
+def _check(shown: Shown, ids: Tensor) -> None:
+    if ids.shape[0] != 1:
+        raise InvalidInput(f"a batch of {ids.shape[0]} prompts: give one prompt a sample.")
+    places: Sequence[int] = [place for _, where in shown.spans for place in where]
+    if not places or min(places) < 0 or max(places) >= ids.shape[1]:
+        raise InvalidInput(
+            f"the spans {[text for text, _ in shown.spans]} have no tokens, or some outside of the "
+            f"prompt's {ids.shape[1]}: give indices of tokens in the prompt."
+        )

@@ -1,0 +1,65 @@
+"""Profiles of the files that the authors of methods publish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from foveate.compression.composition import name_and_arguments, policy
+from foveate.errors import InvalidInput, suggest
+from foveate.hf.layer.support import check_model, compressible_layers, model_name, text_config
+from foveate.hf.measuring.heads import import_head_scores
+from foveate.policies.head_scores import HEAD_FILES
+from foveate.profiles.profile import Profile
+from foveate.profiles.published import LAYER_FILES
+
+OFF = 0.01  # as far as the authors' tables, which are means over samples, are from their budgets
+
+
+def import_profile(model: nn.Module, spec: str, path: str | Path) -> Profile:
+    """The profile that a file makes which a method's authors publish.
+
+    Args:
+        model: the model that the file is of.
+        spec: the method: "prefixkv:budget=20%", whose files are of one budget, or one that
+            :func:`foveate.import_head_scores` knows ("sparsemm", "headkv", "mixkv",
+            "duo_attention").
+        path: a file as that method's authors write it: for PrefixKV a JSON list with a number a
+            layer, the share of the prompt that it forgets; others are in
+            :func:`foveate.import_head_scores`.
+
+    Raises:
+        InvalidInput: another method, no such file, one that does not fit the model, or one of
+            another budget.
+        UnsupportedModel: a model that cannot be compressed.
+    """
+    name = name_and_arguments(spec)[0]
+    if name in HEAD_FILES:
+        return import_head_scores(model, name, path)
+    if name not in LAYER_FILES:
+        raise InvalidInput(
+            f"no file that authors publish is read for {name!r}. "
+            f"{suggest(name, [*HEAD_FILES, *LAYER_FILES])}"
+        )
+    checked, amount, kept = check_model(model), policy(spec).amount, LAYER_FILES[name](path)
+    layers = text_config(checked).num_hidden_layers
+    if len(kept) != layers:
+        raise InvalidInput(
+            f"{path} has shares of {len(kept)} layers, and {model_name(checked)} has {layers}."
+        )
+    held = sum(kept) / len(kept)
+    if amount.kind != "fraction" or abs(held - float(amount.value)) > OFF:
+        raise InvalidInput(
+            f"{path} keeps {held:.1%} of a prompt, and the budget is {amount}. Its name says what "
+            "is forgotten (0.8 for a budget of 20%): give that budget, or the file of this one."
+        )
+    shares = [kept[layer] for layer in compressible_layers(text_config(checked))]
+    return Profile(
+        method=name,
+        model=model_name(checked),
+        layers=len(shares),
+        samples=10,  # section 4.1: "10 random samples"; the file does not say
+        budget=str(amount),
+        by_layer=shares,
+    )

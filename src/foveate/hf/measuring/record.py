@@ -1,0 +1,174 @@
+"""One prefill for many policies: a prompt is read once, and every policy branches from it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from foveate.cache.layer import Layer
+from foveate.cache.slots import Slots, derived
+from foveate.compression.pipeline import Kept, everything
+from foveate.errors import InvalidInput
+from foveate.hf.attach.dividing import divide_for_prompt
+from foveate.hf.attach.positions import note_recorded
+from foveate.hf.attach.session import Session, compress
+from foveate.hf.layer.support import convert, foveate_layers, text_config
+from foveate.hf.model.internals import CACHE, last_logits
+from foveate.hf.model.observer import Observer, observing
+from foveate.hf.model.undone import ModuleStates
+from foveate.policies.pruning import Prune
+from foveate.policies.spec import print_value
+
+
+@dataclass(frozen=True)
+class Recorder(Observer):
+    """Keeps what a score would have seen of each layer."""
+
+    reads_column_sums: ClassVar[bool] = False
+    keeps_passes: ClassVar[bool] = True
+    seen: dict[int, Layer] = field(default_factory=dict, repr=False)  # no part of a spec
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Notes the layer."""
+        self.seen[layer.ordinal] = replace(layer, slots=_without_budget(layer.slots))
+        return {}
+
+
+@dataclass(frozen=True)
+class SummingRecorder(Recorder):
+    """The same, with the column sums that the attention adds up on its way."""
+
+    reads_column_sums: ClassVar[bool] = True
+    keeps_passes: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A prompt that was read with the full cache, or, with ``prune``, that of all tokens that this
+    stage had computed.
+
+    ``logits`` [b, vocabulary] are those of the token after it; ``cache`` is read only, and so are
+    the ``layers``, as scores see them. ``noted`` is what the model's modules noted on themselves
+    while they read it: every branch goes on from there, whatever was answered in between.
+    """
+
+    model: nn.Module
+    cache: DynamicCache
+    layers: tuple[Layer, ...]
+    logits: Float[Tensor, "b vocabulary"]
+    noted: ModuleStates
+    prune: Prune | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Length of the prompt, padding included."""
+        return foveate_layers(self.cache)[0].seen
+
+
+@derived
+def _without_budget(slots: Slots) -> Slots:
+    """A branch brings its own."""
+    return replace(slots, tokens=None)
+
+
+def record(
+    model: nn.Module,
+    *,
+    vision: Tensor | None = None,
+    sums: bool = True,
+    prune: Prune | None = None,
+    **inputs: Any,
+) -> Recording:
+    """Reads a prompt once, so that many policies can branch from it (:func:`branch`).
+
+    Holds the full cache and all queries of the prompt. What a branch keeps is what a block of its
+    own would have kept, to the rounding of the attention: with ``sums``, on a CPU, that adds up
+    what scores such as H2O's need, and without it those scores attend a second time.
+
+    Args:
+        model: as for ``compress``.
+        vision: as for ``compress``.
+        sums: whether some of the policies read column sums.
+        prune: what the policies say of which visual tokens are computed (``Policy.prune``).
+        inputs: of one prompt, as ``generate`` takes them.
+    """
+    recorder = SummingRecorder() if sums else Recorder()
+    policy = replace(observing(recorder, decodes=False), prune=prune)
+    with (
+        compress(model, policy, vision=vision) as session,
+        torch.no_grad(),
+    ):
+        cache = DynamicCache(config=session.model.config)
+        last = last_logits(session.model, inputs)
+        out = session.model(**inputs, **{CACHE: cache}, **last, use_cache=True)
+    layers = tuple(recorder.seen[place] for place in range(len(foveate_layers(cache))))
+    return Recording(model, cache, layers, out.logits[:, -1], ModuleStates(session.model), prune)
+
+
+def chosen(session: Session, recording: Recording) -> list[Kept]:
+    """What the session's policy keeps of the recorded prompt, layer by layer.
+
+    Raises:
+        InvalidInput: another model's recording.
+    """
+    noted: dict[int, Kept] = {}
+    branch(session, recording, noted=noted)
+    layers = enumerate(recording.layers)
+    return [noted.get(place, everything(layer)) for place, layer in layers]
+
+
+def branch(
+    session: Session, recording: Recording, *, noted: dict[int, Kept] | None = None
+) -> DynamicCache:
+    """The recorded prompt's cache as the session's policy compresses it, ready to go on. What each
+    layer keeps is written into ``noted``, if it is given.
+
+    Raises:
+        InvalidInput: another model's recording, or of other tokens than the policy computes.
+    """
+    if recording.model is not session.model:
+        raise InvalidInput(
+            f"this prompt was recorded with another {type(recording.model).__name__} than the one "
+            "of this block. Record it with this one."
+        )
+    cache = DynamicCache(config=session.model.config)
+    state = convert(cache, text_config(session.model), session.policy, session.link)
+    if session.policy.left_open:
+        lengths = recording.layers[0].slots.lengths.tolist()
+        divide_for_prompt(session.model, state, lengths, recording.tokens)
+    if recording.prune != state.policy.prune:
+        raise InvalidInput(
+            f"this prompt was recorded with prune={print_value(recording.prune)}, and the policy "
+            f"says prune={print_value(state.policy.prune)}: other tokens are computed. Record it "
+            "with record(..., prune=policy.prune)."
+        )
+    sources: list[Any] = recording.cache.layers
+    mine = foveate_layers(cache)
+    theirs = foveate_layers(recording.cache)
+    cache.layers = [
+        layer if layer in mine else copy.deepcopy(source)
+        for layer, source in zip(cache.layers, sources, strict=True)
+    ]
+    state.follow(theirs[0].state)
+    note_recorded(state, recording.tokens)
+    state.prompt_end, state.noted = recording.tokens, noted
+    state.reading.most_heads = None  # masks are of the prompt, and its pairs are the recording's
+    for layer, source, seen in zip(mine, theirs, recording.layers, strict=True):
+        layer.refill(source.pairs, source.seen, 0)
+        with layer.watch.running(seen.k.device):
+            layer.read(seen)
+    recording.noted.put_back()
+    session.read_again(cache)
+    state.prompt_end = state.noted = None
+    for layer, source in zip(mine, theirs, strict=True):
+        if layer.pairs is source.pairs:
+            layer.refill(source.pairs.fork(), source.seen, source.seen)
+    session.adopt(cache)
+    return cache

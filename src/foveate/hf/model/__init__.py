@@ -1,0 +1,1 @@
+"""A model of transformers: its decoder, devices, weights and visual tokens."""

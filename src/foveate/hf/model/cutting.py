@@ -1,0 +1,206 @@
+"""The inputs of a decoder and of its layers, at some of their places alone."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from foveate.errors import UnsupportedModel
+from foveate.hf.model.internals import CACHE_NAMES
+
+DEEPSTACK = "_deepstack_process"
+"""The decoder's method that adds the tower's features to the hidden states after a layer."""
+
+_MASK, _POSITIONS, _COUNTER = "attention_mask", "position_ids", "cache_position"
+_READ = ("inputs_embeds", "input_ids")
+_WHERE, _FEATURES = "visual_pos_masks", "deepstack_visual_embeds"
+
+Known = dict[int, tuple[Tensor, Tensor, Tensor]]
+"""What was cut of a pass: by its identity, a tensor, the places, and what it is at these."""
+
+
+def given_mask(kwargs: Mapping[str, Any]) -> Any:
+    """The mask that the decoder was given for its layers of full attention."""
+    mask = kwargs.get(_MASK)
+    return mask.get("full_attention") if isinstance(mask, dict) else mask
+
+
+def without_padding(mask: Any) -> bool:
+    """Whether it is one over tokens alone [b, n] that hides none of them."""
+    return isinstance(mask, Tensor) and mask.ndim == 2 and bool((mask != 0).all())
+
+
+def states_at(hidden: Float[Tensor, "b n c"], places: Int[Tensor, "b m"]) -> Float[Tensor, "b m c"]:
+    """The hidden states at these places of each row."""
+    return hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[2]))
+
+
+def embedded(decoder: nn.Module, kwargs: Mapping[str, Any]) -> Float[Tensor, "b t c"]:
+    """The embeddings that the decoder reads."""
+    given = kwargs.get("inputs_embeds")
+    if given is None:
+        given = decoder.get_input_embeddings()(kwargs["input_ids"])  # type: ignore[operator]
+    return given  # type: ignore[no-any-return]
+
+
+def at_door(
+    kwargs: Mapping[str, Any],
+    hidden: Float[Tensor, "b s c"],
+    order: Int[Tensor, "b s"],
+    columns: Int[Tensor, "b s"],
+    first: int,
+) -> dict[str, Any]:
+    """The decoder's inputs, of the places that ``order`` names among those that it was given, which
+    have these ``columns``, after ``first`` others.
+
+    Raises:
+        UnsupportedModel: an input that is not one thing for every token.
+    """
+    count = next(kwargs[name].shape[1] for name in _READ if kwargs.get(name) is not None)
+    cut = at_places(kwargs, hidden, order, columns)
+    return {**cut, _MASK: _nothing_said(kwargs.get(_MASK), order, first + count)}
+
+
+def at_places(
+    kwargs: Mapping[str, Any],
+    hidden: Float[Tensor, "b s c"],
+    order: Int[Tensor, "b s"],
+    columns: Int[Tensor, "b s"],
+) -> dict[str, Any]:
+    """The same without the mask. Positions are always said: the decoder would count its places."""
+    count = next(kwargs[name].shape[1] for name in _READ if kwargs.get(name) is not None)
+    cut: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        if name in (*_READ, _COUNTER, _MASK, _FEATURES, _WHERE):
+            continue
+        whole = isinstance(value, Tensor) and name not in CACHE_NAMES
+        cut[name] = _piece(name, value, order, count) if whole else _plain(name, value)
+    cut["inputs_embeds"] = hidden
+    if cut.get(_POSITIONS) is None:
+        cut[_POSITIONS] = columns.clamp_min(0)
+    if (where := kwargs.get(_WHERE)) is not None:
+        features = kwargs.get(_FEATURES)
+        cut_features = [features_of(where, each, order, columns) for each in features or ()]
+        cut[_WHERE] = where.gather(1, order) & (columns >= 0)
+        cut[_FEATURES] = [each for _, each in cut_features] if features is not None else None
+    return cut
+
+
+def _nothing_said(given: Any, order: Int[Tensor, "b s"], columns: int) -> Any:
+    """In the mask's place one that models pass on as it is, and that takes no memory: what is seen
+    is worked out where the attention is.
+    """
+    nothing = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=order.device)
+    nothing = nothing.expand(order.shape[0], 1, order.shape[1], columns)
+    return dict.fromkeys(given, nothing) if isinstance(given, dict) else nothing
+
+
+def _plain(name: str, value: Any) -> Any:
+    """What is no tensor, as it is."""
+    held = value if isinstance(value, (list, tuple)) else ()
+    if any(isinstance(each, Tensor) for each in held):
+        raise _refused(name)
+    return value
+
+
+def _piece(name: str, value: Tensor, order: Int[Tensor, "b s"], count: int) -> Tensor:
+    if name == _POSITIONS and value.shape[-1] == count:
+        return _along(value, order, value.ndim - 1)
+    if value.ndim > 1 and value.shape[1] == count and value.shape[0] in (1, order.shape[0]):
+        return _along(value, order, 1)
+    raise _refused(name)
+
+
+def _refused(name: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"this model's decoder takes {name} with its prompt, which is not one thing for every "
+        "token, so tokens cannot be dropped from it. Leave the prune stage out of the policy."
+    )
+
+
+def _along(value: Tensor, order: Int[Tensor, "b s"], axis: int) -> Tensor:
+    """The places that ``order`` names along an axis, the rows standing on the one before it."""
+    shape = list(value.shape)
+    if axis:
+        shape[axis - 1] = order.shape[0]
+    value = value.expand(shape)
+    index = order if axis else order[0]
+    before, after = (1,) * max(0, axis - 1), (1,) * (value.ndim - axis - 1)
+    shape[axis] = order.shape[1]
+    return value.gather(axis, index.view(*before, *index.shape, *after).expand(shape))
+
+
+def named_states(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Tensor, dict[str, Any]]:
+    """The hidden states that a layer is called with, and its other arguments by name."""
+    names = list(inspect.signature(module.forward).parameters)
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
+    return named.pop(names[0]), named
+
+
+def of_layer(given: Mapping[str, Any], order: Int[Tensor, "b s"], known: Known) -> dict[str, Any]:
+    """A layer's arguments beside its hidden states, at the places that ``order`` names. Masks stay:
+    they are over the tokens that the decoder reads. ``known`` is what was cut of this pass before.
+
+    Raises:
+        UnsupportedModel: an argument that is not one thing for every token.
+    """
+    count = next((len_of(each) for each in _positions_of(given)), None)
+    return {
+        name: value if name in (_MASK, *CACHE_NAMES) else _cut(name, value, order, count, known)
+        for name, value in given.items()
+    }
+
+
+def _positions_of(given: Mapping[str, Any]) -> list[Tensor]:
+    """Those of a layer's arguments that tell how many places the decoder has."""
+    embeddings = given.get("position_embeddings")
+    several = embeddings if isinstance(embeddings, (tuple, list)) else [embeddings]
+    return [each for each in several if isinstance(each, Tensor)]
+
+
+def len_of(embedding: Tensor) -> int:
+    """How many places a position embedding [..., t, d] is of."""
+    return embedding.shape[-2]
+
+
+def _cut(
+    name: str,
+    value: Any,
+    order: Int[Tensor, "b s"],
+    count: int | None,
+    known: Known,
+) -> Any:
+    if isinstance(value, (tuple, list)):
+        return type(value)(_cut(name, each, order, count, known) for each in value)
+    if not isinstance(value, Tensor) or count is None or name == _COUNTER:
+        return value
+    if (before := known.get(id(value))) is not None and before[0] is value and before[1] is order:
+        return before[2]
+    cut = value
+    if name == "position_embeddings":
+        cut = _along(value, order.to(value.device), value.ndim - 2)
+    elif count in value.shape:
+        cut = _piece(name, value, order.to(value.device), count)
+    known[id(value)] = value, order, cut
+    return cut
+
+
+def features_of(
+    where: Bool[Tensor, "b t"],
+    features: Float[Tensor, "v c"],
+    order: Int[Tensor, "b s"],
+    columns: Int[Tensor, "b s"],
+) -> tuple[Bool[Tensor, "b s"], Float[Tensor, "w c"]]:
+    """DeepStack's features of the visual tokens ``where``, of those alone that the places hold; and
+    at which places these are.
+    """
+    number = where.flatten().long().cumsum(0).view_as(where) - 1
+    left = where.gather(1, order) & (columns >= 0)
+    return left, features[number.gather(1, order)[left]]

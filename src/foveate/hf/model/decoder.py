@@ -1,0 +1,84 @@
+"""The part of a model that reads prompts into a cache: its decoder.
+
+A vision-language model is a decoder in wrappers: one that puts image features among the text, one
+that makes logits, sometimes a whole language model that generates on its own (BLIP-2, Kosmos-2,
+Qwen-Omni). Whichever of them is called, the prompt passes through the decoder.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from functools import cache
+from typing import Any, NamedTuple
+
+from torch import nn
+from transformers import PreTrainedConfig
+
+from foveate.hf.model.internals import CACHE_NAMES
+
+
+class DecoderPath(NamedTuple):
+    """A model's decoder, and the modules around it, the model first."""
+
+    decoder: nn.Module
+    around: tuple[nn.Module, ...]
+
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """All of them, the decoder last."""
+        return (*self.around, self.decoder)
+
+
+def find(model: nn.Module, config: PreTrainedConfig) -> DecoderPath:
+    """The innermost module that takes the cache for all attention layers of that configuration; the
+    model itself where its layers cannot be told.
+    """
+    stacks = layer_stacks(model, config)
+    takers = [name for name, module in model.named_modules() if _takes_cache(module)]
+    whole = [name for name in takers if stacks and all(_inside(each, name) for each in stacks)]
+    if not whole:
+        return DecoderPath(model, ())
+    name = max(whole, key=len)
+    parts = name.split(".") if name else []
+    path = [".".join(parts[:depth]) for depth in range(len(parts))]
+    return DecoderPath(model.get_submodule(name), tuple(model.get_submodule(each) for each in path))
+
+
+def layer_stacks(model: nn.Module, config: PreTrainedConfig) -> list[str]:
+    """Where the lists of layers stand that hold the configuration's attention modules: one, as a
+    rule. Modules that do not tell their configuration count if there are as many as it has layers.
+    """
+    own, other = Counter[str](), Counter[str]()
+    for name, module in model.named_modules():
+        if isinstance(getattr(module, "layer_idx", None), int) and _takes_cache(module):
+            counts = own if getattr(module, "config", None) is config else other
+            counts[_before_number(name)] += 1
+    layers = getattr(config, "num_hidden_layers", 0)
+    whole = [
+        [name for name, count in sorted(counts.items()) if count >= layers]
+        for counts in (own, other)
+    ]
+    return whole[0] or sorted(own) or (whole[1] if layers else [])
+
+
+def _before_number(name: str) -> str:
+    """The path down to the first list of layers."""
+    parts = name.split(".")
+    first = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts))
+    return ".".join(parts[:first])
+
+
+def _inside(name: str, whole: str) -> bool:
+    return not whole or name == whole or name.startswith(f"{whole}.")
+
+
+def _takes_cache(module: nn.Module) -> bool:
+    return _names_cache(type(module).forward)
+
+
+@cache
+def _names_cache(forward: Any) -> bool:
+    """Of a function, as modules of one type share it: a signature takes long to read."""
+    parameters = inspect.signature(forward).parameters
+    return any(name in parameters for name in CACHE_NAMES)

@@ -1,0 +1,1 @@
+"""Second readings of a prompt, and questions about it."""

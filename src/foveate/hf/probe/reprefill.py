@@ -1,0 +1,354 @@
+"""Reading more after a prompt's own cache, such as the prompt once more: what KVzip asks for.
+
+The decoder's inputs are kept while the prompt is read: embeddings, so that no image is encoded
+again. They are fed again at the positions that come next, some at a time; the layers look on, and
+let go of what each of these passes appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from foveate.errors import MissingModality, UnsupportedModel
+from foveate.hf.attention.masks import as_bool
+from foveate.hf.layer.state import CacheState, RereadPass
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model import cutting
+from foveate.hf.model.internals import CACHE_NAMES
+from foveate.hf.probe.follow_up import Asker
+from foveate.hf.probe.looking_back import look_back
+from foveate.hf.probe.temporary_passes import restored_after
+from foveate.policies.policy import Policy
+
+Inputs = Mapping[str, Any]
+_OUTPUTS = ("output_attentions", "output_hidden_states", "return_dict", "use_cache")
+_EMBEDS, _MASK, _POSITIONS = "inputs_embeds", "attention_mask", "position_ids"
+
+
+class PassInputs(NamedTuple):
+    """What a decoder was given in one pass of a prompt, and the column at which it begins.
+
+    Where not all of its tokens were computed by all layers, ``columns`` [b, s] are those of the
+    tokens that were, -1 in front of rows with fewer; the inputs are of these alone, but for the
+    mask, which is over all that was given.
+    """
+
+    first: int
+    inputs: Inputs
+    columns: Int[Tensor, "b s"] | None = None
+
+    @classmethod
+    def of(cls, first: int, inputs: Inputs) -> PassInputs:
+        """Without the cache, and what is asked of the output."""
+        left_out = (*CACHE_NAMES, *_OUTPUTS)
+        some = {n: x for n, x in inputs.items() if x is not None and n not in left_out}
+        return cls(first, some)
+
+    @property
+    def length(self) -> int:
+        """Tokens."""
+        given = self.inputs.get(_EMBEDS, self.inputs.get("input_ids"))
+        return 0 if given is None else int(given.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        """Of the inputs."""
+        return next(x.device for x in self.inputs.values() if isinstance(x, Tensor))
+
+    @property
+    def rows(self) -> int:
+        """Of the batch."""
+        given = self.inputs.get(_EMBEDS, self.inputs.get("input_ids"))
+        return 1 if given is None else int(given.shape[0])
+
+    def parts(self, chunk: int, borders: Sequence[int] = ()) -> Iterator[PassInputs]:
+        """The pass in pieces of at most ``chunk`` tokens, none of them across a border (a column).
+
+        Raises:
+            UnsupportedModel: an input that is not one thing for every token.
+        """
+        if self.columns is not None:
+            yield from self._computed_parts(self.columns, chunk, borders)
+            return
+        inside = [x - self.first for x in borders if 0 < x - self.first < self.length]
+        if self.length <= chunk and not inside:
+            yield self
+            return
+        for start, end in _spans([0, *inside, self.length], chunk):
+            some = slice(start, end)
+            pieces = {name: self._piece(name, x, some) for name, x in self.inputs.items()}
+            yield PassInputs(self.first + start, pieces)
+
+    def _computed_parts(
+        self, columns: Int[Tensor, "b s"], chunk: int, borders: Sequence[int]
+    ) -> Iterator[PassInputs]:
+        """The same of what was computed: pieces are of the columns that were given, so that those
+        of all rows end alike.
+        """
+        end = int(columns.max()) + 1
+        inside = sorted(x for x in set(borders) if self.first < x < end)
+        for start, stop in _spans([self.first, *inside, end], chunk):
+            stays = (columns >= start) & (columns < stop)
+            if bool(stays.any()):
+                yield self.only(stays)
+
+    def only(self, stays: Bool[Tensor, "b s"]) -> PassInputs:
+        """Some of the tokens that were computed alone."""
+        columns = self.own_columns
+        order = stays.long().argsort(dim=1, stable=True)[:, -int(stays.sum(-1).max()) :]
+        real = stays.gather(1, order)
+        order = order.where(real, _first_of(stays))  # no position of its own where there is none
+        left = columns.gather(1, order).masked_fill(~real, -1)
+        hidden = self.inputs[_EMBEDS]
+        hidden = cutting.states_at(hidden, order)
+        cut = cutting.at_places(self.inputs, hidden, order, left)
+        return PassInputs(self.first, {**cut, _MASK: self.inputs.get(_MASK)}, left)
+
+    @property
+    def own_columns(self) -> Int[Tensor, "b s"]:
+        """Those of its tokens."""
+        if self.columns is not None:
+            return self.columns
+        columns = torch.arange(self.first, self.first + self.length, device=self.device)
+        return columns.expand(self.rows, -1)
+
+    def _piece(self, name: str, value: Any, some: slice) -> Any:
+        if not isinstance(value, (Tensor, list, dict)):
+            return value
+        if name == _MASK and isinstance(value, Tensor) and value.ndim == 4:
+            return value[:, :, some]  # it has a row for each token
+        if name == _MASK:
+            return value
+        if name == _POSITIONS and isinstance(value, Tensor):
+            return value[..., some]
+        if isinstance(value, Tensor) and value.ndim == 1 and len(value) == self.length:
+            return value[some]
+        if isinstance(value, Tensor) and value.ndim > 1 and value.shape[1] == self.length:
+            return value[:, some]
+        raise UnsupportedModel(
+            f"this model's decoder takes {name} with its prompt, which cannot be read again in "
+            f"pieces. Give chunk={self.length} or more."
+        )
+
+
+def _first_of(stays: Bool[Tensor, "b s"]) -> Int[Tensor, "b 1"]:
+    """The first place of each row that is marked."""
+    return stays.long().argmax(-1, keepdim=True)
+
+
+def _spans(borders: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """From each border to the next, in steps of at most so many."""
+    for first, last in pairwise(borders):
+        for start in range(first, last, most):
+            yield start, min(start + most, last)
+
+
+def note_pass(state: CacheState, seen: int, inputs: Inputs) -> None:
+    """Keeps a pass of a prompt that its policy, or a recording's, may read again. Of one after
+    which something else is read, where the latest pass stood is all there is to know.
+    """
+    score, given = state.policy.reads_again, PassInputs.of(seen, inputs)
+    if score is None or score.reading.prompt:
+        state.passes.append(given)
+        return
+    places = {name: x for name, x in given.inputs.items() if name == _POSITIONS}
+    state.passes = [PassInputs(seen, places)]
+
+
+def note_computed(
+    state: CacheState,
+    door: Inputs,
+    hidden: Float[Tensor, "b t c"],
+    places: Int[Tensor, "b s"] | None,
+    columns: Int[Tensor, "b s"],
+) -> None:
+    """Of the latest pass, what all layers computed: nothing else is read again. ``door`` is what
+    the decoder read of it, ``hidden`` as embeddings, and ``places`` are those of it (None: all)
+    that have these ``columns``.
+    """
+    score = state.policy.reads_again
+    if not state.passes or (score is not None and not score.reading.prompt):
+        return
+    last = state.passes[-1]
+    inputs = {**PassInputs.of(last.first, door).inputs, _EMBEDS: hidden}
+    if places is not None:
+        hidden = cutting.states_at(hidden, places)
+        inputs = cutting.at_places(inputs, hidden, places, columns)
+    inputs.pop("input_ids", None)
+    state.passes[-1] = PassInputs(last.first, {**inputs, _MASK: last.inputs.get(_MASK)}, columns)
+    state.pads_told = True  # by the whole prompt: below, masks have gaps
+
+
+def keeps_passes(policy: Policy) -> bool:
+    """Whether a prompt's inputs are kept: its policy reads it again, or a recording's may."""
+    return policy.reads_again is not None or getattr(policy.score, "keeps_passes", False)
+
+
+class Rereader(NamedTuple):
+    """A model's decoder, the name of its cache among its arguments, and what asks the model."""
+
+    decoder: nn.Module
+    argument: str
+    asker: Asker | None = None
+
+
+@torch.no_grad()
+def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None:
+    """Feeds what the policy wants read after a prompt, and holds what the policy keeps then.
+
+    Raises:
+        MissingModality: images are to be read one by one, and nothing told where they are.
+        UnsupportedModel: masks or other inputs that cannot be repeated.
+    """
+    score, layers, passes = state.policy.reads_again, foveate_layers(cache), state.passes
+    if score is None:
+        return
+    state.passes = []
+    reading, end = score.reading, layers[0].seen
+    with layers[0].watch.running(layers[0].pairs.counts.device):
+        if reading.prompt:
+            borders = image_borders(state) if reading.by_image else ()
+            for part in (part for given in passes for part in given.parts(reading.chunk, borders)):
+                inputs = _after(part, passes, end, state)
+                with restored_after(cache, state, RereadPass(_order(part, state))):
+                    reader.decoder(**inputs, **{reader.argument: cache}, use_cache=True)
+        if reader.asker is not None:
+            for text in reading.asks:
+                if reading.bare:
+                    reader.asker.read_bare(text, cache, state, _start(passes))
+                    continue
+                reader.asker.read(text, reading.longest, cache, state, _start(passes))
+            if reading.closing:
+                reader.asker.read_bare(reader.asker.closing, cache, state, _start(passes))
+            if reading.questions:
+                look_back(reader.asker, reading, cache, state, _start(passes, reading.after))
+    for layer in layers:
+        layer.finish()
+
+
+def image_borders(state: CacheState) -> tuple[int, ...]:
+    """The columns at which another image, or the text after one, begins in some row.
+
+    Raises:
+        MissingModality: nothing told which tokens are visual.
+    """
+    images = state.images()
+    if images is None:
+        raise MissingModality(
+            "which tokens are visual is not known, so images cannot be read again one by one. Pass "
+            "input_ids, or compress(..., vision=...); or use pieces=tokens."
+        )
+    changes = (images[0][:, 1:] != images[0][:, :-1]).any(0)
+    return tuple((changes.nonzero()[:, 0] + 1).tolist())
+
+
+def _order(part: PassInputs, state: CacheState) -> Tensor:
+    """Where the tokens of a piece stand in their rows' prompts; -1 for padding."""
+    columns = part.own_columns
+    pads = 0 if state.pads is None else state.pads.to(part.device)[:, None]
+    return torch.where(columns < 0, -1, columns - pads).clamp_min(-1)
+
+
+def _start(passes: Sequence[PassInputs], tokens: int | None = None) -> Tensor | None:
+    """The position that comes after the prompt, or its first ``tokens``, as [b, 1] or [axes, b, 1],
+    if any were given.
+    """
+    given = [one.inputs[_POSITIONS] for one in passes if _POSITIONS in one.inputs]
+    if not given or not all(isinstance(each, Tensor) for each in given):
+        return None
+    if tokens is not None:
+        given = [torch.cat(given, dim=-1)[..., :tokens]]
+    latest = _latest(given)
+    return latest if latest.ndim == 2 else latest.expand(given[0].shape[0], -1, -1)
+
+
+def _after(
+    part: PassInputs, passes: Sequence[PassInputs], end: int, state: CacheState
+) -> dict[str, Any]:
+    """A piece of the prompt as inputs that come after its ``end`` tokens."""
+    inputs = dict(part.inputs)
+    if crossed := [name for name in inputs if name.startswith("cross_attention")]:
+        raise UnsupportedModel(
+            f"this model's decoder attends to images apart from its prompt ({crossed[0]}), which "
+            "is not done in a second reading. Use a method that reads the prompt once."
+        )
+    if part.columns is not None:
+        inputs[_MASK] = _mask_of_computed(part, part.columns, end, state)
+    elif _MASK in inputs:
+        inputs[_MASK] = _mask(part, passes[-1].inputs.get(_MASK), end)
+    if isinstance(positions := inputs.get(_POSITIONS), Tensor):
+        seen = [given.inputs.get(_POSITIONS, given.own_columns) for given in passes]
+        inputs[_POSITIONS] = positions + _latest(seen) - _over_axes(positions, "amin")
+    if "cache_position" in inputs:
+        inputs["cache_position"] = end + torch.arange(part.length, device=part.device)
+    return inputs
+
+
+def _latest(positions: Sequence[Tensor]) -> Tensor:
+    """The position after all of these, per row: M-RoPE has several axes in front."""
+    highest = torch.stack([_over_axes(each, "amax") for each in positions]).amax(0)
+    return highest + 1
+
+
+def _over_axes(positions: Tensor, how: str) -> Tensor:
+    """Per row, as [b, 1] or [1, b, 1]."""
+    extremes: Tensor = getattr(positions, how)(-1, keepdim=True)
+    return extremes if extremes.ndim == 2 else getattr(extremes, how)(0, keepdim=True)
+
+
+def _mask(part: PassInputs, last: Any, end: int) -> Any:
+    """Of the piece over the whole prompt, as its last token sees it, and over itself."""
+    mask, own = part.inputs[_MASK], slice(part.first, part.first + part.length)
+    if isinstance(mask, dict) and all(each is None for each in mask.values()):
+        return mask
+    if not isinstance(mask, Tensor) or not isinstance(last, Tensor) or last.shape[-1] != end:
+        raise _own_masks(mask)
+    if mask.ndim == 2:
+        return torch.cat([last, last[:, own]], dim=1)
+    seen = last[..., -1:, :].expand(*last.shape[:-2], part.length, end)
+    return torch.cat([seen, mask[..., own]], dim=-1)
+
+
+def _mask_of_computed(
+    part: PassInputs, columns: Int[Tensor, "b s"], end: int, state: CacheState
+) -> Any:
+    """The same of a piece of which some tokens were not computed: what its tokens see of it, and
+    all of the prompt that is no padding.
+    """
+    mask, real = part.inputs.get(_MASK), columns >= 0
+    pads = real.new_zeros(len(real), dtype=torch.int64) if state.pads is None else state.pads
+    before = torch.arange(end, device=real.device) >= pads.to(real.device)[:, None]
+    whole = torch.cat([before, real], dim=1)
+    if mask is None or (isinstance(mask, dict) and all(each is None for each in mask.values())):
+        if bool(whole.all()):
+            return mask
+        if mask is None:
+            return whole.long()
+    if not isinstance(mask, Tensor):
+        raise _own_masks(mask)
+    if mask.ndim == 2:
+        return whole.to(mask.dtype)
+    index = (columns - part.first).clamp_min(0)[:, None, :, None]
+    own = as_bool(mask).expand(len(real), 1, -1, -1)
+    own = own.gather(2, index.expand(-1, -1, -1, own.shape[3]))
+    own = own.gather(3, columns.clamp_min(0)[:, None, None].expand(-1, 1, own.shape[2], -1))
+    seen = torch.cat(
+        [before[:, None, None].expand(*own.shape[:3], -1), own & real[:, None, None]], dim=3
+    )
+    if mask.dtype == torch.bool:
+        return seen
+    return torch.zeros_like(seen, dtype=mask.dtype).masked_fill(~seen, torch.finfo(mask.dtype).min)
+
+
+def _own_masks(mask: Any) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"this model's decoder reads its prompt with masks of its own ({type(mask).__name__}), "
+        "which are not known for a second reading. Use a method that reads the prompt once."
+    )

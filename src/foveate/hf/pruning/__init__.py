@@ -1,0 +1,1 @@
+"""Visual tokens that are not computed."""

@@ -1,0 +1,1 @@
+"""Compressed caches on disk."""

@@ -1,0 +1,327 @@
+"""Compressed caches on disk: safetensors, with the model's identity, fingerprints of tokenizer and
+policy, and a digest of the content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from foveate.cache.pairs import DensePairs, Pairs, RaggedPairs, RewrittenPairs, exact
+from foveate.compression.composition import policy as policy_of
+from foveate.data import files
+from foveate.errors import CacheMismatch, InvalidInput, UnsupportedCache
+from foveate.hf.layer.cache_layer import FoveateLayer
+from foveate.hf.layer.hybrid_layer import FoveateHybridLayer
+from foveate.hf.layer.state import CacheState
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.devices import input_device
+from foveate.hf.saving import saved
+from foveate.hf.saving.identity import ModelIdentity, decoder_dtype, former_fingerprints
+from foveate.hf.saving.saved import SCHEMA, Saved
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Restores
+
+SHARES = "shares"
+"""The note of the policy that says the shares that the one given left open."""
+DROPPED = "dropped."
+"""Before the number of a layer of the model: which tokens were dropped before it, and so are not
+computed from it on.
+"""
+
+HOST = "host_"
+"""In the name of a tensor among ``state.extras`` that stays in main memory where it is loaded."""
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """Return a hash of the vocabulary of a tokenizer, or a processor's; empty without one."""
+    words = getattr(tokenizer, "tokenizer", tokenizer)
+    if not hasattr(words, "get_vocab"):
+        return ""
+    vocabulary = json.dumps(sorted(words.get_vocab().items()))
+    return hashlib.sha256(vocabulary.encode()).hexdigest()
+
+
+def save(
+    path: Path,
+    cache: DynamicCache,
+    model: PreTrainedModel,
+    policy: Policy,
+    tokenizer: Any,
+) -> Path:
+    """Writes the cache, whole or not at all; spare room is left out."""
+    layers = foveate_layers(cache)
+    if not layers or not layers[0].is_initialized or layers[0].armed:
+        raise InvalidInput("this cache holds no finished prompt yet: nothing to save.")
+    tensors: dict[str, Tensor] = {}
+    seen = {}
+    every: list[Any] = cache.layers
+    for index, layer in enumerate(every):
+        if isinstance(layer, FoveateHybridLayer):
+            raise UnsupportedCache(
+                "a layer with a recurrent state beside its keys and values cannot be saved."
+            )
+        if isinstance(layer, FoveateLayer):
+            tensors |= {f"{index}.{k}": v for k, v in _tensors(layer).items()}
+            seen[index] = [layer.seen, layer.memory.finished, layer.pairs.first]
+        elif layer.is_initialized and type(layer).__name__ != "DummyLayer":
+            if not isinstance(getattr(layer, "keys", None), Tensor):
+                raise UnsupportedCache(f"a {type(layer).__name__} cannot be saved.")
+            tensors |= {f"{index}.keys": layer.keys, f"{index}.values": layer.values}
+            seen[index] = [getattr(layer, "cumulative_length", 0)]
+    state = layers[0].state
+    extras = {k: v for k, v in state.extras.items() if isinstance(v, Tensor)}
+    tensors |= {f"extra.{k}": v for k, v in extras.items()}
+    tensors["pads"] = state.pads  # type: ignore[assignment]
+    if state.vision is not None and state.vision_known:
+        tensors["vision"] = state.vision
+        if state.frames is not None:
+            tensors["frames"] = state.frames
+    tensors |= {f"{DROPPED}{layer}": which for layer, which in state.dropped.items()}
+    note = {
+        "schema": SCHEMA,
+        "model": ModelIdentity.of(model).as_json,
+        "policy": policy.spec,
+        **({} if state.policy == policy else {SHARES: state.policy.spec}),
+        "tokenizer": tokenizer_fingerprint(tokenizer),
+        "seen": json.dumps(seen),
+    }
+    note["digest"] = saved.digest(note, tensors)
+    with files.replacing(path) as part:
+        try:
+            save_file({k: v.contiguous().clone() for k, v in tensors.items()}, part, note)
+        except SafetensorError as error:  # what it makes of a full disk
+            raise OSError(str(error)) from error
+    return path
+
+
+def load(
+    path: Path,
+    cache: DynamicCache,
+    model: PreTrainedModel,
+    policy: Policy,
+    tokenizer: Any,
+) -> None:
+    """Fills a converted, empty cache from a file; not before all of it was checked."""
+    saved_cache = saved.read(path)
+    _check(saved_cache, model, policy, tokenizer)
+    if policy.left_open:
+        if SHARES not in saved_cache.note:
+            saved_cache.refuse("it does not say how its budget was divided")
+        policy = policy_of(saved_cache.note[SHARES])
+        foveate_layers(cache)[0].state.divide(policy, None)
+    _check_tensors(saved_cache, cache, model)
+    saved_cache = _moved(saved_cache, model)
+    seen = saved_cache.seen
+    every: list[Any] = cache.layers
+    for index, layer in enumerate(every):
+        mine: dict[str, Any] = saved_cache.of_layer(index)
+        if isinstance(layer, FoveateLayer):
+            columns, finished, first = seen[str(index)]
+            layer.refill(_pairs(saved_cache, index, first, policy), columns, finished)
+            memory = layer.memory
+            memory.queries, memory.kept = mine.get("queries"), mine.get("kept")
+            memory.places = mine.get("places")
+            memory.state = {k[8:]: v for k, v in mine.items() if k.startswith("running.")}
+        elif mine:
+            layer.lazy_initialization(mine["keys"], mine["values"])
+            layer.keys, layer.values = mine["keys"], mine["values"]
+            if hasattr(layer, "cumulative_length"):
+                layer.cumulative_length = seen[str(index)][0]
+    _fill(foveate_layers(cache)[0].state, saved_cache.tensors)
+
+
+def _check_tensors(saved_cache: Saved, cache: DynamicCache, model: PreTrainedModel) -> None:
+    """Every layer's are there, and fit each other, the model and the batch."""
+    widths, rows, used = _widths(model), set(), {"pads", "vision", "frames"}
+    reached = set()
+    for index, layer in enumerate(cache.layers):
+        compressed, mine = isinstance(layer, FoveateLayer), saved_cache.of_layer(index)
+        if compressed or mine:
+            held = saved.check_layer(saved_cache, index, widths.get(index, {}), compressed)
+            rows |= set() if held is None else {held}
+            reached |= {saved_cache.seen[str(index)][0]} if compressed else set()
+            used |= {f"{index}.{name}" for name in mine}
+    if len(reached) > 1:
+        saved_cache.refuse(
+            f"its layers have read {min(reached)} to {max(reached)} tokens, as it was saved after "
+            "a pass that was interrupted"
+        )
+    pads, vision = saved_cache.tensors.get("pads"), saved_cache.tensors.get("vision")
+    alike = pads is not None and rows <= {pads.numel()}
+    if pads is None or pads.dtype != torch.int64 or not alike or pads.dim() != 1:
+        saved_cache.refuse(
+            "its tensor 'pads' is no whole number for each of the rows that layers have"
+        )
+    if vision is not None and (vision.dtype != torch.bool or vision.dim() != 2):
+        saved_cache.refuse("its tensor 'vision' is not one truth value for each token")
+    frames = saved_cache.tensors.get("frames")
+    if frames is not None and (
+        vision is None or frames.dtype != torch.bool or frames.shape != vision.shape
+    ):
+        saved_cache.refuse("its tensor 'frames' is not one truth value for each token")
+    used |= _check_dropped(saved_cache, pads.numel())
+    others = [name for name in saved_cache.tensors if not name.startswith("extra.")]
+    if unknown := sorted(set(others) - used):
+        saved_cache.refuse(f"its tensor {unknown[0]!r} belongs to no layer of the model")
+
+
+def _check_dropped(saved_cache: Saved, rows: int) -> set[str]:
+    """The names of the tensors that say what was dropped, which fit the file's rows and tokens."""
+    most = max((each[0] for each in saved_cache.seen.values()), default=0)
+    dropped = {name: t for name, t in saved_cache.tensors.items() if name.startswith(DROPPED)}
+    for name, which in dropped.items():
+        flags = which.dtype == torch.bool and which.dim() == 2
+        fits = flags and len(which) == rows and which.shape[1] <= most
+        if not fits or not name.removeprefix(DROPPED).isdecimal():
+            saved_cache.refuse(
+                f"its tensor {name!r} is not one truth value for each token of each row"
+            )
+    return set(dropped)
+
+
+def _widths(model: PreTrainedModel) -> dict[int, dict[str, int]]:
+    """Of layers that project keys by themselves, the lengths of the axes that follow from it."""
+    widths = {}
+    for module in model.modules():
+        width, index = getattr(module, "head_dim", None), getattr(module, "layer_idx", None)
+        rows = getattr(getattr(module, "k_proj", None), "out_features", None)
+        if isinstance(width, int) and isinstance(index, int) and isinstance(rows, int):
+            widths[index] = {"h": rows // width, "d": width}
+    return widths
+
+
+def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
+    state.pads, state.vision = tensors["pads"], tensors.get("vision")
+    state.frames = tensors.get("frames")
+    state.vision_known, state.awaiting = state.vision is not None, False
+    state.extras = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
+    state.dropped = {
+        int(k.removeprefix(DROPPED)): v for k, v in tensors.items() if k.startswith(DROPPED)
+    }
+    if (images := state.images()) is not None:
+        for layer in state.layers:
+            if (queries := layer.memory.queries) is not None:
+                layer.memory.images = images[0][:, : layer.seen][:, -queries.shape[2] :]
+
+
+def _check(saved_cache: Saved, model: PreTrainedModel, policy: Policy, tokenizer: Any) -> None:
+    path, note = saved_cache.path, saved_cache.note
+    _check_model(saved_cache, model)
+    if note["policy"] != policy.spec:
+        raise CacheMismatch(
+            f"{path} was compressed with {note['policy']!r}, but this block's policy is "
+            f"{policy.spec!r}. Open the block with foveate.policy({note['policy']!r})."
+        )
+    mine = tokenizer_fingerprint(tokenizer)
+    if mine and note["tokenizer"] and mine != note["tokenizer"]:
+        raise CacheMismatch(f"{path} was written with another tokenizer.")
+
+
+def _check_model(saved_cache: Saved, model: PreTrainedModel) -> None:
+    """Raise CacheMismatch unless this is the model that wrote the file, or an exact cast of it."""
+    if (identity := saved_cache.model) is None:  # written before there were identities
+        same = saved_cache.note["model"] in former_fingerprints(model)
+        differences = [] if same else ["it had another configuration or other weights"]
+    else:
+        differences = ModelIdentity.of(model).differences(identity)
+    if differences:
+        raise CacheMismatch(
+            f"{saved_cache.path} was written with another model: {'; '.join(differences)}. Load it "
+            "with the model that wrote it, or compress the context again."
+        )
+
+
+def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None:
+    """Return the dtype of a file's tensors that are to be cast, as the model has been cast since;
+    None if no cast is needed. Older files that do not name their dtype are never refused.
+
+    Raises:
+        CacheMismatch: the cast would round, or a store holds pairs in a form whose values depend on
+            the dtype.
+    """
+    identity = saved_cache.model
+    name = saved_cache.pairs_dtype if identity is None else identity.dtype
+    now = decoder_dtype(model)
+    if name in ("", now) or not now:
+        return None
+    dtype: torch.dtype = getattr(torch, name)
+    wanted = getattr(torch, now)
+    stored_otherwise = any(
+        not saved.held_exactly([k.split(".", 1)[-1]]) for k in saved_cache.tensors
+    )
+    if torch.promote_types(dtype, wanted) != wanted or stored_otherwise:
+        if identity is None:
+            return None
+        why = "its store holds pairs in that dtype alone" if stored_otherwise else "the cast rounds"
+        raise CacheMismatch(
+            f"{saved_cache.path} was written with the model in {name}, and this one is in {now}: "
+            f"{why}. Load the model with dtype=torch.{name}, or compress the context again."
+        )
+    return dtype
+
+
+def _moved(saved_cache: Saved, model: PreTrainedModel) -> Saved:
+    """Return the file's tensors on the model's device and in its dtype."""
+    device, cast_from = input_device(model), _cast_from(saved_cache, model)
+    to = None if cast_from is None else getattr(torch, decoder_dtype(model))
+    tensors = {
+        name: tensor.to(
+            "cpu" if HOST in name else device,
+            to if tensor.dtype == cast_from and "running." not in name else tensor.dtype,
+        )
+        for name, tensor in saved_cache.tensors.items()
+    }
+    return saved_cache._replace(tensors=tensors)
+
+
+def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
+    layer.in_order()
+    memory = layer.memory
+    tensors = {f"running.{name}": t for name, t in memory.state.items()}
+    if memory.queries is not None:
+        tensors["queries"] = memory.queries
+    if memory.places is not None:
+        tensors["places"] = memory.places
+    if memory.kept is not None:
+        tensors["kept"] = memory.kept
+    return tensors | _tensors_of_pairs(layer.pairs, layer.policy)
+
+
+def _tensors_of_pairs(pairs: Pairs, policy: Policy) -> dict[str, Tensor]:
+    """Raises UnsupportedCache where a store cannot make its pairs again."""
+    tensors = pairs.tensors()
+    if isinstance(pairs, DensePairs | RaggedPairs | RewrittenPairs):
+        return tensors
+    if not isinstance(policy.store, Restores):
+        raise UnsupportedCache(
+            f"pairs held as {policy.store!r} cannot be saved: {type(policy.store).__name__} has no "
+            "restored(tensors, first), which makes its pairs again from what their tensors() were."
+        )
+    if saved.knows(tensors):
+        return tensors
+    restored = policy.store.restored({k: t.clone() for k, t in tensors.items()}, pairs.first)
+    if not all(map(torch.equal, restored.padded(), pairs.padded())):
+        raise UnsupportedCache(
+            f"pairs held as {policy.store!r} cannot be saved: restored(tensors, first) made other "
+            "pairs than those whose tensors() it was given."
+        )
+    return {f"{saved.OWN}{name}": t for name, t in tensors.items()}
+
+
+def _pairs(saved_cache: Saved, index: int, first: int, policy: Policy) -> Pairs:
+    tensors = saved_cache.of_layer(index)
+    if saved.held_exactly(tensors):
+        return exact(tensors, first)
+    if not isinstance(policy.store, Restores):
+        saved_cache.refuse(f"layer {index} is held otherwise than {policy.store!r} holds pairs")
+    own = {k.removeprefix(saved.OWN): t for k, t in tensors.items() if k.startswith(saved.OWN)}
+    return policy.store.restored(own or tensors, first)

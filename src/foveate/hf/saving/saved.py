@@ -1,0 +1,269 @@
+"""What a file of a saved context has to hold, all of which is checked before any of it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from foveate.errors import InvalidInput
+from foveate.hf.saving.identity import ModelIdentity
+
+SCHEMA = "foveate-cache-3"
+FINGERPRINTED = "foveate-cache-2"  # "model" was a fingerprint without adapters and dtype
+UNSIGNED = "foveate-cache-1"  # and there was no digest of the content
+FIELDS = ("model", "policy", "tokenizer", "seen")
+
+# Axes: b rows, h KV heads, n slots, d and e channels of keys and values; see Pairs.tensors.
+SHAPES = {
+    "k": "b h n d",
+    "v": "b h n e",
+    "flat_k": "f d",
+    "flat_v": "f e",
+    "counts": "b h",
+    "body.k": "p w",
+    "body.k_least": "G d",
+    "body.k_step": "G d",
+    "body.sizes": "G",
+    "body.v": "p u",
+    "body.v_least": "p c",
+    "body.v_step": "p c",
+    "body.columns": "p",
+    "body.counts": "b h",
+    "thin.k": "p w",
+    "thin.v": "p e",
+    "thin.columns": "p",
+    "thin.counts": "b h",
+    "thin.channels": "b h w",
+    "kept": "b h",
+    "queries": "b q m d",
+    "places": "b m",
+    "running": "b h t",
+    "keys": "b h n d",
+    "values": "b h n e",
+}
+WHOLE = {"counts", "columns", "kept", "places"} | {  # numbers
+    f"{part}.{name}"
+    for part, names in {
+        "body": ("sizes", "columns", "counts"),
+        "thin": ("columns", "counts", "channels"),
+    }.items()
+    for name in names
+}
+COUNTED = (
+    ("counts", "flat_k"),
+    ("body.counts", "body.k"),
+    ("body.sizes", "body.k"),
+    ("thin.counts", "thin.k"),
+)
+OWN = "own."
+"""Before the name of a tensor of pairs that only their store knows."""
+
+CODES = {"body.k", "body.v"}
+FAULT = "Make it anew: read the context and save it again."
+
+
+def knows(names: Collection[str]) -> bool:
+    """Whether these are tensors of Foveate's own stores, which are checked one by one."""
+    return {*names} <= {*SHAPES, "columns"} and not held_exactly(names)
+
+
+def held_exactly(names: Iterable[str]) -> bool:
+    """Whether a layer's pairs are in full precision, by the names of its tensors."""
+    return not any(name.startswith(("body.", "thin.", OWN)) for name in names)
+
+
+class Saved(NamedTuple):
+    """The notes and the tensors of a file, by name."""
+
+    path: Path
+    note: dict[str, str]
+    tensors: dict[str, Tensor]
+
+    @property
+    def seen(self) -> dict[str, list[int]]:
+        """Per layer: tokens seen, where the compressed prompt ends, and the first column that is
+        not listed; of a layer that is not compressed, tokens seen alone.
+
+        Raises:
+            InvalidInput: something else stands there.
+        """
+        try:
+            seen = json.loads(self.note["seen"])
+            fits = all(
+                all(type(n) is int and 0 <= n < 2**31 for n in each) and each
+                for each in seen.values()
+            )
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            fits = False
+        if not fits:
+            self.refuse(f"its note 'seen' is {self.note['seen'][:80]!r}")
+        return dict(seen)
+
+    @property
+    def model(self) -> ModelIdentity | None:
+        """The model that wrote the file; None if the file is older than identities.
+
+        Raises:
+            InvalidInput: the note holds something else.
+        """
+        if self.note["schema"] != SCHEMA:
+            return None
+        try:
+            return ModelIdentity.from_json(self.note["model"])
+        except (ValueError, TypeError) as error:
+            self.refuse(f"its note 'model' cannot be read: {error}")
+
+    @property
+    def pairs_dtype(self) -> str:
+        """Dtype of the first pairs in full precision, such as "bfloat16"; empty without any."""
+        for name, tensor in sorted(self.tensors.items()):
+            if name.endswith((".k", ".flat_k", ".keys")) and tensor.is_floating_point():
+                return str(tensor.dtype).removeprefix("torch.")
+        return ""
+
+    def of_layer(self, index: int) -> dict[str, Tensor]:
+        """The tensors of one layer, by their names without its number."""
+        begin = f"{index}."
+        return {k[len(begin) :]: t for k, t in self.tensors.items() if k.startswith(begin)}
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raises InvalidInput."""
+        raise InvalidInput(f"{str(self.path)!r} is a damaged saved cache: {what}. {FAULT}")
+
+
+def read(path: Path) -> Saved:
+    """The file's notes and tensors, on the CPU; what it was written with is in its digest.
+
+    Raises:
+        InvalidInput: no such file, no saved cache, or one that is not as it was written.
+    """
+    try:
+        with safe_open(path, "pt", device="cpu") as file:
+            note = file.metadata() or {}
+            # Clones, since a mapped file may be overwritten, and its tensors start anywhere:
+            # matrix products round differently where memory is not aligned.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"{str(path)!r} is not a saved cache: {error}") from error
+    saved = Saved(path, note, tensors)
+    if (schema := note.get("schema")) not in (SCHEMA, FINGERPRINTED, UNSIGNED):
+        raise InvalidInput(f"{str(path)!r} has the schema {schema!r}, expected {SCHEMA!r}.")
+    for field in (*FIELDS, *([] if schema == UNSIGNED else ["digest"])):
+        if field not in note:
+            saved.refuse(f"it has no note {field!r}")
+    if note.get("digest", "") != (digest(note, tensors) if "digest" in note else ""):
+        saved.refuse("its content is not what was written, as its digest says")
+    if schema == UNSIGNED:
+        _check_finite(saved)
+    return saved
+
+
+def digest(note: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Of the notes but for the digest itself, and of each tensor's name, type, shape and bytes."""
+    entries = {name: text for name, text in note.items() if name != "digest"}
+    hashed = hashlib.sha256(json.dumps(entries, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        hashed.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+        hashed.update(raw.numpy().tobytes())
+    return hashed.hexdigest()
+
+
+def _check_finite(saved: Saved) -> None:
+    for name, tensor in saved.tensors.items():
+        scores = ".running." in name or name.startswith("extra.")
+        if tensor.is_floating_point() and not scores and not bool(tensor.isfinite().all()):
+            saved.refuse(f"its tensor {name!r} holds NaN or an infinite number")
+
+
+def check_layer(saved: Saved, index: int, dims: Mapping[str, int], compressed: bool) -> int | None:
+    """Raises InvalidInput unless one layer's tensors fit each other; the rows that they have, if
+    they tell. Those that only their store knows are left to it.
+
+    ``dims`` are the axes' lengths that are known from the model.
+    """
+    tensors, known = saved.of_layer(index), dict(dims)
+    theirs = {name for name in tensors if name.startswith(OWN)}
+    tensors = {name: t for name, t in tensors.items() if name not in theirs}
+    needed = {"k", "v"} if compressed else {"keys", "values"}
+    needed = set() if theirs else needed
+    for part in ("body.", "thin."):
+        if f"{part}k" in tensors:
+            needed |= {name for name in SHAPES if name.startswith(part)}
+    if "flat_k" in tensors:
+        needed |= {"flat_v", "columns", "counts"}
+    if missing := sorted(needed - tensors.keys()):
+        saved.refuse(f"layer {index} has no tensor {missing[0]!r}")
+    for name, tensor in sorted(tensors.items()):
+        _check_tensor(saved, index, name, tensor, tensors, known)
+    seen = saved.seen.get(str(index), [])
+    if len(seen) != (3 if compressed else 1):
+        saved.refuse(f"its note 'seen' says {seen} of layer {index}")
+    if compressed and not theirs:
+        _check_columns(saved, index, tensors, *seen)
+    return known.get("b")
+
+
+def _check_tensor(
+    saved: Saved,
+    index: int,
+    name: str,
+    tensor: Tensor,
+    beside: Mapping[str, Tensor],
+    known: dict[str, int],
+) -> None:
+    kind = "running" if name.startswith("running.") else name
+    axes = {**SHAPES, "columns": "f" if "flat_k" in beside else "b h s"}.get(kind)
+    what = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    if axes is None:
+        saved.refuse(f"layer {index} has a tensor {name!r}, which belongs to nothing")
+    whole = tensor.dtype in (torch.int16, torch.int32, torch.int64)
+    right = tensor.dtype == torch.uint8 if name in CODES else whole == (name in WHOLE)
+    names = axes.split()
+    fits = (
+        right
+        and len(names) == tensor.dim()
+        and all(
+            known.setdefault(axis, length) == length
+            for axis, length in zip(names, tensor.shape, strict=True)
+        )
+    )
+    if not fits:
+        saved.refuse(
+            f"layer {index}'s tensor {name!r} is {what}, and has to be [{axes}] with "
+            f"{', '.join(f'{axis}={known[axis]}' for axis in names if axis in known)}"
+        )
+
+
+def _check_columns(
+    saved: Saved, index: int, tensors: Mapping[str, Tensor], seen: int, finished: int, first: int
+) -> None:
+    """Of every pair it is told once where its token stood."""
+    slots, d = tensors["k"].shape[2:]
+    dense = "columns" in tensors and "flat_k" not in tensors
+    listed = tensors["columns"].shape[2] if dense else 0
+    if finished > seen or listed > slots or first + slots - listed != seen:
+        saved.refuse(
+            f"layer {index} has seen {seen} tokens, {finished} of them in its prompt, and its "
+            f"{slots} slots, {listed} of them listed, begin at {first}"
+        )
+    none = tensors["k"].new_empty(0)
+    for name in ("columns", "body.columns", "thin.columns"):
+        places: Any = tensors.get(name, none)
+        if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < seen:
+            saved.refuse(f"layer {index}'s {name!r} are not all from 0 to {seen - 1}")
+    channels: Any = tensors.get("thin.channels", none)
+    if channels.numel() and not 0 <= int(channels.min()) <= int(channels.max()) < d:
+        saved.refuse(f"layer {index}'s 'thin.channels' are not all from 0 to {d - 1}")
+    for counts, flat in COUNTED:
+        if counts in tensors:
+            each = tensors[counts]
+            if bool((each < 0).any()) or int(each.sum()) != len(tensors[flat]):
+                saved.refuse(f"layer {index}'s {counts!r} do not add up to its {flat!r}")

@@ -1,0 +1,1 @@
+"""Loading models from directories and hubs, and saying what they lack."""

@@ -1,0 +1,314 @@
+"""Loading any model that transformers knows, from a directory or from the hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, NoReturn
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from foveate.errors import (
+    FoveateError,
+    InvalidParameter,
+    MissingPackage,
+    ModelNotFound,
+    UnsupportedModel,
+)
+from foveate.hf import compress
+from foveate.loading.checkpoint import check_loaded, silent
+from foveate.loading.lacking import missing_package
+from foveate.loading.padding import padded
+
+SEES, READS = "demo", "smollm2"
+SHIPPED = {SEES: "Foveate-Demo-0.14B", READS: "SmolLM2-135M-Instruct"}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with what reads its prompts: a processor if ``sees``, otherwise a tokenizer."""
+
+    name: str
+    model: PreTrainedModel
+    reader: Any
+    sees: bool
+
+    @property
+    def tokenizer(self) -> Any:
+        """What turns tokens into text."""
+        return self.reader.tokenizer if self.sees else self.reader
+
+
+DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
+DeviceMap = str | dict[str, int | str]
+"""How weights are spread over devices, as transformers takes it: "auto", or by module."""
+
+
+def load(
+    name: str,
+    trust_remote_code: bool = False,
+    device_map: DeviceMap | None = None,
+    dtype: DtypeName = "auto",
+    *,
+    pad_images: bool = False,
+) -> Loaded:
+    """The model in a directory or on the hub, or one that comes with Foveate.
+
+    It goes to the GPU if there is one, or its layers to several devices as ``device_map`` says;
+    each layer's cache stands where the layer does. The weights keep their dtype unless another one
+    is given, and float16 becomes float32 on a CPU where none is. Code that comes with it runs only
+    if ``trust_remote_code``; it is never asked about.
+    ``pad_images`` has images padded to squares: :func:`foveate.loading.padding.padded`.
+
+    Raises:
+        ModelNotFound: no model, no weights or no tokenizer at that place.
+        UnsupportedModel: transformers or Foveate cannot use it, or only with code that is not
+            trusted, or its class does not use all of its weights; the message says why.
+        MissingPackage: the processor or tokenizer needs one (torchvision, sentencepiece), or a
+            ``device_map`` is given, and accelerate is not installed.
+        InvalidParameter: a ``device_map`` for a model that comes with Foveate, or ``pad_images``
+            for one that is no LLaVA-1.5.
+    """
+    if is_shipped(name):
+        if device_map is not None:
+            raise InvalidParameter(
+                f"device_map={device_map!r}: {name!r} is small, and stands on one device. Leave it "
+                "out, or name a model of your own."
+            )
+        shipped = _shipped(name, dtype)
+        return replace(shipped, reader=padded(shipped.reader)) if pad_images else shipped
+    if device_map is not None and find_spec("accelerate") is None:
+        raise MissingPackage("a device map", "accelerate", install="pip install accelerate")
+    source = Source(name, place_of(name), trust_remote_code)
+    check_layout(source)
+    config = read_config(source)
+    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    early = _reader_if_whole(source, sees)  # a missing package is said before the wait
+    model = _model(source, config, sees, device_map, dtype)
+    compress(model, "full")  # refuses what cannot be compressed
+    placed = model.eval() if device_map else _placed(model, dtype)  # type: ignore[no-untyped-call]
+    reader = early or read_reader(source, sees)
+    return Loaded(name, placed, padded(reader) if pad_images else reader, sees)
+
+
+def outline(name: str, trust_remote_code: bool = False) -> Loaded:
+    """The same model without its weights, on no device: enough to see how long prompts are.
+
+    Raises:
+        FoveateError: as ``load`` does.
+    """
+    if is_shipped(name):
+        return _shipped(name, "auto")
+    source = Source(name, place_of(name), trust_remote_code)
+    check_layout(source)
+    config = read_config(source)
+    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            model = auto.from_config(config, **source.allowed)
+    except ValueError as error:
+        raise UnsupportedModel(f"transformers cannot make {name!r}: {_first(error)}") from error
+    return Loaded(name, model, read_reader(source, sees), sees)
+
+
+def is_shipped(name: str) -> bool:
+    """Whether that names a model of Foveate's, and not a directory of the same name."""
+    return name in SHIPPED and not Path(name).is_dir()
+
+
+class Source(NamedTuple):
+    """What was asked for, where transformers finds it, and whether its code may run.
+
+    Every ``from_pretrained`` here gets ``allowed``: left out, transformers asks on standard input.
+    """
+
+    name: str
+    place: str
+    trusted: bool
+
+    @property
+    def allowed(self) -> dict[str, bool]:
+        return {"trust_remote_code": self.trusted}
+
+    def check_code(self, error: ValueError) -> None:
+        """Raises UnsupportedModel if that is why transformers raised an error."""
+        if "trust_remote_code" in str(error):
+            files = Path(self.place).glob("*.json")
+            naming = [
+                path.name for path in sorted(files) if '"auto_map"' in path.read_text("utf-8")
+            ]
+            self.refuse(f"auto_map in {' and '.join(naming) or 'its configuration'}", error)
+
+    def refuse(self, what: str, error: ValueError | None = None) -> NoReturn:
+        raise UnsupportedModel(
+            f"{self.name!r} brings code of its own ({what}), and none of it was run: it could do "
+            "all that you can. If you have read it and trust it, add --trust-remote-code "
+            "(trust_remote_code=True in Python)."
+        ) from error
+
+
+def _shipped(name: str, dtype: DtypeName) -> Loaded:
+    """A model that comes with Foveate; imported here, as loading its code takes a while."""
+    from foveate_demo import smollm2, vision
+
+    made = torch.float32 if dtype == "auto" else getattr(torch, dtype)
+    model, reader = vision.load(made) if name == SEES else smollm2.load(made)
+    return Loaded(SHIPPED[name], _placed(model, dtype), reader, sees=name == SEES)
+
+
+def place_of(name: str) -> str:
+    """What transformers is to load: a directory that exists, or a name on the hub."""
+    if not name.strip():  # which Path would take for the current directory
+        raise ModelNotFound(
+            f"the model {name!r} is empty: give a directory that save_pretrained wrote, or a hub "
+            "id such as owner/model."
+        )
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelNotFound(
+                f"{name!r} holds no model: there is no config.json in it. Give a directory that "
+                "save_pretrained wrote."
+            )
+        return str(path)
+    if path.exists() or name[0] in "./~" or name.count("/") > 1:
+        what = "is a file" if path.exists() else "does not exist"
+        hint = "Give a directory that save_pretrained wrote, or a hub id such as owner/model."
+        raise ModelNotFound(f"the model directory {name!r} {what}. {hint}")
+    return name
+
+
+def check_layout(source: Source) -> None:
+    """Refuses a directory in its authors' layout, and lets transformers know the models that
+    ``foveate convert`` makes of such; imported here, as loading their code takes a while.
+    """
+    from foveate_lab.convert import layout_of
+
+    layout = layout_of(Path(source.place)) if Path(source.place).is_dir() else None
+    if layout is not None:
+        raise UnsupportedModel(
+            f"{source.name!r} is a {layout.name} in its authors' layout, which transformers does "
+            f"not read. Convert it first: foveate convert {source.name} NEW_DIR."
+        )
+
+
+def read_config(source: Source) -> PreTrainedConfig:
+    """What the model's configuration says; raises as ``load`` does."""
+    name, place, _ = source
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(place, **source.allowed)
+    except OSError as error:
+        what = "directory with a model" if Path(place).is_dir() else "directory and no hub model"
+        raise ModelNotFound(f"no {what} named {name!r}: {_first(error)}") from error
+    except ValueError as error:
+        source.check_code(error)
+        raise UnsupportedModel(f"transformers cannot read {name!r}: {_first(error)}") from error
+    if (kernel := _kernel(config)) and not source.trusted:
+        source.refuse(f"attn_implementation={kernel!r} in config.json")
+    return config
+
+
+def _kernel(config: PreTrainedConfig) -> str:
+    """The repository whose compiled code the configuration asks for as its attention, if any."""
+    inner = (getattr(config, name, None) for name in config.sub_configs)
+    kernels = (str(getattr(each, "_attn_implementation", "")) for each in (config, *inner))
+    return next((one for one in kernels if "/" in one), "")
+
+
+def _model(
+    source: Source,
+    config: PreTrainedConfig,
+    sees: bool,
+    device_map: DeviceMap | None,
+    dtype: DtypeName,
+) -> PreTrainedModel:
+    name = source.name
+    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    try:
+        with silent():
+            model, info = auto.from_pretrained(
+                source.place,
+                config=config,
+                dtype=dtype,
+                device_map=device_map,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # check_loaded refuses them, and names them
+                **source.allowed,
+            )
+    except (OSError, SafetensorError) as error:
+        raise ModelNotFound(f"no weights found at {name!r}: {_first(error)}") from error
+    except ValueError as error:
+        source.check_code(error)
+        raise UnsupportedModel(f"transformers cannot load {name!r}: {_first(error)}") from error
+    loaded: PreTrainedModel = model
+    check_loaded(name, loaded, info)
+    return loaded
+
+
+def _reader_if_whole(source: Source, sees: bool) -> Any:
+    """What reads prompts; None where something else than a package is missing, which is said after
+    what is wrong with the model.
+
+    Raises:
+        MissingPackage: one that it needs.
+    """
+    try:
+        return read_reader(source, sees)
+    except MissingPackage:
+        raise
+    except FoveateError:
+        return None
+
+
+def read_reader(source: Source, sees: bool) -> Any:
+    """The processor of a model that sees, the tokenizer of one that does not."""
+    name, kind = source.name, "processor" if sees else "tokenizer"
+    auto = AutoProcessor if sees else AutoTokenizer
+    try:
+        return auto.from_pretrained(source.place, **source.allowed)
+    except (AttributeError, ImportError, OSError, ValueError) as error:
+        if lacking := missing_package(f"the {kind} of {name!r}", error, source.place):
+            raise lacking from error
+        if isinstance(error, ImportError):
+            raise UnsupportedModel(
+                f"the {kind} of {name!r} needs a package that is not installed: "
+                f"{' '.join(str(error).split())}"
+            ) from error
+        if isinstance(error, AttributeError):
+            raise UnsupportedModel(
+                f"transformers cannot load the {kind} of {name!r}: {_first(error)}"
+            ) from error
+        if isinstance(error, ValueError):
+            source.check_code(error)
+        raise ModelNotFound(f"no {kind} found at {name!r}: {_first(error)}") from error
+
+
+def _placed(model: PreTrainedModel, dtype: DtypeName) -> PreTrainedModel:
+    """On the GPU if there is one, otherwise on the CPU, whose float16 arithmetic is very slow: it
+    has it only where it is asked for.
+    """
+    model.eval()  # type: ignore[no-untyped-call]
+    if torch.cuda.is_available():
+        model.to("cuda")  # type: ignore[arg-type]
+    elif model.dtype == torch.float16 and dtype == "auto":
+        model.float()  # type: ignore[no-untyped-call]
+    return model
+
+
+def _first(error: Exception) -> str:
+    """The first line of a message that may be long."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,1 @@
+"""Inputs that image and video processors make of blank files."""

@@ -1,0 +1,66 @@
+"""Strips of a picture, as wide as it is: lines of text, and pictures beside each other."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+from foveate.pictures.shown import short, shown, width
+
+PAPER, INK, FAINT = (250, 250, 248), (24, 28, 38), (98, 104, 118)
+GAP = 14  # pixels between pictures beside each other
+_BREAKS = " ,(:=+/"
+
+
+def text_strip(
+    text: str, size: int, wide: int, ink: tuple[int, int, int] = INK, most: int = 3
+) -> Image.Image:
+    """A text in letters of that size, broken into as many lines as it needs; at most so many, the
+    last of which then loses its middle.
+    """
+    font: Any = ImageFont.load_default(size)
+    lines = _wrapped(shown(text), font, wide, most)
+    high = round(size * 1.35)
+    strip = Image.new("RGB", (wide, high * len(lines)), PAPER)
+    draw = ImageDraw.Draw(strip)
+    for number, line in enumerate(lines):
+        draw.text((0, number * high), line, fill=ink, font=font)
+    return strip
+
+
+def _wrapped(text: str, font: Any, wide: int, most: int) -> list[str]:
+    lines: list[str] = []
+    while len(lines) < most - 1 and font.getlength(text) > wide:
+        fits = bisect_right(range(1, len(text) + 1), wide, key=lambda n: font.getlength(text[:n]))
+        end = max(text.rfind(sign, 0, fits) for sign in _BREAKS) + 1 or fits
+        lines.append(text[:end].rstrip())
+        text = text[end:].lstrip()
+    if font.getlength(text) > wide:
+        letters = range(1, width(text) + 1)
+        fits = bisect_right(letters, wide, key=lambda n: font.getlength(short(text, n)))
+        text = short(text, fits)
+    return [*lines, text]
+
+
+def beside(pictures: Sequence[Image.Image], wide: int) -> Image.Image:
+    """Pictures beside each other, from the left."""
+    strip = Image.new("RGB", (wide, max((one.height for one in pictures), default=0)), PAPER)
+    x = 0
+    for one in pictures:
+        strip.paste(one, (x, 0))
+        x += one.width + GAP
+    return strip
+
+
+def stacked(strips: Sequence[tuple[int, Image.Image]], wide: int, margin: int) -> Image.Image:
+    """A page of strips, each so many pixels below the one before it."""
+    high = sum(space + strip.height for space, strip in strips)
+    page = Image.new("RGB", (wide + 2 * margin, high + 2 * margin), PAPER)
+    y = margin
+    for space, strip in strips:
+        page.paste(strip, (margin, y + space))
+        y += space + strip.height
+    return page

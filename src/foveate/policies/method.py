@@ -1,0 +1,238 @@
+"""A method is defined once: ``@method(Paper(...))`` on the function that builds its policy.
+
+The name, the command line, the docs row, the citation and the conformance tests derive from that
+definition. Other packages register theirs through the entry point group ``foveate.methods``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints
+
+from foveate.errors import InvalidParameter, UnknownMethod, suggest
+from foveate.policies import docstring
+from foveate.policies.amount import Amount
+from foveate.policies.gathering import GATHERINGS
+from foveate.policies.heads import HEAD_READINGS
+from foveate.policies.making import is_read, made_by
+from foveate.policies.parameters import check, shown
+from foveate.policies.policy import Origin, Policy
+from foveate.policies.registry import load_all, load_own_before
+from foveate.policies.spec import SLOTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper:
+    """Where a method comes from."""
+
+    title: str
+    authors: tuple[str, ...]
+    year: int
+    venue: str
+    key: str
+    arxiv: str | None = None
+    code: str | None = None
+
+    @property
+    def bibtex(self) -> str:
+        """The paper's BibTeX entry."""
+        lines = [
+            f"  title = {{{self.title}}}",
+            f"  author = {{{' and '.join(self.authors)}}}",
+            f"  year = {{{self.year}}}",
+            f"  booktitle = {{{self.venue}}}",
+        ]
+        if self.arxiv:
+            lines += [f"  eprint = {{{self.arxiv}}}", "  archiveprefix = {arXiv}"]
+        return f"@inproceedings{{{self.key},\n" + ",\n".join(lines) + "\n}"
+
+
+class Method:
+    """A named, cited way to make a policy. Call it with keyword arguments."""
+
+    def __init__(
+        self,
+        function: Callable[..., Policy],
+        paper: Paper | None,
+        adds: Sequence[str] = ("score", "select"),
+        wraps: bool = False,
+        foretold: str = "",
+    ):
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.paper = paper
+        self.adds, self.wraps = tuple(adds), wraps
+        self.foretold = foretold
+        self.name = function.__name__
+        self.signature = inspect.signature(function)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the methods it consists of."""
+        return (self.name,)
+
+    @property
+    def papers(self) -> tuple[Paper, ...]:
+        """The papers to cite."""
+        return (self.paper,) if self.paper else ()
+
+    @property
+    def summary(self) -> str:
+        """The first line of the method's docstring."""
+        return self.said.summary
+
+    @functools.cached_property
+    def said(self) -> docstring.Docstring:
+        """What the method's docstring says, in parts."""
+        return docstring.read(self.function.__doc__)
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """The parameters that the method takes, all by keyword."""
+        return self.signature.parameters
+
+    @functools.cached_property
+    def hints(self) -> Mapping[str, Any]:
+        """What each parameter takes: its type, with its range."""
+        return get_type_hints(self.function, include_extras=True)
+
+    def given(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Those arguments that differ from the defaults."""
+        return {k: v for k, v in arguments.items() if v != self.parameters[k].default}
+
+    def __call__(self, *unnamed: Any, **arguments: Any) -> Policy:
+        """The policy, which remembers the call for its spec.
+
+        Raises:
+            InvalidParameter: an unknown parameter, or one that is missing, without its name, or
+                out of range.
+            InvalidBudget: a budget that cannot be met.
+        """
+        if unnamed:
+            first = next(iter(self.parameters), "")
+            example = f"{first}={shown(unnamed[0])}" if first else ""
+            raise InvalidParameter(
+                f"{self.name} takes its parameters by name: {self.name}({example})."
+            )
+        for key in arguments:
+            if key not in self.parameters:
+                raise InvalidParameter(
+                    f"{self.name} has no parameter {shown(key)}. {suggest(key, self.parameters)}"
+                )
+        for key, parameter in self.parameters.items():
+            if parameter.default is inspect.Parameter.empty and key not in arguments:
+                example = {"budget": "20%", "profile": "FILE"}.get(key, "...")
+                maker = _maker(self.name) if key == "profile" else ""
+                raise InvalidParameter(
+                    f"{self.name} needs a {key}: '{self.name}:{key}={example}' as a spec, "
+                    f"{self.name}({key}={example!r}) in Python.{maker}"
+                )
+        if "budget" in arguments:
+            arguments["budget"] = Amount.of(arguments["budget"])
+        check(self.hints, arguments)
+        policy = self.function(**arguments)
+        ordered = {k: arguments[k] for k in self.parameters if k in arguments}
+        return replace(policy, origin=Origin(self, ordered, {}))
+
+    def __repr__(self) -> str:
+        return f"<method {self.name}{self.signature}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Method:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_lookup, (self.name,))
+
+
+def _maker(name: str) -> str:
+    """What makes a profile for that method, where a command does."""
+    if is_read(name):
+        return f" {made_by(name)}."
+    calibrated = name in HEAD_READINGS or name in GATHERINGS
+    return f" 'foveate calibrate {name} --model MODEL' makes one." if calibrated else ""
+
+
+class Methods(Mapping[str, Method]):
+    """All methods by name: the package's own, and those that other packages registered."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, Method] = {}
+
+    def add(self, new: Method) -> None:
+        """Registers a method.
+
+        Raises:
+            InvalidParameter: the name is taken by another function.
+        """
+        load_own_before(new.function.__module__)
+        old = self._own.get(new.name)
+        if old is not None and old.function.__module__ != new.function.__module__:
+            raise InvalidParameter(
+                f"a method named {new.name!r} exists already, in {old.function.__module__}. "
+                f"Rename the function in {new.function.__module__}."
+            )
+        self._own[new.name] = new
+
+    def __getitem__(self, name: str) -> Method:
+        if name not in self._own:
+            load_all()
+        if name not in self._own:
+            raise UnknownMethod(f"no method named {shown(name)}. {suggest(name, self._own)}")
+        return self._own[name]
+
+    def __contains__(self, name: object) -> bool:
+        load_all()
+        return name in self._own
+
+    def __iter__(self) -> Iterator[str]:
+        """As they were defined: the five papers, the other methods, those of other packages."""
+        load_all()
+        return iter(list(self._own))
+
+    def __len__(self) -> int:
+        load_all()
+        return len(self._own)
+
+
+METHODS = Methods()
+
+
+def method(
+    paper: Paper | None = None,
+    *,
+    adds: Sequence[str] = ("score", "select"),
+    wraps: bool = False,
+    foretold: str = "",
+) -> Callable[[Callable[..., Policy]], Method]:
+    """Registers the function that builds a method's policy; all its parameters are keyword-only.
+
+    ``adds`` names the stages that the method brings along when it is added to another one with a
+    plus sign; with ``wraps`` its score then wraps the one that is there, instead of replacing it.
+    ``foretold`` are arguments ("profile=FILE") under which what is kept follows from a prompt's
+    length alone, where it does not by default: servers that free memory before they know any score
+    name them.
+    """
+    if isinstance(adds, str) or not set(adds) <= set(SLOTS):
+        raise InvalidParameter(f"adds={adds!r}: give a tuple of stages, of {SLOTS}.")
+
+    def register(function: Callable[..., Policy]) -> Method:
+        new = Method(function, paper, adds, wraps, foretold)
+        for parameter in new.parameters.values():
+            if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+                raise InvalidParameter(f"{new.name}: make {parameter.name!r} keyword-only.")
+            if parameter.name in SLOTS and parameter.name != "budget":
+                raise InvalidParameter(
+                    f"{new.name}: {parameter.name!r} is a stage in every spec. Name the parameter "
+                    "otherwise."
+                )
+        METHODS.add(new)
+        return new
+
+    return register
+
+
+def _lookup(name: str) -> Method:
+    return METHODS[name]

@@ -1,0 +1,59 @@
+"""What prunes, by name: ``@prunes("fastv")`` on a stage has ``fastv.prune(...)`` stand in specs,
+first in a sum of methods. In other places the stage is called ``fastv_prune``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from foveate.policies.docstring import read
+from foveate.policies.method import METHODS, Paper
+from foveate.policies.registry import Registry
+from foveate.policies.spec import stage
+
+T = TypeVar("T", bound=type)
+
+
+@dataclass(frozen=True)
+class PruneMethod:
+    """A named, cited way to choose the visual tokens that are computed."""
+
+    name: str
+    cls: type
+    cited: Paper | None
+
+    @property
+    def stage_name(self) -> str:
+        """What the stage is called in specs, where it does not stand first."""
+        return f"{self.name}_prune"
+
+    @property
+    def paper(self) -> Paper | None:
+        """Its own, or that of the method of the same name."""
+        if self.cited is not None or self.name not in METHODS:
+            return self.cited
+        return METHODS[self.name].paper
+
+    @property
+    def summary(self) -> str:
+        """The first line of the stage's docstring."""
+        return read(self.cls.__doc__).summary
+
+
+PRUNES: Registry[PruneMethod] = Registry()
+
+
+def prunes(name: str, paper: Paper | None = None) -> Callable[[T], T]:
+    """Register a stage class (a frozen, keyword-only dataclass) that is a
+    :class:`foveate.policies.pruning.Prune`. Without ``paper`` it has that of the method of its
+    name, if there is one.
+    """
+
+    def register(cls: T) -> T:
+        method = PruneMethod(name, cls, paper)
+        PRUNES[name] = method
+        return stage(method.stage_name)(cls)
+
+    return register

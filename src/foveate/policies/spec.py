@@ -1,0 +1,195 @@
+"""Policies as text: ``snapkv:budget=20%,select=top_k(recent=16)``.
+
+A spec is a method's name, a colon, and ``key=value`` pairs. A value is a number, an amount (20%,
+64MB, auto(0.98)), true, false, null, a word, a 'quoted string', or a stage: ``name(key=value)``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_type_hints
+
+from foveate.errors import InvalidParameter, InvalidSpec, UnknownMethod, suggest
+from foveate.policies.parameters import check, is_protocol, shown
+from foveate.policies.registry import Registry, load_own_before
+
+SLOTS = ("score", "budget", "select", "merge", "when", "attend", "store")
+"""The stages that every policy has."""
+EVERY_SLOT = ("prune", *SLOTS)
+"""With the one that most have not."""
+STAGES: Registry[type] = Registry()
+LONGEST, DEEPEST = 10_000, 32  # letters of a spec, and parentheses in parentheses
+_WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
+T = TypeVar("T", bound=type)
+
+
+def stage(name: str) -> Callable[[T], T]:
+    """Registers a stage class (a frozen, keyword-only dataclass) under its name in specs. Its
+    fields are checked whenever one is made: see :mod:`foveate.policies.parameters`.
+    """
+
+    def register(cls: T) -> T:
+        load_own_before(cls.__module__)
+        cls.spec_name = name  # type: ignore[attr-defined]
+        STAGES[name] = _checked(cls)
+        return cls
+
+    return register
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
+
+
+def _checked(cls: T) -> T:
+    fill: Any = cls.__init__  # type: ignore[misc]
+
+    @functools.wraps(fill)
+    def init(self: Any, *args: Any, **values: Any) -> None:
+        if args:
+            name = cls.__name__
+            raise InvalidParameter(f"{name} takes its parameters by name, not {shown(args[0])}.")
+        check(_hints(cls), values)
+        fill(self, **values)
+
+    cls.__init__ = init  # type: ignore[misc]
+    return cls
+
+
+def print_arguments(arguments: Mapping[str, Any]) -> str:
+    """``a=1,b=top_k(recent=16)``, in the order given."""
+    return ",".join(f"{key}={print_value(value)}" for key, value in arguments.items())
+
+
+def print_value(value: Any) -> str:
+    """One value as it stands in a spec. Stages print the fields that differ from the default."""
+    if hasattr(value, "spec_name"):
+        return f"{value.spec_name}({print_arguments(_set_fields(value))})"
+    for word, meaning in _WORDS.items():
+        if value is meaning:
+            return word
+    if isinstance(value, str) and (
+        not value or parse_value_safely(value) != value or re.search(r"[\s,=()']", value)
+    ):
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return str(value)
+
+
+def parse_value_safely(text: str) -> Any:
+    """The value that the bare text would read as, or None where it does not parse."""
+    try:
+        return parse_value(text)
+    except (InvalidSpec, UnknownMethod):
+        return None
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """The ``key=value`` pairs of a spec.
+
+    Raises:
+        InvalidSpec: a pair without "=", a key given twice, an unclosed parenthesis or quote.
+        UnknownMethod: a stage that does not exist.
+    """
+    arguments: dict[str, Any] = {}
+    for part in (part.strip() for part in split(text, ",") if part.strip()):
+        key, equals, value = part.partition("=")
+        key = key.strip()
+        if not equals or not key.isidentifier() or not value.strip():
+            raise InvalidSpec(f"{shown(part)} is not of the form key=value.{_meant(part)}")
+        if key in arguments:
+            raise InvalidSpec(f"{shown(key)} is given twice in {shown(text)}.")
+        arguments[key] = parse_value(value)
+    return arguments
+
+
+def _meant(part: str) -> str:
+    """An amount alone is most often a budget."""
+    return f" Did you mean budget={part}?" if re.fullmatch(r"[\d.]+(%|[KMG]i?B)?", part) else ""
+
+
+def parse_value(text: str) -> Any:
+    """One value: number, word, string, stage, or the text itself (amounts are read later)."""
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        return re.sub(r"\\(.)", r"\1", text[1:-1])
+    call = re.fullmatch(r"([A-Za-z_]\w*)\((.*)\)", text, re.DOTALL)
+    if call and call[1] == "auto":
+        return text  # an amount
+    if call:
+        return make_stage(call[1], parse_arguments(call[2]))
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else text
+
+
+def make_stage(name: str, arguments: Mapping[str, Any]) -> Any:
+    """The stage of that name.
+
+    Raises:
+        UnknownMethod: no such stage.
+        InvalidSpec: the stage has no such parameter, or lacks one.
+    """
+    if name not in STAGES:
+        raise UnknownMethod(f"no stage named {shown(name)}. {suggest(name, STAGES)}")
+    fields = [f for f in dataclasses.fields(STAGES[name]) if f.init]
+    known = [f.name for f in fields]
+    for key in arguments:
+        if key not in known:
+            raise InvalidSpec(f"{name} has no parameter {shown(key)}. {suggest(key, known)}")
+    for f in fields:
+        optional = (
+            f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
+        )
+        if f.name not in arguments and not optional:
+            raise InvalidSpec(f"{name} needs {f.name!r}: {name}({f.name}=...).")
+    return STAGES[name](**{**arguments, **_bare_stages(STAGES[name], arguments)})
+
+
+def _bare_stages(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A bare word where a stage belongs is that stage with its defaults: ``of=key_norm``."""
+    hints = _hints(cls)
+    words = {key: word for key, word in arguments.items() if isinstance(word, str)}
+    return {key: make_stage(word, {}) for key, word in words.items() if is_protocol(hints[key])}
+
+
+def _set_fields(value: Any) -> dict[str, Any]:
+    return {
+        f.name: getattr(value, f.name)
+        for f in dataclasses.fields(value)
+        if f.init and (f.default is dataclasses.MISSING or getattr(value, f.name) != f.default)
+    }
+
+
+def split(text: str, separator: str) -> list[str]:
+    """Splits at the separators that stand outside parentheses and quotes.
+
+    Raises:
+        InvalidSpec: an unclosed parenthesis or quote, or a text that is too long or too deep.
+    """
+    if len(text) > LONGEST:
+        raise InvalidSpec(f"a spec of {len(text)} letters: {text[:40]!r}... Use at most {LONGEST}.")
+    parts, depth, quoted, current, escaped = [], 0, False, "", False
+    for char in text:
+        if char == "'" and not escaped:
+            quoted = not quoted
+        depth += 0 if quoted else (char == "(") - (char == ")")
+        if not 0 <= depth <= DEEPEST:
+            what = "a parenthesis that nothing opened" if depth < 0 else "too many parentheses"
+            raise InvalidSpec(f"{shown(text)} has {what}.")
+        escaped = char == "\\" and not escaped
+        if char == separator and depth == 0 and not quoted:
+            parts.append(current)
+            current = ""
+        else:
+            current += char
+    if depth or quoted:
+        raise InvalidSpec(f"{shown(text)} has an unclosed {'quote' if quoted else 'parenthesis'}.")
+    return [*parts, current]

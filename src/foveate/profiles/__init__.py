@@ -1,0 +1,1 @@
+"""Profiles: what methods measured on a model beforehand, in files."""

@@ -1,0 +1,206 @@
+"""Profiles: what a method measured on a model beforehand, in a small JSON file.
+
+Which numbers a profile holds is up to its method: one per layer, or one per layer and KV head. A
+method that can be calibrated registers a function that reads them off one run
+(:func:`calibration`); a profile is their mean over several runs. What takes more than some numbers
+is in :mod:`foveate.profiles.tensor_profile`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from foveate.cache.layer import Layer
+from foveate.data import files
+from foveate.data.texts import read_json
+from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch, suggest
+from foveate.policies.gathering import GATHERINGS
+from foveate.policies.making import made_by
+from foveate.policies.parameters import Range, shown
+from foveate.policies.policy import Policy
+from foveate.policies.registry import Registry
+from foveate.profiles.heading import SCHEMA, Heading, check_there
+
+Numbers = list[float] | list[list[float]]
+NUMBERS = Range(0, 1_000_000)
+"""Shares, redundancies and scores: none of them is negative."""
+
+
+class Run(NamedTuple):
+    """One prompt compressed: per layer the pairs kept and the notes, and the rows' lengths."""
+
+    kept: Sequence[Int[Tensor, "b h"]]
+    lengths: Int[Tensor, "b"]
+    notes: Sequence[Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile(Heading):
+    """``by_layer`` numbers of ``method`` on ``model``, the mean over ``samples`` prompts."""
+
+    by_layer: Any
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the file.
+
+        Raises:
+            CannotWrite: and then a file that was there is what it was.
+        """
+        path = Path(path)
+        files.write(path, json.dumps(asdict(self), indent=1) + "\n")
+        _read.cache_clear()
+        return path
+
+    def check_heads(self, layer: Layer) -> None:
+        """Raises ProfileMismatch unless it has a number for each of the layer's KV heads."""
+        self.check_row(layer.ordinal, layer.k.shape[1], layer.number)
+
+    def check_row(self, ordinal: int, heads: int, number: int) -> None:
+        """The same of a layer with that many KV heads, which messages call by ``number``."""
+        row = self.by_layer[ordinal]
+        held = len(row) if isinstance(row, list) else 1
+        if not isinstance(row, list) or held != heads:
+            raise ProfileMismatch(
+                f"this {self.method} profile of {self.model!r} has {held} numbers for layer "
+                f"{number}, which has {heads} KV heads. {self.way_out}"
+            )
+
+
+def load(path: str, method: str) -> Profile:
+    """Reads a profile; a file that has not changed is read once.
+
+    Raises:
+        InvalidInput: no such file, or no profile of this version.
+        ProfileMismatch: a profile of another method.
+    """
+    place = Path(path).absolute()
+    check_there(place, method)
+    try:
+        stamp = place.stat().st_mtime_ns if place.is_file() else 0
+        profile = _read(place, stamp)
+    except (InvalidInput, OSError) as error:
+        raise InvalidInput(f"{error} {made_by(method)}.") from error
+    if profile.method != method:
+        raise ProfileMismatch(
+            f"{path} is a profile of {profile.method}, not of {method}. {made_by(method)}."
+        )
+    return profile
+
+
+def method_of(path: str) -> str | None:
+    """Whose profile a file is; None where it is no profile, which whoever loads it will say."""
+    place = Path(path).absolute()
+    try:
+        return _read(place, place.stat().st_mtime_ns).method
+    except (InvalidInput, OSError):
+        return None
+
+
+@lru_cache(maxsize=32)
+def _read(path: Path, stamp: int) -> Profile:
+    """``stamp`` is when the file was written last."""
+    try:
+        record = read_json(path)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path} is not a profile: {error}") from error
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        version = record.get("schema") if isinstance(record, dict) else None
+        raise InvalidInput(f"{path} has the profile schema {shown(version)}, expected {SCHEMA!r}.")
+    _check_fields(path, record)
+    try:
+        profile = Profile(**record)
+    except TypeError as error:
+        raise InvalidInput(f"{path} is not a profile: {error}.") from error
+    if len(profile.by_layer) != profile.layers:
+        raise InvalidInput(
+            f"{path} says {shown(profile.layers)} layers and lists {len(profile.by_layer)}."
+        )
+    return profile
+
+
+def _check_fields(path: Path, record: Mapping[str, Any]) -> None:
+    """Raises InvalidInput, which names the field, where one does not hold what it should."""
+    for name, expected in get_type_hints(Profile).items():
+        if expected in (int, str) and name in record and type(record[name]) is not expected:
+            what = "whole number" if expected is int else "text"
+            raise InvalidInput(
+                f"{path} is not a profile: its {name} is no {what}, but {shown(record[name])}."
+            )
+    if "by_layer" in record and not _is_table(record["by_layer"]):
+        raise InvalidInput(
+            f"{path} is not a profile: its by_layer is no list of numbers from {NUMBERS.least} to "
+            f"{NUMBERS.most}, or of as many numbers for every layer."
+        )
+
+
+def _is_table(value: Any) -> bool:
+    """Whether it is a list of such numbers, or of equally long lists of them."""
+    if not isinstance(value, list) or not value:
+        return False
+    lists = [row if isinstance(row, list) else [row] for row in value]
+    alike = len({(isinstance(a, list), len(b)) for a, b in zip(value, lists, strict=True)}) == 1
+    return (
+        alike
+        and bool(lists[0])
+        and all(type(x) in (int, float) and x in NUMBERS for row in lists for x in row)
+    )
+
+
+Reading = Callable[[Run], Numbers]
+
+
+class Calibration(NamedTuple):
+    """How a method's numbers are read off one run, and whether they depend on the budget."""
+
+    read: Reading
+    at_a_budget: bool
+
+
+CALIBRATIONS: Registry[Calibration] = Registry()
+
+
+def calibration(name: str, *, at_a_budget: bool = False) -> Callable[[Reading], Reading]:
+    """Registers the function that reads a method's numbers off one run."""
+
+    def register(read: Reading) -> Reading:
+        CALIBRATIONS[name] = Calibration(read, at_a_budget)
+        return read
+
+    return register
+
+
+def calibrated_method(policy: Policy) -> str:
+    """The method of a policy that can be calibrated.
+
+    Raises:
+        InvalidParameter: none of its methods has anything to calibrate, or more than one has.
+    """
+    names = policy.origin.build.names if policy.origin else ()
+    known = {*CALIBRATIONS, *GATHERINGS}
+    known_names = [name for name in names if name in known]
+    if not known_names:
+        raise InvalidParameter(
+            f"{policy.name} has nothing to calibrate. {suggest(policy.name, known)}"
+        )
+    if len(known_names) > 1:
+        raise InvalidParameter(
+            f"{policy.name} has more than one method to calibrate: {' and '.join(known_names)}. "
+            "Calibrate them one at a time."
+        )
+    return str(known_names[0])
+
+
+def mean(samples: Sequence[Numbers]) -> Numbers:
+    """The mean of several runs' numbers."""
+    stacked = torch.tensor(samples, dtype=torch.float64, device="cpu")
+    averaged: Numbers = stacked.mean(0).tolist()
+    return averaged

@@ -1,0 +1,67 @@
+"""What a processor makes of an image: within which bounds, and of what size.
+
+Processors as Qwen2-VL's keep an image's shape and choose its size between a smallest and a largest
+number of pixels. All others have one size, or tiles, and nothing to bound.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from foveate.errors import InvalidInput
+from foveate.loading.model import Loaded
+from foveate.prompts.sample import AS_THEY_ARE, Pixels
+
+Size = tuple[int, int]
+"""Width and height."""
+
+
+def bounded(loaded: Loaded, pixels: Pixels) -> Any:
+    """The model's processor with these bounds, or itself where there are none.
+
+    Raises:
+        InvalidInput: it does not bound pixels, or they exclude each other.
+    """
+    if pixels == AS_THEY_ARE:
+        return loaded.reader
+    images: Any = getattr(loaded.reader, "image_processor", None)
+    if not _bounds_pixels(images):
+        raise InvalidInput(
+            f"{loaded.name} makes images of a fixed size, so {_said(pixels)} has no meaning for "
+            "it. Leave it out."
+        )
+    least = images.size["shortest_edge"] if pixels.least is None else pixels.least
+    most = images.size["longest_edge"] if pixels.most is None else pixels.most
+    if least > most:
+        raise InvalidInput(
+            f"{loaded.name}: {_said(pixels)} leaves no size, as it asks for {least} to {most} "
+            "pixels. Give both min_pixels and max_pixels."
+        )
+    reader = copy.copy(loaded.reader)
+    reader.image_processor = copy.copy(images)
+    reader.image_processor.size = type(images.size)(shortest_edge=least, longest_edge=most)
+    return reader
+
+
+def seen_sizes(inputs: Mapping[str, Any], config: PreTrainedConfig) -> tuple[Size, ...]:
+    """The sizes to which a processor with a grid brought the images of a prompt; else none."""
+    vision: Any = getattr(config, "vision_config", None)
+    if "image_grid_thw" not in inputs or not hasattr(vision, "patch_size"):
+        return ()
+    side = int(vision.patch_size)
+    return tuple((w * side, h * side) for _, h, w in inputs["image_grid_thw"].tolist())
+
+
+def _bounds_pixels(images: Any) -> bool:
+    takes = getattr(getattr(images, "valid_kwargs", None), "__annotations__", {})
+    size = getattr(images, "size", None) or {}
+    return "min_pixels" in takes and "shortest_edge" in size and "longest_edge" in size
+
+
+def _said(pixels: Pixels) -> str:
+    given = (("min_pixels", pixels.least), ("max_pixels", pixels.most))
+    return " with ".join(f"{name}={value}" for name, value in given if value is not None)

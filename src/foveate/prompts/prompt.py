@@ -1,0 +1,232 @@
+"""From a text, images and videos to the tensors that a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foveate.data import Clip
+from foveate.errors import InvalidInput
+from foveate.hf.model.modality import visual_token_ids
+from foveate.loading.model import Loaded
+from foveate.prompts import videos
+from foveate.prompts.images import image_list, to_image
+from foveate.prompts.inputs import encode, moved
+from foveate.prompts.messages import Message, media_of, parts_of, text_of
+from foveate.prompts.pixels import bounded
+from foveate.prompts.sample import AS_THEY_ARE, PLACE, Pixels
+from foveate.prompts.special_tokens import Literals, has_first_token
+from foveate.prompts.template import check_kept, plain_part, render
+
+Part = dict[str, Any]
+"""A text, an image or a video, as chat templates take them: :func:`text_part`, :func:`image_part`,
+:func:`video_part`.
+"""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the model is asked: ``inputs`` go to ``generate``."""
+
+    inputs: dict[str, Any]
+    vision: Tensor  # True at visual tokens, [tokens]
+    images: int
+    clips: int = 0
+
+    @property
+    def visual_tokens(self) -> int:
+        """How many tokens stand for images."""
+        return int(self.vision.sum())
+
+    @property
+    def tokens(self) -> int:
+        """Length of the prompt, image tokens included."""
+        return int(self.inputs["input_ids"].shape[1])
+
+
+def read(
+    loaded: Loaded,
+    text: str,
+    images: Any,
+    *,
+    clips: Sequence[Clip] = (),
+    plain: bool = False,
+    pixels: Pixels = AS_THEY_ARE,
+) -> Prompt:
+    """Return the prompt of a text and its images.
+
+    Args:
+        loaded: the model and its processor or tokenizer.
+        text: a user's text; with a placeholder for each image or, without any, behind them.
+        images: of any form, or a single one.
+        clips: videos in front of everything else; images for a processor that takes none.
+        plain: whether the text is the prompt, as for a model without a chat template. Special
+            tokens in it are special tokens then.
+        pixels: bounds of the images' sizes.
+
+    Raises:
+        InvalidInput: images for a model that reads text only, or another number of images than
+            the text has places for; bounds for a processor that has none.
+    """
+    images, clips = image_list(images), videos.video_list(clips, "clips")
+    _check_sees(loaded, len(images) + len(clips))
+    parts = [text_part(text)]
+    if loaded.sees:
+        parts = _parts(text, images, _placeholder(loaded.reader))
+        parts = [*map(video_part, clips), *parts]
+    if images or clips:
+        loaded = replace(loaded, reader=bounded(loaded, pixels))
+    return read_chat(loaded, [{"role": "user", "content": parts}], plain=plain)
+
+
+def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = False) -> Prompt:
+    """Return the prompt of a conversation, as the model's chat template renders it.
+
+    A model without one, or a ``plain`` prompt, reads the parts in order. Frames of videos are
+    images for a processor that takes no videos.
+
+    Raises:
+        InvalidInput: images for a model that reads text only, or a text with the placeholder that
+            stands for an image.
+    """
+    messages = [{**message, "content": parts_of(message)} for message in messages]
+    if loaded.sees and not takes_videos(loaded):
+        messages = [{**each, "content": _with_frames(each["content"])} for each in messages]
+    images, clips = media_of(messages)
+    _check_sees(loaded, len(images) + len(clips))
+    # a template alone knows how videos stand in a prompt
+    plain = (plain and not clips) or not getattr(loaded.reader, "chat_template", None)
+    if not loaded.sees:
+        inputs = _read_text(loaded, messages, plain)
+    elif plain:
+        inputs = _read_plain(loaded, messages, images, clips)
+    else:
+        inputs = _read_rendered(loaded, messages, images, clips)
+    ids = inputs["input_ids"]
+    visual = torch.isin(ids, ids.new_tensor(visual_token_ids(loaded.model.config)))
+    return Prompt(moved(inputs, loaded.model), visual[0], len(images), len(clips))
+
+
+def text_part(text: str) -> Part:
+    """A text in a message."""
+    return {"type": "text", "text": text}
+
+
+def image_part(image: Any) -> Part:
+    """An image of any form in a message, in RGB: see :mod:`foveate.prompts.images`."""
+    return {"type": "image", "image": to_image(image)}
+
+
+def video_part(clip: Clip) -> Part:
+    """A video in a message."""
+    return {"type": "video", "video": clip}
+
+
+def takes_videos(loaded: Loaded) -> bool:
+    """Return whether the processor makes tokens of videos; for others their frames are images."""
+    return videos.takes_videos(loaded.reader)
+
+
+def _with_frames(parts: Sequence[Part]) -> list[Part]:
+    """The parts with each video as its frames, one image after the other."""
+    return [
+        one
+        for part in parts
+        for one in (map(image_part, part["video"].images) if part["type"] == "video" else [part])
+    ]
+
+
+def _check_sees(loaded: Loaded, shown: int) -> None:
+    if shown and not loaded.sees:
+        raise InvalidInput(
+            f"{loaded.name} reads text only, and {shown} image(s) or video(s) were given. Choose a "
+            "vision-language model with --model, or leave out --image and --video."
+        )
+
+
+def _placeholder(processor: Any) -> str:
+    return str(getattr(processor, "image_token", None) or "<image>")
+
+
+def _read_text(loaded: Loaded, messages: Sequence[Message], plain: bool) -> dict[str, Any]:
+    """Return the inputs of a model that reads text only."""
+    if plain:
+        inputs = encode(loaded.model, loaded.reader, "".join(map(text_of, messages)))
+    else:
+        literals = Literals(loaded.reader)
+        texts = [{**each, "content": literals.marked(text_of(each))} for each in messages]
+        text = _rendered(loaded.reader, messages, texts)
+        # its templates write all special tokens themselves, as transformers has it
+        how: Any = {"literals": literals, "add_special_tokens": False}
+        inputs = encode(loaded.model, loaded.reader, text, **how)
+    return {name: inputs[name] for name in ("input_ids", "attention_mask")}
+
+
+def _read_plain(
+    loaded: Loaded, messages: Sequence[Message], images: Sequence[Any], clips: Sequence[Clip]
+) -> dict[str, Any]:
+    """Return the inputs of a prompt without a chat template."""
+    if clips:
+        raise InvalidInput(
+            "this model's processor has no chat template, and nothing else says how a video stands "
+            "in its prompts. Give one (processor.chat_template), or the frames as images."
+        )
+    token = _placeholder(loaded.reader)
+    parts = [part for message in messages for part in message["content"]]
+    _check_texts(parts, token)
+    text = "".join(token if part["type"] == "image" else part["text"] for part in parts)
+    return encode(loaded.model, loaded.reader, text, images, nested=False)
+
+
+def _read_rendered(
+    loaded: Loaded, messages: Sequence[Message], images: Sequence[Any], clips: Sequence[Clip]
+) -> dict[str, Any]:
+    """Return the inputs of a conversation that the processor's chat template renders."""
+    literals = Literals(loaded.reader)
+    token = _placeholder(loaded.reader)
+    _check_texts([part for message in messages for part in message["content"]], token)
+    plain = [
+        {**message, "content": [plain_part(part, literals) for part in message["content"]]}
+        for message in messages
+    ]
+    text = _rendered(loaded.reader, messages, plain)
+    special = False if has_first_token(loaded.tokenizer, text) else None
+    how: Any = {"literals": literals, "add_special_tokens": special}
+    return encode(loaded.model, loaded.reader, text, images, clips, **how)
+
+
+def _rendered(reader: Any, messages: Sequence[Message], plain: Sequence[Part]) -> str:
+    """Render messages; a user's are never dropped, so that others alone are worth a check."""
+    if any(message["role"] != "user" for message in messages):
+        check_kept(messages, plain, lambda probes: render(reader, probes))
+    return render(reader, plain)
+
+
+def _check_texts(parts: Sequence[Part], token: str) -> None:
+    for part in parts:
+        if token in part.get("text", ""):
+            raise InvalidInput(
+                f"the text {part['text']!r} has the placeholder {token!r}, which stands for an "
+                "image. Take it out: images have parts of their own."
+            )
+
+
+def _parts(text: str, images: Sequence[Any], token: str) -> list[Part]:
+    """Images where the text has placeholders for them, otherwise in front of it."""
+    pieces = text.split(PLACE if PLACE in text else token)
+    shown: list[Part] = [{"type": "image", "image": image} for image in images]
+    if len(pieces) == 1:
+        return [*shown, text_part(text)]
+    if len(pieces) - 1 != len(images):
+        raise InvalidInput(
+            f"the prompt has {len(pieces) - 1} {token!r} placeholder(s), but {len(images)} "
+            "image(s) were given. Give one --image for each, or leave all placeholders out."
+        )
+    parts = [text_part(pieces[0])]
+    for image, piece in zip(shown, pieces[1:], strict=True):
+        parts += [image, text_part(piece)]
+    return [part for part in parts if part["type"] == "image" or part["text"]]

@@ -1,5 +1,0 @@
-"""One prompt under several policies, on a page to look around in."""
-
-from foveate.report.lens.show import Lens, compared, lens, lens_of
-
-__all__ = ["Lens", "compared", "lens", "lens_of"]

@@ -1,5 +1,0 @@
-"""The tables and figures of the five papers, each as data, and what runs them."""
-
-from foveate.reproduce.registry import EXPERIMENTS, FACTS, find_experiments
-
-__all__ = ["EXPERIMENTS", "FACTS", "find_experiments"]

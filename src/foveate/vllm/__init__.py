@@ -1,0 +1,57 @@
+"""Foveate's policies inside vLLM: prompts are compressed where they lie, and the blocks that this
+empties go back to vLLM's pool, so that more requests fit into it.
+
+A policy is all that vLLM has to be given, in a variable, or on the command line
+
+    FOVEATE_POLICY=mixkv:budget=20% vllm serve MODEL
+    foveate serve MODEL --policy mixkv:budget=20%
+
+or in Python, ``LLM(MODEL, additional_config={"foveate": {"policy": "mixkv:budget=20%"}})``: the
+plug-in below sets the worker and the scheduler (``activation``). Nothing of vLLM is imported before
+it is needed, and all of it through ``vllm_api``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+
+def register() -> None:
+    """What vLLM calls in each of its processes (entry point ``vllm.general_plugins``).
+
+    Does nothing under a vLLM, or on a platform, that Foveate does not know: it may run without
+    Foveate. Whoever asks for it there is told.
+
+    Raises:
+        UnsupportedEngine: a policy is given where it cannot be served.
+    """
+    from foveate.errors import UnsupportedEngine
+    from foveate.vllm.startup.refusing import refusals_come_last
+
+    refusals_come_last()
+    try:
+        from foveate.vllm.startup.registration import register_all
+
+        register_all()
+    except UnsupportedEngine as error:
+        from foveate.vllm.plans.settings import VARIABLE
+
+        if any('"foveate"' in word for word in sys.argv[1:]):
+            raise
+        if os.environ.get(VARIABLE):
+            why = f"{error} To serve without Foveate, unset {VARIABLE}."
+            raise UnsupportedEngine(why) from None
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Worker":
+        from foveate.vllm.worker.worker import FoveateWorker
+
+        return FoveateWorker
+    if name == "Scheduler":
+        from foveate.vllm.scheduler.scheduler import scheduler_of
+
+        return scheduler_of
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,202 @@
+"""What a request asks for, and what becomes of its prompt.
+
+A request says so in ``SamplingParams.extra_args``, or over HTTP in ``vllm_xargs``:
+
+    foveate_policy   one of the engine's policies by its name, or "full": the prompt is kept whole
+    foveate_budget   another budget of that policy: "30%", 0.3, 256
+    foveate_context  only the prompt's first so many tokens are compressed, before the rest is read;
+                     what is kept of them follows from them alone, so that other requests that
+                     begin with the same context and say the same share it compressed
+
+The process that takes requests in refuses what cannot be served. The scheduler decides, when a
+request comes to it, and workers do as they are told (``orders``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from foveate.errors import InvalidParameter, suggest
+from foveate.policies.amount import Amount
+from foveate.policies.parameters import shown
+from foveate.policies.policy import Policy
+from foveate.vllm.plans.boundaries import Boundaries, Every
+from foveate.vllm.plans.gap import Room
+from foveate.vllm.plans.moves import Move
+from foveate.vllm.plans.settings import Settings, amounts_of_a_server
+from foveate.vllm.plans.shares import Key, Share
+
+PREFIX = "foveate_"
+NAMES = ("foveate_policy", "foveate_budget", "foveate_context")
+FULL = "full"
+REMEMBERED = 256
+"""Policies at budgets that requests chose, which are not made anew. Clients choose budgets, so what
+is remembered has an end.
+"""
+
+
+class Plan(NamedTuple):
+    """The first ``length`` tokens of a prompt are compressed by ``policy``, which is that of the
+    engine's policies with the number ``chosen``, at an amount of its own. Without one all is kept.
+
+    ``context`` says that more of the prompt follows, which reads them compressed. ``shares`` is
+    what the KV cache groups under policies keep, by their number. The request computes at most
+    ``end`` tokens; None if what it keeps at its last token is read by others.
+    """
+
+    length: int
+    chosen: int | None = None
+    policy: Policy | None = None
+    context: bool = False
+    shares: Mapping[int, Share] = {}
+    end: int | None = None
+
+    @property
+    def key(self) -> Key | None:
+        """What a prompt's gap follows from; None where there is none."""
+        if self.chosen is None or self.policy is None:
+            return None
+        return self.chosen, self.policy.amount, self.length
+
+    def gap(self, group: int) -> int:
+        """The blocks that the prompt leaves in that KV cache group."""
+        return self.shares[group].gap if group in self.shares else 0
+
+    def boundaries(self, group: int) -> Boundaries | None:
+        """Where the request is compressed in that KV cache group; None if it is not."""
+        return self.shares[group].boundaries(self.length) if group in self.shares else None
+
+    def move(self, group: int, computed: int, end: int, block: int) -> Move | None:
+        """Return the move of a step in that KV cache group, as :meth:`Boundaries.move` does."""
+        boundaries = self.boundaries(group)
+        return None if boundaries is None else boundaries.move(computed, end, block, last=self.end)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is compressed at more than its prompt's end."""
+        return any(share.every.tokens for share in self.shares.values())
+
+    def stop(self, tokens: int) -> int | None:
+        """Where a step has to end that begins after so many tokens; None for anywhere."""
+        boundaries = (self.boundaries(group) for group in self.shares)
+        ends = [end for one in boundaries if one is not None and (end := one.after(tokens))]
+        return min(ends, default=None) if self.goes_on else None
+
+    def most(self, group: int, tokens: int, ahead: int) -> int:
+        """The most slots that are held at once in that group on the way to so many tokens, while up
+        to ``ahead`` steps are on their way.
+        """
+        boundaries = self.boundaries(group)
+        return tokens if boundaries is None or not self.goes_on else boundaries.peak(tokens, ahead)
+
+    def remembered(self, group: int) -> int:
+        """How many of the first tokens lie in blocks that may be known by what they hold: nothing
+        is ever moved there.
+        """
+        boundaries = self.boundaries(group)
+        return self.length if boundaries is None else boundaries.untouched
+
+    def readable(self, group: int) -> int:
+        """How many of the first tokens may be read from blocks that another request has filled:
+        none whose query a score asks for.
+        """
+        if self.policy is None or group not in self.shares:
+            return self.length
+        if self.policy.running:
+            return 0
+        share = self.shares[group]
+        first = share.boundaries(self.length).after(0) or self.length
+        queries = self.policy.score.queries(share.budget_at(first, self.length))
+        return max(0, min(self.remembered(group), first - queries))
+
+
+class Offer:
+    """The policies that requests may choose from."""
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self.policy: Callable[[int, Amount | None], Policy] = lru_cache(REMEMBERED)(self._policy)
+
+    def plan(self, given: Mapping[str, Any] | None, prompt: int, block: int = 1) -> Plan:
+        """What a request with these extra arguments asks for its prompt of so many tokens.
+
+        A context ends with a whole block of ``block`` tokens: what is left of it is kept.
+
+        Raises:
+            InvalidParameter: an unknown argument or policy, or a context that is no part of the
+                prompt.
+            InvalidBudget, ProfileMismatch: a budget that this policy cannot have.
+        """
+        extra = {name: value for name, value in (given or {}).items() if _ours(name)}
+        for name in extra:
+            if name not in NAMES:
+                raise InvalidParameter(f"no request has {name!r}. {suggest(name, NAMES)}")
+        context = _context(extra.get("foveate_context"), prompt)
+        length = prompt if context is None else context // block * block
+        amount = _amount(extra.get("foveate_budget"))
+        chosen = self._number(extra.get("foveate_policy"))
+        if chosen is None and amount is not None:
+            raise InvalidParameter(
+                f"foveate_budget={shown(extra['foveate_budget'])} beside foveate_policy='full', "
+                "which keeps all."
+            )
+        policy = None if chosen is None else self.policy(chosen, amount)
+        if context is not None and policy is not None and Every.of(policy.when).tokens:
+            raise InvalidParameter(
+                f"foveate_context={context} beside {policy}, under which what is kept of a context "
+                "does not stay as it is. Leave it out, or choose a policy with when=after_prefill."
+            )
+        return Plan(length, chosen, policy, context is not None)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a request may be compressed at more than its prompt's end."""
+        return any(Every.of(policy.when).tokens for policy in self._settings.policies)
+
+    def _number(self, name: Any) -> int | None:
+        """Of a policy by its name, the engine's own without one; None for the whole prompt."""
+        names = self._settings.names
+        if name is None or name == FULL:
+            return 0 if name is None else None
+        if not isinstance(name, str) or name not in names:
+            raise InvalidParameter(
+                f"foveate_policy={shown(name)} is not served here; these are: "
+                f"{', '.join((*names, FULL))}. More are given at start, as 'policies'."
+            )
+        return names.index(name)
+
+    def _policy(self, chosen: int, amount: Amount | None) -> Policy:
+        policy = self._settings.policies[chosen]
+        if amount is not None and amount != policy.amount:
+            policy = policy.but(budget=amount)
+            Room.of(policy.amount, 1)
+        return policy
+
+
+def _ours(name: Any) -> bool:
+    return isinstance(name, str) and name.startswith(PREFIX)
+
+
+def _amount(given: Any) -> Amount | None:
+    """A budget as it is meant, whatever it is written as: 1 is a token, and 1.0 the whole prompt;
+    0.3 and "30%" are one. Python takes 1, 1.0 and True for the same key.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, (str, int, float)):
+        raise InvalidParameter(f"foveate_budget={shown(given)}: budgets are single values.")
+    with amounts_of_a_server():
+        return Amount.of(given)
+
+
+def _context(given: Any, prompt: int) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= prompt:
+        raise InvalidParameter(
+            f"foveate_context={shown(given)}: give how many of the prompt's {prompt} tokens the "
+            "context has, images included."
+        )
+    return given

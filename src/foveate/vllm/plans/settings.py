@@ -1,0 +1,258 @@
+"""Which policies to serve with: an engine's own, and those that its requests may choose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from foveate.compression.composition import policy as policy_of
+from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedPolicy, suggest
+from foveate.policies.amount import WAY_OUT
+from foveate.policies.method import METHODS
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Foreseeable, ForeseeableByHead, FullPrecision
+from foveate.policies.spec import STAGES, print_value
+from foveate.policies.traits import wrapped
+from foveate.stages.budget import Uniform
+from foveate.stages.select import KeepsRecent
+from foveate.stages.when import OverBudget
+from foveate.vllm.plans.gap import Room
+from foveate.vllm.plans.tiers import shaping, tiers_from
+
+VARIABLE = "FOVEATE_POLICY"
+AMOUNTS = "Give a share of the prompt (0.2 or '20%') or a number of tokens (256)."
+_EXAMPLE = '--additional-config \'{"foveate": {"policy": "snapkv:budget=20%"}}\''
+EVERY_QUERY = 2**31
+"""What a score says of its queries that reads all of them."""
+_NAMES = ("policy", "policies", "tiers")
+_WITHOUT = "without a profile 'snapkv:budget=20%' or 'mixkv:budget=20%'"
+
+
+class Settings(NamedTuple):
+    """``policies`` by name, the engine's own first: those that a request may choose. ``tiers`` is
+    how many groups layers or heads with different budgets may form.
+    """
+
+    names: tuple[str, ...]
+    policies: tuple[Policy, ...]
+    tiers: int
+
+    @property
+    def default(self) -> Policy:
+        """The policy of requests that choose none."""
+        return self.policies[0]
+
+
+def settings_from(additional_config: Any, environ: Mapping[str, str] = os.environ) -> Settings:
+    """What stands under "foveate" in vLLM's additional configuration: the "policy", which may also
+    come from the environment variable FOVEATE_POLICY; "policies" that requests may choose instead,
+    a list of specs or specs by name; and "tiers" (8).
+
+    Raises:
+        InvalidParameter: no policy, an unusable number, or something else beside them.
+        UnsupportedPolicy: one that cannot be served, see ``check_policy``, or not beside another.
+        InvalidSpec, UnknownMethod, InvalidBudget: one does not parse.
+    """
+    ours = additional_config.get("foveate") if isinstance(additional_config, Mapping) else None
+    if ours is not None and not isinstance(ours, Mapping):
+        raise InvalidParameter(f"foveate={ours!r} in the additional configuration: {_EXAMPLE}")
+    for name in ours or ():
+        if name not in _NAMES:
+            raise InvalidParameter(
+                f"the additional configuration of foveate has no {name!r}. "
+                f"{suggest(str(name), _NAMES)}"
+            )
+    given = ours or {}
+    spec = given.get("policy", environ.get(VARIABLE))
+    if not isinstance(spec, str) or not spec.strip():
+        raise InvalidParameter(
+            f"Foveate's worker was started without a policy (found {spec!r}). Give one: "
+            f"{_EXAMPLE}, or set {VARIABLE}."
+        )
+    named = {spec: spec} | _named(given.get("policies", ()))
+    return _parsed(tuple(named.items()), tiers_from(given))
+
+
+@lru_cache(maxsize=8)
+def _parsed(named: tuple[tuple[str, str], ...], tiers: int) -> Settings:
+    with amounts_of_a_server():
+        policies = tuple(policy_of(spec) for _, spec in named)
+    for policy in policies:
+        check_policy(policy)
+    shaping(policies)
+    return Settings(tuple(name for name, _ in named), policies, tiers)
+
+
+@contextmanager
+def amounts_of_a_server() -> Iterator[None]:
+    """Errors of budgets offer what a server takes: no bytes, and none that scores find."""
+    try:
+        yield
+    except InvalidBudget as error:
+        raise InvalidBudget(str(error).replace(WAY_OUT, AMOUNTS)) from None
+
+
+def _named(given: Any) -> dict[str, str]:
+    pairs = (
+        given.items() if isinstance(given, Mapping) else [(spec, spec) for spec in _listed(given)]
+    )
+    for name, spec in pairs:
+        if not isinstance(name, str) or not isinstance(spec, str):
+            raise InvalidParameter(f"policies: {spec!r} is no spec, as 'snapkv:budget=20%' is.")
+        if name == "full" and spec != "full":
+            raise InvalidParameter(
+                f"policies: 'full' is the name of the prompt kept whole, not of {spec!r}."
+            )
+    return dict(pairs)
+
+
+def _listed(given: Any) -> Sequence[Any]:
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return given
+    raise InvalidParameter(
+        f"policies={given!r}: give a list of specs, or specs by name, such as "
+        '["snapkv:budget=10%", "h2o:budget=20%"].'
+    )
+
+
+def check_policy(policy: Policy) -> None:
+    """Refuses policies that cannot be carried out in vLLM's blocks.
+
+    The scheduler frees blocks before it knows any score, so the kept count of every layer and KV
+    head must follow from the prompt's length alone.
+
+    Raises:
+        UnsupportedPolicy: another one; the message says which stage stands in the way.
+        InvalidBudget: a budget in bytes.
+    """
+    if policy.left_open:
+        raise _refused(
+            policy,
+            f"{policy.left_open[0]}=auto divides one budget in bytes, and vLLM's blocks hold whole "
+            "pairs of tokens that are all computed. Leave it out",
+        )
+    _check_budget(policy)
+    if policy.prune is not None:
+        raise _refused(
+            policy,
+            f"{print_value(policy.prune)} has visual tokens never computed, and vLLM gives out the "
+            "places of a prompt before the model sees it. Leave it out; vLLM itself drops tokens "
+            "of videos (--video-pruning-rate)",
+        )
+    if policy.reads_again:
+        raise _refused(
+            policy,
+            f"{print_value(policy.reads_again)} reads the prompt a second time, and blocks are "
+            f"freed before. Use {_foretold(policy)}",
+        )
+    if policy.when.decodes or policy.when.reads:
+        _check_again(policy)
+    if policy.attend.n:
+        raise _refused(
+            policy, f"{print_value(policy.attend)} changes the model's softmax. Leave it out"
+        )
+    if not isinstance(policy.store, FullPrecision):
+        raise _refused(
+            policy,
+            f"{print_value(policy.store)} holds pairs in a form of its own, and vLLM's blocks hold "
+            "all of their numbers as the model made them. Use store=full_precision",
+        )
+    if policy.reads_output_weight:
+        raise _refused(
+            policy,
+            f"{print_value(policy.score)} reads the attention's output projection, which is not at "
+            "hand where vLLM's attention runs. Use another score",
+        )
+    select = policy.select
+    if not isinstance(select, KeepsRecent) or getattr(select, "protect_text", False):
+        raise _refused(
+            policy,
+            f"what {print_value(select)} always keeps depends on more than the prompt's length",
+        )
+    if policy.spares:
+        raise _refused(
+            policy,
+            f"{print_value(select)} may keep fewer tokens than its budget by each prompt's scores, "
+            "and blocks are freed before these are known. Leave fill=false out",
+        )
+    Room.of(policy.amount, select.protects)
+
+
+def _check_budget(policy: Policy) -> None:
+    budget = policy.budget
+    if isinstance(budget, Foreseeable) and not budget.foreseeable:
+        raise _refused(
+            policy,
+            f"its budget {print_value(budget)} is found from each prompt's scores; give it "
+            "profile=FILE, which 'foveate calibrate' makes",
+        )
+    if not isinstance(budget, (Uniform, Foreseeable, ForeseeableByHead)):
+        raise _refused(
+            policy,
+            f"its budget {print_value(budget)} goes by each prompt's scores, or by more than the "
+            "prompt's length, and blocks are freed before these are known. Use one of "
+            f"{', '.join(_by_length())}, or {_foretold(policy)}; {_WITHOUT}",
+        )
+
+
+def _check_again(policy: Policy) -> None:
+    """Of policies that compress at other times than the prompt's end, those that do so whenever a
+    fixed number of tokens has come, by what is held and by the last queries.
+    """
+    if not isinstance(policy.when, OverBudget) or policy.when.growing:
+        raise _refused(
+            policy,
+            f"{print_value(policy.when)} evicts at other times than the prompt's end, and not down "
+            "to a fixed budget. Use when=after_prefill, or "
+            "when=over_budget(every=256,reading=true)",
+        )
+    if not isinstance(policy.budget, Uniform) or policy.scope != "layer":
+        raise _refused(
+            policy,
+            f"{print_value(policy.when)} compresses again, which is served where all heads keep "
+            "the same number, layer by layer. Use when=after_prefill, or budget=uniform",
+        )
+    if policy.score.queries(1) >= EVERY_QUERY:
+        raise _refused(
+            policy,
+            f"{print_value(policy.score)} reads the query of every token that is held, and "
+            f"{print_value(policy.when)} holds tokens whose queries are gone. Use "
+            "when=after_prefill",
+        )
+
+
+def _by_length() -> list[str]:
+    """The budgets whose numbers follow from lengths, by the names that specs have for them."""
+    rules = ("by_length", "by_head")  # of Foreseeable and ForeseeableByHead
+    return sorted(
+        name
+        for name, one in STAGES.items()
+        if issubclass(one, Uniform) or any(hasattr(one, rule) for rule in rules)
+    )
+
+
+def _foretold(policy: Policy) -> str:
+    """What the policy's own methods, or else all, say of arguments under which they are served."""
+    own = policy.origin.build.names if policy.origin else ()
+    given = {name: one.foretold for name, one in METHODS.items() if one.foretold}
+    extra = {name: given[name] for name in own if name in given} or given
+    return " or ".join(f"{name} with {arguments}" for name, arguments in extra.items())
+
+
+def check_profiles(policy: Policy, model: str, depth: int | None = None) -> None:
+    """Raises ProfileMismatch if a stage was calibrated on another model than the one that is
+    loaded from ``model``, or on another number of compressed layers, where that is known.
+    """
+    for stage in (*wrapped(policy.score), policy.budget):
+        profile = getattr(stage, "calibrated", None)
+        if profile is not None:
+            profile.check_model(model.rstrip("/").split("/")[-1])
+            if depth is not None:
+                profile.check_layers(depth)
+
+
+def _refused(policy: Policy, why: str) -> UnsupportedPolicy:
+    return UnsupportedPolicy(f"{policy} cannot be served by vLLM: {why}.")

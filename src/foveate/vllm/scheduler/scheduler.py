@@ -1,0 +1,254 @@
+"""vLLM's scheduler, which knows what each request asks for, and what of a prompt can be shared.
+
+Of a prompt that is compressed at its end, the blocks of the gap are shared, uncompressed, as long
+as the pool has them: they are vLLM's own prefix cache. Of a context that is compressed for itself,
+also what is kept of it is, by requests that declare the same context, policy and budget; and of
+prompts that are compressed while they are read, what is kept at their boundaries (``beginnings``).
+
+Steps of a request that is compressed more than once end at its boundaries (``boundaries``), and
+one that would hold more at once than the pool has fails, or answers no further than that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from math import lcm
+from typing import Any
+
+from foveate.errors import FoveateError
+from foveate.vllm.plans.moves import Move
+from foveate.vllm.plans.orders import Order, Orders
+from foveate.vllm.plans.plans import Offer, Plan
+from foveate.vllm.plans.settings import settings_from
+from foveate.vllm.scheduler.beginnings import Beginnings
+from foveate.vllm.scheduler.blocks import CompressedManager, asking
+from foveate.vllm.vllm_api import AsyncScheduler, Scheduler, init_logger
+
+logger = init_logger("vllm.foveate.scheduler")
+
+
+class Planning:
+    """Before one of vLLM's schedulers."""
+
+    requests: dict[str, Any]  # these are vLLM's
+    kv_cache_manager: Any
+    need_mamba_block_aligned_split: bool
+    encoder_cache_mismatch_reqs: set[str]
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        config = options["vllm_config"] if "vllm_config" in options else args[0]
+        self.offer = Offer(settings_from(config.additional_config))
+        self.plans: dict[str, Plan] = {}
+        managers = self.kv_cache_manager.coordinator.single_type_managers
+        self._compressed = [one for one in managers if isinstance(one, CompressedManager)]
+        # layers with windows or states cannot begin after a context that they have not read
+        alone = len(self._compressed) == len(managers)
+        self._shares_contexts = alone and self.kv_cache_manager.enable_caching
+        self._freed: set[str] = set()
+        for manager in self._compressed:
+            manager.plans, manager.freed = self.plans, self._freed
+            manager.ahead = config.max_concurrent_batches
+            manager.groups = len(self._compressed)
+        self._most_blocks = self.kv_cache_manager.block_pool.num_gpu_blocks - 1  # one is the null
+        self._beginnings = Beginnings(self._compressed, self._most_blocks)
+        self._starts: dict[str, int] = {}
+        self._goes_on = self.offer.goes_on
+        # vLLM asks where a step has to end for layers with states, which are none of ours
+        self.need_mamba_block_aligned_split |= self._goes_on
+        self._stock_prefix = self.kv_cache_manager.get_computed_blocks
+        self.kv_cache_manager.get_computed_blocks = self._shared_prefix
+
+    def add_request(self, request: Any) -> None:
+        """A new request; one that cannot be served as it asks fails, once it is scheduled.
+
+        It is put among those that vLLM ends with an error after a step.
+        """
+        known = request.request_id in self.requests
+        super().add_request(request)  # type: ignore[misc]
+        if known:  # its plan stays as it is: its blocks lie, and are shared, by that
+            why = "its prompt goes on after an answer, and was compressed before."
+        else:
+            self.plans[request.request_id], why = self._planned(request)
+            why = why or self._fitted(request)
+            self._set_end(request)
+        if why and request.request_id in self.requests:
+            logger.error("Request %s fails: %s", request.request_id, why)
+            self.encoder_cache_mismatch_reqs.add(request.request_id)
+
+    def schedule(self, *args: Any, **options: Any) -> Any:
+        """A step, with what becomes of the prompts that begin in it, and which blocks are freed."""
+        output = super().schedule(*args, **options)  # type: ignore[misc]
+        begin = [new.req_id for new in output.scheduled_new_reqs]  # also resumed, under V2
+        begin += output.scheduled_cached_reqs.resumed_req_ids
+        moves = self._moves(output)
+        Orders(
+            {name: self._order(name) for name in begin},
+            {
+                name: {one.kv_cache_group_id: one.holds(name) for one in self._compressed}
+                for name in self._freed.union(begin)
+            },
+            {name: self._starts.pop(name) for name in begin if name in self._starts},
+            self._saves(moves),
+            self._beginnings.take_dropped(),
+            moves,
+        ).send(output)
+        self._freed.clear()
+        return output
+
+    def _saves(self, moves: Mapping[str, Mapping[int, Move]]) -> dict[str, int]:
+        """Return the numbers of the snapshots that workers make after a step, by request."""
+        if not self._shares_contexts:
+            return {}
+        numbers = {
+            name: self._beginnings.reached(self.requests[name], self.plans[name], move.end)
+            for name, by_group in moves.items()
+            for move in list(by_group.values())[:1]
+        }
+        return {name: number for name, number in numbers.items() if number is not None}
+
+    def _moves(self, output: Any) -> dict[str, dict[int, Move]]:
+        """Return the moves of a step that was just scheduled, by request and KV cache group."""
+        moves: dict[str, dict[int, Move]] = {}
+        for manager in self._compressed:
+            for name, move in manager.take_moves().items():
+                if name in output.num_scheduled_tokens:
+                    moves.setdefault(name, {})[manager.kv_cache_group_id] = move
+        return moves
+
+    def _order(self, name: str) -> Order:
+        return Order.of(self.plans[name], self.requests[name].num_prompt_tokens)
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        """After a step: prompts that could not be compressed fail, and contexts that have been are
+        there for others.
+        """
+        failed = getattr(model_runner_output, "foveate_failed", ())
+        self.encoder_cache_mismatch_reqs.update(name for name in failed if name in self.requests)
+        for name, number in Orders.sent(scheduler_output).saves.items():
+            gone = name not in self.requests  # as one that failed in the step before
+            self._beginnings.settle(number, failed=gone or name in failed)
+        for name, new in scheduler_output.num_scheduled_tokens.items():
+            if name not in failed:
+                self._remember(name, new)
+        return super().update_from_output(  # type: ignore[misc]
+            scheduler_output, model_runner_output
+        )
+
+    def _planned(self, request: Any) -> tuple[Plan, str]:
+        """The plan, and why it is none. Nobody else decides what is kept of a prompt."""
+        length, params = request.num_prompt_tokens, request.sampling_params
+        block = lcm(*(one.block_size for one in self._compressed))  # contexts end with whole ones
+        try:
+            plan = self.offer.plan(params and params.extra_args, length, block)
+        except FoveateError as error:
+            return Plan(length), str(error)
+        if plan.key is None:
+            return plan, ""
+        shares = {one.kv_cache_group_id: one.rooms.share(plan.key) for one in self._compressed}
+        reading = any(share.every.reading for share in shares.values())
+        if request.max_tokens == 1 and not plan.context and not reading:
+            return plan, ""  # it ends with its prompt: nobody would read what is kept
+        return plan._replace(shares=shares), ""
+
+    def _set_end(self, request: Any) -> None:
+        """Note in a request's plan how many tokens it computes at most."""
+        plan = self.plans[request.request_id]
+        if not plan.context:  # what a context keeps at its last token, others read
+            end = request.num_prompt_tokens + request.max_tokens - 1
+            self.plans[request.request_id] = plan._replace(end=end)
+
+    def _fitted(self, request: Any) -> str:
+        """Lets a request answer as far as the pool goes, if it was started with more; says why it
+        cannot be served where that is not as far as its prompt.
+        """
+        if not self._goes_on:
+            return ""  # vLLM has seen to it that the longest request fits
+        plan, prompt = self.plans[request.request_id], request.num_prompt_tokens
+
+        def blocks(tokens: int) -> int:
+            return sum(-(-one.most(plan, tokens) // one.block_size) for one in self._compressed)
+
+        if (least := blocks(prompt + 1)) > self._most_blocks:
+            return (
+                f"its prompt of {prompt} tokens holds {least} blocks at once, and the pool has "
+                f"{self._most_blocks}."
+            )
+        ends = range(prompt + 1, prompt + request.max_tokens + 1)
+        fit = bisect_right(ends, self._most_blocks, key=blocks)
+        if fit < request.max_tokens:
+            logger.warning(
+                "Request %s answers at most %d tokens of %d: its pool of %d blocks holds no more.",
+                *(request.request_id, fit, request.max_tokens, self._most_blocks),
+            )
+            request.max_tokens = fit
+        return ""
+
+    def _mamba_block_aligned_split(
+        self, request: Any, num_new_tokens: int, found: int = 0, received: int = 0
+    ) -> int:
+        """How many of the new tokens a step takes, as vLLM asks it for layers with states: as far
+        as the request's next boundary. ``found`` and ``received`` tokens it has from elsewhere.
+        """
+        start = request.num_computed_tokens + found + received
+        plan = self.plans.get(request.request_id)
+        stop = None if plan is None else plan.stop(start)
+        return num_new_tokens if stop is None else min(num_new_tokens, stop - start)
+
+    def _shared_prefix(self, request: Any, *most: int | None) -> Any:
+        """What a request finds in the pool: a compressed context, or what another has kept of the
+        same beginning, or else blocks of its prompt.
+
+        vLLM 0.33 may say how many tokens at ``most``; else it is all but the last, whose logits are
+        wanted.
+        """
+        plan = self.plans[request.request_id]
+        enabled = self.kv_cache_manager.prefix_cache_lookup_enabled(request)
+        limits = [request.num_tokens - 1, *(limit for limit in most if limit is not None)]
+        fits = 0 < plan.length <= min(limits)
+        self._starts.pop(request.request_id, None)
+        shared = enabled and plan.goes_on and self._shares_contexts
+        if shared and (longest := self._beginnings.longest(request, plan, min(limits))):
+            beginning, blocks = longest
+            self._starts[request.request_id] = beginning.number
+            return self.kv_cache_manager.create_kv_cache_blocks(blocks), beginning.tokens, 0
+        if enabled and plan.context and self._shares_contexts and fits:
+            hits = [one.compressed_context(request.block_hashes, plan) for one in self._compressed]
+            if all(blocks is not None for blocks in hits):
+                return self.kv_cache_manager.create_kv_cache_blocks(tuple(hits)), plan.length, 0
+        with asking(plan):
+            return self._stock_prefix(request, *most)
+
+    def _remember(self, name: str, new: int) -> None:
+        """Lets others find a context that the ``new`` tokens of a step have completed; before its
+        request may end with that step.
+        """
+        plan, request = self.plans.get(name), self.requests.get(name)
+        if plan is None or request is None or not plan.context or not self._shares_contexts:
+            return
+        done = request.num_computed_tokens - request.num_in_flight_tokens  # before that step
+        if plan.key is not None and done < plan.length <= done + new:
+            for manager in self._compressed:
+                manager.remember_context(name, request.block_hashes, plan)
+
+    def _free_request(self, request: Any, *args: Any, **options: Any) -> Any:
+        freed = super()._free_request(request, *args, **options)  # type: ignore[misc]
+        self.plans.pop(request.request_id, None)
+        self._starts.pop(request.request_id, None)
+        return freed
+
+
+class FoveateScheduler(Planning, Scheduler):
+    """vLLM's, for steps that wait for each other."""
+
+
+class FoveateAsyncScheduler(Planning, AsyncScheduler):
+    """vLLM's, for steps that are scheduled while others run."""
+
+
+def scheduler_of(vllm_config: Any, *args: Any, **options: Any) -> Planning:
+    """What vLLM makes its scheduler with, where ``--scheduler-cls`` names it."""
+    asynchronous = vllm_config.scheduler_config.async_scheduling
+    kind = FoveateAsyncScheduler if asynchronous else FoveateScheduler
+    return kind(vllm_config=vllm_config, *args, **options)  # noqa: B026

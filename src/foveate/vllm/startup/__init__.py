@@ -1,0 +1,1 @@
+"""Starting an engine under a policy, and what is refused then."""

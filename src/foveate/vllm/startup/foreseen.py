@@ -1,0 +1,78 @@
+"""What a model's configuration tells of its layers, before any of them is made.
+
+Workers look at the layers themselves (``support.check_layers``, ``check_attention``), and refuse
+what is not foreseen here; but by then an engine has been started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foveate.errors import UnsupportedEngine
+from foveate.policies.policy import Policy
+from foveate.vllm.plans.boundaries import Every
+from foveate.vllm.plans.settings import check_profiles
+from foveate.vllm.plans.tiers import shaping
+from foveate.vllm.startup.support import check_layers
+
+ALIBI = ("bloom",)
+SINKS = ("gpt_oss",)
+"""Types of models whose every configuration has it."""
+WINDOW = "sliding_attention"
+PARTIAL = {WINDOW, "chunked_attention", "linear_attention", "mamba", "conv"}
+"""Kinds of layers that do not hold every token of a prompt."""
+
+
+def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
+    """Refuses models by their configuration. ``config`` is a ``VllmConfig``.
+
+    Raises:
+        UnsupportedEngine: names what the model's configuration says.
+        ProfileMismatch: a policy's profile is another model's.
+    """
+    model = config.model_config
+    for what, value in _refused(model.hf_text_config).items():
+        if value:
+            raise UnsupportedEngine(
+                f"{model.model} has {what}, which the scores and pages of Foveate's worker do not "
+                "model. This model cannot be compressed."
+            )
+    kinds = _layers(config)
+    check_layers(
+        compressed=[kind for kind in kinds if kind not in PARTIAL],
+        others=[kind for kind in kinds if kind in PARTIAL],
+        sharing=(),
+        tiers=shaping(policies) is not None,
+        recompresses=any(Every.of(policy.when).tokens for policy in policies),
+        hybrid=not config.scheduler_config.disable_hybrid_kv_cache_manager,
+    )
+    for policy in policies:
+        check_profiles(policy, model.model)
+
+
+def _layers(config: Any) -> list[str]:
+    """The kinds of the model's layers, as far as its configuration tells them; without that, one
+    that holds every token.
+    """
+    text = config.model_config.hf_text_config
+    if config.cache_config.sliding_window is not None:  # vLLM's, where all layers have it
+        return [WINDOW]
+    kinds = list(getattr(text, "layer_types", None) or ("full_attention",))
+    if getattr(text, "sliding_window", 0) is None:  # --disable-sliding-window
+        return ["full_attention" if kind == WINDOW else kind for kind in kinds]
+    return kinds
+
+
+def _refused(text: Any) -> dict[str, Any]:
+    """What of a text model's configuration is refused, and whether it is there."""
+    kind = getattr(text, "model_type", "")
+    attention = getattr(text, "attn_config", None)  # of MPT
+    slopes = getattr(text, "alibi", False) or getattr(attention, "alibi", False)
+    sharing = getattr(text, "num_kv_shared_layers", 0)
+    return {
+        "a bias that grows with distance (ALiBi)": kind in ALIBI or slopes,
+        "a soft cap of its attention's logits": getattr(text, "attn_logit_softcapping", None),
+        "attention sinks": kind in SINKS,
+        f"{sharing} layers that read the cache of an earlier one": sharing,
+    }

@@ -1,0 +1,170 @@
+"""What cannot be served exactly inside vLLM, and why: models, layers, several workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from foveate.errors import UnsupportedEngine, UnsupportedPolicy
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import ForeseeableByHead
+from foveate.policies.spec import print_value
+from foveate.policies.traits import trait, wrapped
+
+DECODER = "decoder"
+HYBRID = (
+    "the layers of this model, or the budget, make KV cache groups of several kinds, and vLLM is "
+    "told to make one of them. Start it without --disable-hybrid-kv-cache-manager."
+)
+
+
+def check_layers(
+    *,
+    compressed: Sequence[str],
+    others: Sequence[str],
+    sharing: Sequence[str],
+    tiers: bool,
+    recompresses: bool = False,
+    hybrid: bool = True,
+) -> None:
+    """Refuses models whose layers cannot be compressed beside each other.
+
+    Args:
+        compressed: names of the layers of full attention.
+        others: names of those that have another kind of cache (windows, states) and keep it.
+        sharing: names of those that read another layer's cache.
+        tiers: whether a policy gives layers or heads different budgets.
+        recompresses: whether a policy compresses at other times than the prompt's end.
+        hybrid: whether vLLM may manage caches of several kinds, or has to make them one.
+
+    Raises:
+        UnsupportedEngine: no layer to compress; layers that share caches; caches of several kinds
+            that vLLM is told to make one; different budgets beside other layers, as all groups
+            of layers would shrink to the size of the smallest; or policies that compress again.
+    """
+    if not compressed:
+        raise UnsupportedEngine(
+            "no layer of this model holds every token of a prompt, so there is nothing to compress."
+        )
+    if sharing:
+        raise UnsupportedEngine(
+            f"the layers {', '.join(sharing)} read the cache of an earlier layer, which would be "
+            "compressed before they have read it."
+        )
+    if others and tiers:
+        raise UnsupportedEngine(
+            f"this model has {len(others)} layers with windows or states beside those to compress, "
+            "and a budget that differs by layer. Use one that keeps the same number in all layers."
+        )
+    if others and recompresses:
+        raise UnsupportedEngine(
+            f"this model has {len(others)} layers with windows or states beside those to compress, "
+            "and a policy that compresses again as tokens come. Choose when=after_prefill."
+        )
+    if (others or tiers) and not hybrid:
+        raise UnsupportedEngine(HYBRID)
+
+
+def check_model(config: Any) -> None:
+    """Refuses models whose prompts are not what a policy takes them for.
+
+    ``config`` is a ``ModelConfig``. Where image tokens attend in both directions, vLLM's CPU
+    attention is causal all the same, and the scores would be as well.
+
+    Raises:
+        UnsupportedEngine: the message says what the model, or the setting, is.
+    """
+    refused = {
+        "an encoder-decoder model: its answers attend to an encoder, whose cache is none of a "
+        "prompt's": config.is_encoder_decoder,
+        "a model whose image tokens attend to each other in both directions (PrefixLM), which the "
+        "scores do not see": config.is_mm_prefix_lm,
+        "a model that returns no tokens (--runner pooling), whose cache is read by none": (
+            config.runner_type != "generate"
+        ),
+        "prompts given as embeddings (--enable-prompt-embeds), as nothing tells which of them are "
+        "visual": config.enable_prompt_embeds,
+    }
+    for what, reason in refused.items():
+        if reason:
+            raise UnsupportedEngine(f"Foveate's worker cannot serve {what}.")
+
+
+def check_attention(layers: Mapping[str, Any]) -> None:
+    """Refuses layers whose attention is more than a softmax of scaled products.
+
+    The scores of policies are computed from queries and keys alone. ``layers`` are vLLM's
+    attention layers by name, those that would be compressed.
+
+    Raises:
+        UnsupportedEngine: names the layer, and what its attention adds.
+    """
+    for name, layer in layers.items():
+        impl = layer.impl
+        refused = {
+            "a bias that grows with distance (ALiBi)": impl.alibi_slopes is not None,
+            "a soft cap of its logits": bool(impl.logits_soft_cap),
+            "sinks": getattr(impl, "sinks", None) is not None,
+            f"attention of the kind {impl.attn_type!r}": impl.attn_type != DECODER,
+            "a scale of its own for the codes of each head": _scales(layer) > 1,
+            f"values of another size ({layer.head_size_v}) than keys ({layer.head_size})": (
+                layer.head_size_v != layer.head_size
+            ),
+        }
+        for what, reason in refused.items():
+            if reason:
+                raise UnsupportedEngine(
+                    f"the attention of {name} has {what}, which the scores and pages of Foveate's "
+                    "worker do not model. This model cannot be compressed."
+                )
+
+
+def _scales(layer: Any) -> int:
+    """How many scales the codes of a layer's keys have."""
+    scale = getattr(layer, "_k_scale", None)
+    return 1 if scale is None else int(scale.numel())
+
+
+def check_parallel(policy: Policy, workers: int, heads: int) -> None:
+    """Refuses what cannot be shared out to several workers.
+
+    A worker holds some of a layer's KV heads, and decides for these alone. So a policy can be
+    served in parallel if each KV head's tokens follow from that head, which a stage says itself
+    (``head_by_head``). Stages that look across heads would need all workers' numbers in the middle
+    of a layer; they are refused, as are those that say nothing of it.
+
+    Args:
+        policy: one that ``check_policy`` lets through.
+        workers: of tensor parallelism; nothing is refused of one.
+        heads: KV heads of a layer, over all workers.
+
+    Raises:
+        UnsupportedPolicy: a stage that decides for several heads together.
+        UnsupportedEngine: fewer heads than workers, whose query heads then share one.
+    """
+    if workers == 1:
+        return
+    if isinstance(policy.budget, ForeseeableByHead):
+        raise UnsupportedPolicy(
+            f"{policy} cannot be served with tensor parallelism: {print_value(policy.budget)} "
+            "sorts the KV heads of all workers into groups. Use --tensor-parallel-size 1."
+        )
+    for stage in _across_heads(policy):
+        raise UnsupportedPolicy(
+            f"{policy} cannot be served with tensor parallelism: {print_value(stage)} goes by "
+            "several KV heads together, and each worker holds some of them. Use "
+            "--tensor-parallel-size 1, or a policy that decides head by head, as "
+            "'snapkv:budget=20%' and 'h2o:budget=20%' do. A stage of your own says that "
+            "it does with head_by_head = True."
+        )
+    if workers > heads:
+        raise UnsupportedEngine(
+            f"{workers} workers share {heads} KV heads: their query heads would choose different "
+            f"tokens of the same head. Use --tensor-parallel-size {heads} at most."
+        )
+
+
+def _across_heads(policy: Policy) -> Iterator[Any]:
+    """The stages of a policy that do not say that they decide head by head."""
+    stages = (*wrapped(policy.score), policy.select, policy.merge)
+    return (stage for stage in stages if not trait(stage, "head_by_head"))

@@ -1,0 +1,44 @@
+"""vLLM's backends FLASH_ATTN and TRITON_ATTN (GPUs), over compressed prompts."""
+
+from __future__ import annotations
+
+from foveate.vllm.vllm_api import flash_attention, triton_attention
+from foveate.vllm.worker import pages
+from foveate.vllm.worker.attention import Backend, Compressing
+from foveate.vllm.worker.rewriting import Rewriting
+
+_FLASH, _TRITON = flash_attention(), triton_attention()
+
+
+class FlashBuilder(Rewriting, _FLASH.builder):  # type: ignore[name-defined]
+    """vLLM's builder, which is shown rows without their gap."""
+
+
+class FlashImplementation(Compressing, _FLASH.implementation):  # type: ignore[name-defined]
+    """vLLM's implementation; keys and values stand side by side in their pages."""
+
+    read = staticmethod(pages.read)
+    write = staticmethod(pages.write)
+
+
+class FoveateFlash(Backend, _FLASH.backend):  # type: ignore[name-defined]
+    """vLLM's FLASH_ATTN where no policy is."""
+
+    builder, implementation = FlashBuilder, FlashImplementation
+
+
+class TritonBuilder(Rewriting, _TRITON.builder):  # type: ignore[name-defined]
+    """vLLM's builder, which is shown rows without their gap."""
+
+
+class TritonImplementation(Compressing, _TRITON.implementation):  # type: ignore[name-defined]
+    """vLLM's implementation; keys and values stand side by side in their pages."""
+
+    read = staticmethod(pages.read)
+    write = staticmethod(pages.write)
+
+
+class FoveateTriton(Backend, _TRITON.backend):  # type: ignore[name-defined]
+    """vLLM's TRITON_ATTN where no policy is."""
+
+    builder, implementation = TritonBuilder, TritonImplementation

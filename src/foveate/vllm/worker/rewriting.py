@@ -1,0 +1,270 @@
+"""What attention is shown of a batch: each row without the gap of its prompt, and no row of which
+something would be read that the scheduler does not hold for its request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from foveate.vllm.plans.gap import Buffers, view
+from foveate.vllm.scheduler.blocks import CompressedSpec, holds_compressed
+from foveate.vllm.vllm_api import AttentionCGSupport, CommonAttentionMetadata
+from foveate.vllm.worker.prompts import Prompts
+from foveate.vllm.worker.rows import Row
+
+NULL_BLOCK = 0
+"""vLLM's block that no request ever holds."""
+
+
+@dataclass
+class RewritingStep:
+    """What this pass means for the prompts of one KV cache group.
+
+    ``again`` are the pass's tokens that stand after a prompt that it completes, with the metadata
+    under which they see it compressed; None where there are none.
+    """
+
+    prompts: Prompts
+    rows: list[Row]
+    later: tuple[Int[Tensor, "t"], Any] | None = None
+
+    @property
+    def readable(self) -> list[Row]:
+        """The rows that no group has barred: groups are looked at one after the other."""
+        return [row for row in self.rows if row.prompt.name not in self.prompts.barred]
+
+
+class Rewriting:
+    """Before a metadata builder of vLLM's. Groups that are under no policy are dealt with as ever.
+
+    ``prompts``, and the ``group``'s number among vLLM's KV cache groups, are set by the worker,
+    once there is a cache.
+    """
+
+    prompts: Prompts | None = None
+    group: int = 0
+    buffers: Buffers | None = None
+    kv_cache_spec: Any  # these are vLLM's
+    vllm_config: Any
+    block_size: int
+
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> Any:
+        """Full graphs for passes of answers alone: prompts are compressed by Python."""
+        stock = super().get_cudagraph_support(vllm_config, kv_cache_spec)  # type: ignore[misc]
+        most = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+        return most if holds_compressed(kv_cache_spec) and stock.value > most.value else stock
+
+    @property
+    def supports_update_block_table(self) -> bool:
+        """Metadata of compressed groups is built for each: their tables are not vLLM's."""
+        return (
+            not isinstance(self.kv_cache_spec, CompressedSpec)
+            and super().supports_update_block_table  # type: ignore[misc]
+        )
+
+    def check_layout(self) -> None:
+        """Raises UnsupportedEngine where pages are laid out in a way that cannot be read."""
+
+    def attend_by_head(self, group: int) -> None:
+        """Plans are made for one KV head and the ``group`` of query heads that share it."""
+        for name in ("num_heads", "num_heads_q"):
+            if hasattr(self, name):
+                setattr(self, name, group)
+
+    def build(
+        self,
+        common_prefix_len: int,
+        common_attn_metadata: CommonAttentionMetadata,
+        fast_build: bool = False,
+    ) -> Any:
+        """The metadata of one pass, for all layers of the group."""
+        spec, common = self.kv_cache_spec, common_attn_metadata
+        plain = super().build  # type: ignore[misc]
+        if not isinstance(spec, CompressedSpec):
+            return plain(common_prefix_len, common, fast_build)
+        common, written = tables_of(self.prompts, common, self.group)
+        rows, gaps, barred = rows_of(self.prompts, common, self.group, spec.block_size, written)
+        if self.buffers is None:
+            self.buffers = Buffers(self.vllm_config.scheduler_config.max_num_seqs)
+        gathered = rewritten(common, gaps, spec.block_size, self.buffers, barred)
+        metadata = plain(common_prefix_len, gathered, fast_build)
+        if (rows or barred) and self.prompts is not None:
+            # fast: the plan of a first build lies in a buffer that a second would overwrite
+            later = later_tokens(common, rows, spec.block_size, lambda it: plain(0, it, True))
+            metadata.foveate = RewritingStep(self.prompts, rows, later)
+        return metadata
+
+
+def rewritten(
+    common: CommonAttentionMetadata,
+    gaps: list[int],
+    block: int,
+    buffers: Buffers,
+    barred: Sequence[int] = (),
+) -> CommonAttentionMetadata:
+    """What vLLM's builder is told instead: rows without their gap, and lengths to match. Rows that
+    are ``barred`` read vLLM's null block, which is nobody's.
+    """
+    n = common.num_reqs
+    table, lengths = view(common.block_table_tensor[:n], common.seq_lens[:n], gaps, block)
+    for row in barred:
+        table[row] = NULL_BLOCK
+    table, lengths = buffers.hold(table, lengths)
+    known, ranges = common.seq_lens_cpu_upper_bound, common.mm_req_doc_ranges
+    changed: dict[str, Any] = {"block_table_tensor": table, "seq_lens": lengths}
+    changed["_num_computed_tokens_cache"] = None
+    if known is not None:
+        known = known[:n] - known.new_tensor(gaps) * block
+        changed["seq_lens_cpu_upper_bound"] = known
+        if any(gaps):  # otherwise vLLM's own, which capturing sets higher
+            changed["max_seq_len"] = int(known.max())
+    if ranges is not None:  # positions in the whole prompt; an answer sees all before it anyway
+        changed["mm_req_doc_ranges"] = {
+            row: spans for row, spans in ranges.items() if not (row < n and gaps[row])
+        }
+    return common.replace(**changed)
+
+
+def later_tokens(
+    common: CommonAttentionMetadata,
+    rows: list[Row],
+    block: int,
+    build: Callable[[CommonAttentionMetadata], Any],
+) -> tuple[Int[Tensor, "t"], Any] | None:
+    """The tokens after prompts that this pass completes, and what they see once it is done."""
+    rows = [row for row in rows if row.beyond and row.gap]
+    if not rows:
+        return None
+    device, here = common.slot_mapping.device, torch.device("cpu")
+    counts = torch.tensor([row.beyond for row in rows], dtype=torch.long, device=here)
+    starts = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(common.query_start_loc.dtype)
+    tokens = torch.cat(
+        [
+            torch.arange(row.start + row.new - row.beyond, row.start + row.new, device=here)
+            for row in rows
+        ]
+    ).to(device)
+    read = [row.computed + row.new for row in rows]
+    ends = torch.tensor(read, dtype=common.seq_lens.dtype, device=here)
+    gaps = [row.gap for row in rows]
+    seen, lengths = view(torch.stack([row.written for row in rows]), ends.to(device), gaps, block)
+    known = ends - ends.new_tensor(gaps) * block
+    return tokens, build(
+        CommonAttentionMetadata(
+            query_start_loc=starts.to(device),
+            query_start_loc_cpu=starts,
+            seq_lens=lengths,
+            seq_lens_cpu_upper_bound=known,
+            num_reqs=len(rows),
+            num_actual_tokens=len(tokens),
+            max_query_len=int(counts.max()),
+            max_seq_len=int(known.max()),
+            block_table_tensor=seen,
+            slot_mapping=common.slot_mapping[tokens],
+            causal=common.causal,
+        )
+    )
+
+
+def tables_of(
+    prompts: Prompts | None, common: CommonAttentionMetadata, group: int
+) -> tuple[CommonAttentionMetadata, Int[Tensor, "r c"]]:
+    """The metadata with the block table that the pass reads, and the one that it writes to."""
+    table = common.block_table_tensor
+    if prompts is None:
+        return common, table
+    held, names = prompts.held, prompts.rows(common)
+    own = {
+        row: blocks
+        for row, name in enumerate(names)
+        if name is not None and (blocks := held.own(name, group))
+    }
+    if not own:
+        return common, table
+    written = with_blocks(table, own)
+    read = {row: held.still_read(names[row] or "", group) for row in own}
+    return common.replace(block_table_tensor=with_blocks(written, read)), written
+
+
+def with_blocks(
+    table: Int[Tensor, "r c"], blocks: Mapping[int, Mapping[int, int]]
+) -> Int[Tensor, "r c"]:
+    """The block table with other numbers in some rows, at some places."""
+    each = [(row, *one) for row, mine in blocks.items() for one in mine.items()]
+    if not each:
+        return table
+    rows, places, numbers = torch.tensor(each, dtype=torch.long, device=table.device).T
+    table = table.clone()
+    table[rows, places] = numbers.to(table.dtype)
+    return table
+
+
+def rows_of(
+    prompts: Prompts | None,
+    common: CommonAttentionMetadata,
+    group: int,
+    block: int,
+    written: Int[Tensor, "r c"],
+) -> tuple[list[Row], list[int], list[int]]:
+    """The rows whose prompt this pass reads, every row's gap as attention is to see it now, and
+    which rows would read what the scheduler does not hold for their request.
+
+    Rows of no request have no gap: those of warm-up passes, and those that fill up a full graph.
+    """
+    rows: list[Row] = []
+    gaps, barred = [0] * common.num_reqs, list[int]()
+    if prompts is None or not (names := prompts.rows(common)):
+        return rows, gaps, barred
+    starts = common.query_start_loc_cpu.tolist()
+    ends = common.seq_lens_cpu_upper_bound.tolist()  # of what is read, exact
+    for place, name in enumerate(names):
+        if name is None:
+            continue
+        start, end = starts[place], ends[place]
+        new, order = starts[place + 1] - start, prompts.order(name)
+        if why := wrong(prompts, name, group, end - new, end, block):
+            prompts.bar(name, why)
+            barred.append(place)
+            continue
+        share = None if order is None else order.shares.get(group)
+        if order is None or share is None:
+            continue
+        boundaries = share.boundaries(order.length)
+        gaps[place] = boundaries.gap(end - new, block)
+        move = prompts.held.move(name, group)
+        until = prompts.seen(name, share, end - new, new) if move is None else move.end
+        if until is not None:
+            gap, table = boundaries.gap(until, block), common.block_table_tensor[place]
+            kept, budget = until - gap * block, share.budget_at(until, order.length)
+            now = (start, end - new, new, move is not None, table, written[place])
+            rows.append(Row(prompts.prompt(name), gaps[place], gap, until, kept, budget, *now))
+    return rows, gaps, barred
+
+
+def wrong(
+    prompts: Prompts, name: str, group: int, computed: int, end: int, block: int
+) -> str | None:
+    """Why a request must not be read up to its token ``end`` in this pass, which begins after
+    ``computed``; None where the scheduler holds what is read, and nobody else reads what is moved.
+    """
+    if (order := prompts.order(name)) is None:
+        return "the scheduler has sent no order, or one for other policies than this worker has"
+    held = prompts.held
+    if (share := order.shares.get(group)) is None:
+        return held.reads(name, group, 0, end, block) or held.moves(name, group, None, block)
+    if share.gap * block + share.kept != order.length:
+        return f"{share} of {order.length} tokens is not told in blocks of {block}"
+    boundaries = share.boundaries(order.length)
+    until = boundaries.after(computed)
+    if share.every.tokens and until is not None and end > until:
+        return f"{end} tokens would be read in a pass that has to end at {until}"
+    move = boundaries.move(computed, end, block, last=order.end)
+    before = boundaries.gap(computed, block)
+    return held.reads(name, group, before, end, block) or held.moves(name, group, move, block)

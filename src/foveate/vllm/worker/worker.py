@@ -1,0 +1,234 @@
+"""The worker that serves with a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from foveate.errors import UnsupportedEngine
+from foveate.vllm.plans.plans import Offer
+from foveate.vllm.plans.settings import check_profiles, settings_from
+from foveate.vllm.plans.tiers import by_head, rooms_of, shaping
+from foveate.vllm.scheduler.blocks import (
+    CompressedSpec,
+    check_specs,
+    compressible,
+    holds_compressed,
+)
+from foveate.vllm.startup.companions import check_boundaries, check_engine
+from foveate.vllm.startup.registration import register_all, served
+from foveate.vllm.startup.support import check_attention, check_layers, check_model, check_parallel
+from foveate.vllm.vllm_api import (
+    AsyncModelRunnerOutput,
+    KVCacheConfig,
+    KVCacheSpec,
+    SchedulerOutput,
+    VllmConfig,
+    get_tp_group,
+    init_logger,
+)
+from foveate.vllm.worker.graphs import without_full_graphs
+from foveate.vllm.worker.heads import head_names, split
+from foveate.vllm.worker.metrics import Metrics, seen_at
+from foveate.vllm.worker.prompts import Prompts
+from foveate.vllm.worker.rewriting import Rewriting
+
+logger = init_logger("vllm.foveate")  # vLLM prints the loggers below its own name
+
+
+class Serving:
+    """Before one of vLLM's workers: policies from its configuration.
+
+    Raises, when made:
+        InvalidParameter: no policy is given.
+        UnsupportedPolicy, InvalidBudget: one that cannot be served.
+        UnsupportedEngine: a setting that compressed blocks cannot be combined with.
+    """
+
+    vllm_config: VllmConfig
+    model_runner: Any
+    is_driver_worker: bool
+
+    def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any):
+        self.settings = settings_from(vllm_config.additional_config)
+        self.ordinals: dict[str, int] = {}
+        self.prompts: Prompts | None = None
+        self.metrics: Metrics | None = None
+        check_engine(vllm_config)
+        check_model(vllm_config.model_config)
+        check_boundaries(vllm_config, self.settings.policies)
+        for policy in self.settings.policies:
+            check_parallel(
+                policy,
+                vllm_config.parallel_config.tensor_parallel_size,
+                vllm_config.model_config.get_total_num_kv_heads(),
+            )
+        register_all()
+        super().__init__(vllm_config, *args, **kwargs)  # type: ignore[call-arg]
+
+    def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
+        """vLLM's, with layers of full attention put under the policies."""
+        specs: dict[str, KVCacheSpec] = super().get_kv_cache_spec()  # type: ignore[misc]
+        names = [name for name, spec in specs.items() if compressible(spec)]
+        self._check(names, specs)
+        self.ordinals = {name: ordinal for ordinal, name in enumerate(names)}
+        policies, depth = self.settings.policies, len(names)
+        heads, longest = specs[names[0]].num_kv_heads, self.vllm_config.model_config.max_model_len
+        rooms = rooms_of(policies, depth, heads, longest, self.settings.tiers)
+        if not by_head(policies):
+            mine = {name: CompressedSpec.of(specs[name], rooms[i]) for i, name in enumerate(names)}
+            return specs | mine
+        split(self._layers, names, heads)
+        cells = [(name, head) for name in names for head in head_names(name, heads)]
+        return specs | {
+            head: CompressedSpec.of(specs[name], room, num_kv_heads=1)
+            for (name, head), room in zip(cells, rooms, strict=True)
+        }
+
+    @property
+    def _layers(self) -> dict[str, Any]:
+        layers: dict[str, Any] = self.vllm_config.compilation_config.static_forward_context
+        return layers
+
+    def _check(self, names: list[str], specs: dict[str, KVCacheSpec]) -> None:
+        config, policies = self.vllm_config, self.settings.policies
+        check_layers(
+            compressed=names,
+            others=[name for name in specs if name not in names],
+            sharing=[
+                name
+                for name, layer in self._layers.items()
+                if getattr(layer, "kv_sharing_target_layer_name", None)
+            ],
+            tiers=shaping(policies) is not None,
+            recompresses=Offer(self.settings).goes_on,
+            hybrid=not config.scheduler_config.disable_hybrid_kv_cache_manager,
+        )
+        check_attention({name: self._layers[name] for name in names})
+        check_specs({name: specs[name] for name in names})
+        for policy in policies:
+            check_profiles(policy, config.model_config.model, len(names))
+
+    def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
+        """Makes the caches, and tells the builders of compressed groups about the prompts."""
+        super().initialize_from_config(kv_cache_config)  # type: ignore[misc]
+        prompts = Prompts(Offer(self.settings), self.ordinals, self.model_runner)
+        self.prompts = prompts
+        without_full_graphs(self.model_runner, lambda: prompts.reading)
+        for number, groups in enumerate(self.model_runner.attn_groups):
+            for group in groups:
+                if isinstance(group.kv_cache_spec, CompressedSpec):
+                    for builder in group.metadata_builders:
+                        self._attach(builder, number, group.kv_cache_spec.block_size)
+        if self.is_driver_worker:  # of several in tensor parallelism, one
+            self._announce(kv_cache_config)
+
+    def _announce(self, kv_cache_config: KVCacheConfig) -> None:
+        """The counters, and the one line of the log."""
+        groups = {
+            number: group
+            for number, group in enumerate(kv_cache_config.kv_cache_groups)
+            if holds_compressed(group.kv_cache_spec)
+        }
+        cells = {number: len(group.layer_names) for number, group in groups.items()}
+        blocks = sorted({group.kv_cache_spec.block_size for group in groups.values()})
+        config = self.vllm_config
+        engine = config.parallel_config.data_parallel_index
+        self.metrics = Metrics(config.model_config.served_model_name, engine, cells)
+        logger.info(
+            "Foveate compresses the prompts of %d layers (KV cache groups of %s%s): %s, in blocks "
+            "of %s tokens; %s.",
+            len(self.ordinals),
+            ", ".join(map(str, cells.values())),
+            " KV heads" if by_head(self.settings.policies) else "",
+            " or ".join(map(str, self.settings.policies)),
+            " and ".join(map(str, blocks)),
+            seen_at(),
+        )
+
+    def _attach(self, builder: Any, number: int, block: int) -> None:
+        if not isinstance(builder, Rewriting) or builder.block_size != block:
+            raise UnsupportedEngine(
+                f"vLLM attends with {type(builder).__name__} in blocks of "
+                f"{getattr(builder, 'block_size', '?')} where its pool has blocks of {block}; "
+                f"Foveate's worker needs blocks of one size and one of the backends "
+                f"{', '.join(served().backends)} (--attention-backend)."
+            )
+        builder.check_layout()
+        builder.prompts, builder.group = self.prompts, number
+        if by_head(self.settings.policies):
+            builder.attend_by_head(self._layers[next(iter(self.ordinals))].foveate_heads.group)
+
+    def compile_or_warm_up_model(self) -> Any:
+        """Warms up as ever. Under the second runner requests that it makes up pass through
+        ``execute_model``: these are no prompts to compress or to count.
+        """
+        prompts, self.prompts = self.prompts, None
+        try:
+            return super().compile_or_warm_up_model()  # type: ignore[misc]
+        finally:
+            self.prompts = prompts
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
+        """One step."""
+        if self.prompts is None:
+            return super().execute_model(scheduler_output)  # type: ignore[misc]
+        with self.prompts.serving(scheduler_output):
+            result = super().execute_model(scheduler_output)  # type: ignore[misc]
+            if self.prompts.reading:
+                among_workers(self.prompts, list(scheduler_output.num_scheduled_tokens))
+        if self.metrics is not None:
+            prompts = self.prompts
+            self.metrics.count(prompts.completed, prompts.take_seconds(), prompts.not_read)
+        return self._telling(result)
+
+    def sample_tokens(self, *args: Any, **options: Any) -> Any:
+        """The step's tokens, and which of its requests failed."""
+        return self._telling(super().sample_tokens(*args, **options))  # type: ignore[misc]
+
+    def _telling(self, result: Any) -> Any:
+        if result is None or self.prompts is None or not self.prompts.failed:
+            return result
+        failed = self.prompts.take_failed()
+        if isinstance(result, AsyncModelRunnerOutput):
+            return Failing(result, failed)
+        result.foveate_failed = failed
+        return result
+
+
+def among_workers(prompts: Prompts, names: Sequence[str]) -> None:
+    """After a pass that reads prompts, which all of tensor parallelism's workers know from the
+    step: a request fails in each if it fails in one. vLLM hears one of them alone, and a context
+    that another could not compress must not be shared.
+    """
+    group = get_tp_group()
+    if group.world_size == 1:
+        return
+    here = [name in prompts.failed for name in names]
+    failed = torch.tensor(here, dtype=torch.uint8, device="cpu")
+    torch.distributed.all_reduce(failed, torch.distributed.ReduceOp.MAX, group=group.cpu_group)
+    for name, there in zip(names, failed.tolist(), strict=True):
+        if there and name not in prompts.failed:
+            prompts.fail(name, "another worker could not compress its prompt.")
+
+
+class Failing(AsyncModelRunnerOutput):
+    """A step's tokens that are still on their way, and which of its requests failed."""
+
+    def __init__(self, output: AsyncModelRunnerOutput, failed: frozenset[str]):
+        self._output, self._failed = output, failed
+
+    def get_output(self) -> Any:
+        output = self._output.get_output()
+        output.foveate_failed = self._failed
+        return output
+
+    def get_kv_connector_output(self) -> Any:
+        """Of a KV connector, which Foveate refuses; vLLM 0.33 wants to be able to ask."""
+        return getattr(self._output, "get_kv_connector_output", lambda: None)()
+
+
+class FoveateWorker(Serving, served().worker()):  # type: ignore[misc]
+    """The worker of vLLM's platform here, with a policy."""

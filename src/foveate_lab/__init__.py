@@ -1,0 +1,1 @@
+"""The laboratory: evaluation, reproduction, reports, benchmarks and converters."""

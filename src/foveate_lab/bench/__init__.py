@@ -1,0 +1,7 @@
+"""What policies cost in time and memory, against the same model without one, in one run."""
+
+from foveate.loading.hardware import processor
+from foveate_lab.bench.measure import BenchRow, bench
+from foveate_lab.bench.subject import Subject, of_dims, of_model
+
+__all__ = ["BenchRow", "Subject", "bench", "of_dims", "of_model", "processor"]

@@ -1,0 +1,133 @@
+"""The same in NVIDIA kvpress, in an environment of its own: it needs another transformers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foveate.errors import InvalidInput, MissingPackage, UnsupportedModel
+from foveate.policies.policy import Policy
+from foveate_lab.bench.subject import Subject
+
+SIDE = Path(__file__).with_name("kvpress_side.py")
+PRESSES = {
+    "adakv": "AdaKVPress(SnapKVPress)",
+    "chunkkv": "ChunkKVPress(SnapKVPress)",
+    "compactor": "CompactorPress",
+    "criticalkv": "CriticalKVPress(SnapKVPress)",
+    "criticalkv+adakv": "CriticalAdaKVPress(SnapKVPress)",
+    "cur": "CURPress",
+    "duo_attention": "DuoAttentionPress",
+    "expected_attention": "ExpectedAttentionPress",
+    "finch": "FinchPress",
+    "full": None,
+    "h2o": "ObservedAttentionPress",
+    "keydiff": "KeyDiffPress",
+    "knorm": "KnormPress",
+    "kvzip": "KVzipPress",
+    "lagkv": "LagKVPress",
+    "leverage": "LeverageScorePress",
+    "non_causal_attention": "NonCausalAttnPress",
+    "pyramidkv": "PyramidKVPress",
+    "q_filters": "QFilterPress",
+    "random": "RandomPress",
+    "simlayerkv": "SimLayerKVPress",
+    "snapkv": "SnapKVPress",
+    "streaming_llm": "StreamingLLMPress",
+    "think": "ComposedPress(SnapKVPress, ThinKPress)",
+    "tova": "TOVAPress",
+}
+"""The press that does what a method of ours does, with its own defaults."""
+WITH_PROFILE = {"expected_attention": "ExpectedAttentionStatsPress"}
+
+
+def alone(policies: Sequence[Policy]) -> list[str]:
+    """The methods that no press does."""
+    return [policy.name for policy in policies if policy.name not in PRESSES]
+
+
+def kvpress(
+    subject: Subject, policies: Sequence[Policy], python: str, *, rounds: int, steps: int
+) -> list[dict[str, Any]]:
+    """One row of figures for every policy that kvpress has a press for: ``method``, ``budget``,
+    ``press``, ``prefill_ratio`` (to its own stock prefill), ``peak_bytes``, ``kv_bytes`` with the
+    indices of hidden pairs, ``decode_ms_per_token`` and ``decode_ratio`` (to its stock cache).
+
+    Args:
+        subject: the model and the prompt. The model is written to a temporary directory.
+        policies: as many as are to be compared; their budgets must be shares of the prompt.
+        python: the interpreter of kvpress's environment.
+        rounds: of which the medians are told.
+        steps: of decoding.
+
+    Raises:
+        UnsupportedModel: a model that sees.
+        MissingPackage: that interpreter has no kvpress.
+        InvalidInput: a budget that is no share.
+    """
+    if hasattr(subject.model.config, "vision_config"):
+        raise UnsupportedModel(
+            f"kvpress is compared on text models, and {subject.name} sees. Name smollm2, a text "
+            "model's directory, or --dims."
+        )
+    wanted = [_wanted(policy) for policy in policies if policy.name in PRESSES]
+    with tempfile.TemporaryDirectory() as folder:
+        if subject.random:
+            subject.model.config.save_pretrained(folder)
+        else:
+            subject.model.save_pretrained(folder)
+        request = {
+            "model": folder,
+            "random": subject.random,
+            "dtype": str(subject.model.dtype)[6:],
+            "device": subject.device.type,
+            "ids": subject.ids[0].tolist(),
+            "presses": wanted,
+            "rounds": rounds,
+            "steps": steps,
+            "threads": torch.get_num_threads(),
+        }
+        return _asked(python, request)
+
+
+def _wanted(policy: Policy) -> dict[str, Any]:
+    press, amount = PRESSES[policy.name], policy.amount
+    if getattr(policy.score, "profile", None) is not None:
+        press = WITH_PROFILE.get(policy.name, press)
+    if press is not None and amount.kind != "fraction":
+        raise InvalidInput(
+            f"kvpress takes shares of the prompt, not {amount.text}. Give a budget such as 20%."
+        )
+    keep = float(amount.value) if press is not None else 1.0
+    budget = amount.text if press is not None else None
+    return {"method": policy.name, "budget": budget, "press": press, "keep": keep}
+
+
+def _asked(python: str, request: dict[str, Any]) -> list[dict[str, Any]]:
+    try:
+        done = subprocess.run(
+            [python, str(SIDE)],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except FileNotFoundError as error:
+        raise InvalidInput(f"no Python at {python!r}: {error}") from error
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["no message"])[-1]
+        if "No module named 'kvpress'" in last:
+            raise MissingPackage(
+                f"{python}, the interpreter of the other side,",
+                "kvpress",
+                install="pip install kvpress, in an environment of its own",
+            ) from error
+        raise InvalidInput(f"kvpress failed: {last}") from error
+    rows: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return rows

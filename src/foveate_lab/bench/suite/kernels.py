@@ -1,0 +1,97 @@
+"""Every Triton kernel against its reference, on the GPU, for several types and head sizes. On a CPU
+they are interpreted, where Triton's interpreter can: it tells whether the suite runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from foveate_lab.bench.suite.inputs import Call, Inputs, Size
+from foveate_lab.bench.suite.rows import Row, attempted, table
+from foveate_lab.bench.suite.setting import SuiteSetting
+from foveate_lab.bench.suite.side_by_side import side_by_side
+
+CASES = [
+    *((torch.bfloat16, d) for d in (128, 64, 80, 256)),
+    *((torch.float16, d) for d in (128, 64)),
+    *((torch.float32, d) for d in (128, 64)),
+]
+SIZE, QUICK = Size(2, 1000), Size(1, 40, h=2, g=2, w=4)
+ROUNDED = ("ragged_decode", "attention_with")
+
+
+def rows(setting: SuiteSetting) -> Iterator[Row]:
+    """One for every kernel, type and head size; one that is off its tolerance is not ``ok``."""
+    if setting.quick:
+        yield from _of_type(torch.float32, 16, QUICK, setting)
+        return
+    yield from side_by_side(
+        [
+            ({"kernel": "(all)", **_type(*case)}, partial(_of_type, *case, SIZE, setting))
+            for case in CASES
+        ]
+    )
+
+
+def _of_type(dtype: torch.dtype, d: int, size: Size, setting: SuiteSetting) -> Iterator[Row]:
+    inputs = Inputs(size._replace(d=d), dtype, setting.place)
+    for name, call in (inputs.prefill() | inputs.decode()).items():
+        what = {"kernel": name, **_type(dtype, d)}
+        row = attempted(what, lambda call=call, of=(name, dtype): compared(call, *of))  # type: ignore[misc]
+        yield row if setting.on_gpu else _not_run(row)
+
+
+def _type(dtype: torch.dtype, d: int) -> Row:
+    return {"dtype": str(dtype).removeprefix("torch."), "d": d}
+
+
+def _not_run(row: Row) -> Row:
+    """What has not even run on a CPU is not wrong: there is no Triton, or no interpreter."""
+    return {"not_run" if name == "failed" else name: value for name, value in row.items()}
+
+
+def wrong(measured: Sequence[Row]) -> list[Row]:
+    """Those that are off their tolerance, or fail where they should run."""
+    return [row for row in measured if not row.get("ok") and "not_run" not in row]
+
+
+def compared(call: Call, name: str, dtype: torch.dtype) -> dict[str, Any]:
+    """The largest difference of any result, over 1 or the number's size, and whether it is allowed.
+
+    Copies are exact. Outputs of attention carry the rounding of their weights to the type; all else
+    is added up in float32. A nearest slot may differ where two cosines do by rounding, so there the
+    cosines alone are compared.
+    """
+    ours, expected = call("triton"), call("reference")
+    if name == "nearest_by_cosine":
+        ours, expected = ours.cosine, expected.cosine
+    pairs = zip(ours, expected, strict=True) if isinstance(ours, tuple) else [(ours, expected)]
+    off = max(_apart(x, y) for x, y in pairs)
+    allowed = 1e-4
+    if name.startswith(ROUNDED) and dtype != torch.float32:
+        allowed = 8 * torch.finfo(dtype).eps
+    if name == "compaction":
+        allowed = 0.0
+    return {"difference": off, "allowed": allowed, "ok": off <= allowed}
+
+
+def _apart(x: torch.Tensor, y: torch.Tensor) -> float:
+    apart = (x.double() - y.double()).abs() / y.double().abs().clamp_min(1)
+    return min(float(apart.nan_to_num(torch.inf).max()), torch.finfo(torch.float32).max)
+
+
+def page(measured: Sequence[Row]) -> list[str]:
+    """How many agree, those that do not, and why others have not run."""
+    bad = wrong(measured)
+    left = [row["not_run"] for row in measured if "not_run" in row]
+    ran = len(measured) - len(left)
+    said = [f"{ran} comparisons with the reference; {len(bad)} are wrong or failed."]
+    said += [f"{left.count(why)} not run here: {why}." for why in dict.fromkeys(left)]
+    if not bad:
+        return said
+    columns = {"kernel": "kernel", "dtype": "type", "d": "head size"}
+    return [*said, "", *table(bad, columns | {"difference": "off by", "allowed": "allowed"})]

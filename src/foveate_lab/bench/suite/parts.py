@@ -1,0 +1,63 @@
+"""The parts of the suite: what each is called, what it measures, and how long it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from foveate_lab.bench.suite import (
+    beside_attention,
+    checks,
+    contexts,
+    half,
+    headlines,
+    kernels,
+    peers,
+    ragged,
+    steps,
+)
+from foveate_lab.bench.suite.rows import Row
+from foveate_lab.bench.suite.setting import SuiteSetting
+
+
+class SuitePart(NamedTuple):
+    """A part: ``rows`` measures, ``page`` tells of what was found in Markdown; ``limit`` is in
+    seconds. ``missing`` is what the page says until it has been measured.
+    """
+
+    title: str
+    rows: Callable[[SuiteSetting], Iterator[Row]]
+    page: Callable[[Sequence[Row]], list[str]]
+    limit: int
+    missing: str = "Not measured yet."
+
+
+PARTS = {
+    "kernels": SuitePart("Kernels against references", kernels.rows, kernels.page, 45),
+    "ragged": SuitePart("Ragged decoding against a copy", ragged.rows, ragged.page, 20),
+    "steps": SuitePart("A decoding step", steps.rows, steps.page, 65),
+    "attention": SuitePart(
+        "Beside FlashAttention and FlexAttention", beside_attention.rows, beside_attention.page, 40
+    ),
+    "half": SuitePart("Column sums in half precision", half.rows, half.page, 30),
+    "tests": SuitePart(
+        "Tests on the device",
+        checks.rows,
+        checks.page,
+        70,
+        "Not measured yet: the tests are in a checkout of Foveate, and need pytest.",
+    ),
+    "headlines": SuitePart("The papers' figures of speed", headlines.rows, headlines.page, 85),
+    "contexts": SuitePart("Long contexts", contexts.rows, contexts.page, 50),
+    "kvpress": SuitePart(
+        "Beside kvpress",
+        peers.rows,
+        peers.page,
+        120,
+        "Not measured yet: `--peer-python` names the Python of an environment that has kvpress.",
+    ),
+}
+"""By name, in the order in which they run. Those up to "half" end within four minutes together, the
+imports and what ends a part included, and so do the three after it: a machine may be lent for no
+longer. What a part has not measured by then its page does not show.
+"""

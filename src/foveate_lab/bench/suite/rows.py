@@ -1,0 +1,87 @@
+"""What the parts of the suite have in common: a row of figures, and how one is measured."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+from foveate.hf.layer.stats import now
+
+Row = dict[str, Any]
+"""Figures by name, as JSON holds them. ``failed`` says why there are none."""
+
+NEEDS_CUDA = "needs CUDA"
+
+
+def attempted(what: Mapping[str, Any], work: Callable[[], Mapping[str, Any]]) -> Row:
+    """The row of what is measured, with its figures, or with why there are none: the rows that come
+    after it are measured all the same.
+    """
+    try:
+        result = dict(work())
+    except Exception as error:
+        result = {"failed": why(error)}
+    # here the error is gone, and with it the tensors of the frames that it came through
+    gc.collect()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+    return {**what, **result}
+
+
+def why(error: BaseException) -> str:
+    """One line for the page."""
+    said = " ".join((str(error).strip().splitlines() or ["no message"])[0].split())
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return f"out of memory: {said}"
+    return f"{type(error).__name__}: {said}"
+
+
+def milliseconds(work: Callable[[], object], repeats: int, device: torch.device) -> float:
+    """Median time on the device, after two calls that compile and warm up."""
+    for _ in range(2):
+        work()
+    if device.type == "cuda":
+        return median(_on_gpu(work) for _ in range(repeats))
+    times = []
+    for _ in range(repeats):
+        start = now(device)
+        work()
+        times.append(1e3 * (now(device) - start))
+    return median(times)
+
+
+def _on_gpu(work: Callable[[], object]) -> float:
+    event: Any = torch.cuda.Event
+    start, end = (event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def table(rows: Sequence[Row], columns: Mapping[str, str]) -> list[str]:
+    """Lines of a Markdown table: ``columns`` are names of figures and what heads them. What failed
+    says so in the first cell that has no figure.
+    """
+    lines = [f"| {' | '.join(columns.values())} |", f"|{'---|' * len(columns)}"]
+    for row in rows:
+        left = [row["failed"]] if "failed" in row else []
+        cells = [
+            _cell(row[name]) if row.get(name) is not None else (left.pop() if left else "")
+            for name in columns
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value).replace("|", "\\|")

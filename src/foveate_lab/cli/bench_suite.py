@@ -1,0 +1,124 @@
+"""``foveate bench --suite gpu``: all that has to be measured on a GPU, onto one page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.text import Text
+
+from foveate.cli import console
+from foveate.cli.outputs import check_folder
+from foveate.errors import InvalidInput
+from foveate.ops.choice import Impl
+from foveate_lab.bench.suite import SuiteSetting, default_folder, run_suite, wrong
+from foveate_lab.bench.suite.parts import PARTS
+from foveate_lab.bench.suite.results import DATA, PAGE
+
+Suite = Annotated[
+    Literal["gpu"] | None,
+    typer.Option(help="Measure all that a CUDA GPU is needed for instead; some 7 minutes."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where --suite writes gpu.md and gpu.json, and goes on. [default: benchmarks/results "
+        "of a checkout, or the current folder]",
+        show_default=False,
+    ),
+]
+PartNames = Annotated[
+    list[str] | None,
+    typer.Option("--part", metavar="PART", help=f"Of --suite, alone: {', '.join(PARTS)}."),
+]
+Anew = Annotated[bool, typer.Option("--anew", help="Measure all parts of --suite again.")]
+Device = Annotated[
+    Literal["cuda", "cpu"], typer.Option(help="Where --suite runs; on cpu with --quick alone.")
+]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Toy sizes, which show that --suite runs; needs --out.")
+]
+Kernels = Annotated[
+    Impl | None,
+    typer.Option(
+        help="What --suite measures models with. [default: triton, on a CPU reference]",
+        show_default=False,
+    ),
+]
+OPTIONS = ("suite", "out", "part", "anew", "device", "quick", "kernels")
+SHARED = ("peer_python", "json")
+
+
+def check(given: Sequence[str], suite: str | None) -> None:
+    """Refuses options of the other kind of benchmark, of those that were given.
+
+    Raises:
+        InvalidInput: names one.
+    """
+    for name in given:
+        flag = f"--{name.replace('_', '-')}"
+        if suite is None and name in OPTIONS:
+            raise InvalidInput(f"{flag} belongs to --suite gpu: add that, or leave it out.")
+        if suite is not None and name not in (*OPTIONS, *SHARED):
+            raise InvalidInput(f"--suite gpu has models and methods of its own: leave {flag} out.")
+
+
+def suite_run(
+    *,
+    device: str,
+    quick: bool,
+    kernels: Impl | None,
+    peer_python: str | None,
+    out: Path | None,
+    part: Sequence[str],
+    anew: bool,
+    json: bool,
+) -> None:
+    """Runs the suite, and says where the page is.
+
+    Raises:
+        Exit: with status 1, if a kernel does not give what its reference gives, or a test fails.
+    """
+    if quick and out is None:
+        raise InvalidInput("--quick writes toy figures: name a folder for them with --out.")
+    kernels = kernels or ("triton" if device == "cuda" else "reference")
+    setting = SuiteSetting(device=device, quick=quick, kernels=kernels, peer_python=peer_python)
+    folder = out or default_folder()
+    check_folder("--out", folder)
+    stderr = console.errors()
+    results = run_suite(
+        setting,
+        folder,
+        only=part,
+        anew=anew,
+        report=lambda name, said: stderr.print(Text(f"{name}: {said}")),
+    )
+    bad = [_named(row) for row in wrong(results)]
+    if json:
+        console.print_json({"folder": str(folder), "wrong": bad, "parts": results})
+    else:
+        _show(folder, results, bad)
+    if bad:
+        raise typer.Exit(1)
+
+
+def _named(row: dict[str, Any]) -> str:
+    if "test" in row:
+        return str(row["test"])
+    return f"{row['kernel']} ({row['dtype']}, head size {row['d']})"
+
+
+def _show(folder: Path, results: dict[str, Any], bad: Sequence[str]) -> None:
+    table = console.table("Part", "State", "Seconds", "Rows", "Without figures")
+    for name, part in results.items():
+        failed = sum("failed" in row for row in part["rows"])
+        state = part["state"] + (f": {part['reason']}" if part["reason"] else "")
+        table.add_row(
+            name, Text(state), f"{part['seconds']:.0f}", str(len(part["rows"])), str(failed)
+        )
+    console.show(table, Text(f"\n{folder / PAGE} and {folder / DATA}"))
+    if bad:
+        console.show(Text(f"Wrong: {'; '.join(bad)}."))

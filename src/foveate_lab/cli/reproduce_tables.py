@@ -1,0 +1,180 @@
+"""``foveate reproduce --list``, ``--check`` and ``--plan``, and its facts: tables or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+from rich.text import Text
+
+from foveate.cli import console
+from foveate.cli.findings import counted
+from foveate_lab.cli.eval import REFUSED
+from foveate_lab.cli.telling import said
+from foveate_lab.reproduce import EXPERIMENTS, FACTS, find_experiments
+from foveate_lab.reproduce.check import BenchmarkFolder, Checked
+from foveate_lab.reproduce.costs import Costs
+from foveate_lab.reproduce.experiment import Experiment
+from foveate_lab.reproduce.registry import brought
+
+UNKNOWN = "unknown until the first answers"
+
+
+def show_check(checked: Sequence[Checked], json: bool) -> None:
+    """Shows what was found. The exit code is 3 if something is missing."""
+    folders = {one.task: one for each in checked for one in each.folders}
+    if json:
+        console.print_json(
+            {
+                "data": [one.to_json() for one in folders.values()],
+                "experiments": [
+                    {
+                        "id": one.experiment.id,
+                        "tasks": [each.task for each in one.folders],
+                        "missing": list(one.missing),
+                    }
+                    for one in checked
+                ],
+            }
+        )
+    else:
+        _show_folders(list(folders.values()), checked)
+    if any(one.missing for one in folders.values()):
+        raise typer.Exit(REFUSED)
+
+
+def _show_folders(folders: Sequence[BenchmarkFolder], checked: Sequence[Checked]) -> None:
+    table = console.table("Data", "Form", "Split", "Count", "First")
+    for one in folders:
+        for number, part in enumerate(one.parts or ()):
+            what = f"{one.task} {part.name}".strip()
+            count = "missing" if part.missing else str(part.questions)
+            table.add_row(
+                *map(Text, (what, part.form, part.split, count, "" if number else one.first))
+            )
+    console.show(table)
+    for one in folders:
+        if one.missing:
+            console.show(Text(f"{one.task}: {one.missing}\n  {one.address}"))
+    listed = console.table("Experiment", "Data")
+    for each in checked:
+        said = f"missing: {', '.join(each.missing)}" if each.missing else "all there"
+        listed.add_row(each.experiment.id, Text(said if each.folders else "reads none"))
+    console.show(listed)
+
+
+def show_plan(costs: Costs, json: bool) -> None:
+    """Shows it, set by set."""
+    if json:
+        console.print_json(costs.to_json())
+        return
+    table = console.table("Model", "Asked", "Prompts", "Tokens", "Answers", "Time")
+    for one in costs.each:
+        table.add_row(
+            Text(one.model),
+            Text(one.task + (" (alone)" if one.alone and "timed" not in one.task else "")),
+            f"{one.prompts:,}",
+            "?" if one.tokens is None else f"{one.tokens:,}",
+            f"{one.answers:,}",
+            "?" if one.seconds is None else said(one.seconds),
+        )
+    if costs.each:
+        console.show(table)
+    typer.echo(summary(costs))
+    for name, why in costs.missing.items():
+        typer.echo(f"{name}: {why}", err=True)
+
+
+def summary(costs: Costs) -> str:
+    """The whole in two lines."""
+    some = " as far as is known" if any(one.tokens is None for one in costs.each) else ""
+    tokens = "" if costs.tokens is None else f", of about {costs.tokens:,} tokens{some},"
+    what = (
+        f"{costs.there:,} of {costs.rows:,} rows are there. Left: "
+        f"{counted(costs.prompts, 'prompt')}{tokens} {counted(costs.answers, 'answer')}, "
+        f"{counted(costs.profiles, 'profile')}."
+    )
+    if not costs.each:
+        return f"{costs.there:,} of {costs.rows:,} rows are there: nothing is left."
+    if costs.seconds is None:
+        return f"{what}\nTime: {UNKNOWN}."
+    time = f"about {said(costs.seconds)} with {counted(costs.workers, 'worker')}"
+    profiles = ", and what the profiles take" if costs.profiles else ""
+    return f"{what}\nTime: {time}, at the rate of the rows that are there{profiles}."
+
+
+def rest(costs: Costs) -> str:
+    """What a merged folder still lacks."""
+    if not costs.rows:
+        return "Without data nothing says which rows are still missing."
+    left = costs.rows - costs.there
+    said = f"{costs.there:,} of {costs.rows:,} rows are there"
+    return f"{said}; the same command without --merge asks the others." if left else f"{said}."
+
+
+def show_list(names: Sequence[str], json: bool) -> None:
+    """What there is; of these names, all about them."""
+    experiments = find_experiments(names) if names else list(EXPERIMENTS.values())
+    if json:
+        held = [] if names else list(FACTS.values())
+        console.print_json(
+            {
+                "experiments": [one.to_json(brought(one)) for one in experiments],
+                "facts": [
+                    {
+                        "id": one.id,
+                        "paper": one.of.name,
+                        "where": one.where,
+                        "shows": one.shows,
+                        "columns": list(one.columns),
+                        "rows": [list(row) for row in one.rows],
+                        "note": one.note,
+                    }
+                    for one in held
+                ],
+            }
+        )
+        return
+    if names:
+        for one in experiments:
+            _show_experiment(one)
+        return
+    table = console.table("Id", "Shows", "State")
+    for one in experiments:
+        table.add_row(one.id, Text(one.shows), one.state)
+    for fact in FACTS.values():
+        table.add_row(fact.id, Text(fact.shows), "facts")
+    console.show(table)
+
+
+def _show_experiment(one: Experiment) -> None:
+    """All that is known of an experiment."""
+    lines = [
+        f"{one.id}: {one.of.name}, {one.where}",
+        one.shows,
+        f"models: {', '.join(one.models)}",
+        f"data: {one.data}",
+        f"metric: {one.metric}; budgets: {one.budgets}",
+        "to bring:",
+        *(f"  {what}" for what in brought(one)),
+        f"state: {one.state}",
+        *((f"  {one.cannot}",) if one.cannot else ()),
+        *(f"  {said}" for said in one.settled),
+        *(f"  {open_.what}: {open_.choice}" for open_ in one.unstated),
+        *(f"  differs: {what}" for what in one.departs),
+        "where the paper, its code and Foveate differ:",
+        *(f"  {what}" for what in one.of.differences),
+    ]
+    console.show(Text("\n".join(lines) + "\n"))
+
+
+def show_facts(names: Sequence[str]) -> None:
+    """Tables that hold no result."""
+    for name in names:
+        fact = FACTS[name]
+        table = console.table(*fact.columns)
+        for row in fact.rows:
+            table.add_row(*map(Text, row))
+        console.show(Text(f"{fact.of.name}, {fact.where}: {fact.shows}"), table)
+        if fact.note:
+            console.show(Text(fact.note))

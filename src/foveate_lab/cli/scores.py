@@ -1,0 +1,66 @@
+"""What ``foveate eval`` found, as tables: a task each, a policy a line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from foveate.cli import console
+from foveate.cli.policies import short
+from foveate.cli.run.rows import broken
+from foveate.errors import MissingPackage
+from foveate_lab.eval.contenders import named
+from foveate_lab.report.summary import Estimate, Rows, SummaryCell, cells
+
+MOST = 24  # lines; a report has more room
+_CLOSE = (0, 1, 0, 0)
+
+
+def scores(rows: Rows) -> list[RenderableType]:
+    """The mean score of every policy with its interval, the share of answers that are the full
+    cache's, and the bytes; the first lines of many.
+    """
+    answered = [row for row in rows if "error" not in row]
+    try:
+        table = cells(answered)
+    except MissingPackage as error:
+        return [Text(f"No scores are shown: {error}")]
+    shown: list[RenderableType] = []
+    for task in dict.fromkeys(cell.task for cell in table[:MOST]):
+        mine = [cell for cell in table[:MOST] if cell.task == task]
+        shown += ["", _table(task, mine, answered)]
+    if len(table) > MOST:
+        shown.append(Text(f"\n{len(table) - MOST} lines more are in the report."))
+    return shown
+
+
+def _table(task: str, mine: Sequence[SummaryCell], rows: Rows) -> RenderableType:
+    table = console.table(task, "Budget", padding=_CLOSE)
+    table.columns[0].overflow = "fold"
+    for header in ("Score, 95 % interval", "Same\nanswer", "KV\nMiB"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for cell in mine:
+        method, budget = named(cell.spec)
+        of_cell = [row for row in rows if (row["task"], row["spec"]) == (task, cell.spec)]
+        table.add_row(
+            Text(broken(short(method), 26)),
+            budget or "-",
+            "none" if cell.score is None else interval(cell.score),
+            f"{_same(of_cell):.0%}",
+            f"{mean(row['kv_bytes'] for row in of_cell) / 2**20:,.2f}",
+        )
+    return table
+
+
+def interval(estimate: Estimate) -> str:
+    """A mean and what it may be: "0.90 (0.83 to 0.94)"."""
+    return f"{estimate.mean:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
+
+
+def _same(rows: Sequence[Mapping[str, Any]]) -> float:
+    """The share of answers that never leave the full cache's."""
+    return float(mean(row["first_divergence"] is None for row in rows))

@@ -1,0 +1,1 @@
+"""Answering the samples of a task, and measuring the answers."""

@@ -1,0 +1,98 @@
+"""What the papers show of a prompt, in numbers that a report can draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import DynamicCache
+
+from foveate.cache.layer import Layer
+from foveate.compression.tensors import QKV
+from foveate.hf import Recording
+from foveate.hf.layer.support import foveate_layers
+from foveate.methods.prefixkv import gini
+from foveate_lab import analysis
+
+POINTS = 33  # of a Lorenz curve
+
+
+def analysed(recording: Recording) -> dict[str, Any] | None:
+    """Of the recorded prompt's first row, layer by layer; None where attention is not causal, which
+    the papers' measures presume. What compares text with images is left out without images.
+
+    ``redundancy`` [L h]: MixKV, Fig. 2. ``lorenz`` [L points] and ``gini`` [L]: PrefixKV, Fig. 2
+    and 4. ``ncar`` [L]: DAVID, eq. 6. ``received`` [L 2], by text and by images: LOOK-M, Fig. 2.
+    ``within`` and ``across`` [L bins], ``divergence`` [L]: CSP, Fig. 1. ``keys`` [n 2]: of one head
+    in the middle, on their first two principal components, for MixKV's Fig. 3.
+    """
+    if any(layer.slots.mask is not None for layer in recording.layers):
+        return None
+    layers = [_first_row(layer) for layer in recording.layers]
+    curves = [curve[0] for curve in analysis.lorenz(layers)]
+    figures = {
+        "redundancy": _rows(x[0] for x in analysis.redundancy(layers)),
+        "lorenz": _rows(_thinned(curve) for curve in curves),
+        "gini": _rows(gini(curve) for curve in curves),
+        "keys": _rows(plane(recording.layers[middle(len(layers))].k[0, 0])),
+    }
+    image = recording.layers[0].slots.image
+    if image is None or not bool((image[:1] >= 0).any()):
+        return figures
+    vision = image[:1, 0] >= 0
+    weights = analysis.self_and_cross(layers, vision)
+    return {
+        **figures,
+        "ncar": _rows(x[0] for x in analysis.ncar(layers, vision)),
+        "received": _rows(torch.cat(x) for x in analysis.received(layers, vision)),
+        "within": _rows(x.within[0] for x in weights),
+        "across": _rows(x.across[0] for x in weights),
+        "divergence": _rows(x.divergence[0] for x in weights),
+    }
+
+
+def kept_places(cache: DynamicCache) -> list[int]:
+    """Which tokens the same head in the middle keeps."""
+    layers = foveate_layers(cache)
+    columns = layers[middle(len(layers))].pairs.columns[0, 0]
+    return [int(x) for x in columns if x >= 0]
+
+
+def middle(layers: int) -> int:
+    """The layer that stands for all where one has to."""
+    return layers // 2
+
+
+def plane(keys: Float[Tensor, "n d"]) -> Float[Tensor, "n 2"]:
+    """The keys on their first two principal components."""
+    centred = keys.double() - keys.double().mean(0)
+    directions = torch.linalg.svd(centred, full_matrices=False).Vh[:2]
+    # either end of a direction may be up: the larger coordinate is, so that machines agree
+    largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
+    projected: Tensor = centred @ (directions * largest.sign()).T
+    return projected
+
+
+def _first_row(layer: Layer) -> QKV:
+    """Queries scaled such that the usual scale gives this layer's logits."""
+    return layer.q[:1] * (layer.scale * layer.q.shape[-1] ** 0.5), layer.k[:1], layer.v[:1]
+
+
+def _thinned(curve: Float[Tensor, "n"]) -> Float[Tensor, "points"]:
+    last, at = len(curve) - 1, curve.device
+    places = torch.linspace(0, last, POINTS, dtype=torch.float32, device=at).round().long()
+    return curve[places]
+
+
+def _rows(tensors: Iterable[Tensor]) -> list[Any]:
+    """Numbers of four digits, which is more than a chart shows."""
+    return [_short(one.double().cpu().tolist()) for one in tensors]
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_short(x) for x in value]
+    return float(f"{value:.4g}") if value == value else None

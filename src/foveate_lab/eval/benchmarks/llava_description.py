@@ -1,0 +1,71 @@
+"""LLaVA-Description: a thousand detailed descriptions out of LLaVA-1.5's training set.
+
+Liu et al. (Elastic Cache), arXiv:2407.18121; PrefixKV, arXiv:2412.03409. detail_1k.json, linked
+from https://github.com/THU-MIG/PrefixKV, and the images of COCO train2017 under coco/. The papers
+measure perplexity of the description, and ROUGE-L to the full cache's answer; neither needs a
+judge. The image stands before or behind the request, as the data has it. With a judge, it grades
+the answer against the description, which the papers do not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from foveate.data import Folder, read_records
+from foveate.prompts.sample import PLACE, Sample
+from foveate_lab.eval.benchmarks.folder import benchmark
+from foveate_lab.eval.benchmarks.forms import BenchmarkRow, Forms, Published
+from foveate_lab.eval.benchmarks.mm_vet import GRADE, graded
+from foveate_lab.eval.benchmarks.release import Release
+
+MARK = "<image>"
+PLACES = ("{}", "coco/train2017/{base}", "train2017/{base}")
+
+
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
+    for record in read_records(paths[0]):
+        yield BenchmarkRow(record, folder.image(record, "image", *PLACES))
+
+
+FORMS = Forms(
+    "LLaVA-Description",
+    (
+        Release(
+            published=Published(
+                "the authors",
+                "detail_1k.json and coco/train2017/ (or train2017/)",
+                "https://github.com/THU-MIG/PrefixKV",
+            ),
+            splits={"train": ("detail_1k.json",)},
+            read=_released,
+        ),
+    ),
+)
+
+
+@benchmark(
+    "llava_description",
+    forms=FORMS,
+    judged=graded,
+    longest=1024,
+    reference=True,
+    divisible=False,
+)
+def llava_description(folder: Folder) -> Iterator[Sample]:
+    """Detailed descriptions of photographs, by perplexity and ROUGE-L to the full cache."""
+    for record, image in FORMS.rows(folder):
+        question, answered = record.records("conversations", at_least=2)[:2]
+        yield Sample(
+            name=record.text_or_number("id"),
+            question=_with_place(question.text("value")),
+            answers=(answered.text("value"),),
+            images=(image,),
+            facts={"prompt": GRADE},
+        )
+
+
+def _with_place(text: str) -> str:
+    """The request; where the image does not come first, with its place."""
+    before, _, after = (part.strip() for part in text.partition(MARK))
+    return f"{before}\n{PLACE}{after}" if before and MARK in text else before or after

@@ -1,0 +1,149 @@
+"""LooGLE: long documents after 2022, with questions on one place in them, or on several.
+
+Li et al., arXiv:2311.04939; its forms are in loogle_forms.py. The prompts are those of
+config/task2prompt.json in https://github.com/bigai-nlco/LooGLE. A prompt is read without a chat
+template, and with ``--longest-prompt`` it loses its middle, both as the authors do. Departures:
+answers are greedy without their repetition penalty of 2; of their scores there are ROUGE-L's recall
+and the cloze's matches, whose mean is over questions, theirs over masks.
+
+MixKV's Table 5 takes ``longdep_qa`` as HeadKV does (arXiv:2410.19258): ``metric=f1``, LongBench's,
+with ``chat=true`` and answers of 64 tokens, 32 for computations and timelines (``longest``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args
+
+from foveate.data import Folder, Record
+from foveate.errors import InvalidInput
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.benchmarks.folder import benchmark
+from foveate_lab.eval.benchmarks.loogle_forms import PROMPTS, forms_of
+from foveate_lab.eval.metrics import longbench, loogle
+
+LONGEST = {
+    "shortdep_qa": 300,
+    "longdep_qa": 500,
+    "longdep_summarization": 500,
+    "shortdep_cloze": 50,
+}
+Kind = Literal[
+    "comprehension_and_reasoning",
+    "computation",
+    "multiple_information_retrieval",
+    "timeline_reorder",
+]
+TEXT_METRICS = {"rouge_l": loogle.recall, "f1": longbench.qa_f1}
+CLOZE_METRICS = {"exact": loogle.exact_match, "partial": loogle.partial_match}
+
+
+def scored(prediction: str, sample: Sample) -> float:
+    """By the metric that the task was given."""
+    metric = sample.facts["metric"]
+    if metric in CLOZE_METRICS:
+        return CLOZE_METRICS[metric](prediction, sample.facts["masks"])
+    return TEXT_METRICS[metric](prediction, sample.answers[0])
+
+
+def _samples(
+    name: str, folder: Folder, metric: str, chat: bool, kind: str | None = None
+) -> Iterator[Sample]:
+    records = forms_of(name)[""].rows(folder)
+    prompt = _prompt(folder, name)
+    before, _, after = prompt.partition("{input}")
+    for record in _of_kind(records, kind, folder):
+        masks = _masks(record) if metric in CLOZE_METRICS else {}
+        answer = str(masks) if masks else record.text_or_number("A")
+        yield Sample(
+            name=record.text("name"),
+            question=after.replace("{Q}", record.text("Q")),
+            answers=(answer,),
+            context=f"{before}{record.text('input')}",
+            facts={"metric": metric, "masks": masks},
+            labels={"type": record.text("type")} if record.has("type") else {},
+            between="",
+            plain=not chat,
+        )
+
+
+def _of_kind(records: Iterator[Record], kind: str | None, folder: Folder) -> Iterator[Record]:
+    """Those of a kind; a file that says no kind of any question is refused."""
+    known = False
+    for record in records:
+        said = record.text("type") if record.has("type") else ""
+        known = known or said in get_args(Kind)
+        if kind in (None, said):
+            yield record
+    if kind and not known:
+        raise InvalidInput(
+            f"{str(folder.path)!r} has no question that says its kind (the field 'type'): give "
+            "LooGLE-testdata/longdep_qa.jsonl of the authors' repository, which does."
+        )
+
+
+def _masks(record: Record) -> Mapping[str, str]:
+    """The entity of every mask."""
+    held = record.held.get("A")
+    masks = held if isinstance(held, Mapping) else loogle.mapping(str(held))
+    if not masks:
+        raise InvalidInput(
+            f"{record.where}: the field 'A' is {held!r}; it has to be a dictionary of masks."
+        )
+    return {str(mask): str(entity) for mask, entity in masks.items()}
+
+
+def _prompt(folder: Folder, name: str) -> str:
+    prompts = folder.record(*PROMPTS)
+    prompt = prompts.text(name) if prompts.has(name) else ""
+    if prompt.count("{input}") != 1:
+        raise InvalidInput(f"{prompts.where}: there is no prompt with {{input}} for {name!r}.")
+    return prompt.replace("{{", "{").replace("}}", "}")
+
+
+def _of(name: str, summary: str) -> dict[str, Any]:
+    return {
+        "name": f"loogle_{name}",
+        "data": "loogle",
+        "forms": lambda **own: forms_of(name),
+        "metric": scored,
+        "longest": LONGEST[name],
+        "divisible": False,
+        "summary": summary,
+    }
+
+
+@benchmark(**_of("shortdep_qa", "Questions on one place of a long document, by ROUGE-L's recall."))
+def shortdep_qa(
+    folder: Folder, *, metric: Literal["rouge_l", "f1"] = "rouge_l", chat: bool = False
+) -> Iterator[Sample]:
+    """LooGLE's short dependency."""
+    return _samples("shortdep_qa", folder, metric, chat)
+
+
+@benchmark(**_of("longdep_qa", "Questions on several places of a document, by ROUGE-L's recall."))
+def longdep_qa(
+    folder: Folder,
+    *,
+    kind: Kind | None = None,
+    metric: Literal["rouge_l", "f1"] = "rouge_l",
+    chat: bool = False,
+) -> Iterator[Sample]:
+    """LooGLE's long dependency, of one kind of question or of all."""
+    return _samples("longdep_qa", folder, metric, chat, kind)
+
+
+@benchmark(**_of("longdep_summarization", "Summaries of papers, by ROUGE-L's recall."))
+def longdep_summarization(
+    folder: Folder, *, metric: Literal["rouge_l", "f1"] = "rouge_l", chat: bool = False
+) -> Iterator[Sample]:
+    """LooGLE's summaries."""
+    return _samples("longdep_summarization", folder, metric, chat)
+
+
+@benchmark(**_of("shortdep_cloze", "Entities that stand for masks, by the share that is right."))
+def shortdep_cloze(
+    folder: Folder, *, metric: Literal["exact", "partial"] = "exact", chat: bool = False
+) -> Iterator[Sample]:
+    """LooGLE's cloze."""
+    return _samples("shortdep_cloze", folder, metric, chat)

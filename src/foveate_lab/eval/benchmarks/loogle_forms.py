@@ -1,0 +1,97 @@
+"""LooGLE's files in both forms, as one record for each question.
+
+The authors' repository, and data.zip on the hub until 2024, have a document a line with all its
+questions; the hub has a question a line today, with its document. Records come as ``name``,
+``input``, ``Q``, ``A``, and the ``type`` of a question where the file says it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from foveate.data import Folder, Record, read_lines, read_records
+from foveate.errors import InvalidInput
+from foveate_lab.eval.benchmarks.forms import Forms, Published
+from foveate_lab.eval.benchmarks.release import Release, listed_in
+
+PLACES = ("", "LooGLE-testdata/", "data/")
+PROMPTS = ("task2prompt.json", "config/task2prompt.json", "LooGLE/config/task2prompt.json")
+TODAY = {"longdep_summarization": "summarization"}  # what the hub calls a set, if otherwise
+
+
+def forms_of(name: str) -> Mapping[str, Forms[Record]]:
+    """A set's file in both forms."""
+    today = TODAY.get(name, name)
+    documents = Release(
+        published=Published(
+            "the authors",
+            f"LooGLE-testdata/{name}.jsonl and config/task2prompt.json",
+            "https://github.com/bigai-nlco/LooGLE",
+        ),
+        splits={"test": (f"{name}.jsonl",)},
+        places=PLACES,
+        read=_by_document,
+        counted=lambda paths: sum(len(asked_of(one)) for one in read_records(paths[0])),
+        fitting=lambda paths: "input" in _fields(paths[0]),
+    )
+    questions = Release(
+        published=Published(
+            "bigai-nlco",
+            f"data/{today}.jsonl of bigai-nlco/LooGLE and config/task2prompt.json of the authors' "
+            "repository",
+            "https://huggingface.co/datasets/bigai-nlco/LooGLE",
+        ),
+        splits={"test": (f"{today}.jsonl",)},
+        places=PLACES,
+        read=_by_question,
+        counted=listed_in,
+        fitting=lambda paths: "context" in _fields(paths[0]),
+    )
+    return {"": Forms(f"LooGLE {name}", (documents, questions))}
+
+
+def _fields(path: Path) -> Mapping[str, object]:
+    """The fields of the first record."""
+    return next((record.held for record in read_lines(path)), {})
+
+
+def _by_document(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
+    for number, record in enumerate(read_lines(paths[0])):
+        for place, question in enumerate(asked_of(record)):
+            yield question.also(name=f"{number}/{place}", input=record.text("input"))
+
+
+def _by_question(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
+    """Documents are numbered as they come, and questions in each."""
+    places: dict[str, list[int]] = {}
+    for record in read_lines(paths[0]):
+        document = record.text_or_number("doc_id" if record.has("doc_id") else "context")
+        number, place = entry = places.setdefault(document, [len(places), 0])
+        entry[1] += 1
+        answer = record.held.get("answer")
+        yield record.also(
+            type=record.held.get("type", record.held.get("task")),
+            name=f"{number}/{place}",
+            input=record.text("context"),
+            Q=record.text("question") if record.has("question") else "",
+            A=answer if isinstance(answer, Mapping) else record.text_or_number("answer"),
+        )
+
+
+def asked_of(record: Record) -> list[Record]:
+    """The questions of a document: a list, or as the files have it, the Python text of one; a
+    document without any is to be summarized.
+    """
+    held = record.held.get("qa_pairs", "none")
+    if held == "none":
+        return [record.also(Q="", A=record.text("output"))]
+    if isinstance(held, str):
+        try:
+            held = ast.literal_eval(held)
+        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+            raise InvalidInput(
+                f"{record.where}: the field 'qa_pairs' is no list of questions ({error})."
+            ) from error
+    return record.also(qa_pairs=held).records("qa_pairs", at_least=1)

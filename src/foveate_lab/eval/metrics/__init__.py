@@ -1,0 +1,25 @@
+"""How good a prediction is, from 0 to 1: one file for each kind of score.
+
+Each follows the script that its benchmark is scored with, quirks included; what those are, is said
+with each.
+"""
+
+from foveate_lab.eval.metrics import cider, longbench, loogle, milebench
+from foveate_lab.eval.metrics.answers import anls, contains, exact, relaxed, says
+from foveate_lab.eval.metrics.rouge import rouge_l, rouge_l_to
+from foveate_lab.eval.metrics.vqa import vqa_accuracy
+
+__all__ = [
+    "anls",
+    "cider",
+    "contains",
+    "exact",
+    "longbench",
+    "loogle",
+    "milebench",
+    "relaxed",
+    "rouge_l",
+    "rouge_l_to",
+    "says",
+    "vqa_accuracy",
+]

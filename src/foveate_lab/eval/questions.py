@@ -1,0 +1,92 @@
+"""Questions of one's own, in a file of JSON lines: ``foveate eval --data FILE``.
+
+A line is one question: ``{"question": TEXT, "answers": [TEXT, ...]}`` (or ``"answer"``), beside it
+``"images"`` and ``"videos"`` (files in the folder of the file), ``"context"`` (text before the
+question), ``"choices"`` (their letters are the answers then), ``"name"`` and ``"labels"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from foveate.data import Folder, Record, VideoFile, read_lines
+from foveate.data.clip import FRAMES, check_sampling
+from foveate.errors import InvalidInput
+from foveate.policies.spec import print_arguments
+from foveate.prompts.sample import Metric, Sample, Task, distinct
+from foveate_lab.eval.benchmarks.film import answer_of, lettered
+from foveate_lab.eval.metrics import says
+from foveate_lab.eval.metrics.choices import choice
+
+CHOOSE = "Which choice answers this question? Reply with its letter alone."
+LONGEST = 32  # tokens of an answer
+FIELDS = (
+    *("question", "answers", "answer", "images", "videos"),
+    *("context", "choices", "name", "labels"),
+)
+
+
+def questions(
+    path: Path, *, fps: float | None = None, frames: int | None = None, outside: bool = False
+) -> Task:
+    """The task of a file's questions, in its order; right is an answer whose words stand in what is
+    said, or whose letter is chosen. Its name is the file's.
+
+    Args:
+        path: JSON lines.
+        fps: frames a second that are taken of its videos, if it names any.
+        frames: so many of each video instead; 8 where neither is given.
+        outside: whether it may name files outside of its folder.
+
+    Raises:
+        InvalidInput: it cannot be read, or holds no question; with the samples, a line that is
+            none, or names a file that is not there.
+        InvalidParameter: a rate and a number of frames, or one out of range.
+    """
+    check_sampling(fps, frames)
+    records = list(read_lines(path))
+    for record in records:
+        record.check_fields(FIELDS)
+    if not records:
+        raise InvalidInput(f"{str(path)!r} is empty: give one question a line.")
+    given = {"fps": fps, "frames": frames}
+    has_videos = any(record.has("videos") for record in records)
+    limits = {name: value for name, value in given.items() if value is not None and has_videos}
+    taken = {**given, "frames": frames if limits else FRAMES}
+    folder = Folder(path.parent, outside)
+
+    def samples(count: int, seed: int) -> Iterator[Sample]:
+        read = (_sample(folder, n, record, taken) for n, record in enumerate(records))
+        return islice(distinct(read), count)
+
+    name = f"{path.stem}({print_arguments(limits)})" if limits else path.stem
+    return Task(name, f"Questions of {path.name}.", samples, _right, LONGEST)
+
+
+def _sample(folder: Folder, number: int, record: Record, taken: Mapping[str, Any]) -> Sample:
+    """A line's question; ``taken`` are the frames of its videos."""
+    choices = lettered(record.texts("choices", at_least=2)) if record.has("choices") else []
+    text = record.text("question")
+    names = record.texts("videos") if record.has("videos") else ()
+    where = f"{record.where}, field 'videos'"
+    paths = [folder.named_file(name, where, "{}") for name in names]
+    answers = (answer_of(record),) if choices else record.one_or_more("answers", "answer")
+    return Sample(
+        name=record.text_or_number("name") if record.has("name") else str(number),
+        question="\n".join([CHOOSE, text, *choices]) if choices else text,
+        answers=answers,
+        images=folder.images(record, "images") if record.has("images") else (),
+        videos=tuple(VideoFile(path, **taken) for path in paths),
+        context=record.text("context") if record.has("context") else "",
+        facts={"choices": choices},
+        labels=record.record("labels").held if record.has("labels") else {},
+    )
+
+
+def _right(prediction: str, sample: Sample) -> float | None:
+    """By the letter where there are choices; else 1 if the words of an answer stand in it."""
+    metric: Metric = choice if sample.facts["choices"] else says
+    return metric(prediction, sample)

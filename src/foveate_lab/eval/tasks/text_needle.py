@@ -1,0 +1,58 @@
+"""A line in the middle of a long text: the text is real, out of Python's manual.
+
+Every Python has the manual's topics in it (``pydoc_data.topics``); other versions of Python have
+other versions of the text. After Kamradt's needle in a haystack
+(https://github.com/gkamradt/LLMTest_NeedleInAHaystack).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from random import Random
+
+from foveate.prompts.sample import TASKS, Sample, Span, Task
+from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE
+from foveate_lab.eval.metrics import says
+
+SHORT, LONG = 90, 2000  # words of the text around the needle
+
+
+@cache
+def manual() -> tuple[str, ...]:
+    """The words of all topics, in the order of their names."""
+    from pydoc_data.topics import topics
+
+    return tuple(word for name in sorted(topics) for word in topics[name].split())
+
+
+def samples(name: str, words: int) -> Callable[[int, int], Iterator[Sample]]:
+    """Draws samples with so many words around the needle."""
+
+    def draw(count: int, seed: int) -> Iterator[Sample]:
+        for number in range(count):
+            r = Random(f"{name}/{seed}/{number}")
+            start = r.randrange(len(manual()) - words)
+            text, depth = manual()[start : start + words], r.randint(0, words)
+            field = r.choice(OWNED)
+            owned, value = f"{r.choice(PEOPLE)}'s {field.lower()}", FIELDS[field](r)
+            needle = f"{owned}: {value}"
+            yield Sample(
+                name=str(number),
+                question=f"What is {owned}?",
+                answers=(value,),
+                context="\n".join(
+                    part
+                    for part in (" ".join(text[:depth]), needle, " ".join(text[depth:]))
+                    if part
+                ),
+                evidence=(Span(needle),),
+                facts={"depth": depth / words},
+            )
+
+    return draw
+
+
+for _name, _words in (("text_needle", SHORT), ("text_needle_long", LONG)):
+    _what = f"A line that does not belong into {_words:,} words of Python's manual."
+    TASKS[_name] = Task(_name, _what, samples(_name, _words), says, longest=16)

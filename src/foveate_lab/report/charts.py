@@ -1,0 +1,183 @@
+"""Charts as SVG text, to stand inside a page."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from foveate.errors import MissingPackage
+from foveate.pictures.shown import without_folders
+from foveate_lab.eval.contenders import named
+from foveate_lab.report.front import on_front
+from foveate_lab.report.summary import FULL, SummaryCell
+
+MARKERS = "osD^vP*X<>hp"
+PALETTE = (
+    "#2f7ed8",
+    "#d9650b",
+    "#2e9a4b",
+    "#dc4340",
+    "#9a63d8",
+    "#a8714a",
+    "#d1549f",
+    "#808080",
+    "#8c8a1c",
+    "#1795a8",
+)  # on black and white
+FULL_CACHE = {"color": "#808080", "linestyle": "--", "marker": ""}
+FRONT = {"color": "#808080", "linestyle": "-", "marker": ""}
+_DASHES = {"-": "", "--": "14 7", ":": "3 5"}
+
+
+class Entry(NamedTuple):
+    """A line of a chart: its name, and a piece of it as SVG."""
+
+    name: str
+    sign: str
+
+
+def style(place: int) -> dict[str, str]:
+    """How the line of the method at that place is drawn, as matplotlib is told."""
+    return {
+        "color": PALETTE[place % len(PALETTE)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "linestyle": "-" if place < len(PALETTE) else ":",
+    }
+
+
+def entry(name: str, drawn: dict[str, str]) -> Entry:
+    """The entry of a line that is drawn like that."""
+    color, dashes = drawn["color"], _DASHES[drawn["linestyle"]]
+    line = f'<path d="M0 20H100" stroke="{color}" stroke-width="5" stroke-dasharray="{dashes}"/>'
+    shape = f'<path d="{_outline(drawn["marker"])}" fill="{color}"/>' if drawn["marker"] else ""
+    return Entry(name, f'<svg viewBox="0 0 100 40" aria-hidden="true">{line}{shape}</svg>')
+
+
+def brief(specs: Sequence[str]) -> list[str]:
+    """Policies whose files are named without their folders, but for those that are then alike."""
+    names = [without_folders(spec) for spec in specs]
+    count = Counter(names)
+    return [spec if count[name] > 1 else name for spec, name in zip(specs, names, strict=True)]
+
+
+def _outline(marker: str) -> str:
+    from matplotlib.markers import MarkerStyle
+    from matplotlib.transforms import Affine2D
+
+    made: Any = MarkerStyle(marker)
+    place = made.get_transform() + Affine2D().scale(28, -28).translate(50, 20)
+    (points,) = made.get_path().to_polygons(place)
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + "Z"
+
+
+TICKS = (1, 2, 3, 5, 7, 10, 15, 20, 33, 50, 70, 100)
+WIDTH = 6.0  # inches
+BLACK = "#000000"  # matplotlib's colour of axes and text
+
+
+class Chart(NamedTuple):
+    """A chart, and what its lines stand for."""
+
+    svg: str
+    key: list[Entry]
+
+
+def against_bytes(cells: Sequence[SummaryCell], what: str) -> Chart:
+    """Score, or where nothing scored the tokens that are the full cache's, against the bytes held,
+    both in percent: a line for each method, bars for intervals, and a broad line along the front.
+    """
+    figure, axis = axes()
+    top = 1.0
+    lines: dict[str, list[SummaryCell]] = {}
+    for cell in cells:
+        if cell.spec != FULL:
+            lines.setdefault(named(cell.spec).method, []).append(cell)
+    key = [entry(name, style(place)) for place, name in enumerate(brief(list(lines)))]
+    for place, mine in enumerate(lines.values()):
+        mine = sorted(mine, key=lambda cell: cell.bytes_share)
+        shown = [cell.score or cell.agreement for cell in mine]
+        x, y = [100 * c.bytes_share for c in mine], [100 * e.mean for e in shown]
+        below = [100 * (e.mean - e.low) for e in shown]
+        above = [100 * (e.high - e.mean) for e in shown]
+        top = max(top, *(e.high for e in shown))
+        axis.errorbar(
+            x, y, yerr=(below, above), capsize=2, linewidth=1.4, markersize=5, **style(place)
+        )
+    for cell in cells:
+        if cell.spec == FULL:
+            whole = (cell.score or cell.agreement).mean
+            top = max(top, whole)
+            axis.axhline(100 * whole, linewidth=1, **FULL_CACHE)
+            key.append(entry("full cache", FULL_CACHE))
+    if best := on_front(cells):
+        _draw_front(axis, best)
+        key.append(entry("Pareto front", FRONT))
+    axis.set(
+        xscale="log",
+        xlabel="KV bytes held, % of the full cache",
+        ylabel=f"{what}, %",
+        ylim=(0, 103 * top),
+    )
+    shares = [100 * cell.bytes_share for cell in cells if cell.spec != FULL]
+    axis.set_xlim(0.9 * min(shares, default=1), 1.1 * max(shares, default=100))
+    axis.set_xticks([x for x in TICKS if axis.get_xlim()[0] <= x <= axis.get_xlim()[1]])
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.tick_params(which="minor", bottom=False, labelbottom=False)
+    return Chart(svg(figure), key)
+
+
+def _draw_front(axis: Any, best: Sequence[SummaryCell]) -> None:
+    """A broad line below the others."""
+    worth = [100 * (cell.score or cell.agreement).mean for cell in best]
+    shares = [100 * cell.bytes_share for cell in best]
+    axis.plot(shares, worth, linewidth=7, alpha=0.4, zorder=0, **FRONT)
+
+
+def axes(rows: int = 1, columns: int = 1, height: float = 0) -> tuple[Any, Any]:
+    """A figure, and its axes: one, or an array of them. ``height`` is in inches, 0 for what suits
+    their number.
+
+    Raises:
+        MissingPackage: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPackage("a report", "matplotlib", "report") from error
+    height = height or (3.6 if rows == columns == 1 else WIDTH / columns * rows + 0.3)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    grid = figure.subplots(rows, columns)
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25, linewidth=0.6)
+        axis.set_prop_cycle(color=PALETTE)
+    return figure, grid
+
+
+def svg(figure: Any) -> str:
+    """The figure without the heading that a file of its own would have; text stays text, also where
+    it looks like a formula, and is written, as axes are drawn, in the colour of the page's text.
+    """
+    import matplotlib
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    out = io.StringIO()
+    with (
+        matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "foveate"}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")  # the browser has other fonts
+        figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
+    drawn = out.getvalue()[out.getvalue().index("<svg") :]
+    return drawn.replace("<svg ", '<svg fill="currentColor" ', 1).replace(BLACK, "currentColor")
+
+
+def described(drawn: str, text: str) -> str:
+    """A drawing with a text in its place for those who do not see it."""
+    return drawn.replace("<svg ", f'<svg role="img" aria-label="{escape(text)}" ', 1)

@@ -1,0 +1,200 @@
+"""Folders of results as one page that needs nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from foveate.errors import InvalidInput
+from foveate.pictures.template import rendered
+from foveate_lab.eval.bundle import Bundle, read_bundles
+from foveate_lab.eval.contenders import named
+from foveate_lab.report.analyses import figures
+from foveate_lab.report.charts import against_bytes
+from foveate_lab.report.front import on_front
+from foveate_lab.report.heat import heat_maps
+from foveate_lab.report.parts import ReportPart, names, parts
+from foveate_lab.report.splits import LabelSplit, splits
+from foveate_lab.report.summary import FULL, Estimate, Rows, SummaryCell, cells, failures
+
+
+def page(*folders: Path) -> str:
+    """The HTML of a report on the results in these folders. All that comes from data is escaped.
+
+    Rows of folders that asked the same are put together; others stand beside each other.
+
+    Raises:
+        InvalidInput: no results, or some that are not as their manifest says.
+        MissingPackage: jinja2, matplotlib or scipy is not installed.
+    """
+    bundles = [bundle for folder in folders for bundle in read_bundles(folder)]
+    for bundle in bundles:
+        if not bundle.stored.rows:
+            raise InvalidInput(f"{str(bundle.folder)!r} holds no answers yet.")
+    all_parts = parts(bundles)
+    called = names(all_parts) if len(all_parts) > 1 else [""]
+    shown = [_part(part, name) for part, name in zip(all_parts, called, strict=True)]
+    return rendered(
+        "a report",
+        "foveate_lab.report/report.html.j2",
+        parts=shown,
+        beside=_beside(all_parts),
+        names=called,
+    )
+
+
+def _part(part: ReportPart, name: str) -> Mapping[str, Any]:
+    table = cells(part.rows)
+    return {
+        "name": name,
+        "why": part.why,
+        "configuration": part.configuration,
+        "sources": [_source(bundle) for bundle in part.bundles if _said_of(part, bundle)],
+        "tasks": [
+            _task(
+                task,
+                [cell for cell in table if cell.task == task],
+                [row for row in part.rows if row["task"] == task],
+            )
+            for task in dict.fromkeys(cell.task for cell in table)
+        ],
+        "samples": len({(row["task"], row["sample"]) for row in part.rows}),
+        "damaged": sum(len(bundle.stored.damaged) for bundle in part.bundles),
+    }
+
+
+def _said_of(part: ReportPart, bundle: Bundle) -> bool:
+    """Whether there is more to say of a folder than what the part's heading does."""
+    return bundle.manifest is not None or len(part.bundles) > 1
+
+
+def _source(bundle: Bundle) -> Mapping[str, Any]:
+    """A folder's name, and what its rows were made with."""
+    made: Mapping[str, Any] = bundle.manifest or {}
+    hardware = made.get("hardware", {})
+    return {
+        "name": bundle.folder.name,
+        "sealed": bool(made),
+        "machine": [hardware.get("processor"), *hardware.get("accelerators", ())],
+        "threads": hardware.get("threads"),
+        "versions": made.get("versions") or bundle.stored.configuration.get("versions", {}),
+    }
+
+
+def _beside(all_parts: Sequence[ReportPart]) -> list[Mapping[str, Any]]:
+    """Where several parts asked a task under a policy: its score in each."""
+    columns = [{(cell.task, cell.spec): cell for cell in cells(part.rows)} for part in all_parts]
+    rows: list[Mapping[str, Any]] = []
+    for task, spec in dict.fromkeys(key for column in columns for key in column):
+        mine = [column.get((task, spec)) for column in columns]
+        if sum(cell is not None for cell in mine) > 1:
+            scores = [(_percent(c.score), c.answered) if c else ("", 0) for c in mine]
+            rows.append({"task": task, "spec": spec, "scores": scores})
+    return rows
+
+
+def _task(name: str, mine: Sequence[SummaryCell], rows: Rows) -> Mapping[str, Any]:
+    scored, best = any(cell.score for cell in mine), dict[str, float]()
+    for cell in mine:
+        if cell.score and cell.spec != FULL and not cell.spec.startswith("oracle"):
+            budget = named(cell.spec).budget
+            best[budget] = max(best.get(budget, 0.0), cell.score.mean)
+    mine, best_in_both = _best_first(mine), on_front(mine)
+    return {
+        "name": name,
+        "chart": against_bytes(_drawn(mine, scored), "score" if scored else "same tokens"),
+        "scored": scored,
+        "answered": any(cell.answered for cell in mine),
+        "forced": any(cell.perplexity is not None for cell in mine),
+        "rows": [_row(cell, best, cell in best_in_both) for cell in mine],
+        "blind": blind(mine),
+        "splits": [_split(one) for one in splits(rows)] if scored else [],
+        "figures": figures(rows),
+        "maps": list(heat_maps(rows)),
+        "failures": failures(rows),
+        "odd": [cell for cell in mine if cell.odd],
+    }
+
+
+def _best_first(mine: Sequence[SummaryCell]) -> list[SummaryCell]:
+    """The full cache, then method by method, by the mean of what was asked at several budgets."""
+    means: dict[str, list[float]] = {}
+    for cell in mine:
+        shown = cell.score or cell.agreement
+        means.setdefault(named(cell.spec).method, []).append(shown.mean if shown.count else 0.0)
+
+    def place(cell: SummaryCell) -> tuple[bool, float]:
+        of_method = means[named(cell.spec).method]
+        return cell.spec != FULL, -sum(of_method) / len(of_method)
+
+    return sorted(mine, key=place)
+
+
+def _drawn(mine: Sequence[SummaryCell], scored: bool) -> list[SummaryCell]:
+    """The policies that a chart has a place for."""
+    having = [cell for cell in mine if (cell.score if scored else cell.agreement.count)]
+    return [cell for cell in having if not math.isnan(cell.bytes_share)]
+
+
+def _row(cell: SummaryCell, best: Mapping[str, float], is_on_front: bool) -> Mapping[str, Any]:
+    mean = cell.score.mean if cell.score else None
+    is_best = cell.spec != FULL and mean is not None and mean == best.get(named(cell.spec).budget)
+    return {
+        "spec": cell.spec,
+        "count": f"{cell.score.count if cell.score else cell.answered} of "
+        f"{cell.answered + cell.failed}",
+        "bytes": _said(cell.bytes_share, "{:.1f} %", 100.0),
+        "score": _percent(cell.score),
+        "on_front": is_on_front,
+        "best": is_best and not cell.spec.startswith("oracle"),
+        "difference": "" if cell.spec == FULL else _percent(cell.difference, sign="+"),
+        "agreement": _said(cell.agreement.mean, "{:.0f} %", 100.0),
+        "rouge": _said(cell.rouge, "{:.0f} %", 100.0),
+        "perplexity": _said(cell.perplexity, "{:.2f}"),
+        "kl": _said(cell.kl, "{:.3f}"),
+        "compress": _said(cell.compress_s, "{:.0f} ms", 1e3),
+        "decode": _said(cell.decode_s_per_token, "{:.0f} ms", 1e3),
+    }
+
+
+def _split(label_split: LabelSplit) -> Mapping[str, Any]:
+    """A table: of each value how many samples have it, and each policy's mean score."""
+    heads = [
+        f"{value} ({n})" for value, n in zip(label_split.values, label_split.counts, strict=True)
+    ]
+    rows = {
+        spec: [_said(score, "{:.1f}", 100.0) for score in scores]
+        for spec, scores in label_split.scores.items()
+    }
+    return {"label": label_split.label, "heads": heads, "rows": rows}
+
+
+def _said(value: float | None, words: str, times: float = 1.0) -> str:
+    return "" if value is None or math.isnan(value) else words.format(times * value)
+
+
+def _percent(value: Estimate | None, sign: str = "") -> str:
+    if value is None:
+        return ""
+    mean, low, high = (100 * x for x in (value.mean, value.low, value.high))
+    return f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
+
+
+def blind(mine: Sequence[SummaryCell]) -> list[str]:
+    """The budgets at which the oracle is no better than chance, of those that both were asked at:
+    no method can be told from another there.
+    """
+    by_budget: dict[str, dict[str, SummaryCell]] = {}
+    for cell in mine:
+        kind = cell.spec.split(":")[0]
+        if kind in ("oracle", "random"):
+            by_budget.setdefault(named(cell.spec).budget, {})[kind] = cell
+    differing = []
+    for budget, both in by_budget.items():
+        if len(both) == 2:
+            best, chance = (both[k].score or both[k].agreement for k in ("oracle", "random"))
+            if best.low <= chance.high:
+                differing.append(budget)
+    return differing

@@ -1,0 +1,106 @@
+"""Profiles that an experiment measures before it compares: heads' scores, layers' ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from foveate.cli.calibrate.head_samples import generated, shown
+from foveate.errors import InvalidInput
+from foveate.hf.measuring.calibrate import calibrate_each
+from foveate.hf.measuring.heads import calibrate_heads
+from foveate.loading.model import Loaded
+from foveate.policies.heads import HEAD_READINGS, Shown
+from foveate.profiles.profile import Profile
+from foveate.prompts.sample import Sample, Task
+from foveate_lab.eval.answering.reading import read_prompt
+from foveate_lab.eval.tasks import find_task
+from foveate_lab.reproduce import small
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationRun:
+    """How a profile is measured: which method's (its spec, or its name where a budget is all it
+    needs), on how many samples of which benchmark, drawn with a seed from its first ``among``;
+    scores of heads on drawn documents, or by a model that reads on lines hidden in a text.
+    ``words`` bound the length of the prompts that are drawn, ``longest_prompt`` their tokens:
+    longer ones lose their middle.
+    """
+
+    method: str
+    task: str = ""
+    samples: int = 10
+    among: int = 1000
+    words: tuple[int | float, int | float] = (0, inf)
+    longest_prompt: int | None = None
+    at_a_budget: bool = False
+    seed: int = 0
+
+    def file(self, name: str, budget: str) -> str:
+        """What its file is called."""
+        at = "-" + budget.replace("%", "pct") if self.at_a_budget else ""
+        return f"{name}{at}.json"
+
+    def measure(
+        self,
+        loaded: Loaded,
+        paths: Mapping[Path, str],
+        find: Callable[[str], Task],
+        *,
+        cut: bool,
+    ) -> None:
+        """Writes the profiles of these files, each at its budget, which are measured in one go.
+        ``cut`` is for a stand-in: few samples, and short.
+
+        Raises:
+            InvalidInput: the benchmark holds no sample whose prompt is as long as asked.
+        """
+        first = next(iter(paths))
+        first.parent.mkdir(parents=True, exist_ok=True)
+        progress = first.with_name(f"{first.name}.{len(paths)}.part")
+        count = min(small.PROFILE, self.samples) if cut else self.samples
+        profiles: list[Profile]
+        if self.method in HEAD_READINGS:
+            heads = self._heads(loaded, count)
+            model, words = loaded.model, loaded.tokenizer
+            profiles = [calibrate_heads(model, self.method, heads, words, progress=progress)]
+        else:
+            inputs = self._inputs(loaded, find(self.task), count, small.PROMPT if cut else None)
+            specs = [self._spec(budget) for budget in paths.values()]
+            profiles = calibrate_each(loaded.model, specs, inputs, progress=progress)
+        for path, profile in zip(paths, profiles, strict=True):
+            profile.save(path)
+
+    def _spec(self, budget: str) -> str:
+        return f"{self.method}:budget={budget}" if self.at_a_budget else self.method
+
+    def _heads(self, loaded: Loaded, count: int) -> Iterator[Shown]:
+        if loaded.sees:
+            samples = generated(self.method, count)
+        else:
+            samples = find_task("text_needle").samples(count, self.seed)
+        return (shown(loaded, one) for one in samples)
+
+    def _inputs(
+        self, loaded: Loaded, task: Task, count: int, most: int | None
+    ) -> Iterator[dict[str, Any]]:
+        fitting = list(islice(filter(self._fits, task.samples(self.among, 0)), self.among))
+        if not fitting:
+            raise InvalidInput(
+                f"{task.name} has no prompt of {self.words[0]:g} to {self.words[1]:g} words to "
+                "measure a profile on. Add some to its folder."
+            )
+        longest = most or self.longest_prompt
+        for sample in Random(self.seed).sample(fitting, min(count, len(fitting))):
+            yield read_prompt(
+                loaded, task, sample, "query-aware", timed=False, longest_prompt=longest
+            ).prompt.inputs
+
+    def _fits(self, sample: Sample) -> bool:
+        low, high = self.words
+        return low < len(sample.text.split()) <= high

@@ -1,0 +1,192 @@
+"""The models of the papers, under the names that tables give them; where one is loaded from, and
+how it reads images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from foveate.errors import InvalidInput, InvalidParameter, suggest
+from foveate.loading.model import SEES, DeviceMap, Loaded, is_shipped, load
+
+END = 2**20  # bytes at either end of a file of weights that its digest is of
+WEIGHTS = (".safetensors", ".bin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """``hub`` is the checkpoint that is loaded where no other place is named; ``open_`` what the
+    papers leave open about it, with what is taken here. ``pad_images``: every paper that has it
+    pads images to squares, where the hub's processor crops them.
+    """
+
+    hub: str
+    convert: bool = False  # its files have to be converted first
+    pad_images: bool = False
+    open_: str = ""
+
+
+MODELS: dict[str, Model] = {
+    # PrefixKV's commands say pad; LOOK-M and CSP (MileBench) and VLMEvalKit, which DAVID measures
+    # with, do what the checkpoint's own configuration says, which is pad
+    "llava-1.5-7b": Model(hub="llava-hf/llava-1.5-7b-hf", pad_images=True),
+    "llava-1.5-13b": Model(hub="llava-hf/llava-1.5-13b-hf", pad_images=True),
+    "llava-next-mistral-7b": Model(hub="llava-hf/llava-v1.6-mistral-7b-hf"),
+    "llava-next-7b": Model(
+        hub="llava-hf/llava-v1.6-vicuna-7b-hf",
+        open_="the language model of LLaVA-NeXT-7B: Vicuna, as that of LLaVA-1.5",
+    ),
+    "internvl3-8b": Model(hub="OpenGVLab/InternVL3-8B-hf"),
+    "internvl3-38b": Model(hub="OpenGVLab/InternVL3-38B-hf"),
+    "internvl-chat-v1.5": Model(
+        hub="OpenGVLab/InternVL-Chat-V1-5",
+        convert=True,
+        open_='which checkpoint "InternVL-v1.5-7B" is: InternVL-Chat-V1.5, whose language model '
+        "has 20 billion weights; a checkpoint of 7 billion was not released",
+    ),
+    "mobilevlm-v2-3b": Model(hub="mtgv/MobileVLM_V2-3B", convert=True),
+    "qwen-vl": Model(
+        hub="Qwen/Qwen-VL-Chat",
+        convert=True,
+        open_="Qwen-VL or Qwen-VL-Chat: the one that follows instructions",
+    ),
+    "qwen2-vl-7b": Model(hub="Qwen/Qwen2-VL-7B-Instruct"),
+    "qwen2.5-vl-7b": Model(hub="Qwen/Qwen2.5-VL-7B-Instruct"),
+    "qwen3-vl-30b-a3b": Model(hub="Qwen/Qwen3-VL-30B-A3B-Instruct"),
+    "qwen2-7b": Model(
+        hub="Qwen/Qwen2-7B-Instruct",
+        open_="Qwen2-7B base or instruct: instruct, as Qwen2-VL-7B is",
+    ),
+    "mistral-7b-v0.2": Model(hub="mistralai/Mistral-7B-Instruct-v0.2"),
+    "llama-3.1-8b": Model(hub="meta-llama/Llama-3.1-8B-Instruct"),
+    "llama-3-8b": Model(
+        hub="meta-llama/Meta-Llama-3-8B-Instruct",
+        open_="LLaMA-3-8B base or instruct: instruct, as the work it follows (PyramidKV) does",
+    ),
+}
+
+
+def stand_ins(names: Sequence[str]) -> dict[str, str]:
+    """The small model that comes with Foveate in the place of each; it reads texts alone, too."""
+    return dict.fromkeys(names, SEES)
+
+
+def places(names: Sequence[str], given: Sequence[str]) -> dict[str, str]:
+    """Where each model of an experiment is: on the hub, or where NAME=PLACE says. A place without
+    a name is that of the only model, or of the one whose name on the hub it ends with. Names of
+    models that other experiments have are left aside.
+
+    Raises:
+        InvalidInput: a name that is no paper's model, a place that may be that of several, or none
+            that is of this experiment.
+    """
+    if not given:
+        return {name: MODELS[name].hub for name in names}
+    chosen = dict(_named(one, names) for one in given)
+    paths = {name: chosen[name] for name in names if name in chosen}
+    if not paths:
+        raise InvalidInput(
+            f"none of its models is given: it has {', '.join(names)}. Add --model {names[0]}=PLACE."
+        )
+    return paths
+
+
+def padded(name: str) -> str:
+    """What is said of a model whose images are padded; of another nothing."""
+    if not MODELS[name].pad_images:
+        return ""
+    return (
+        f"images of {name} are padded to squares in the mean colour, as the authors' code does; "
+        "the hub's processor alone would crop them"
+    )
+
+
+def _named(one: str, names: Sequence[str]) -> tuple[str, str]:
+    name, equals, place = one.partition("=")
+    if equals and name in MODELS:
+        return name, place
+    if equals:
+        raise InvalidInput(f"--model {one!r}: no paper has {name!r}. {suggest(name, MODELS)}")
+    if len(names) == 1:
+        return names[0], one
+    tail = one.rstrip("/").rpartition("/")[2].lower()
+    same = [name for name in names if MODELS[name].hub.rpartition("/")[2].lower() == tail]
+    if len(same) != 1:
+        raise InvalidInput(
+            f"--model {one!r} may be any of {', '.join(names)}: write NAME=PLACE, such as "
+            f"{names[0]}={one}."
+        )
+    return same[0], one
+
+
+def where_found(names: Mapping[str, str] | Sequence[str]) -> list[str]:
+    """What a user has to bring, in words."""
+    return [
+        f"{name}: {MODELS[name].hub}"
+        + (", converted with foveate convert" if MODELS[name].convert else "")
+        for name in names
+    ]
+
+
+class Place(NamedTuple):
+    """Where a model is, and whether its images are padded: rows and profiles belong to both."""
+
+    at: str
+    pad_images: bool
+
+    @property
+    def folder(self) -> str:
+        """What its folders are called."""
+        return slug(self.at) + ("-padded" if self.pad_images else "")
+
+    @property
+    def weights(self) -> str | None:
+        """A digest of a directory's configuration, and of the sizes and both ends of its weights'
+        files: the same for a copy of it, wherever that is. None for the name of a model.
+        """
+        folder = Path(self.at).expanduser()
+        return _digest(folder) if folder.is_dir() and not is_shipped(self.at) else None
+
+    def load(self, trust_remote_code: bool, device_map: DeviceMap | None) -> Loaded:
+        """The model there.
+
+        Raises:
+            InvalidInput: its images are to be padded, and it is no LLaVA-1.5.
+        """
+        try:
+            return load(self.at, trust_remote_code, device_map, pad_images=self.pad_images)
+        except InvalidParameter as error:
+            if not self.pad_images:
+                raise
+            raise InvalidInput(
+                f"{self.at!r} stands for LLaVA-1.5, whose images the papers pad to squares, and "
+                "those of its processor cannot be. Give a LLaVA-1.5, as the hub has it or as "
+                "foveate convert makes it."
+            ) from error
+
+
+def slug(place: str) -> str:
+    """A place as the name of a folder."""
+    name = re.sub(r"[^\w.-]+", "_", place.rstrip("/").rpartition("/")[2]).strip("._")
+    if not name:
+        raise InvalidInput(f"{place!r} is no place of a model.")
+    return name
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.name == "config.json" or path.suffix in WEIGHTS:
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size} ".encode())
+            with path.open("rb") as file:
+                digest.update(file.read(END))
+                file.seek(-min(END, size), os.SEEK_END)
+                digest.update(file.read(END))
+    return digest.hexdigest()[:16]

@@ -1,0 +1,103 @@
+"""What a lab's rows show: a page for each paper, a front, and the same numbers as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from foveate.data import files
+from foveate.pictures.template import rendered, text_of
+from foveate_lab.eval.executors import versions
+from foveate_lab.report.analyses import Figure
+from foveate_lab.reproduce.experiment import Experiment, Outcome
+from foveate_lab.reproduce.lab import Lab
+from foveate_lab.reproduce.pages import front, paper
+from foveate_lab.reproduce.sections import in_order
+from foveate_lab.reproduce.table import Table, TableCell, TableLine
+
+__all__ = ["NUMBERS", "PAGE", "Outcome", "outcome", "write"]
+
+PAGE, NUMBERS = "reproduced.html", "reproduced.json"
+WHAT = "a page of reproductions"
+_TEMPLATE = "foveate_lab.report/reproduce.html.j2"
+_FRONT = "foveate_lab.report/reproduced.html.j2"
+
+
+def outcome(lab: Lab, experiment: Experiment) -> Outcome:
+    """What there is of an experiment so far."""
+    shown = list(experiment.trial.shown(lab.settings(experiment)))
+    return Outcome(
+        experiment,
+        tuple(one for one in shown if isinstance(one, Table)),
+        tuple(one for one in shown if isinstance(one, Figure)),
+    )
+
+
+def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
+    """Writes the pages and the numbers beside the rows, and says where the front is.
+
+    Raises:
+        CannotWrite: the disk is full, or the folder is not to be written to.
+        MissingPackage: jinja2 or matplotlib is not installed.
+    """
+    by_id = {one.experiment.id: one for one in outcomes}
+    ran = {"stand_in": lab.small, "seed": lab.seed, "versions": versions()}
+    record = {**ran, "experiments": [_in_numbers(one) for one in outcomes]}
+    files.write(lab.out / NUMBERS, json.dumps(record, indent=1) + "\n")
+    style: dict[str, Any] = {"style": text_of("foveate_lab.report/reproduce.css"), "front": PAGE, **ran}
+    fronts = []
+    for name, sections in in_order(by_id):
+        mine = {heading: [by_id[one] for one in ids] for heading, ids in sections.items()}
+        path = f"{name}.html"
+        page = rendered(WHAT, _TEMPLATE, **paper(mine, lab.small), **style)
+        files.write(lab.out / path, page)
+        fronts.append(front(path, mine))
+    files.write(lab.out / PAGE, rendered(WHAT, _FRONT, papers=fronts, **style))
+    return lab.out / PAGE
+
+
+def _in_numbers(one: Outcome) -> dict[str, Any]:
+    """An experiment's tables, cell by cell, and the titles of its figures."""
+    return {
+        "id": one.experiment.id,
+        "state": one.experiment.state,
+        "tables": [_table(table) for table in one.tables],
+        "figures": [figure.title for figure in one.figures],
+    }
+
+
+def _table(table: Table) -> dict[str, Any]:
+    return {
+        "title": table.title,
+        "shrunk": list(table.shrunk),
+        "lines": [_line(table, line) for line in table.lines],
+    }
+
+
+def _line(table: Table, line: TableLine) -> dict[str, Any]:
+    said = {**line._asdict(), "specs": [{"spec": s, "tasks": t} for s, t in line.specs]}
+    cells = zip(table.columns, line.cells, strict=True)
+    return {**said, "cells": {name: _cell(cell, name in table.costs) for name, cell in cells}}
+
+
+def _cell(cell: TableCell, cost: bool) -> dict[str, Any]:
+    """``cost``: time or memory that was measured, which differs from run to run."""
+    return {
+        "measured": _finite(cell.measured),
+        "paper": cell.paper,
+        "printed": cell.printed,
+        "misprint": cell.misprint,
+        "difference": _finite(cell.difference),
+        "samples": cell.samples,
+        "refused": cell.refused,
+        "raised": cell.raised,
+        "note": cell.note,
+        "cost": cost,
+    }
+
+
+def _finite(value: int | float | None) -> int | float | None:
+    return value if value is not None and math.isfinite(value) else None

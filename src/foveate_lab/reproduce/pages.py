@@ -1,0 +1,154 @@
+"""What the pages of reproductions show, ready for their templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from foveate_lab.report.analyses import Figure
+from foveate_lab.report.charts import described
+from foveate_lab.reproduce.digits import difference, measured, of_paper
+from foveate_lab.reproduce.experiment import Outcome
+from foveate_lab.reproduce.footnotes import Counts, Marks
+from foveate_lab.reproduce.layout import laid
+from foveate_lab.reproduce.placed import Laid, LaidRow, Placed, RowHeading
+from foveate_lab.reproduce.table import BUDGETS_LAST, Table
+
+NARROW = 8  # columns of a table that has a figure beside it
+
+Held = Mapping[str, Sequence[Outcome]]
+"""By the heading of the paper's section."""
+
+
+def paper(sections: Held, small: bool) -> dict[str, Any]:
+    """A paper's page."""
+    first = next(iter(sections.values()))[0].experiment.of
+    return {
+        "paper": first,
+        "small": small,
+        "settled": list(
+            dict.fromkeys(
+                said
+                for mine in sections.values()
+                for one in mine
+                for said in one.experiment.settled
+            )
+        ),
+        "sections": [
+            {"heading": heading, "experiments": [_experiment(one) for one in mine]}
+            for heading, mine in sections.items()
+        ],
+    }
+
+
+def front(path: str, sections: Held) -> dict[str, Any]:
+    """A paper on the front: its page, and what that has."""
+    outcomes = [one for mine in sections.values() for one in mine]
+    cells = [
+        cell
+        for one in outcomes
+        for table in one.tables
+        for line in table.lines
+        for cell in line.cells
+    ]
+    return {
+        "path": path,
+        "paper": outcomes[0].experiment.of,
+        "experiments": [one.experiment for one in outcomes],
+        "tables": sum(len(one.tables) for one in outcomes),
+        "figures": sum(len(one.figures) for one in outcomes),
+        "beside": sum(cell.difference is not None for cell in cells),
+        "refused": sum(cell.refused for cell in cells),
+    }
+
+
+def _experiment(one: Outcome) -> dict[str, Any]:
+    """``beside``: its tables leave room for figures to stand beside them."""
+    tables = [laid_out(table) for table in one.tables]
+    return {
+        **one.experiment.to_json(()),
+        "tables": tables,
+        "figures": [_figure(figure) for figure in one.figures],
+        "beside": all(table["grid"]["width"] <= NARROW for table in tables),
+    }
+
+
+def _figure(figure: Figure) -> Figure:
+    return figure._replace(svg=described(figure.svg, f"{figure.title}. {figure.caption}"))
+
+
+def laid_out(table: Table) -> dict[str, Any]:
+    """A table in text, as the paper has it; what the paper does not print of it is one of its own:
+    ``grid`` and ``aside``, each with the rows of its heading, its rows, and what stands below.
+    """
+    aside = replace(table, layout=BUDGETS_LAST)
+    budgets = list(dict.fromkeys(line.budget for line in table.lines if line.budget))
+    return {
+        "title": table.title,
+        "shrunk": table.shrunk,
+        "budget": budgets[0] if len(budgets) == 1 else "",
+        "grid": _grid(table, [name for name in table.columns if name not in table.aside]),
+        "aside": _grid(aside, table.aside) if table.aside else None,
+        "specs": list(_specs(table, budgets)),
+    }
+
+
+def _grid(table: Table, columns: Sequence[str]) -> dict[str, Any]:
+    """Rows of text, with what stands below them: counts are of what a mean is made of, too."""
+    grid, marks = laid(table, columns), Marks()
+    counts = Counts(laid(table, table.columns).pieces)
+    costs = [name for name in columns if name in table.costs]
+    return {
+        "names": grid.names,
+        "heads": grid.heads,
+        "rows": [_row(row, counts, marks) for row in grid.rows],
+        "width": _width(grid),
+        "sources": any(row.source for row in grid.rows if isinstance(row, LaidRow)),
+        "counts": list(counts.said()),
+        "costs": costs,
+        "marks": marks.listed,
+    }
+
+
+def _width(grid: Laid) -> int:
+    return len(grid.names) + sum(head.span for head in grid.heads[-1]) if grid.heads else 1
+
+
+def _row(row: RowHeading | LaidRow, counts: Counts, marks: Marks) -> dict[str, Any]:
+    if isinstance(row, RowHeading):
+        return {"block": row.text}
+    cells = [_cell(one, counts, marks) for one in row.cells]
+    gain = any(one.gain for one in row.cells)
+    return {"names": row.names, "cells": cells, "source": row.source, "gain": gain}
+
+
+def _cell(placed: Placed, counts: Counts, marks: Marks) -> dict[str, Any]:
+    """Its numbers as text; marks of what is measured, and of what the paper prints."""
+    if placed.piece is None:
+        return {"span": placed.span, "begins": placed.begins}
+    _, _, cell, like = placed.piece
+    said = () if placed.gain else counts.exceptions(placed.piece.at["column"], cell)
+    wrong = cell.misprint if placed.gain or not cell.delta else ""
+    return {
+        "span": placed.span,
+        "begins": placed.begins,
+        "measured": measured(cell, like, placed.gain),
+        "mark": marks.of(*said),
+        "paper": of_paper(cell, placed.gain),
+        "wrong": marks.of(wrong),
+        "difference": "" if placed.gain else difference(cell),
+    }
+
+
+def _specs(table: Table, budgets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Each method with its whole specs, and the benchmarks of each; {B} is one of several
+    budgets.
+    """
+    seen = set()
+    for line in table.lines:
+        for spec, tasks in line.specs:
+            whole = spec.replace("{B}", budgets[0]) if len(budgets) == 1 else spec
+            if (line.method, whole, tasks) not in seen:
+                seen.add((line.method, whole, tasks))
+                yield line.method, whole, tasks

@@ -1,0 +1,59 @@
+"""How alike each pair of keys of one head is (MixKV, Fig. 1 a)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.nn.functional import normalize
+
+from foveate_lab.report.analyses import Figure
+from foveate_lab.report.charts import axes, svg
+from foveate_lab.reproduce.probes.numbers import evenly, rows_of
+from foveate_lab.reproduce.table import Row
+from foveate_lab.reproduce.trials.probe import ProbedPrompt
+
+MOST = 160  # keys that are drawn, evenly over the prompt
+
+
+@dataclass(frozen=True)
+class KeyMap:
+    """The cosine of all pairs of keys of a head in the middle layer."""
+
+    head: int = 0
+    sums: bool = False
+
+    @property
+    def name(self) -> str:
+        """With the head."""
+        return f"key map of head {self.head}"
+
+    def specs(self) -> Sequence[str]:
+        """None: nothing is compressed."""
+        return ()
+
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
+        """``map`` [keys, keys], and the ``layer``."""
+        layer = len(seen.recording.layers) // 2
+        keys = seen.recording.layers[layer].k[0, self.head]
+        places = evenly(len(keys), MOST)
+        unit = normalize(keys[places.to(keys.device)].float(), dim=-1)
+        return {"map": rows_of(unit @ unit.T), "layer": layer}
+
+    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
+        """The map of the first sample."""
+        figure, axis = axes()
+        drawn = axis.imshow(
+            np.array(rows[0]["map"]), cmap="cividis", vmin=-1, vmax=1, interpolation="nearest"
+        )
+        axis.set(xlabel="key", ylabel="key", xticks=[], yticks=[])
+        axis.grid(visible=False)
+        figure.colorbar(drawn, label="cosine")
+        yield Figure(
+            f"Similarity of pairs of keys: {model}, {task}",
+            svg(figure),
+            f"Layer {rows[0]['layer']}, KV head {self.head}, sample {rows[0]['sample']}; from the "
+            "prompt's first token (top left) to its last.",
+        )

@@ -1,0 +1,81 @@
+"""How n-softmax flattens attention to a modality of one's own, and to the other (CSP, Fig. 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from foveate.ops.softmax_n.reference import softmax_n
+from foveate_lab.report.analyses import Figure
+from foveate_lab.report.charts import axes, svg
+from foveate_lab.reproduce.probes.numbers import rows_of
+from foveate_lab.reproduce.table import Row
+from foveate_lab.reproduce.trials.probe import ProbedPrompt
+
+MOST = 200  # weights that are drawn, the largest first
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """The last query's weights in the head that pays most to the other modality, and in the one
+    that pays least, by softmax and by n-softmax over what is kept of ``keep``: Q and Q~ of CSP
+    eqs. 9 and 10.
+    """
+
+    n: float = 1.0
+    keep: float = 0.2
+    sums: bool = False
+
+    @property
+    def name(self) -> str:
+        """With n and the share that is kept."""
+        return f"n-softmax of {self.n:g} over {self.keep:g}"
+
+    def specs(self) -> Sequence[str]:
+        """None: both are computed from what was recorded."""
+        return ()
+
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
+        """Sorted weights of both heads, by both."""
+        vision = seen.prompt.vision
+        heads = [head for layer in seen.recording.layers for head in _logits(layer)]
+        across = [float(head.softmax(-1)[vision.to(head.device)].sum()) for head in heads]
+        curves = {}
+        for name, place in (
+            ("cross", int(np.argmax(across))),
+            ("self", int(np.argmin(across))),
+        ):
+            kept = heads[place].topk(max(1, round(self.keep * len(heads[place])))).values
+            curves[name] = rows_of(softmax_n(kept, n)[:MOST] for n in (0.0, self.n))
+        return curves
+
+    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
+        """Both heads of the first sample."""
+        figure, grid = axes(columns=2)
+        for axis, name in zip(grid, ("cross", "self"), strict=True):
+            for weights, label in zip(
+                rows[0][name], ("softmax", f"softmax, n = {self.n:g}"), strict=True
+            ):
+                axis.plot(weights, linewidth=1.4, label=label)
+            axis.set(xlabel="kept tokens", ylabel="weight", yscale="log")
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.tick_params(which="minor", labelleft=False)
+            axis.set_title(f"most {name}-attention", fontsize=8)
+            axis.legend(frameon=False, fontsize=7)
+        yield Figure(
+            f"n-softmax: {model}, {task}",
+            svg(figure),
+            f"Weights of the last query over the {self.keep:.0%} it pays most to, sample "
+            f"{rows[0]['sample']}.",
+        )
+
+
+def _logits(layer: Any) -> Tensor:
+    """Of the last query, [query heads, keys]."""
+    keys = layer.k[0].repeat_interleave(layer.groups, 0).float()
+    logits: Tensor = layer.scale * (keys @ layer.q[0, :, -1].float()[..., None])[..., 0]
+    return logits

@@ -1,0 +1,65 @@
+"""Text and image tokens in two dimensions, layer by layer (DAVID, Fig. 1 c)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from foveate_lab.report.analyses import Figure
+from foveate_lab.report.charts import PALETTE, axes, svg
+from foveate_lab.reproduce.probes.numbers import evenly, rows_of
+from foveate_lab.reproduce.table import Row
+from foveate_lab.reproduce.trials.probe import ProbedPrompt
+from foveate_lab.reproduce.tsne import tsne
+
+MOST = 300  # tokens of either kind
+SHOWN = 4  # layers, evenly from the first to the last
+
+
+@dataclass(frozen=True)
+class TokenMap:
+    """The keys of all heads of a token as one point, by t-SNE."""
+
+    name: str = "token map"
+    sums: bool = False
+
+    def specs(self) -> Sequence[str]:
+        """None: nothing is compressed."""
+        return ()
+
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
+        """``places`` [layers, tokens, 2] of some layers, and which tokens are of images."""
+        layers, vision = seen.recording.layers, seen.prompt.vision
+        chosen = torch.cat([_some(vision.nonzero()[:, 0]), _some((~vision).nonzero()[:, 0])])
+        shown = [round(x * (len(layers) - 1) / (SHOWN - 1)) for x in range(SHOWN)]
+        points = [layers[one].k[0][:, chosen].transpose(0, 1).flatten(1) for one in shown]
+        return {
+            "layers": shown,
+            "places": rows_of(tsne(one.float().cpu()) for one in points),
+            "image": vision[chosen].int().tolist(),
+        }
+
+    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
+        """The layers of the first sample beside each other."""
+        row = rows[0]
+        figure, grid = axes(columns=len(row["layers"]))
+        image = np.array(row["image"], dtype=bool)
+        for axis, layer, places in zip(grid, row["layers"], np.array(row["places"]), strict=True):
+            axis.scatter(*places[~image].T, s=5, color=PALETTE[0], linewidths=0)
+            axis.scatter(*places[image].T, s=5, color=PALETTE[1], linewidths=0)
+            axis.set(xticks=[], yticks=[])
+            axis.set_title(f"layer {layer}", fontsize=8)
+        yield Figure(
+            f"Text and image tokens: {model}, {task}",
+            svg(figure),
+            f"t-SNE of the keys of all heads, sample {row['sample']}: blue text, orange image.",
+        )
+
+
+def _some(places: torch.Tensor) -> torch.Tensor:
+    """At most so many, evenly."""
+    return places[evenly(len(places), MOST)]

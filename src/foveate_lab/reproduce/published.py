@@ -1,0 +1,55 @@
+"""Profiles that a paper's authors publish: files that are brought, and measured here by nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from foveate.hf.measuring.published import import_profile
+from foveate.loading.model import Loaded
+
+FOLDER = "published"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedProfile:
+    """A method's profile, by model: the name of its file, with {F} for the share that is forgotten
+    of a prompt. ``source`` is where they are found.
+    """
+
+    method: str
+    files: Mapping[str, str]
+    source: str
+    at_a_budget: bool = False
+    task: str = ""  # no benchmark is read for it
+
+    def file(self, name: str, budget: str) -> str:
+        """What its profile is called."""
+        at = "-" + budget.replace("%", "pct") if self.at_a_budget else ""
+        return f"{name}{at}.json"
+
+    def brought(self, data: Path, model: str, budget: str) -> Path:
+        """Where the authors' file is to be."""
+        name = self.files[model]
+        if self.at_a_budget:
+            name = name.replace("{F}", str((100 - int(budget.removesuffix("%"))) / 100))
+        return data / FOLDER / name
+
+    def make(self, loaded: Loaded, paths: Mapping[Path, str], data: Path, model: str) -> None:
+        """Writes the profiles of these paths, each at its budget.
+
+        Raises:
+            InvalidInput: a file that is no such table, or does not fit the model.
+        """
+        for path, budget in paths.items():
+            spec = f"{self.method}:budget={budget}" if self.at_a_budget else self.method
+            made = import_profile(loaded.model, spec, self.brought(data, model, budget))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made.save(path)
+
+    def said(self) -> str:
+        """What is to be brought, in words; without it, its lines stay empty."""
+        names = ", ".join(dict.fromkeys(self.files.values()))
+        names = names.replace("{F}", "0.1 to 0.9")
+        return f"{FOLDER}/: {names} of {self.source}; without it its lines stay empty"

@@ -1,0 +1,64 @@
+"""All experiments, by id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foveate.errors import InvalidInput, suggest
+from foveate_lab.reproduce.check import read_by
+from foveate_lab.reproduce.experiment import Experiment, FactsTable
+from foveate_lab.reproduce.models import where_found
+from foveate_lab.reproduce.papers import csp, david, lookm, mixkv, prefixkv
+from foveate_lab.reproduce.published import PublishedProfile
+from foveate_lab.reproduce.setting import folder_of
+from foveate_lab.reproduce.sources import where_data
+
+PAPERS = (mixkv, prefixkv, csp, david, lookm)
+EXPERIMENTS: dict[str, Experiment] = {one.id: one for paper in PAPERS for one in paper.EXPERIMENTS}
+FACTS: dict[str, FactsTable] = {
+    one.id: one for paper in (prefixkv, csp, lookm) for one in paper.FACTS
+}
+
+
+def find_experiments(ids: Sequence[str]) -> list[Experiment]:
+    """The experiments of these ids; "all", or all of a paper ("csp").
+
+    Raises:
+        InvalidInput: there is none of that id; the message names those that are near.
+    """
+    experiments: dict[str, Experiment] = {}
+    for name in ids:
+        mine = [
+            one for one in EXPERIMENTS.values() if name in ("all", one.id, one.id.partition(":")[0])
+        ]
+        if not mine:
+            raise InvalidInput(f"no experiment {name!r}. {_near(name)}")
+        experiments |= {one.id: one for one in mine}
+    return list(experiments.values())
+
+
+def _near(name: str) -> str:
+    if name in FACTS:
+        return f"It is a table of facts, and nothing to run: foveate reproduce {name} shows it."
+    paper = name.partition(":")[0]
+    known = [one for one in EXPERIMENTS if one.startswith(f"{paper}:")] or list(EXPERIMENTS)
+    return suggest(name, known)
+
+
+def folders(experiment: Experiment) -> list[str]:
+    """The folders of data that it reads."""
+    return list(dict.fromkeys(map(folder_of, read_by(experiment))))
+
+
+def brought(experiment: Experiment) -> list[str]:
+    """What a user has to bring, and where it is found."""
+    return [
+        *where_found(experiment.models),
+        *map(where_data, folders(experiment)),
+        *experiment.bring,
+        *(
+            one.said()
+            for one in experiment.calibrations.values()
+            if isinstance(one, PublishedProfile)
+        ),
+    ]

@@ -1,0 +1,58 @@
+"""The lines and the columns of a table of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from foveate_lab.reproduce.table import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A line of a table: what the paper calls it, and its spec, with {B} for the budget and {NAME}
+    for a profile. ``models`` are those that have it, all if none is named; ``budgets`` its own.
+    ``also`` are more arguments with some benchmarks, by model ("" for every one). ``raised`` are
+    budgets of the paper's own tables that are less than what is always kept of some prompts.
+    ``over`` names the arm that it is compared with in a line of gains below it.
+    """
+
+    name: str
+    spec: str
+    over: str = ""
+    models: tuple[str, ...] = ()
+    budgets: tuple[str, ...] = ()
+    also: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    raised: tuple[str, ...] = ()
+
+    def spec_for(self, task: str, model: str) -> str:
+        """Its spec with a benchmark."""
+        mine = self.also.get(task, {})
+        more = mine.get(model, mine.get("", ""))
+        return f"{self.spec}{',' if ':' in self.spec else ':'}{more}" if more else self.spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column: a number that is made of the answers to some benchmarks, or to the part of one
+    whose ``label`` has a value of ``part``.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    value: str = "percent"
+    label: str = ""
+    part: tuple[str, ...] = ()
+
+    def holds(self, row: Row) -> bool:
+        """Whether a row of its benchmarks belongs to it."""
+        if not self.label:
+            return True
+        label_value = row.get("labels", {}).get(self.label)
+        values = label_value if isinstance(label_value, list) else [label_value]
+        return any(str(value) in self.part for value in values)
+
+
+def columns(tasks: Mapping[str, str], value: str = "percent") -> tuple[Column, ...]:
+    """A column for each benchmark, by the name that the paper gives it."""
+    return tuple(Column(name=name, tasks=(task,), value=value) for name, task in tasks.items())

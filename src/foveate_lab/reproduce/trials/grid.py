@@ -1,0 +1,216 @@
+"""A table of answers: methods at budgets down, benchmarks or their parts across."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foveate_lab.report.analyses import Figure
+from foveate_lab.report.heat import heat_maps
+from foveate_lab.reproduce import small
+from foveate_lab.reproduce.ask import Ask, Asked
+from foveate_lab.reproduce.experiment import Trial
+from foveate_lab.reproduce.plots import Plot, plotted
+from foveate_lab.reproduce.printed import BLANK, printed
+from foveate_lab.reproduce.reductions import COSTS, REDUCTIONS
+from foveate_lab.reproduce.setting import Setting
+from foveate_lab.reproduce.small import ANSWER, PROFILE, PROMPT, some
+from foveate_lab.reproduce.table import NOT_BROUGHT, Row, Table, TableCell, TableLayout, TableLine
+from foveate_lab.reproduce.trials.answers import answers
+from foveate_lab.reproduce.trials.arms import Arm, Column
+from foveate_lab.reproduce.trials.warm_up import warmed_up
+
+SMALL = (
+    f"stand-in: answers of at most {ANSWER} tokens, prompts of at most {PROMPT}; profiles of at "
+    f"most {PROFILE} samples"
+)
+
+AVERAGED = "mean of the columns"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridTrial(Trial):
+    """``figures`` is the file with the paper's; ``average`` a column that is the mean of all
+    others. ``samples`` is how many of each benchmark the paper asks; ``timed`` decodes on its own,
+    after ``warm_up`` steps whose time is not taken. ``prompt`` is the most tokens of a text.
+    ``layout`` is the paper's, ``plot`` how it is drawn where the paper has a figure.
+    """
+
+    title: str
+    arms: tuple[Arm, ...]
+    across: tuple[Column, ...]
+    budgets: tuple[str, ...] = ("",)
+    figures: str = ""
+    average: str = ""
+    samples: int | None = None
+    timed: bool = False
+    warm_up: int = 0
+    prompt: int | None = None
+    layout: TableLayout | None = None
+    plot: Plot | None = None
+
+    def tasks(self) -> Sequence[str]:
+        """The benchmarks that it reads."""
+        return list(dict.fromkeys(task for column in self.across for task in column.tasks))
+
+    def specs(self) -> Sequence[str]:
+        """Its policies, with their budgets and profiles left open."""
+        return list(dict.fromkeys(arm.spec for arm in self.arms))
+
+    def raised(self) -> Iterator[str]:
+        """The specs, at their budgets, that are raised to what is always kept, and not refused."""
+        for arm in self.arms:
+            yield from (arm.spec.replace("{B}", budget) for budget in arm.raised)
+
+    def asks(self, setting: Setting) -> Asked:
+        """The specs of each benchmark; a stand-in asks not all budgets."""
+        asks: dict[Ask, dict[str, str]] = {}
+        left_out = {*self.budgets} - {*some(self.budgets)} if setting.small else set()
+        for column in self.across:
+            for arm, budget in self._lines(setting.model):
+                left = budget in left_out or setting.lacks(arm.spec, budget)
+                for task in () if left else column.tasks:
+                    spec = setting.spec(arm.spec_for(task, setting.model), budget)
+                    asks.setdefault(self._ask(setting, task), {})[spec] = budget
+        return asks
+
+    def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
+        """The rows that are missing, if their time is taken."""
+        warm = small.STEPS if setting.small else self.warm_up
+        load = warmed_up(setting.load, warm) if self.warm_up else setting.load
+        for ask, specs in self.asks(setting).items():
+            if ask.timed:
+                yield from answers(replace(setting, load=load), ask, specs)
+
+    def _ask(self, setting: Setting, task: str) -> Ask:
+        """Rows that are timed, or of shortened prompts, are other rows."""
+        marks = [f"{self.prompt} tokens"] if self.prompt else []
+        marks += ["timed"] if self.timed else []
+        longest = min(self.prompt or PROMPT, PROMPT) if setting.small else self.prompt
+        return Ask(task, setting.count(self.samples), longest, self.timed, tuple(marks))
+
+    def _lines(self, model: str) -> Iterator[tuple[Arm, str]]:
+        for arm in self.arms:
+            if not arm.models or model in arm.models:
+                for budget in arm.budgets or (self.budgets if "{" in arm.spec else ("",)):
+                    yield arm, budget
+
+    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        """The table, with the models one below the other; maps of where needles lay."""
+        table = self._table(settings)
+        yield table
+        if self.plot:
+            yield plotted(self.plot, table)
+        for setting in settings:
+            asks = self.asks(setting)
+            there = setting.rows(asks)
+            mine = (
+                row
+                for ask, specs in asks.items()
+                for row in there[ask.name]
+                if row["spec"] in specs
+            )
+            yield from heat_maps([row for row in mine if "error" not in row])
+
+    def _table(self, settings: Sequence[Setting]) -> Table:
+        names = [column.name for column in self.across]
+        small = any(setting.small for setting in settings)
+        return Table(
+            self.title,
+            tuple(names + ([self.average] if self.average else [])),
+            tuple(line for setting in settings for line in self._filled(setting)),
+            shrunk=(*(self._shrunk() if small else ()), *self._missing(settings)),
+            costs=tuple(column.name for column in self.across if column.value in COSTS),
+            aside=tuple(names) if self._prints_only_the_average() else (),
+            layout=self.layout,
+        )
+
+    def _prints_only_the_average(self) -> bool:
+        lines = printed(self.figures).values()
+        return bool(lines) and all({*line.texts} == {self.average} for line in lines)
+
+    def _shrunk(self) -> tuple[str, ...]:
+        few = len(some(self.budgets)), len(self.budgets)
+        return (SMALL, *([f"stand-in: {few[0]} of {few[1]} budgets"] if few[0] < few[1] else []))
+
+    def _missing(self, settings: Sequence[Setting]) -> Sequence[str]:
+        """What was not brought, in a line."""
+        files = dict.fromkeys(
+            lacks.name
+            for setting in settings
+            for arm, budget in self._lines(setting.model)
+            if (lacks := setting.lacks(arm.spec, budget))
+        )
+        return [f"lines stay empty without published/: {', '.join(files)}"] if files else []
+
+    def _filled(self, setting: Setting) -> Iterator[TableLine]:
+        figures = printed(self.figures)
+        rows: dict[tuple[str, str], list[Row]] = {}
+        for task, there in setting.rows(self.asks(setting)).items():
+            for row in there:
+                rows.setdefault((task, row["spec"]), []).append(row)
+        for arm, budget in self._lines(setting.model):
+            of_paper = figures.get((setting.model, arm.name, budget), BLANK)
+            cells = [
+                of_paper.cell(column.name, self._cell(setting, rows, arm, budget, column))
+                for column in self.across
+            ]
+            if self.average:
+                cells.append(of_paper.cell(self.average, _average(cells)))
+            yield TableLine(
+                setting.model,
+                arm.name,
+                budget,
+                arm.spec,
+                of_paper.source,
+                tuple(cells),
+                arm.over,
+                tuple(self._whole(arm, setting.model)),
+            )
+
+    def _whole(self, arm: Arm, model: str) -> Iterator[tuple[str, str]]:
+        """An arm's specs, each with the benchmarks that have it: "" for all."""
+        names: dict[str, list[str]] = {}
+        for task in self.tasks():
+            names.setdefault(arm.spec_for(task, model), []).append(task)
+        for spec, tasks in names.items():
+            yield spec, "" if len(names) == 1 else ", ".join(tasks)
+
+    def _cell(
+        self,
+        setting: Setting,
+        rows: Mapping[tuple[str, str], Sequence[Row]],
+        arm: Arm,
+        budget: str,
+        column: Column,
+    ) -> TableCell:
+        if lacks := setting.lacks(arm.spec, budget):
+            return TableCell(None, None, f"{NOT_BROUGHT}: {lacks}")
+        cells = [self._ask(setting, task) for task in column.tasks]
+        if why := next((setting.read[ask] for ask in cells if setting.read.get(ask)), ""):
+            return TableCell(None, None, f"no data: {why}")
+        specs = [setting.spec(arm.spec_for(task, setting.model), budget) for task in column.tasks]
+        if why := next((setting.unmeasured[s] for s in specs if s in setting.unmeasured), ""):
+            return TableCell(None, None, f"no profile: {why}")
+        mine = [
+            row
+            for ask, spec in zip(cells, specs, strict=True)
+            for row in rows.get((ask.name, spec), ())
+            if column.holds(row)
+        ]
+        there = [row for row in mine if "error" not in row]
+        return TableCell(
+            REDUCTIONS[column.value](there) if there else None,
+            None,
+            samples=len(there),
+            refused=len(mine) - len(there),
+            raised=sum(bool(row.get("raised")) for row in there),
+        )
+
+
+def _average(cells: Sequence[TableCell]) -> TableCell:
+    """The mean of the other columns, where all of them have a number."""
+    numbers = [cell.measured for cell in cells if cell.measured is not None]
+    whole = bool(cells) and len(numbers) == len(cells)
+    return TableCell(sum(numbers) / len(numbers) if whole else None, None, AVERAGED)

@@ -1,0 +1,52 @@
+"""A table or figure of which some is run in one way and some in another, one below the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from foveate_lab.eval.held import Key
+from foveate_lab.report.analyses import Figure
+from foveate_lab.reproduce.ask import Ask, Asked
+from foveate_lab.reproduce.experiment import Trial
+from foveate_lab.reproduce.setting import Setting
+from foveate_lab.reproduce.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panels(Trial):
+    """Trials with the same models."""
+
+    panels: tuple[Trial, ...]
+
+    def tasks(self) -> Sequence[str]:
+        return list(dict.fromkeys(task for one in self.panels for task in one.tasks()))
+
+    def specs(self) -> Sequence[str]:
+        return list(dict.fromkeys(spec for one in self.panels for spec in one.specs()))
+
+    def raised(self) -> Iterable[str]:
+        return (spec for one in self.panels for spec in one.raised())
+
+    def asks(self, setting: Setting) -> Asked:
+        asks: dict[Ask, dict[str, str]] = {}
+        for one in self.panels:
+            for ask, specs in one.asks(setting).items():
+                asks.setdefault(ask, {}).update(specs)
+        return asks
+
+    def profiled(self, setting: Setting) -> Mapping[str, str]:
+        return {k: v for one in self.panels for k, v in one.profiled(setting).items()}
+
+    def measured(self, setting: Setting) -> Iterator[Key]:
+        for one in self.panels:
+            yield from one.measured(setting)
+
+    def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
+        for one in self.panels:
+            yield from one.run(setting)
+
+    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        for one in self.panels:
+            yield from one.shown(settings)

@@ -1,0 +1,140 @@
+"""Something that is measured of prompts as they are read, and drawn or put into a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from foveate.hf import Recording, record
+from foveate.loading.model import Loaded
+from foveate.profiles.profile import load
+from foveate.prompts.prompt import Prompt
+from foveate.prompts.sample import Sample, Task
+from foveate_lab.eval.answering.reading import FULL, read_prompt
+from foveate_lab.eval.held import Key
+from foveate_lab.report.analyses import Figure
+from foveate_lab.reproduce.ask import Ask, keys
+from foveate_lab.reproduce.experiment import Trial
+from foveate_lab.reproduce.setting import Setting
+from foveate_lab.reproduce.small import PROMPT
+from foveate_lab.reproduce.table import Row, Table
+from foveate_lab.reproduce.trials.answers import calibrate, missing
+
+
+@dataclass(frozen=True)
+class ProbedPrompt:
+    """A prompt that was read with the full cache."""
+
+    loaded: Loaded
+    prompt: Prompt
+    recording: Recording
+
+
+@runtime_checkable
+class Measure(Protocol):
+    """What is measured of one prompt, and shown of several."""
+
+    @property
+    def name(self) -> str:
+        """What rows are called by: all that their numbers depend on."""
+
+    @property
+    def sums(self) -> bool:
+        """Whether it needs column sums."""
+
+    def specs(self) -> Sequence[str]:
+        """Policies that it compares."""
+
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
+        """Numbers of one prompt, as JSON takes them."""
+
+    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
+        """What those of several prompts show."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe(Trial):
+    """A measure of the prompts of some benchmarks. ``given`` names those of single models: text
+    for one that reads, images for one that sees. ``samples`` is how many of each are read, None
+    for all. ``estimate`` is a profile at each of the measure's budgets, for what it shows.
+    """
+
+    measure: Measure
+    each: tuple[str, ...] = ()
+    given: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    samples: int | None = 100
+    estimate: str = ""
+
+    def tasks(self) -> Sequence[str]:
+        """The benchmarks that it reads."""
+        more = (task for tasks in self.given.values() for task in tasks)
+        return list(dict.fromkeys((*self.each, *more)))
+
+    def specs(self) -> Sequence[str]:
+        """Policies that it compares."""
+        return self.measure.specs()
+
+    def profiled(self, setting: Setting) -> Mapping[str, str]:
+        """The estimate at each budget."""
+        budgets = self._budgets() if self.estimate else ()
+        return {self._estimated(setting, budget): budget for budget in budgets}
+
+    def measured(self, setting: Setting) -> Iterator[Key]:
+        """A row of each prompt."""
+        for ask in self._each(setting):
+            yield from keys(ask, {}, setting.names(ask), setting.part)
+
+    def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
+        """The rows that are missing."""
+        calibrate(setting, self.profiled(setting))
+        for ask in self._each(setting):
+            wanted = set(missing(setting, ask, {}))
+            for place, (task, sample) in enumerate(setting.samples(ask) if wanted else ()):
+                key = (ask.name, sample.name, FULL)
+                if key in wanted:
+                    named = dict(zip(("task", "sample", "spec"), key, strict=True))
+                    yield {**named, "place": place, **self._measured(setting, task, sample)}
+
+    @torch.no_grad()
+    def _measured(self, setting: Setting, task: Task, sample: Sample) -> dict[str, Any]:
+        loaded = setting.load()
+        most = PROMPT if setting.small else None
+        reading = read_prompt(loaded, task, sample, "query-aware", timed=False, longest_prompt=most)
+        recording = record(loaded.model, sums=self.measure.sums, **reading.prompt.inputs)
+        return self.measure.of(ProbedPrompt(loaded, reading.prompt, recording))
+
+    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        """What the rows so far show, benchmark by benchmark."""
+        for setting in settings:
+            for ask in self._each(setting):
+                prompt_rows = setting.rows([ask])[ask.name]
+                estimates = self._estimates(setting)
+                if rows := [{**row, "estimates": estimates} for row in prompt_rows]:
+                    yield from self.measure.shown(setting.model, ask.task, rows)
+
+    def _budgets(self) -> Sequence[str]:
+        return getattr(self.measure, "budgets", ())
+
+    def _estimated(self, setting: Setting, budget: str) -> str:
+        """The spec that names the profile at a budget."""
+        method = setting.calibrations[self.estimate].method
+        return setting.spec(f"{method}:budget={{B}},profile={{{self.estimate}}}", budget)
+
+    def _estimates(self, setting: Setting) -> dict[str, Any]:
+        """By budget what a profile holds of the layers, of those that are there."""
+        if not self.estimate:
+            return {}
+        calibration, estimates = setting.calibrations[self.estimate], {}
+        for budget in self._budgets():
+            path = setting.profiles / calibration.file(self.estimate, budget)
+            if path.exists():
+                estimates[budget] = load(str(path), calibration.method).by_layer
+        return estimates
+
+    def _each(self, setting: Setting) -> list[Ask]:
+        count, marks = setting.count(self.samples), (self.measure.name,)
+        tasks = self.given.get(setting.model, self.each)
+        return [Ask(task, count, marks=marks) for task in tasks]

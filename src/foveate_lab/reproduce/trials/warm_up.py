@@ -1,0 +1,29 @@
+"""Decoding steps whose time nobody takes, before those whose time is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from foveate.compression.composition import policy
+from foveate.loading.model import Loaded
+from foveate_lab.bench import of_model
+from foveate_lab.bench.timing import prefill, steps
+
+TOKENS = 256  # of the prompt that is read for it
+
+
+def warmed_up(load: Callable[[], Loaded], iterations: int) -> Callable[[], Loaded]:
+    """``load``, whose first call decodes so many tokens under the full cache once it has the
+    model.
+    """
+    done: list[Loaded] = []
+
+    def loading() -> Loaded:
+        loaded = load()
+        if not done:
+            subject = of_model(loaded, TOKENS)
+            steps(subject, prefill(subject, policy("full")), iterations)
+            done.append(loaded)
+        return loaded
+
+    return loading
