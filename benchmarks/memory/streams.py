@@ -35,8 +35,9 @@ from transformers import __version__ as transformers_version
 
 from benchmarks.memory.drawn_stream import SIDE, Processor, frame, model
 from benchmarks.written import RESULTS, write
+from foveate.pictures.strips import PALETTE
 from foveate.stream import Stream
-from foveate_lab.report.charts import PALETTE, axes, svg
+from foveate_lab.report.charts import axes, svg
 
 POLICY = "infinipotv:budget=256,every=64"
 HOUR = "infinipotv:budget=2048,every=256"

@@ -18,16 +18,17 @@ import torch
 
 from foveate.errors import FoveateError
 from foveate.hf import Recording, Session, branch, compress
+from foveate.hf.measuring.answer import greedy, with_the_rest
 from foveate.hf.model.internals import CACHE
 from foveate.hf.probe.follow_up import ends
 from foveate.loading.model import Loaded
 from foveate.policies.policy import Policy
 from foveate.policies.pruning import Prune
-from foveate.prompts.sample import Sample, Task
-from foveate_lab.eval.answering.answer import greedy, with_the_rest
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.measure import read_as
 from foveate_lab.eval.answering.reading import FULL, Protocol, Reading, read_prompt
 from foveate_lab.eval.metrics import exact
+from foveate_lab.eval.task import Task
 
 Row = dict[str, Any]
 

@@ -28,12 +28,13 @@ from benchmarks.quality.same_questions import HEADS
 from benchmarks.written import RESULTS, demo
 from foveate.data import files
 from foveate.hf.saving.identity import ModelIdentity
+from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import load
-from foveate.prompts.sample import TASKS, Sample
+from foveate.prompts.sample import Sample
 from foveate_lab.bench import processor
 from foveate_lab.eval.answering.reading import FULL, Protocol
 from foveate_lab.eval.contenders import contenders
-from foveate_lab.eval.executors import versions
+from foveate_lab.eval.task import TASKS
 
 FILE = RESULTS / "board.json"
 TASKS_ASKED = ("eight_people", "sixteen_people", "chart", "mixed")
@@ -109,7 +110,7 @@ def _begun(loaded: Any, budget: str) -> Board:
         "weights": ModelIdentity.of(loaded.model).weights,
         "demo": demo(),
         "budget": budget,
-        **versions(),
+        **versions_of_results(),
     }
     return {"made": made, "machine": processor(torch.device("cpu")), "seconds": 0.0, "asked": {}}
 

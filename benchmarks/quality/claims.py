@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from benchmarks.quality.recipe import Run, answered, ask
 from benchmarks.written import demo
+from foveate.compression.labels import Named, named
+from foveate.loading.hardware import versions_of_results
 from foveate_lab.eval.answering.reading import Protocol
-from foveate_lab.eval.contenders import Named, contenders, named
-from foveate_lab.eval.executors import versions
+from foveate_lab.eval.contenders import contenders
 from foveate_lab.report.page import blind
 from foveate_lab.report.summary import FULL, Estimate, SummaryCell, cells, mean_difference
 
@@ -192,7 +193,7 @@ def measured(
     return {
         "demo": demo(),
         "limit": limit,
-        "versions": versions(),
+        "versions": versions_of_results(),
         "blind": summary.blind,
         "cells": [_plain(cell) for cell in summary.cells],
         "page": summary.lines,

@@ -41,9 +41,9 @@ from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.hf.probe.follow_up import ends
 from foveate.loading.model import READS, Loaded, load
+from foveate.prompts.manual import manual
 from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE
 from foveate_lab.eval.over_time import answered
-from foveate_lab.eval.tasks.text_needle import manual
 
 RUNS = Path(__file__).parents[1] / "runs" / "long_answers"
 READ = 512  # tokens of a prompt

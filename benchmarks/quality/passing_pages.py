@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.quality.recipe import Run, Share, answered, ask, shares, shown
 from benchmarks.written import demo, write
+from foveate.compression.labels import named
 from foveate.pictures.shown import without_folders
 from foveate_demo import PROFILES
 from foveate_lab.eval.answering.reading import FULL, Protocol
-from foveate_lab.eval.contenders import named
 
 RUNS = Path(__file__).parents[1] / "runs" / "passing_pages"
 TASK = "passing_pages"

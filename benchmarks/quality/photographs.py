@@ -21,11 +21,12 @@ from sklearn.datasets import load_sample_images
 
 from benchmarks.quality.recipe import RUNS, Run, answered, ask, shares, table
 from benchmarks.written import RESULTS, demo, write
-from foveate.prompts.sample import TASKS, Sample, Span, Task
+from foveate.prompts.sample import Sample, Span
 from foveate_demo import questions
 from foveate_demo.scenes import BUILT_IN, CELL, WIDTH
 from foveate_lab.eval.answering.reading import FULL, Protocol
 from foveate_lab.eval.metrics import anls
+from foveate_lab.eval.task import TASKS, Task
 
 PROFILES = "benchmarks/profiles"
 METHODS = (

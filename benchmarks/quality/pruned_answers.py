@@ -26,9 +26,9 @@ from benchmarks.quality.profiles_made import PROFILES
 from benchmarks.quality.same_questions import results_of
 from benchmarks.written import demo, write
 from foveate.loading.model import load
-from foveate.prompts.sample import TASKS
 from foveate_lab.eval.answering.reading import FULL, Protocol
 from foveate_lab.eval.results import read
+from foveate_lab.eval.task import TASKS
 
 RUNS = Path(__file__).parents[1] / "runs" / "pruned"
 SHARES = (0.5, 0.25, 0.125)

@@ -23,13 +23,14 @@ import numpy as np
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality.asking import rows
 from benchmarks.written import RESULTS, demo, write
+from foveate.compression.labels import named
 from foveate.hf.saving.identity import ModelIdentity
+from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import Loaded, load
-from foveate.prompts.sample import TASKS
 from foveate_lab.eval.answering.reading import FULL, Protocol
-from foveate_lab.eval.contenders import contenders, named
-from foveate_lab.eval.executors import versions
+from foveate_lab.eval.contenders import contenders
 from foveate_lab.eval.results import CONFIGURATION, Results, read
+from foveate_lab.eval.task import TASKS
 
 RUNS = Path(__file__).parents[1] / "runs" / "recipe"
 PROFILES = "benchmarks/profiles"
@@ -85,7 +86,7 @@ def _loaded() -> Loaded:
 
 def ask(run: Run, protocol: Protocol, folder: Path, seed: int = SEED) -> None:
     """Whatever of a run has not been asked yet; one bit an answer (`asking.py`)."""
-    made = {"weights": ModelIdentity.of(_loaded().model).weights, **versions()}
+    made = {"weights": ModelIdentity.of(_loaded().model).weights, **versions_of_results()}
     about = {"tasks": [run.task], "protocol": protocol, "seed": seed, "versions": made}
     specs = contenders(run.methods, run.budgets.split(","))
     with Results(folder, {"model": "demo", **about}, resume=True) as results:

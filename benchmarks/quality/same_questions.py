@@ -14,12 +14,12 @@ import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality.asking import rows
 from benchmarks.quality.profiles_made import FILTERS, KVZAP, PROFILES, STATISTICS, TRIATTENTION
 from foveate.data import lines
+from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import load
-from foveate.prompts.sample import TASKS
 from foveate_lab.eval.answering.reading import Protocol
 from foveate_lab.eval.contenders import contenders
-from foveate_lab.eval.executors import versions
 from foveate_lab.eval.results import ROWS, Results
+from foveate_lab.eval.task import TASKS
 
 HEADS = f"profile={PROFILES}/headkv.json"
 BUDGETS = ("40%", "20%", "10%", "5%")
@@ -124,6 +124,6 @@ def results_of(folder: Path, task: str, protocol: Protocol) -> Results:
         "tasks": [task],
         "protocol": protocol,
         "seed": 0,
-        "versions": versions(),
+        "versions": versions_of_results(),
     }
     return Results(folder, configuration, resume=True)

@@ -31,8 +31,9 @@ from benchmarks.quality.stack_page import measured, page, plot
 from benchmarks.quality.stack_splits import SHARES, Sizes, specs_at
 from benchmarks.written import RESULTS, write
 from foveate.loading.model import Loaded, load
-from foveate.prompts.sample import TASKS, Sample, Task
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.reading import Protocol, read_prompt
+from foveate_lab.eval.task import TASKS, Task
 
 RUNS = Path(__file__).parents[1] / "runs" / "stack"
 ASKED = ("three_documents", "document", "chart", "naming")

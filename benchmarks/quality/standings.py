@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from benchmarks.quality.same_questions import BUDGETS, METHODS, TASKS_ASKED, specs_of
+from foveate.compression.labels import named
 from foveate_lab.bench import processor
 from foveate_lab.eval.answering.reading import FULL
-from foveate_lab.eval.contenders import named
 from foveate_lab.eval.results import read
 from foveate_lab.report.summary import Estimate, estimate, mean_difference
 

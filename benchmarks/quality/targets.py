@@ -22,11 +22,11 @@ import numpy as np
 from benchmarks.quality.recipe import DRAWS, LONG, MEAN, Run, answered, ask, shares, table
 from benchmarks.written import demo, write
 from foveate.cli.calibrate.contexts import SAMPLES, contexts
+from foveate.compression.labels import named
 from foveate.hf.measuring.calibrate import calibrate
 from foveate.loading.model import load
 from foveate.methods.recommended.fitting import SecondReading
 from foveate_lab.eval.answering.reading import FULL
-from foveate_lab.eval.contenders import named
 
 RUNS = Path("benchmarks/runs/targets")
 TARGETS = ("attention", "answers")

@@ -25,14 +25,15 @@ import foveate
 from benchmarks.quality.recipe import Share, shares, table
 from benchmarks.written import RESULTS, write
 from foveate.hf import branch
+from foveate.hf.measuring.answer import greedy, with_the_rest
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import READS, Loaded, load
 from foveate.policies.policy import Policy
-from foveate.prompts.sample import TASKS, Sample, Task
-from foveate_lab.eval.answering.answer import greedy, with_the_rest
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.reading import FULL, Protocol, Reading, read_prompt
 from foveate_lab.eval.contenders import contenders
 from foveate_lab.eval.metrics import says
+from foveate_lab.eval.task import TASKS, Task
 from foveate_lab.eval.tasks.text_needle import samples
 
 RUNS = Path(__file__).parents[1] / "runs" / "texts"

@@ -19,11 +19,11 @@ import torch
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.written import write
 from foveate.hf import branch, compress
+from foveate.hf.measuring.answer import greedy, with_the_rest
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import Loaded, load
-from foveate.prompts.sample import TASKS
-from foveate_lab.eval.answering.answer import greedy, with_the_rest
 from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
+from foveate_lab.eval.task import TASKS
 
 TASK = "three_documents"
 SPECS = (

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from foveate.models.token_grids import Grid
-from foveate_lab.report.charts import PALETTE
+from foveate.pictures.strips import PALETTE
 
 BLUE, GREY, NIGHT = PALETTE[0], "#808080", "#0e111b"
 LEVELS = 10  # of brightness

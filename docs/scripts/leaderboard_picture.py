@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from leaderboard import Board, boards, mean, methods, short
 
-from foveate_lab.report.charts import PALETTE
+from foveate.pictures.strips import PALETTE
 from foveate_lab.report.front import Point, front
 
 BLUE, ORANGE, GREY = PALETTE[0], PALETTE[1], "#808080"

@@ -29,13 +29,13 @@ import tested_by
 
 import foveate
 from foveate.cli.run.known import Figures, stored
+from foveate.compression.labels import named
 from foveate.pictures.shown import without_folders
 from foveate.policies.parameters import describe
 from foveate.policies.prunes import PRUNES
 from foveate.policies.spec import print_value
-from foveate.prompts.sample import TASKS, Task
 from foveate_lab.eval.benchmarks import BENCHMARKS
-from foveate_lab.eval.contenders import named
+from foveate_lab.eval.task import TASKS, Task
 from foveate_lab.report.summary import estimate
 
 ROOT = Path(__file__).parents[2]

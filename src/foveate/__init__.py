@@ -12,7 +12,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from foveate.errors import deprecated, suggest
+from foveate.errors import suggest
 from foveate.packages import broken_package
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from foveate.policies.method import METHODS, Paper, method
     from foveate.policies.policy import Policy
     from foveate.stream import Stream
-    from foveate_lab import analysis
 
 __version__ = "0.1.0"
 __all__ = [
@@ -56,7 +55,6 @@ __all__ = [
     "Shown",
     "Stats",
     "Stream",
-    "analysis",
     "calibrate",
     "calibrate_heads",
     "compress",
@@ -108,18 +106,8 @@ if not TYPE_CHECKING:
     __all__ += METHOD_NAMES
 
 
-_RENAMED: dict[str, tuple[str, str]] = {}
-"""Names that are deprecated: the public one that stands for each, and the version in which it
-goes (docs/stability.md).
-"""
-
-
 def __getattr__(name: str) -> Any:
     """A public name, when it is first asked for."""
-    if name in _RENAMED:
-        new, gone = _RENAMED[name]
-        deprecated(f"foveate.{name}", f"foveate.{new}", gone)
-        return getattr(import_module(__name__), new)
     if name not in __all__:
         meant = suggest(name.removesuffix("Press"), __all__)  # titles, and kvpress's names
         known = f" {meant}" if meant.startswith("Did") and name[:1] != "_" else ""

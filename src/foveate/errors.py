@@ -28,7 +28,6 @@ Each message names the offending value and the way out.
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -125,19 +124,6 @@ class CacheMismatch(FoveateError, RuntimeError):
 
 class ProfileMismatch(FoveateError, RuntimeError):
     """A profile that was measured on another model, for another method, or at another budget."""
-
-
-class FoveateDeprecationWarning(DeprecationWarning):
-    """Something public that still works, and goes in a later version."""
-
-
-def deprecated(old: str, new: str, gone: str, stacklevel: int = 3) -> None:
-    """Warns that ``old`` goes in version ``gone``, and that ``new`` is to be written instead.
-
-    The warning points at whoever called the function that calls this one.
-    """
-    said = f"{old} is deprecated and goes in Foveate {gone}: write {new}."
-    warnings.warn(said, FoveateDeprecationWarning, stacklevel=stacklevel)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -20,11 +20,11 @@ from foveate.cli.prompt import DESCRIBE, QUESTION, question
 from foveate.cli.run.known import known_answers, stored
 from foveate.cli.run.measure import ComparisonRow, Measured, Times, against, measure
 from foveate.compression.composition import policy as policy_of
+from foveate.compression.labels import budget_of, label
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import Loaded, load
 from foveate.prompts.prompt import read
 from foveate_demo import PROFILES, album
-from foveate_lab.eval.contenders import budget_of, label
 from tests.answers import certain
 
 from .conftest import Foveate, refused

@@ -10,7 +10,7 @@ import pytest
 
 import foveate as library
 from foveate.cli.policies import policies
-from foveate_lab.eval.contenders import budget_of, label
+from foveate.compression.labels import budget_of, label
 
 from .conftest import Foveate, refused
 

@@ -18,6 +18,7 @@ from foveate.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
+from foveate.loading.layouts import authors_layout
 from foveate.loading.model import load
 from foveate_lab.convert import convert, layouts, write
 
@@ -206,10 +207,9 @@ def test_an_original_is_sent_to_its_converter(make):
 
 
 def test_a_model_of_transformers_is_none_of_them(make):
-    assert layouts.layout_of(make("llava").target) is None
+    assert authors_layout(make("llava").target) is None
     assert {one.name for one in layouts.LAYOUTS} == {
-        layouts.layout_of(make(name).source).name
-        for name in ("llava", "mobilevlm", "internvl", "qwen_vl")
+        authors_layout(make(name).source) for name in ("llava", "mobilevlm", "internvl", "qwen_vl")
     }
 
 

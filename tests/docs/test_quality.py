@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 import foveate
-from foveate_lab.report.charts import PALETTE
+from foveate.pictures.strips import PALETTE
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "scripts"))

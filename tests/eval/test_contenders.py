@@ -3,8 +3,8 @@
 import pytest
 
 from foveate.compression.composition import policy
+from foveate.compression.labels import Named, label, named
 from foveate.methods.pyramidkv import Pyramid
-from foveate_lab.eval.contenders import Named, label, named
 
 
 @pytest.mark.parametrize(

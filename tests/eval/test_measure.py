@@ -16,7 +16,7 @@ from foveate.hf.model.internals import CACHE
 from foveate.loading.model import Loaded
 from foveate.prompts.evidence import in_text, tokens_of
 from foveate.prompts.prompt import read
-from foveate.prompts.sample import PLACE, Sample, Task
+from foveate.prompts.sample import PLACE, Sample
 from foveate_lab.eval.answering.measure import measured
 from foveate_lab.eval.answering.perplexity import perplexity
 from foveate_lab.eval.answering.reading import FULL
@@ -24,6 +24,7 @@ from foveate_lab.eval.answering.shorten import without_middle
 from foveate_lab.eval.contenders import contenders, resolved, separate
 from foveate_lab.eval.metrics import exact
 from foveate_lab.eval.metrics.milebench import choice
+from foveate_lab.eval.task import Task
 from foveate_lab.eval.tasks import find_task
 from tests.answers import certain
 

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 import foveate
 from foveate.cache.pairs import GROWTH
 from foveate.hf import branch, compress, record
+from foveate.hf.measuring.answer import ends, greedy, teacher_forced
 from foveate.loading.model import Loaded
-from foveate_lab.eval.answering.answer import ends, greedy, teacher_forced
 from foveate_lab.eval.answering.measure import measured
 from foveate_lab.eval.answering.perplexity import perplexity
 from foveate_lab.eval.over_time import answered, token_losses

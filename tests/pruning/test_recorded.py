@@ -12,8 +12,8 @@ from foveate.errors import InvalidInput
 from foveate.hf import branch, compress, record
 from foveate.hf.model.internals import CACHE
 from foveate.models.token_grids import Grid, ImageTokens
+from foveate.pictures import kept_picture
 from foveate.pictures.lens.chosen import Readings, seen
-from foveate_lab.report import kept_picture
 from tests import zoo
 from tests.conformance.compare import TOLERANCE
 from tests.pairs import in_step

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from foveate_lab.report.charts import MARKERS, PALETTE, against_bytes, axes, svg
+from foveate.pictures.strips import PALETTE
+from foveate_lab.report.charts import MARKERS, against_bytes, axes, svg
 from foveate_lab.report.summary import FULL, Estimate, SummaryCell
 
 from .hostile import SPECS

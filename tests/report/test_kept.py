@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from foveate.models.token_grids import Grid, ImageTokens, image_tokens
+from foveate.pictures import kept_picture
 from foveate.pictures.fog import canvas, lit
 from foveate.pictures.views import views_of
-from foveate_lab.report import kept_picture
 from tests.models.eyes import mask
 from tests.models.published import EYES
 

@@ -21,7 +21,7 @@ import typer
 
 import foveate
 from foveate import errors
-from foveate.cli.commands import COMMANDS, Deferred
+from foveate.cli.commands import Deferred, commands
 from foveate.policies.method import Method
 from foveate.policies.spec import STAGES, print_value
 
@@ -42,7 +42,7 @@ def listing() -> list[str]:
         *(line for name in sorted(foveate.__all__) for line in _of(name, getattr(foveate, name))),
         *(f"foveate.errors.{name}" for name in sorted(_errors())),
         *(f"stage {name}({_fields(STAGES[name])})" for name in sorted(own)),
-        *(line for name in sorted(COMMANDS) for line in _command(name)),
+        *(line for name in sorted(commands()) for line in _command(name)),
     ]
 
 

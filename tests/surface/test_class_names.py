@@ -9,9 +9,7 @@ from pathlib import Path
 import foveate
 
 SRC = Path(foveate.__file__).parent
-ALLOWED = {
-    "Foveate": 2,  # what lmms-eval and VLMEvalKit each look for by this name
-}
+ALLOWED = {}
 """Names that still stand in so many modules. It only ever gets shorter: rename, and take out."""
 
 

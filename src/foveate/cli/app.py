@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import foveate
-from foveate.cli.commands import COMMANDS, PLAIN, Deferred
+from foveate.cli.commands import PLAIN, Deferred, commands
 from foveate.errors import FoveateError
 from foveate.packages import broken_package
 
@@ -30,14 +30,14 @@ class Commands(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The list in ``--help``, without an import of the commands."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, place.summary) for name, place in COMMANDS.items()])
+            formatter.write_dl([(name, place.summary) for name, place in commands().items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """What a shell offers after ``foveate``: options as typer knows them, and commands."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
-        fitting = [name for name in COMMANDS if name.startswith(incomplete)]
-        return [Offered(name, COMMANDS[name].summary) for name in fitting]
+        fitting = [name for name in commands() if name.startswith(incomplete)]
+        return [Offered(name, commands()[name].summary) for name in fitting]
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command."""

@@ -8,11 +8,11 @@ from statistics import mean
 
 from foveate.cli.policies import is_demo
 from foveate.cli.serve.beside import METHOD, profile_place
+from foveate.compression.labels import BUDGET_BY_DEFAULT
 from foveate.methods.recommended.head_levels import HeadLevels
 from foveate.policies.spec import print_value
 from foveate.profiles.profile import Profile
 from foveate.profiles.tensor_profile import TensorProfile
-from foveate_lab.eval.contenders import BUDGET_BY_DEFAULT
 
 FITTED = {
     "answers": "damage to heads' outputs, and to the model's own answers",

@@ -12,7 +12,6 @@ from foveate.data.clip import FRAMES
 from foveate.errors import InvalidBudget, InvalidInput
 from foveate.loading.model import READS, SEES, DtypeName
 from foveate.policies.amount import Amount
-from foveate_lab.eval.executors import Name
 
 Images = Annotated[
     list[Path] | None, typer.Option(metavar="FILE", help="An image to ask about; repeatable.")
@@ -57,25 +56,6 @@ DeviceMap = Annotated[
         "--device-map",
         metavar="MAP",
         help="auto: layers on all GPUs, as transformers spreads them, the rest in main memory.",
-    ),
-]
-Executor = Annotated[
-    Name, typer.Option("--executor", help="Where: in this process, or on a Ray cluster.")
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        min=1,
-        help="Of the cluster. [default: one a GPU, or a machine]",
-        show_default=False,
-    ),
-]
-Batch = Annotated[
-    int,
-    typer.Option(
-        "--batch", metavar="N", min=1, help="Prompts answered at once, where nothing is timed."
     ),
 ]
 Dtype = Annotated[

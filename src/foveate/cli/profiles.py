@@ -13,11 +13,11 @@ import typer
 from foveate.cli import console
 from foveate.cli.findings import FITTED
 from foveate.errors import FoveateError, InvalidInput, suggest
+from foveate.loading.hardware import versions_of_results
 from foveate.profiles import installed, manifest
 from foveate.profiles.installed import MANIFEST, SCHEMA, Installed
 from foveate.profiles.profile import Profile
 from foveate.profiles.tensor_profile import TensorProfile
-from foveate_lab.eval.executors import versions
 
 ACTIONS = ("list", "install", "remove")
 
@@ -127,7 +127,7 @@ def share(profile: Profile | TensorProfile, path: Path, prompts: Path | None) ->
         "layers": profile.layers,
         "budget": profile.budget,
         "prompts": {"count": profile.samples, "from": "drawn"},
-        "versions": versions(),
+        "versions": versions_of_results(),
     }
     if prompts is not None:
         said["prompts"] |= {"from": prompts.name, **manifest.measured(prompts)}

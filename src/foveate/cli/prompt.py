@@ -15,10 +15,10 @@ from PIL import Image
 from foveate.data import Clip, Folder, Record, read_image, read_lines, read_video
 from foveate.data.clip import FRAMES
 from foveate.errors import InvalidInput
+from foveate.loading.demo import demo
 from foveate.loading.model import SEES, Loaded
 from foveate.prompts.prompt import takes_videos
 from foveate.prompts.sample import Sample, Span
-from foveate_demo import album
 
 FIELDS = ("prompt", "images", "videos", "questions", "answer", "spans")
 SAMPLE_LINE = (
@@ -98,6 +98,7 @@ def question(
         InvalidInput: the text is empty, or a file is missing or is no image.
     """
     if text is None and not paths and not videos and model == SEES:
+        album = demo("album")
         return album.QUESTION, album.images()
     images = [read_image(path) for path in paths]
     if text is None:
@@ -142,8 +143,7 @@ def passages(count: int) -> list[str]:
 
 
 def _reading() -> str:
-    text = files("foveate_demo").joinpath("reading.txt").read_text(encoding="utf-8")
-    return text.strip()
+    return files(demo()).joinpath("reading.txt").read_text(encoding="utf-8").strip()
 
 
 def samples_of(path: Path, which: Which, *, outside: bool = False) -> Iterator[Sample]:

@@ -29,6 +29,11 @@ def versions(*names: str) -> dict[str, str]:
     return {name: _version(name) for name in names}
 
 
+def versions_of_results() -> dict[str, str]:
+    """Return the versions that results depend on: Python's and those of three packages."""
+    return {"python": platform.python_version(), **versions("foveate", "torch", "transformers")}
+
+
 def _version(name: str) -> str:
     try:
         return version(name)

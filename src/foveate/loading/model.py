@@ -29,7 +29,9 @@ from foveate.errors import (
 )
 from foveate.hf import compress
 from foveate.loading.checkpoint import check_loaded, silent
+from foveate.loading.demo import demo
 from foveate.loading.lacking import missing_package
+from foveate.loading.layouts import authors_layout
 from foveate.loading.padding import padded
 
 SEES, READS = "demo", "smollm2"
@@ -161,11 +163,9 @@ class Source(NamedTuple):
 
 
 def _shipped(name: str, dtype: DtypeName) -> Loaded:
-    """A model that comes with Foveate; imported here, as loading its code takes a while."""
-    from foveate_demo import smollm2, vision
-
+    """Load a model that comes with Foveate."""
     made = torch.float32 if dtype == "auto" else getattr(torch, dtype)
-    model, reader = vision.load(made) if name == SEES else smollm2.load(made)
+    model, reader = demo("vision" if name == SEES else "smollm2").load(made)
     return Loaded(SHIPPED[name], _placed(model, dtype), reader, sees=name == SEES)
 
 
@@ -192,15 +192,15 @@ def place_of(name: str) -> str:
 
 
 def check_layout(source: Source) -> None:
-    """Refuses a directory in its authors' layout, and lets transformers know the models that
-    ``foveate convert`` makes of such; imported here, as loading their code takes a while.
+    """Refuse a directory in its authors' layout, and let transformers know the models that
+    ``foveate convert`` makes of such: importing them registers them.
     """
-    from foveate_lab.convert import layout_of
+    import foveate.models  # noqa: F401
 
-    layout = layout_of(Path(source.place)) if Path(source.place).is_dir() else None
+    layout = authors_layout(Path(source.place))
     if layout is not None:
         raise UnsupportedModel(
-            f"{source.name!r} is a {layout.name} in its authors' layout, which transformers does "
+            f"{source.name!r} is a {layout} in its authors' layout, which transformers does "
             f"not read. Convert it first: foveate convert {source.name} NEW_DIR."
         )
 

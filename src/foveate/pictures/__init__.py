@@ -1,1 +1,6 @@
 """Pictures and pages of what was kept."""
+
+from foveate.models.token_grids import Grid, ImageTokens, image_tokens
+from foveate.pictures.kept import kept_picture
+
+__all__ = ["Grid", "ImageTokens", "image_tokens", "kept_picture"]

@@ -7,8 +7,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from foveate.pictures.strips import FAINT, INK, PAPER, stacked, text_strip
-from foveate_lab.report.charts import PALETTE
+from foveate.pictures.strips import FAINT, INK, PALETTE, PAPER, stacked, text_strip
 
 Row = tuple[str, Sequence[tuple[str, int]]]
 """A bar: its name, and its pieces with their bytes."""

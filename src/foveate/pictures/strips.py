@@ -11,6 +11,18 @@ from PIL import Image, ImageDraw, ImageFont
 from foveate.pictures.shown import short, shown, width
 
 PAPER, INK, FAINT = (250, 250, 248), (24, 28, 38), (98, 104, 118)
+PALETTE = (
+    "#2f7ed8",
+    "#d9650b",
+    "#2e9a4b",
+    "#dc4340",
+    "#9a63d8",
+    "#a8714a",
+    "#d1549f",
+    "#808080",
+    "#8c8a1c",
+    "#1795a8",
+)  # on black and white
 GAP = 14  # pixels between pictures beside each other
 _BREAKS = " ,(:=+/"
 

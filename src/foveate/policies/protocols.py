@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -17,10 +17,8 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores, WindowWeights
 from foveate.cache.pairs import Form, Pairs, exact_bytes
 from foveate.cache.slots import Slots
-from foveate.errors import deprecated
 from foveate.policies.amount import AmountLike
 from foveate.policies.spec import stage
-from foveate.policies.traits import INSTEAD, former
 
 Scope = Literal["layer", "model"]
 
@@ -402,12 +400,3 @@ class AfterPrefill:
 
     def __call__(self, moment: Moment) -> bool:
         return moment.prompt
-
-
-def __getattr__(name: str) -> Any:
-    current = former(name)
-    if current is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    now = INSTEAD.get(name, "what is in foveate.policies.traits")
-    deprecated(f"{__name__}.{name}", now, "0.3")
-    return current

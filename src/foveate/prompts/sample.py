@@ -1,12 +1,11 @@
-"""What a model is asked in an evaluation, and what shows the answer."""
+"""A question to a model with its images, its right answers, and the spans that show them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
-from itertools import count
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from PIL import Image
@@ -78,79 +77,3 @@ class Sample:
         for video in self.videos:
             digest.update(repr(video.clip.times.tolist()).encode() + video.clip.frames.tobytes())
         return digest.hexdigest()[:16]
-
-
-def distinct(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """The samples, of which those after the first of one name are NAME#2, NAME#3 and so on: results
-    are found by name.
-    """
-    names: set[str] = set()
-    for sample in samples:
-        name = sample.name
-        for number in count(2):
-            if name not in names:
-                break
-            name = f"{sample.name}#{number}"
-        names.add(name)
-        yield sample if name == sample.name else replace(sample, name=name)
-
-
-Draw = Callable[..., Iterator[Sample]]
-"""Takes a number of samples and a seed; what else, by name, are options of the task."""
-Metric = Callable[[str, Sample], float | None]
-Fit = Callable[[Any, Sample], Sample]
-"""With the model's tokenizer, the sample at the length at which it is to be asked."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """Samples that are scored in one way.
-
-    ``samples(count, seed)`` draws them: the same ones for the same arguments. ``metric`` scores a
-    prediction from 0 to 1, unless it says otherwise; None where nothing can score it. ``longest``
-    is the most tokens of an answer.
-
-    ``reference``: the first answer is a text to compare with, and every cache is told its tokens
-    (perplexity), ``told`` of them at most. ``divisible``: an answer without its first token can be
-    scored. ``fit`` makes of a sample what the model is asked, where that depends on its tokens;
-    ``pixels`` bound images.
-    ``unjudged``: nothing scores the answers without a judge, and there is none.
-    """
-
-    name: str
-    summary: str
-    samples: Draw
-    metric: Metric
-    longest: int
-    reference: bool = False
-    divisible: bool = True
-    fit: Fit | None = None
-    pixels: Pixels = AS_THEY_ARE
-    unjudged: bool = False
-    reference_length: int | None = None
-
-
-TASKS: dict[str, Task] = {}
-
-
-def task(
-    name: str,
-    *,
-    metric: Metric,
-    longest: int = 16,
-    reference: bool = False,
-    divisible: bool = True,
-) -> Callable[[Draw], Task]:
-    """Registers the function that draws a task's samples; its docstring says what it is."""
-
-    def register(draw: Draw) -> Task:
-        summary = (draw.__doc__ or "").strip().split("\n")[0]
-
-        @wraps(draw)  # whose keyword-only parameters are the task's options
-        def samples(count: int, seed: int, **options: Any) -> Iterator[Sample]:
-            return distinct(draw(count, seed, **options))
-
-        TASKS[name] = Task(name, summary, samples, metric, longest, reference, divisible)
-        return TASKS[name]
-
-    return register

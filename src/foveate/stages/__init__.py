@@ -4,6 +4,5 @@ What one method alone has stands in its file; `score/kvpress.py` is for a user's
 """
 
 from foveate.stages import budget, merge, score, select, when
-from foveate.stages import store as store  # until its names are gone
 
 __all__ = ["budget", "merge", "score", "select", "when"]

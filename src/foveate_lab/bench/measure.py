@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from foveate.compression.composition import policy as policy_of
+from foveate.compression.labels import budget_of, label
 from foveate.policies.policy import Policy
 from foveate_lab.bench.memory import freed_at_once, peak_of
 from foveate_lab.bench.subject import Subject
@@ -24,7 +25,6 @@ from foveate_lab.bench.timing import (
     stock,
     throughput,
 )
-from foveate_lab.eval.contenders import budget_of, label
 
 
 @dataclass(frozen=True)

@@ -18,20 +18,23 @@ from foveate.cli.options import model_option
 from foveate.cli.outputs import check_folder
 from foveate.cli.policies import by_default, short, with_known_profile
 from foveate.cli.run.rows import broken
+from foveate.compression.labels import BUDGET_BY_DEFAULT
 from foveate.data.clip import FRAMES, check_sampling
 from foveate.errors import InvalidInput, InvalidParameter
+from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import SEES
-from foveate.prompts.sample import Task
+from foveate_lab.cli.options import Batch, Executor, Workers
 from foveate_lab.cli.scores import scores
 from foveate_lab.eval.answering.reading import Protocol
 from foveate_lab.eval.benchmarks import film
 from foveate_lab.eval.bundle import seal
-from foveate_lab.eval.contenders import BUDGET_BY_DEFAULT, check_strictly, contenders, separate
-from foveate_lab.eval.executors import Job, find_executor, lacking, versions
+from foveate_lab.eval.contenders import check_strictly, contenders, separate
+from foveate_lab.eval.executors import Job, find_executor, lacking
 from foveate_lab.eval.held import Key
 from foveate_lab.eval.judge import Judge, find_judge
 from foveate_lab.eval.questions import questions
 from foveate_lab.eval.results import DAMAGED, ROWS, Results
+from foveate_lab.eval.task import Task
 from foveate_lab.eval.tasks import find_tasks, separate_tasks
 from foveate_lab.report.summary import Rows, failures
 
@@ -104,12 +107,12 @@ def evaluate(
             help="Samples of each task that are timed and drawn, answer by answer.",
         ),
     ] = 3,
-    batch: options.Batch = 1,
+    batch: Batch = 1,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the results in DIR.")
     ] = False,
-    executor: options.Executor = "local",
-    workers: options.Workers = None,
+    executor: Executor = "local",
+    workers: Workers = None,
     strict: Annotated[
         bool,
         typer.Option(
@@ -152,7 +155,7 @@ def evaluate(
         "timed": timed,
         "batch": batch,
         "strict": strict,
-        "versions": versions(),
+        "versions": versions_of_results(),
     }
     place = find_executor(executor, model, protocol, workers, trust_remote_code, device_map)
     order: list[Key] = []

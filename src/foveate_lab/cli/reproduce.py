@@ -15,6 +15,7 @@ from foveate.cli.outputs import check_folder
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate_lab.cli import reproduce_tables
 from foveate_lab.cli.eval import REFUSED
+from foveate_lab.cli.options import Batch, Executor, Workers
 from foveate_lab.cli.telling import Teller
 from foveate_lab.eval.executors import find_executor
 from foveate_lab.eval.judge import find_judge
@@ -92,9 +93,9 @@ def reproduce(
     allow_outside: options.Outside = False,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
-    executor: options.Executor = "local",
-    workers: options.Workers = None,
-    batch: options.Batch = 1,
+    executor: Executor = "local",
+    workers: Workers = None,
+    batch: Batch = 1,
     part: Annotated[
         str | None,
         typer.Option(

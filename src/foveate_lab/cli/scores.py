@@ -12,8 +12,8 @@ from rich.text import Text
 from foveate.cli import console
 from foveate.cli.policies import short
 from foveate.cli.run.rows import broken
+from foveate.compression.labels import named
 from foveate.errors import MissingPackage
-from foveate_lab.eval.contenders import named
 from foveate_lab.report.summary import Estimate, Rows, SummaryCell, cells
 
 MOST = 24  # lines; a report has more room

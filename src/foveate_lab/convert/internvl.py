@@ -31,11 +31,6 @@ _TEXT, _EYE = "model.language_model.", "model.vision_tower."
 _LAYER = r"language_model\.model\.layers\.(\d+)\."
 
 
-def is_internvl(facts: ConfigFacts) -> bool:
-    """Whether that is an InternVL-Chat of its authors."""
-    return bool(facts.get("model_type") == "internvl_chat")
-
-
 def plan_internvl(facts: ConfigFacts, folder: Path, vision: Path | None) -> ConversionPlan:
     """How an InternVL-Chat is converted.
 

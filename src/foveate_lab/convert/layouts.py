@@ -6,39 +6,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from foveate.errors import ModelNotFound, UnsupportedModel
+from foveate.errors import UnsupportedModel
+from foveate.loading.layouts import layout_of
 from foveate_lab.convert.facts import ConfigFacts, read_facts
-from foveate_lab.convert.internvl import is_internvl, plan_internvl
-from foveate_lab.convert.llava import is_llava, is_mobilevlm, plan_llava, plan_mobilevlm
+from foveate_lab.convert.internvl import plan_internvl
+from foveate_lab.convert.llava import plan_llava, plan_mobilevlm
 from foveate_lab.convert.plan import ConversionPlan
-from foveate_lab.convert.qwen_vl import is_qwen_vl, plan_qwen_vl
+from foveate_lab.convert.qwen_vl import plan_qwen_vl
 from foveate_lab.convert.write import SHARD, new_folder, write
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout: its name, whether a configuration is of it, and how one is converted."""
+    """A layout: its name, and how a directory in it is converted."""
 
     name: str
-    knows: Callable[[ConfigFacts], bool]
     plan: Callable[[ConfigFacts, Path, Path | None], ConversionPlan]
 
 
 LAYOUTS = (
-    Layout("LLaVA-1.5", is_llava, plan_llava),
-    Layout("MobileVLM V2", is_mobilevlm, plan_mobilevlm),
-    Layout("InternVL-Chat 1.5", is_internvl, plan_internvl),
-    Layout("Qwen-VL", is_qwen_vl, plan_qwen_vl),
+    Layout("LLaVA-1.5", plan_llava),
+    Layout("MobileVLM V2", plan_mobilevlm),
+    Layout("InternVL-Chat 1.5", plan_internvl),
+    Layout("Qwen-VL", plan_qwen_vl),
 )
-
-
-def layout_of(folder: Path) -> Layout | None:
-    """The layout of a directory, if it is one of these; None also where nothing can be read."""
-    try:
-        facts = read_facts(folder)
-    except ModelNotFound:
-        return None
-    return next((layout for layout in LAYOUTS if layout.knows(facts)), None)
 
 
 def convert(source: Path, target: Path, vision: Path | None = None, shard: int = SHARD) -> Layout:
@@ -63,7 +54,8 @@ def convert(source: Path, target: Path, vision: Path | None = None, shard: int =
         InvalidParameter: there is something at ``target``.
         CannotWrite: the disk is full, for example.
     """
-    facts, layout = read_facts(source), layout_of(source)
+    facts = read_facts(source)
+    layout = next((one for one in LAYOUTS if one.name == layout_of(facts.entries)), None)
     if layout is None:
         known = ", ".join(each.name for each in LAYOUTS)
         raise UnsupportedModel(

@@ -26,17 +26,6 @@ _TEXT = (
 )
 
 
-def is_llava(facts: ConfigFacts) -> bool:
-    """Whether that is a LLaVA of its authors."""
-    kinds = facts.get("architectures") or ()
-    return "mm_vision_tower" in facts.entries and any("LlavaLlama" in kind for kind in kinds)
-
-
-def is_mobilevlm(facts: ConfigFacts) -> bool:
-    """Whether that is a MobileVLM."""
-    return bool(facts.get("model_type") == "mobilevlm")
-
-
 def plan_llava(facts: ConfigFacts, folder: Path, vision: Path | None) -> ConversionPlan:
     """How a LLaVA-1.5 is converted.
 

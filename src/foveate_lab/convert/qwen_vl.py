@@ -37,11 +37,6 @@ _HEAD = 128  # width of the resampler's heads
 _TEXT, _EYE = "model.language_model.", "model.vision_tower."
 
 
-def is_qwen_vl(facts: ConfigFacts) -> bool:
-    """Whether that is a Qwen-VL of its authors."""
-    return facts.get("model_type") == "qwen" and "visual" in facts.entries
-
-
 def plan_qwen_vl(facts: ConfigFacts, folder: Path, vision: Path | None) -> ConversionPlan:
     """How a Qwen-VL is converted.
 

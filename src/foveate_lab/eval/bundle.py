@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from foveate.loading.hardware import hardware
+from foveate.loading.hardware import hardware, versions_of_results
 from foveate.profiles import manifest as manifests
-from foveate_lab.eval.executors import versions
 from foveate_lab.eval.results import CONFIGURATION, MANIFEST, ROWS, Stored, read
 
 SCHEMA = "foveate-bundle-1"
@@ -41,7 +40,7 @@ def seal(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
         questions.setdefault(row["task"], set()).add(row["sample"])
     manifest: dict[str, Any] = {
         "schema": SCHEMA,
-        "versions": versions(),
+        "versions": versions_of_results(),
         "hardware": hardware(),
         "questions": {task: len(samples) for task, samples in questions.items()},
         "specs": list(dict.fromkeys(row["spec"] for row in rows)),

@@ -1,19 +1,17 @@
-"""The policies that are compared, methods at several budgets each, and what they are called."""
+"""The policies that an evaluation compares: methods at several budgets each, and the oracle."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from foveate.compression.composition import find, name_and_arguments
+from foveate.compression.composition import name_and_arguments
 from foveate.compression.composition import policy as policy_of
+from foveate.compression.labels import BUDGET_BY_DEFAULT, at_each
 from foveate.errors import InvalidSpec
 from foveate.policies.policy import Policy
-from foveate.policies.spec import print_arguments, split
+from foveate.policies.spec import split
 from foveate_lab.eval.oracle import NAME, oracle
-
-BUDGET_BY_DEFAULT = "20%"
 
 
 def separate(text: str) -> list[str]:
@@ -27,18 +25,6 @@ def separate(text: str) -> list[str]:
         else:
             specs.append(part.strip())
     return [spec for spec in specs if spec]
-
-
-def at_each(spec: str, budgets: Sequence[str]) -> list[Policy]:
-    """The spec's policy at each budget, which replaces the one in it; 20 % where there is none."""
-    name, arguments = name_and_arguments(spec)
-    by_hand = name == "policy"
-    if not by_hand and "budget" not in find(name).parameters:
-        return [policy_of(spec)]
-    if by_hand or "budget" in arguments:
-        made = policy_of(spec)
-        return [made.but(budget=budget) for budget in budgets] or [made]
-    return [policy_of(spec, budget=budget) for budget in budgets or (BUDGET_BY_DEFAULT,)]
 
 
 def contenders(methods: Sequence[str], budgets: Sequence[str]) -> list[str]:
@@ -82,37 +68,3 @@ def resolved(spec: str, evidence: Sequence[int]) -> Policy:
     """The policy of a contender for a sample whose answer stands on these tokens."""
     name, arguments = name_and_arguments(spec)
     return oracle(str(arguments["budget"]), evidence) if name == NAME else policy_of(spec)
-
-
-class Named(NamedTuple):
-    """A spec in two columns: what keeps, and how much; "" where the spec does not say."""
-
-    method: str
-    budget: str
-
-
-def named(spec: str) -> Named:
-    """The spec without the amount of its budget, and that amount. The name of a budget's stage is
-    part of the method: "policy:budget=pyramid(amount=20%)" at 20 % is "policy:budget=pyramid()".
-    """
-    name, arguments = name_and_arguments(spec)
-    budget = arguments.get("budget")
-    amount = getattr(budget, "amount", budget)
-    if budget is amount:
-        arguments.pop("budget", None)
-    said = print_arguments(arguments)
-    if budget is not amount:
-        said = re.sub(rf"\bamount={re.escape(str(amount))},?", "", said, count=1)
-    return Named(f"{name}:{said}" if said else name, "" if amount is None else str(amount))
-
-
-def label(policy: Policy) -> str:
-    """The policy's spec without its budget, which has a column of its own."""
-    return named(policy.spec).method
-
-
-def budget_of(policy: Policy) -> str | None:
-    """How much the policy keeps; None for a method that has no budget, such as the full cache."""
-    if policy.origin is not None and "budget" not in policy.origin.build.parameters:
-        return None
-    return str(policy.budget.amount)

@@ -16,10 +16,11 @@ from foveate.data import Folder, Record, VideoFile, read_lines
 from foveate.data.clip import FRAMES, check_sampling
 from foveate.errors import InvalidInput
 from foveate.policies.spec import print_arguments
-from foveate.prompts.sample import Metric, Sample, Task, distinct
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.film import answer_of, lettered
 from foveate_lab.eval.metrics import says
 from foveate_lab.eval.metrics.choices import choice
+from foveate_lab.eval.task import Metric, Task, distinct
 
 CHOOSE = "Which choice answers this question? Reply with its letter alone."
 LONGEST = 32  # tokens of an answer

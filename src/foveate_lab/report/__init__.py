@@ -1,6 +1,1 @@
-"""What was kept, shown on the images."""
-
-from foveate.models.token_grids import Grid, ImageTokens, image_tokens
-from foveate.pictures.kept import kept_picture
-
-__all__ = ["Grid", "ImageTokens", "image_tokens", "kept_picture"]
+"""Pages of results."""

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from foveate.compression.labels import named
 from foveate.pictures.shown import short, without_folders
-from foveate_lab.eval.contenders import named
-from foveate_lab.report.charts import MARKERS, PALETTE, Entry, axes, brief, entry, style, svg
+from foveate.pictures.strips import PALETTE
+from foveate_lab.report.charts import MARKERS, Entry, axes, brief, entry, style, svg
 from foveate_lab.report.summary import FULL, Rows, bytes_shares
 
 SHADES = "cividis"

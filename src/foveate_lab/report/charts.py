@@ -9,25 +9,14 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from foveate.compression.labels import named
 from foveate.errors import MissingPackage
 from foveate.pictures.shown import without_folders
-from foveate_lab.eval.contenders import named
+from foveate.pictures.strips import PALETTE
 from foveate_lab.report.front import on_front
 from foveate_lab.report.summary import FULL, SummaryCell
 
 MARKERS = "osD^vP*X<>hp"
-PALETTE = (
-    "#2f7ed8",
-    "#d9650b",
-    "#2e9a4b",
-    "#dc4340",
-    "#9a63d8",
-    "#a8714a",
-    "#d1549f",
-    "#808080",
-    "#8c8a1c",
-    "#1795a8",
-)  # on black and white
 FULL_CACHE = {"color": "#808080", "linestyle": "--", "marker": ""}
 FRONT = {"color": "#808080", "linestyle": "-", "marker": ""}
 _DASHES = {"-": "", "--": "14 7", ":": "3 5"}

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from foveate.compression.labels import named
 from foveate.errors import InvalidInput
 from foveate.pictures.template import rendered
 from foveate_lab.eval.bundle import Bundle, read_bundles
-from foveate_lab.eval.contenders import named
 from foveate_lab.report.analyses import figures
 from foveate_lab.report.charts import against_bytes
 from foveate_lab.report.front import on_front

@@ -17,8 +17,9 @@ from foveate.hf.measuring.heads import calibrate_heads
 from foveate.loading.model import Loaded
 from foveate.policies.heads import HEAD_READINGS, Shown
 from foveate.profiles.profile import Profile
-from foveate.prompts.sample import Sample, Task
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.reading import read_prompt
+from foveate_lab.eval.task import Task
 from foveate_lab.eval.tasks import find_task
 from foveate_lab.reproduce import small
 

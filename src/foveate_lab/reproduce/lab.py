@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import DeviceMap, Loaded
-from foveate_lab.eval.executors import Executor, Name, find_executor, versions
+from foveate_lab.eval.executors import Executor, Name, find_executor
 from foveate_lab.eval.held import Key
 from foveate_lab.eval.judge import Judge
 from foveate_lab.reproduce.ask import WHOLE, Ask, Asked, Drawn, Part, digests, keys, note_drawn
@@ -172,7 +173,7 @@ class Lab(AbstractContextManager["Lab"]):
             "seed": self.seed,
             "batch": self.part.batch,
             STAND_IN: self.small,
-            "versions": versions(),
+            "versions": versions_of_results(),
         }
 
     def executed(self, place: Place) -> Executor:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from foveate.data import files
+from foveate.loading.hardware import versions_of_results
 from foveate.pictures.template import rendered, text_of
-from foveate_lab.eval.executors import versions
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.experiment import Experiment, Outcome
 from foveate_lab.reproduce.lab import Lab
@@ -44,10 +44,14 @@ def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
         MissingPackage: jinja2 or matplotlib is not installed.
     """
     by_id = {one.experiment.id: one for one in outcomes}
-    ran = {"stand_in": lab.small, "seed": lab.seed, "versions": versions()}
+    ran = {"stand_in": lab.small, "seed": lab.seed, "versions": versions_of_results()}
     record = {**ran, "experiments": [_in_numbers(one) for one in outcomes]}
     files.write(lab.out / NUMBERS, json.dumps(record, indent=1) + "\n")
-    style: dict[str, Any] = {"style": text_of("foveate_lab.report/reproduce.css"), "front": PAGE, **ran}
+    style: dict[str, Any] = {
+        "style": text_of("foveate_lab.report/reproduce.css"),
+        "front": PAGE,
+        **ran,
+    }
     fronts = []
     for name, sections in in_order(by_id):
         mine = {heading: [by_id[one] for one in ids] for heading, ids in sections.items()}

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from foveate.prompts.sample import Sample, Task
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.task import Task
 
 Folder = Callable[..., Path]
 

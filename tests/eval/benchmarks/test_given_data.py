@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from foveate.cli.app import app
 from foveate.errors import InvalidInput
 from foveate.prompts.prompt import image_part
-from foveate.prompts.sample import TASKS
 from foveate_lab.eval import Sample, task
 from foveate_lab.eval.metrics import exact
+from foveate_lab.eval.task import TASKS
 from foveate_lab.eval.tasks import find_task, find_tasks
 from tests.eval.benchmarks.conftest import Folder, samples
 from tests.eval.benchmarks.test_judged import CHOICES, problem

@@ -29,6 +29,7 @@ from foveate.cli.prompt import (
 from foveate.cli.serve.beside import profile_place
 from foveate.compression.composition import find, name_and_arguments
 from foveate.compression.composition import policy as policy_of
+from foveate.compression.labels import BUDGET_BY_DEFAULT
 from foveate.data import Folder, Record, files
 from foveate.data.clip import check_sampling
 from foveate.errors import InvalidInput
@@ -42,7 +43,6 @@ from foveate.policies.heads import HEAD_READINGS
 from foveate.policies.policy import Policy
 from foveate.profiles.profile import Profile, calibrated_method
 from foveate.profiles.tensor_profile import TensorProfile
-from foveate_lab.eval.contenders import BUDGET_BY_DEFAULT
 
 DRAWN = ("kvzap", "recommended")
 """Methods that read a prompt a second time to be calibrated: many kinds of prompts tell more."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from random import Random
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from PIL import Image
@@ -12,29 +10,13 @@ from torch import Tensor
 
 from foveate.cli.prompt import clips_of
 from foveate.data import Clip, Folder, Record
+from foveate.loading.demo import demo
 from foveate.loading.model import Loaded
 from foveate.policies.gathering import Asked
+from foveate.prompts.manual import manual
 from foveate.prompts.prompt import Prompt, read
-from foveate_demo import questions
-from foveate_demo.questions import Album
-from foveate_demo.scenes import BUILT_IN
-from foveate_demo.scenes.documents import Fonts
-from foveate_demo.scenes.words import FIELDS, PEOPLE
-from foveate_lab.eval.tasks.text_needle import manual
 
 SAMPLES = 48
-QUESTIONS = 8  # about a prompt, by whose answers a pair is measured as well
-KINDS: tuple[Callable[[Random, Fonts], Album], ...] = (
-    questions.document,
-    questions.different_fields,
-    questions.bars,
-    partial(questions.same_fields, people=4),
-    questions.in_image,
-    partial(questions.same_fields, people=6),
-    partial(questions.same_fields, people=8),
-    questions.bars,
-)
-WORDS = (100, 1200)  # of a text
 
 
 class Context(NamedTuple):
@@ -85,29 +67,13 @@ def of_record(
 
 
 def contexts(sees: bool, samples: int) -> Iterator[Context]:
-    """Prompts of many kinds and lengths, with a question each: pages for a model that sees."""
+    """Draw prompts of many kinds and lengths, with a question each: pages for a model that sees,
+    otherwise pieces of Python's manual among whose words some facts stand.
+    """
+    drawn = demo("calibration")
     for number in range(samples):
-        r = Random(f"contexts/{number}")
-        yield _pages(r, number) if sees else _text(r)
-
-
-def _pages(r: Random, number: int) -> Context:
-    album = KINDS[number % len(KINDS)](r, (BUILT_IN,))
-    question = r.choice(album.questions)
-    others = [
-        one.question for one in r.sample(album.questions, min(QUESTIONS, len(album.questions)))
-    ]
-    return Context(question.question, [page.image for page in album.images], others)
-
-
-def _text(r: Random) -> Context:
-    """A piece of Python's manual among whose words some facts stand."""
-    count = r.randint(*WORDS)
-    start = r.randrange(len(manual()) - count)
-    words = list(manual()[start : start + count])
-    facts = [(r.choice(PEOPLE), r.choice(list(FIELDS))) for _ in range(2 + count // 200)]
-    for who, what in facts:
-        line = f"\n{who}'s {what.lower()}: {FIELDS[what](r)}\n"
-        words.insert(r.randint(0, len(words)), line)
-    texts = [f"{' '.join(words)}\n\nWhat is {who}'s {what.lower()}?" for who, what in facts]
-    return Context(r.choice(texts), (), texts[:QUESTIONS])
+        if sees:
+            yield Context(*drawn.pages(number))
+        else:
+            question, others = drawn.text(number, manual())
+            yield Context(question, (), others)

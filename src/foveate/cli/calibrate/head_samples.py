@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from random import Random
 
 from foveate.errors import InvalidInput
+from foveate.loading.demo import demo
 from foveate.loading.model import Loaded
 from foveate.policies.heads import Shown
 from foveate.prompts.evidence import tokens_of
 from foveate.prompts.prompt import read
-from foveate.prompts.sample import Box, Sample, Span
-from foveate_demo.questions import document
-from foveate_demo.scenes import BUILT_IN, CELL, Scene
+from foveate.prompts.sample import Sample, Span
 
 
 def generated(method: str, samples: int) -> Iterator[Sample]:
-    """Questions about drawn forms, receipts, tables and signs: for HeadKV with the line that holds
+    """Draw questions about forms, receipts, tables and signs: for HeadKV with the line that holds
     the answer, for others with all lines.
     """
     for seed in range(samples):
-        r = Random(f"heads/{seed}")
-        (page,), questions = document(r, (BUILT_IN,))
-        question = r.choice(questions)
-        rows = (
-            [row for _, row in question.evidence] if method == "headkv" else range(len(page.says))
-        )
-        spans = [Span(page.says[row], 0, _line(page, row)) for row in rows if page.says[row]]
-        yield Sample(
-            str(seed), question.question, (question.answer,), (page.image,), evidence=tuple(spans)
-        )
-
-
-def _line(page: Scene, row: int) -> Box:
-    middles = page.where[row].values()
-    return min(middles), row * CELL, max(middles), (row + 1) * CELL
+        question, page, lines = demo("calibration").page_with_lines(seed, method == "headkv")
+        spans = tuple(Span(text, 0, box) for text, box in lines)
+        yield Sample(str(seed), question.question, (question.answer,), (page,), evidence=spans)
 
 
 def shown(loaded: Loaded, sample: Sample) -> Shown:

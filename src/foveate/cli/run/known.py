@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from foveate.cli.policies import short
 from foveate.cli.run.measure import ComparisonRow
-from foveate_demo import FIGURES, album
-from foveate_lab.eval.contenders import Named, named
+from foveate.compression.labels import Named, named
+from foveate.loading.demo import demo
 
 
 class Figures(NamedTuple):
@@ -36,7 +36,7 @@ class Evaluation(NamedTuple):
 
 def stored() -> Evaluation:
     """What benchmarks/quality/first_minute.py wrote."""
-    written: dict[str, Any] = json.loads(FIGURES.read_text(encoding="utf-8"))
+    written: dict[str, Any] = json.loads(demo().FIGURES.read_text(encoding="utf-8"))
     by_spec = {
         row["spec"]: Figures(row["same"], row["right"], row["kv_bytes"]) for row in written["rows"]
     }
@@ -86,4 +86,4 @@ def known_answers() -> Known:
     """Of the album's question under the policies that are shown by default."""
     evaluation = stored()
     by_method = {named(spec): figures for spec, figures in evaluation.by_spec.items()}
-    return Known(album.ANSWER, evaluation, by_method)
+    return Known(demo("album").ANSWER, evaluation, by_method)

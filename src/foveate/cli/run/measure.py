@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from foveate.compression.composition import policy as policy_of
+from foveate.compression.labels import budget_of, label
 from foveate.hf import compress
 from foveate.hf.layer.remaining import Remaining
 from foveate.hf.layer.stats import now
@@ -20,7 +21,6 @@ from foveate.hf.model.devices import input_device
 from foveate.loading.model import Loaded
 from foveate.policies.policy import Policy
 from foveate.prompts.prompt import Prompt
-from foveate_lab.eval.contenders import budget_of, label
 
 
 @dataclass(frozen=True)

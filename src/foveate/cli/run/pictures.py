@@ -15,8 +15,8 @@ from foveate.data import files
 from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded
 from foveate.models.token_grids import ImageTokens, image_tokens, not_known
+from foveate.pictures import kept_picture
 from foveate.prompts.prompt import Prompt
-from foveate_lab.report import kept_picture
 
 
 def check(path: Path, images: int) -> None:

@@ -20,11 +20,11 @@ from foveate.cli.run import pictures
 from foveate.cli.run.known import Known, known_answers
 from foveate.cli.run.measure import ComparisonRow, Measured, against, measure, warm_up, with_turn
 from foveate.cli.run.rows import rendered
+from foveate.compression.labels import budget_of, label
 from foveate.loading.model import SEES, Loaded, is_shipped, load
 from foveate.policies.policy import Policy
 from foveate.prompts.prompt import Prompt, read
 from foveate.prompts.videos import pictures as pictures_of
-from foveate_lab.eval.contenders import budget_of, label
 
 _SHOWN = 200  # characters of the prompt's end that stand above the table
 _WAIT = "loading the model; the first time it unpacks the language model, about 20 s"

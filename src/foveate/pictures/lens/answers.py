@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from foveate.hf import branch, compress
+from foveate.hf.measuring.answer import greedy
 from foveate.hf.probe.follow_up import ends
 from foveate.methods.full import full
 from foveate.pictures.lens.chosen import Readings
 from foveate.policies.policy import Policy
-from foveate_lab.eval.answering.answer import greedy
 
 
 class LensAnswer(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from foveate.compression.labels import budget_of, label
 from foveate.pictures.lens.answers import Answers, LensAnswer
 from foveate.pictures.lens.chosen import Choice, LensPrompt
 from foveate.pictures.lens.packed import Packet, planes, table, tables
@@ -16,7 +17,6 @@ from foveate.pictures.lens.prompt import Word, data_uri
 from foveate.pictures.shown import shown, without_folders
 from foveate.pictures.template import rendered, text_of
 from foveate.pictures.views import View
-from foveate_lab.eval.contenders import budget_of, label
 
 TimeLine = Sequence[tuple[float, Sequence[int]]]
 """Of each frame of a video when it is shown, in seconds, and its tokens."""

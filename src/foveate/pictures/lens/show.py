@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from transformers import PreTrainedModel
 
+from foveate.compression.labels import at_each
 from foveate.data import files
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.hf import Session
@@ -24,7 +25,6 @@ from foveate.pictures.lens.page import page
 from foveate.pictures.lens.prompt import words
 from foveate.pictures.views import views_of
 from foveate.policies.policy import Policy
-from foveate_lab.eval.contenders import at_each
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,5 @@
 from foveate.stages.budget.head_table import HeadTable
 from foveate.stages.budget.one_ranking import AboveThreshold, EachHead, OneRanking
 from foveate.stages.budget.shares import LayerShares, Uniform
-from foveate.stages.moved import moved
 
 __all__ = ["AboveThreshold", "EachHead", "HeadTable", "LayerShares", "OneRanking", "Uniform"]
-
-__getattr__ = moved(__name__, HeadLevels="foveate.methods.recommended.head_levels")

@@ -22,16 +22,17 @@ from foveate.errors import (
 )
 from foveate.hf import Recording, Session, branch, compress
 from foveate.hf.layer.stats import now
+from foveate.hf.measuring.answer import TeacherForced, greedy, teacher_forced, with_the_rest
 from foveate.hf.model.devices import input_device
 from foveate.loading.model import Loaded
 from foveate.policies.policy import Policy
 from foveate.policies.spec import print_value
-from foveate.prompts.sample import Sample, Task
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.analyses import analysed, kept_places
-from foveate_lab.eval.answering.answer import TeacherForced, greedy, teacher_forced, with_the_rest
 from foveate_lab.eval.answering.perplexity import reference_tokens
 from foveate_lab.eval.answering.reading import FULL, Protocol, Reading, read_prompt
 from foveate_lab.eval.answering.row import AnswerRow, Row, row
+from foveate_lab.eval.task import Task
 
 OF_THE_RUN = (CannotWrite, ClusterFailed, MissingPackage, ModelNotFound)
 """Errors that the next sample would meet as well, whatever it is: they end the run."""

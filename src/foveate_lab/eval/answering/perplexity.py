@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from foveate.hf.measuring.answer import TeacherForced
 from foveate.loading.model import Loaded
-from foveate_lab.eval.answering.answer import TeacherForced
 
 LARGEST = 700.0  # nats: what the exponential of can still be held
 

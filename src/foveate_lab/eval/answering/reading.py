@@ -19,9 +19,10 @@ from foveate.policies.pruning import Prune
 from foveate.prompts.evidence import in_text, tokens_of, tokens_of_images, view_of
 from foveate.prompts.pixels import seen_sizes
 from foveate.prompts.prompt import Prompt, read
-from foveate.prompts.sample import PLACE, Sample, Task
+from foveate.prompts.sample import PLACE, Sample
 from foveate_lab.eval.answering.shorten import without_middle
 from foveate_lab.eval.contenders import is_oracle, resolved
+from foveate_lab.eval.task import Task
 
 Protocol = Literal["query-aware", "query-agnostic"]
 FULL = "full"

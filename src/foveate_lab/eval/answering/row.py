@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from foveate.hf import Stats
-from foveate_lab.eval.answering.answer import TeacherForced
+from foveate.hf.measuring.answer import TeacherForced
 from foveate_lab.eval.answering.perplexity import mean_nll
 from foveate_lab.eval.answering.reading import Reading
 from foveate_lab.eval.metrics import rouge_l_to

@@ -16,20 +16,21 @@ import torch
 
 from foveate.errors import FoveateError
 from foveate.hf import Session, Stats, branch, compress
-from foveate.hf.measuring.joined import can_join, check_joins, check_places
-from foveate.loading.model import Loaded
-from foveate.policies.policy import Policy
-from foveate.prompts.sample import Sample, Task
-from foveate_lab.eval.answering.answer import (
+from foveate.hf.measuring.answer import (
     PrefilledPrompt,
     TeacherForced,
     greedy_together,
     teacher_forced_together,
     with_the_rest,
 )
+from foveate.hf.measuring.joined import can_join, check_joins, check_places
+from foveate.loading.model import Loaded
+from foveate.policies.policy import Policy
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.measure import agrees, answer_alone, failed, read_as, reference_of
 from foveate_lab.eval.answering.reading import FULL, Protocol, Reading, read_prompt
 from foveate_lab.eval.answering.row import AnswerRow, Row, row
+from foveate_lab.eval.task import Task
 
 
 class Begun(NamedTuple):

@@ -12,10 +12,11 @@ from typing import Any
 
 from foveate.data import Folder
 from foveate.errors import InvalidInput, MissingPackage
-from foveate.prompts.sample import Fit, Metric, Sample, Task, distinct
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.forms import Forms, Parts
 from foveate_lab.eval.benchmarks.options import options
 from foveate_lab.eval.judge import Judge, Judged, unscored
+from foveate_lab.eval.task import Fit, Metric, Task, distinct
 
 Reader = Callable[..., Iterator[Sample]]
 """Takes a folder, and its options by name."""

@@ -17,13 +17,14 @@ from PIL import Image
 from foveate.data import Folder, Record, read_record
 from foveate.errors import InvalidInput
 from foveate.policies.parameters import Positive
-from foveate.prompts.sample import Metric, Sample
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.folder import alternating, benchmark
 from foveate_lab.eval.benchmarks.forms import Forms, Published
 from foveate_lab.eval.benchmarks.joined import joined
 from foveate_lab.eval.benchmarks.milebench_prompt import Cut, fitted, parts, read_context
 from foveate_lab.eval.benchmarks.release import Release
 from foveate_lab.eval.metrics import milebench as score
+from foveate_lab.eval.task import Metric
 
 TASKS = {
     "T-1": ("ActionLocalization", "ActionPrediction", "ActionSequence"),

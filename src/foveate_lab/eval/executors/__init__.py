@@ -9,9 +9,9 @@ from typing import Literal
 from foveate.errors import InvalidParameter
 from foveate.loading.model import DeviceMap, Loaded, load
 from foveate_lab.eval.answering.reading import Protocol
-from foveate_lab.eval.executors.job import Execute, Executor, Job, lacking, versions
+from foveate_lab.eval.executors.job import Execute, Executor, Job, lacking
 
-__all__ = ["Execute", "Executor", "Job", "Name", "find_executor", "lacking", "versions"]
+__all__ = ["Execute", "Executor", "Job", "Name", "find_executor", "lacking"]
 
 Name = Literal["local", "ray"]
 

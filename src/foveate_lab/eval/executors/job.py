@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from foveate.hf.model.devices import input_device
-from foveate.loading import hardware
 from foveate.loading.model import Loaded
-from foveate.prompts.sample import Sample, Task
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.measure import measured
 from foveate_lab.eval.answering.reading import FULL, Protocol
 from foveate_lab.eval.answering.row import Row
 from foveate_lab.eval.answering.together import measured_together
 from foveate_lab.eval.held import Key
+from foveate_lab.eval.task import Task
 
 
 class Job(NamedTuple):
@@ -101,12 +100,6 @@ def _measured(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[list[Row
         loaded, job.task, job.sample, job.specs, protocol, timed=job.timed, **given
     ):
         yield [row]
-
-
-def versions() -> dict[str, Any]:
-    """What results depend on, beside the configuration."""
-    names = ("foveate", "torch", "transformers")
-    return {"python": platform.python_version(), **hardware.versions(*names)}
 
 
 class Local(AbstractContextManager[Execute]):

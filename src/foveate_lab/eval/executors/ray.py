@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from foveate.errors import ClusterFailed, FoveateError, InvalidParameter, MissingPackage
+from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import load
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.reading import Protocol
 from foveate_lab.eval.answering.row import Row
-from foveate_lab.eval.executors.job import Execute, Job, answered, versions
+from foveate_lab.eval.executors.job import Execute, Job, answered
 from foveate_lab.eval.executors.share import share
 
 try:
@@ -196,7 +197,7 @@ class Worker:
         """Loads the model; the versions that it runs on."""
         loaded = load(self.place or self.model, self.trusted, pad_images=self.pads)
         self.loaded = replace(loaded, name=self.model) if self.place else loaded
-        return versions()
+        return versions_of_results()
 
     def answer(self, job: Job) -> list[Row]:
         """The rows of a job."""
@@ -251,7 +252,7 @@ def _fetched(done: Any) -> Any:
 
 def _check(theirs: Mapping[str, Any]) -> None:
     """All machines run the same versions, which are those that the results name."""
-    if theirs != (ours := versions()):
+    if theirs != (ours := versions_of_results()):
         differing = {
             name: (theirs.get(name), ours[name]) for name in ours if theirs.get(name) != ours[name]
         }

@@ -11,12 +11,12 @@ from typing import Any
 
 from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.policies.spec import parse_arguments
-from foveate.prompts.sample import TASKS, Task
 from foveate_lab.eval.benchmarks import BENCHMARKS
 from foveate_lab.eval.benchmarks.folder import NONE
 from foveate_lab.eval.benchmarks.forms import Forms
 from foveate_lab.eval.benchmarks.options import options, parameters
 from foveate_lab.eval.judge import Judge
+from foveate_lab.eval.task import TASKS, Task
 from foveate_lab.eval.tasks import (
     drawn,
     gui_icon,

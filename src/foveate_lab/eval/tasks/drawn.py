@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
 
-from foveate.prompts.sample import TASKS, Sample, Span, Task, task
+from foveate.prompts.sample import Sample, Span
 from foveate_demo import questions
 from foveate_demo.questions import Album, Question
 from foveate_demo.scenes import BUILT_IN, CELL, WIDTH, Scene, form, some_facts
 from foveate_demo.scenes.documents import Facts, Fonts
 from foveate_demo.scenes.words import FIELDS
 from foveate_lab.eval.metrics import anls, exact, relaxed, rouge_l, says
+from foveate_lab.eval.task import TASKS, Task, task
 
 Draw = Callable[[Random, Fonts], Album]
 FONTS: Fonts = (BUILT_IN,)

@@ -15,9 +15,10 @@ from random import Random
 from typing import Any
 
 from foveate.errors import InvalidInput
-from foveate.prompts.sample import Sample, task
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.screenspot import inside
 from foveate_lab.eval.browser import window
+from foveate_lab.eval.task import task
 from foveate_lab.eval.tasks.screen import SIZE, Shot, Target, chosen, screen_samples, targets
 
 MODULES = (

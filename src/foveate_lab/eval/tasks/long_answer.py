@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from foveate.prompts.sample import Sample, task
+from foveate.prompts.manual import manual
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.metrics import rouge_l
-from foveate_lab.eval.tasks.text_needle import manual
+from foveate_lab.eval.task import task
 
 READ, ASKED, TOLD, LONGEST = 300, 40, 400, 640  # words before, of them the last, words told; tokens
 

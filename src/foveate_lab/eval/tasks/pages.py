@@ -14,11 +14,12 @@ from itertools import cycle, islice
 from random import Random
 
 from foveate.errors import InvalidParameter
-from foveate.prompts.sample import Sample, task
+from foveate.prompts.sample import Sample
 from foveate_demo.questions import same_fields
 from foveate_demo.scenes.words import PEOPLE
 from foveate_lab.eval.benchmarks.options import whole_numbers
 from foveate_lab.eval.metrics import anls
+from foveate_lab.eval.task import task
 from foveate_lab.eval.tasks.drawn import FONTS, sample_of
 
 MOST = len(PEOPLE)  # pages: a person each

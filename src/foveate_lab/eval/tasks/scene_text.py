@@ -15,11 +15,12 @@ from random import Random
 from PIL import Image, ImageDraw
 
 from foveate.errors import InvalidInput, MissingPackage
-from foveate.prompts.sample import Sample, Span, task
+from foveate.prompts.sample import Sample, Span
 from foveate_demo.scenes import BUILT_IN, CELL, WIDTH
 from foveate_demo.scenes.drawing import any_style, font
 from foveate_demo.scenes.words import FIELDS
 from foveate_lab.eval.metrics import says
+from foveate_lab.eval.task import task
 
 PHOTOGRAPHS = (
     "astronaut.png",

@@ -8,22 +8,15 @@ other versions of the text. After Kamradt's needle in a haystack
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from random import Random
 
-from foveate.prompts.sample import TASKS, Sample, Span, Task
+from foveate.prompts.manual import manual
+from foveate.prompts.sample import Sample, Span
 from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE
 from foveate_lab.eval.metrics import says
+from foveate_lab.eval.task import TASKS, Task
 
 SHORT, LONG = 90, 2000  # words of the text around the needle
-
-
-@cache
-def manual() -> tuple[str, ...]:
-    """The words of all topics, in the order of their names."""
-    from pydoc_data.topics import topics
-
-    return tuple(word for name in sorted(topics) for word in topics[name].split())
 
 
 def samples(name: str, words: int) -> Callable[[int, int], Iterator[Sample]]:

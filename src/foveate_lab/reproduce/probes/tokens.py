@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from foveate.pictures.strips import PALETTE
 from foveate_lab.report.analyses import Figure
-from foveate_lab.report.charts import PALETTE, axes, svg
+from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.probes.numbers import evenly, rows_of
 from foveate_lab.reproduce.table import Row
 from foveate_lab.reproduce.trials.probe import ProbedPrompt

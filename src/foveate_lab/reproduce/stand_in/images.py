@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from foveate.prompts.manual import manual
 from foveate_demo import questions
 from foveate_demo.questions import Question
 from foveate_demo.scenes import BUILT_IN, Scene, chart, form, some_facts
-from foveate_lab.eval.tasks.text_needle import manual
 from foveate_lab.reproduce.stand_in.files import Writer
 
 FONTS = (BUILT_IN,)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from foveate.prompts.manual import manual
 from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE
 from foveate_lab.eval.benchmarks.longbench import SETS
-from foveate_lab.eval.tasks.text_needle import manual
 from foveate_lab.reproduce.stand_in.files import Writer
 
 WORDS = 160

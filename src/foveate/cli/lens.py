@@ -1,4 +1,4 @@
-"""``foveate report`` and ``foveate lens``: pages."""
+"""``foveate lens``: a page that shows what every head keeps."""
 
 from __future__ import annotations
 
@@ -14,47 +14,13 @@ from foveate.cli.outputs import check_file
 from foveate.cli.policies import by_default, short, with_known_profile
 from foveate.cli.prompt import clip_line, clips_of, question
 from foveate.compression.composition import name_and_arguments
-from foveate.data import files
-from foveate.errors import InvalidInput, InvalidParameter
+from foveate.compression.labels import budget_of, label
+from foveate.errors import InvalidParameter
 from foveate.loading.model import SEES, load
 from foveate.pictures.lens import Lens, compared, lens_of
 from foveate.policies.policy import Policy
 from foveate.prompts.prompt import read
 from foveate.prompts.videos import pictures
-from foveate_lab.eval.bundle import read_bundles
-from foveate_lab.eval.contenders import budget_of, label
-from foveate_lab.report.page import page
-
-
-def report(
-    folder: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR...", help="What foveate eval or reproduce wrote."),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="[default: report.html in the first DIR]"),
-    ] = None,
-) -> None:
-    """Make one page of results: scores against memory, with intervals. It needs no network.
-
-    Several folders are put together where they asked the same questions of the same model, and
-    stand beside each other where they did not. One that is not as its manifest says is refused.
-    """
-    for one in folder:
-        if not one.is_dir():
-            what = "is a file" if one.exists() else "does not exist"
-            raise InvalidInput(
-                f"the directory {str(one)!r} {what}. Name one that foveate eval or reproduce wrote."
-            )
-    path = out or folder[0] / "report.html"
-    check_file("report", "--out", path)
-    files.write(path, page(*folder))
-    rows = [row for one in folder for bundle in read_bundles(one) for row in bundle.stored.rows]
-    kinds = (("task", "task"), ("spec", "policy"), ("sample", "sample"))
-    said = [counted(len({row[key] for row in rows}), thing) for key, thing in kinds]
-    typer.echo(of_page(path, f"{counted(len(rows), 'answer')}, of {', '.join(said)}"))
-
 
 TOKENS_BY_DEFAULT = 24  # of an answer on a lens
 BUDGETS_BY_DEFAULT = ("20%", "33%", "50%", "75%")

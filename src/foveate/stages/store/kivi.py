@@ -1,7 +1,0 @@
-"""Where KIVI's store stood before."""
-
-from __future__ import annotations
-
-from foveate.stages.moved import moved
-
-__getattr__ = moved(__name__, Kivi="foveate.methods.kivi")

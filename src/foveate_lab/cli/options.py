@@ -1,0 +1,29 @@
+"""Options of several of the laboratory's commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from foveate_lab.eval.executors import Name
+
+Executor = Annotated[
+    Name, typer.Option("--executor", help="Where: in this process, or on a Ray cluster.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        min=1,
+        help="Of the cluster. [default: one a GPU, or a machine]",
+        show_default=False,
+    ),
+]
+Batch = Annotated[
+    int,
+    typer.Option(
+        "--batch", metavar="N", min=1, help="Prompts answered at once, where nothing is timed."
+    ),
+]
