@@ -42,7 +42,7 @@ from foveate.memory import Request
 from foveate.memory.attention import using
 from foveate.memory.model import bare
 from foveate.memory.processors.inputs import prompt, takes
-from foveate.memory.request import AttentionName
+from foveate.defaults import AttentionName
 from foveate.memory.trace import trace
 from foveate.memory.weights import weights
 from foveate_lab.bench import processor

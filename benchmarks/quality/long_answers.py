@@ -40,7 +40,8 @@ from foveate.hf import Session, branch, compress, record
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.hf.probe.follow_up import ends
-from foveate.loading.model import READS, Loaded, load
+from foveate.defaults import READS
+from foveate.loading.model import Loaded, load
 from foveate.prompts.manual import manual
 from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE
 from foveate_lab.eval.over_time import answered

@@ -27,7 +27,8 @@ from benchmarks.written import RESULTS, write
 from foveate.hf import branch
 from foveate.hf.measuring.answer import greedy, with_the_rest
 from foveate.hf.model.internals import CACHE
-from foveate.loading.model import READS, Loaded, load
+from foveate.defaults import READS
+from foveate.loading.model import Loaded, load
 from foveate.policies.policy import Policy
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.reading import FULL, Protocol, Reading, read_prompt

@@ -10,7 +10,8 @@ from PIL import Image
 from torch import Tensor
 
 import foveate
-from foveate.loading.model import SEES, Loaded, load
+from foveate.defaults import SEES
+from foveate.loading.model import Loaded, load
 from foveate.models.token_grids import Grid
 from foveate.pictures.lens.chosen import Readings, seen
 from foveate.pictures.lens.prompt import words

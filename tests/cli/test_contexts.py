@@ -2,7 +2,8 @@
 
 import pytest
 
-from foveate.cli.calibrate.contexts import KINDS, SAMPLES, contexts
+from foveate.cli.calibrate.contexts import KINDS, contexts
+from foveate.defaults import SAMPLES
 
 
 @pytest.mark.parametrize("sees", [True, False])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foveate.cli import doctor
-from foveate.cli.serve.beside import PLACE
+from foveate.defaults import PLACE
 from foveate.loading import lacking
 from foveate.loading.checkpoint import INDEX
 from tests import zoo

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from foveate.cli.serve.beside import PLACE
 from foveate.cli.serve.process import run
 from foveate.cli.serve.serve import arguments, environment
 from foveate.compression.composition import policy as policy_of
+from foveate.defaults import PLACE
 from foveate_demo import PROFILES
 
 from .conftest import Foveate, refused

@@ -6,12 +6,13 @@ from inspect import signature
 
 import pytest
 import torch
-
 from foveate.cli.pages import lens
+
 from foveate.cli.run.run import run
+from foveate.defaults import SEES
 from foveate.errors import InvalidParameter
 from foveate.hf import compress
-from foveate.loading.model import SEES, load
+from foveate.loading.model import load
 from foveate.prompts.prompt import read
 from foveate_lab.cli.bench import benchmark
 from foveate_lab.eval.executors import find_executor

@@ -100,7 +100,8 @@ def test_the_task_tells_every_cache_how_the_text_goes_on(loaded: Loaded) -> None
 
 
 def test_its_answers_are_500_tokens_and_more() -> None:
-    from foveate.loading.model import READS, load
+    from foveate.defaults import READS
+    from foveate.loading.model import load
 
     tokenizer = load(READS).tokenizer
     for sample in find_task("long_answer").samples(3, 0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -13,26 +13,30 @@ from rich.table import Table
 from rich.text import Text
 
 from foveate.cli import console
-from foveate.cli.completion import method_names
-from foveate.cli.meanings import meaning
-from foveate.compression.composition import find, name_and_arguments
-from foveate.compression.composition import policy as policy_of
-from foveate.policies.method import METHODS, Method
+from foveate.cli.completion import known, method_names
 from foveate.policies.parameters import describe
-from foveate.policies.policy import Policy
 from foveate.policies.spec import EVERY_SLOT, SLOTS, print_value
+
+if TYPE_CHECKING:
+    from foveate.policies.method import Method
+    from foveate.policies.policy import Policy
 
 
 def methods(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="One method, for all about it.", autocompletion=method_names
+            metavar="NAME",
+            help="One method, for all about it.",
+            autocompletion=method_names,
+            callback=known,
         ),
     ] = None,
     json: console.Json = False,
 ) -> None:
     """List all methods, or show one: what it keeps, its parameters, its paper."""
+    from foveate.policies.method import METHODS
+
     chosen = [METHODS[one] for one in (METHODS if name is None else (name,))]
     if json:
         facts = [_facts_of_method(one) for one in chosen]
@@ -72,6 +76,8 @@ def _paper(build: Method) -> str:
 
 def _in_full(build: Method) -> list[RenderableType]:
     """All about one method, in 80 columns."""
+    from foveate.cli.meanings import meaning
+
     head = Text(f"{build.name}: {build.summary.replace('``', '')}", style="bold")
     table = console.table("Parameter", "Default", "What it does", width=80)
     table.columns[0].no_wrap = True
@@ -103,6 +109,8 @@ _AMOUNT = "an amount: 20%, 256 or 64MB"
 
 
 def _facts_of_method(build: Method) -> dict[str, Any]:
+    from foveate.cli.meanings import meaning
+
     paper = build.paper
     return {
         "name": build.name,
@@ -140,12 +148,16 @@ def show(
     spec: Annotated[
         str,
         typer.Argument(
-            help="A policy, for example snapkv:budget=20%,window=16.", autocompletion=method_names
+            help="A policy, for example snapkv:budget=20%,window=16.",
+            autocompletion=method_names,
+            callback=known,
         ),
     ],
     json: console.Json = False,
 ) -> None:
     """Show the policy that a spec stands for: every stage with every setting."""
+    from foveate.compression.composition import policy as policy_of
+
     policy = policy_of(spec)
     facts = _facts_of_policy(policy)
     if json:
@@ -187,10 +199,15 @@ def in_full(value: Any) -> str:
 def cite(
     spec: Annotated[
         str,
-        typer.Argument(help="A method's name, or a whole spec.", autocompletion=method_names),
+        typer.Argument(
+            help="A method's name, or a whole spec.", autocompletion=method_names, callback=known
+        ),
     ],
 ) -> None:
     """Print the BibTeX entries of a method's paper, or of all methods of a sum."""
+    from foveate.compression.composition import find, name_and_arguments
+    from foveate.compression.composition import policy as policy_of
+
     name, arguments = name_and_arguments(spec)
     if arguments:
         policy_of(spec)  # a typing error in the rest is worth knowing too

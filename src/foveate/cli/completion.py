@@ -1,11 +1,42 @@
-"""What a shell offers for a word that has been begun. Nothing large is imported for it."""
+"""Names of methods: to complete a word that has been begun, and to refuse others early. Neither
+imports PyTorch, which takes seconds.
+"""
 
 from __future__ import annotations
 
+import re
+from importlib.metadata import entry_points
+from typing import Any
+
 import foveate
+from foveate.errors import UnknownMethod, suggest
+from foveate.policies.parameters import shown
+from foveate.policies.spec import split
+
+_PLAIN = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\(.*\))?\s*", re.DOTALL)
 
 
 def method_names(incomplete: str) -> list[str]:
-    """Names of methods; after a plus sign those of what may be added."""
+    """Return names of methods; after a plus sign those of what may be added."""
     before, plus, begun = incomplete.rpartition("+")
     return [f"{before}{plus}{name}" for name in foveate.METHOD_NAMES if name.startswith(begun)]
+
+
+def known(given: Any) -> Any:
+    """Return a spec, a list of them or None, once its methods are known ones.
+
+    Raises:
+        UnknownMethod: Foveate has no method of that name, and other packages have none at all.
+        InvalidSpec: an unclosed parenthesis or quote.
+    """
+    for spec in [given] if isinstance(given, str) else given or ():
+        for term in split(split(spec, ":")[0], "+"):
+            match = _PLAIN.fullmatch(term)
+            if match and match[1] not in ("policy", *foveate.METHOD_NAMES):
+                if entry_points(group="foveate.methods"):
+                    break  # one of theirs may have it
+                names = foveate.METHOD_NAMES
+                raise UnknownMethod(
+                    f"no method named {shown(match[1])}. {suggest(match[1], names)}"
+                )
+    return given

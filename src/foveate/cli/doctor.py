@@ -5,18 +5,17 @@ from __future__ import annotations
 import platform
 import re
 from importlib.metadata import PackageNotFoundError, requires, version
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.text import Text
 
 from foveate.cli import console, options
-from foveate.cli.serve.beside import profile_of, profile_place
-from foveate.loading.checkup import Finding, checkup
-from foveate.loading.hardware import hardware, versions
+from foveate.defaults import SHIPPED
 from foveate.loading.lacking import there
-from foveate.loading.model import SHIPPED
+
+if TYPE_CHECKING:
+    from foveate.loading.checkup import Finding
 
 EXTRAS = {
     "demo": "the small model of run, lens and eval",
@@ -88,6 +87,9 @@ def _installed(name: str) -> bool:
 
 
 def _examined(model: str, trust_remote_code: bool) -> list[Finding]:
+    from foveate.cli.serve.beside import profile_of, profile_place
+    from foveate.loading.checkup import Finding, checkup
+
     if model in SHIPPED:
         return [Finding("model", not lacking("demo"), f"{SHIPPED[model]}, comes with Foveate")]
     with console.quiet(), console.progress(hidden=True):
@@ -99,6 +101,8 @@ def _examined(model: str, trust_remote_code: bool) -> list[Finding]:
 
 
 def _facts() -> dict[str, Any]:
+    from foveate.loading.hardware import hardware, versions
+
     return {
         "versions": {
             "python": platform.python_version(),
@@ -110,6 +114,8 @@ def _facts() -> dict[str, Any]:
 
 
 def _machine() -> list[Text]:
+    import torch
+
     facts = _facts()
     held = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
     gpus = facts["accelerators"]

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import mean
 
 from foveate.cli.policies import is_demo
-from foveate.cli.serve.beside import METHOD, profile_place
-from foveate.compression.labels import BUDGET_BY_DEFAULT
+from foveate.cli.serve.beside import profile_place
+from foveate.defaults import BUDGET_BY_DEFAULT, METHOD
 from foveate.methods.recommended.head_levels import HeadLevels
 from foveate.policies.spec import print_value
 from foveate.profiles.profile import Profile

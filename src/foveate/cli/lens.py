@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foveate.cli import console, options
-from foveate.cli.findings import counted, of_page
 from foveate.cli.options import model_option
 from foveate.cli.outputs import check_file
-from foveate.cli.policies import by_default, short, with_known_profile
-from foveate.cli.prompt import clip_line, clips_of, question
-from foveate.compression.composition import name_and_arguments
-from foveate.compression.labels import budget_of, label
+from foveate.defaults import SEES
 from foveate.errors import InvalidParameter
-from foveate.loading.model import SEES, load
-from foveate.pictures.lens import Lens, compared, lens_of
-from foveate.policies.policy import Policy
-from foveate.prompts.prompt import read
-from foveate.prompts.videos import pictures
+
+if TYPE_CHECKING:
+    from foveate.pictures.lens import Lens
+    from foveate.policies.policy import Policy
 
 TOKENS_BY_DEFAULT = 24  # of an answer on a lens
 BUDGETS_BY_DEFAULT = ("20%", "33%", "50%", "75%")
@@ -64,6 +59,15 @@ def lens(
     budgets given, or at 20, 33, 50 and 75 % where a spec names none. No answer is generated, but
     with --answers: the full cache's, and one for each method at each budget.
     """
+    from foveate.cli.findings import counted, of_page
+    from foveate.cli.policies import by_default, short, with_known_profile
+    from foveate.cli.prompt import clip_line, clips_of, question
+    from foveate.compression.labels import budget_of, label
+    from foveate.loading.model import load
+    from foveate.pictures.lens import compared, lens_of
+    from foveate.prompts.prompt import read
+    from foveate.prompts.videos import pictures
+
     check_file("lens", "--out", out)
     longest = _longest(answers, max_new_tokens)
     specs = [with_known_profile(spec, model) for spec in method or by_default(model)]
@@ -113,6 +117,8 @@ def _longest(answers: bool, max_new_tokens: int | None) -> int | None:
 
 def _told(made: Lens) -> str:
     """How many answers are the full cache's, if there are any."""
+    from foveate.cli.findings import counted
+
     if made.answers is None:
         return ""
     given = [answer for each in made.answers.choices for answer in each]
@@ -122,4 +128,6 @@ def _told(made: Lens) -> str:
 
 def _usual(spec: str) -> tuple[str, ...]:
     """No budget for a spec that has one of its own."""
+    from foveate.compression.composition import name_and_arguments
+
     return () if "budget" in name_and_arguments(spec)[1] else BUDGETS_BY_DEFAULT

@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from foveate.cli.completion import method_names
-from foveate.data.clip import FRAMES
+from foveate.cli.completion import known, method_names
+from foveate.defaults import FRAMES, READS, SEES, DtypeName
 from foveate.errors import InvalidBudget, InvalidInput
-from foveate.loading.model import READS, SEES, DtypeName
-from foveate.policies.amount import Amount
 
 Images = Annotated[
     list[Path] | None, typer.Option(metavar="FILE", help="An image to ask about; repeatable.")
@@ -68,6 +66,7 @@ Specs = Annotated[
         metavar="SPEC",
         help="snapkv, or h2o:budget=256,recent=0.25; repeatable.",
         autocompletion=method_names,
+        callback=known,
     ),
 ]
 
@@ -78,6 +77,8 @@ def bytes_of(option: str, text: str) -> int:
     Raises:
         InvalidInput: it gives no number of bytes, or one out of range.
     """
+    from foveate.policies.amount import Amount
+
     try:
         amount = Amount.of(text)
     except InvalidBudget:  # whose message is about budgets

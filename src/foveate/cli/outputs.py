@@ -5,7 +5,6 @@ from __future__ import annotations
 from os.path import exists, isdir
 from pathlib import Path
 
-from foveate.data import files
 from foveate.errors import CannotWrite, InvalidInput
 
 
@@ -49,6 +48,8 @@ def check_folder(option: str, path: Path) -> None:
 
 def _refusal(path: Path) -> str:
     """Return why a file cannot be written, or nothing."""
+    from foveate.data import files
+
     try:
         files.check_replaceable(path)
     except CannotWrite as error:

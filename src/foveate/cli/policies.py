@@ -6,13 +6,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from foveate.cli.serve.beside import METHOD, profile_of
+from foveate.cli.serve.beside import profile_of
 from foveate.compression.composition import name_and_arguments
 from foveate.compression.composition import policy as policy_of
 from foveate.compression.labels import at_each
+from foveate.defaults import METHOD, SEES
 from foveate.errors import ModelNotFound
 from foveate.loading.demo import demo
-from foveate.loading.model import SEES, is_shipped
+from foveate.loading.model import is_shipped
 from foveate.policies.policy import Policy
 from foveate.policies.spec import print_value
 

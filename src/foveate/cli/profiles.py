@@ -6,18 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from foveate.cli import console
-from foveate.cli.findings import FITTED
 from foveate.errors import FoveateError, InvalidInput, suggest
-from foveate.loading.hardware import versions_of_results
-from foveate.profiles import installed, manifest
-from foveate.profiles.installed import MANIFEST, SCHEMA, Installed
-from foveate.profiles.profile import Profile
-from foveate.profiles.tensor_profile import TensorProfile
+
+if TYPE_CHECKING:
+    from foveate.profiles.installed import Installed
+    from foveate.profiles.profile import Profile
+    from foveate.profiles.tensor_profile import TensorProfile
 
 ACTIONS = ("list", "install", "remove")
 
@@ -44,6 +43,8 @@ def profiles(
 
     An installed profile is taken wherever its method is used on its model and names none.
     """
+    from foveate.profiles import installed
+
     if action not in ACTIONS:
         raise InvalidInput(f"{action!r} is nothing to do with profiles. {suggest(action, ACTIONS)}")
     if (action == "list") == bool(places):
@@ -69,6 +70,8 @@ def profiles(
 
 def _removed(place: Path) -> Installed:
     """One of the list, by its file or its folder."""
+    from foveate.profiles import installed
+
     for one in installed.listed()[0]:
         if place.absolute() in (one.path.absolute(), one.path.parent.absolute()):
             installed.remove(one)
@@ -77,6 +80,8 @@ def _removed(place: Path) -> Installed:
 
 
 def _row(one: Installed) -> dict[str, object]:
+    from foveate.profiles.tensor_profile import TensorProfile
+
     profile = one.profile
     target = profile.target if isinstance(profile, TensorProfile) else ""
     return {
@@ -91,6 +96,9 @@ def _row(one: Installed) -> dict[str, object]:
 
 
 def _show(action: str, entries: Sequence[Installed]) -> None:
+    from foveate.cli.findings import FITTED
+    from foveate.profiles import installed
+
     if not entries:
         typer.echo(f"No profile is installed in {installed.folder()}.")
         typer.echo("Make one: foveate calibrate recommended --model MODEL --share")
@@ -119,6 +127,11 @@ def share(profile: Profile | TensorProfile, path: Path, prompts: Path | None) ->
     Raises:
         CannotWrite: the disk is full, or the folder is not to be written to.
     """
+    from foveate.loading.hardware import versions_of_results
+    from foveate.profiles import manifest
+    from foveate.profiles.installed import MANIFEST, SCHEMA
+    from foveate.profiles.tensor_profile import TensorProfile
+
     said: dict[str, Any] = {
         "schema": SCHEMA,
         "method": profile.method,

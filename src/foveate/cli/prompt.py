@@ -13,10 +13,10 @@ from typing import NamedTuple
 from PIL import Image
 
 from foveate.data import Clip, Folder, Record, read_image, read_lines, read_video
-from foveate.data.clip import FRAMES
+from foveate.defaults import FRAMES, SEES
 from foveate.errors import InvalidInput
 from foveate.loading.demo import demo
-from foveate.loading.model import SEES, Loaded
+from foveate.loading.model import Loaded
 from foveate.prompts.prompt import takes_videos
 from foveate.prompts.sample import Sample, Span
 

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from foveate.compression.composition import find, name_and_arguments
 from foveate.compression.composition import policy as policy_of
+from foveate.defaults import BUDGET_BY_DEFAULT
 from foveate.policies.policy import Policy
 from foveate.policies.spec import print_arguments
-
-BUDGET_BY_DEFAULT = "20%"
 
 
 def at_each(spec: str, budgets: Sequence[str]) -> list[Policy]:

@@ -12,7 +12,6 @@ from PIL import Image
 
 from foveate.errors import InvalidParameter
 
-FRAMES = 8  # of a video, where nothing else is said: as many as the demo model reads
 HAIR = 1e-6  # seconds: times are quotients
 
 

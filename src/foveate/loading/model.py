@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from safetensors import SafetensorError
@@ -20,6 +20,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from foveate.defaults import SEES, SHIPPED, DeviceMap, DtypeName
 from foveate.errors import (
     FoveateError,
     InvalidParameter,
@@ -33,9 +34,6 @@ from foveate.loading.demo import demo
 from foveate.loading.lacking import missing_package
 from foveate.loading.layouts import authors_layout
 from foveate.loading.padding import padded
-
-SEES, READS = "demo", "smollm2"
-SHIPPED = {SEES: "Foveate-Demo-0.14B", READS: "SmolLM2-135M-Instruct"}
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,6 @@ class Loaded:
     def tokenizer(self) -> Any:
         """What turns tokens into text."""
         return self.reader.tokenizer if self.sees else self.reader
-
-
-DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
-DeviceMap = str | dict[str, int | str]
-"""How weights are spread over devices, as transformers takes it: "auto", or by module."""
 
 
 def load(

@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from foveate.defaults import AttentionName
 from foveate.memory.operators import FusedAttention
-from foveate.memory.request import AttentionName
 
 FLASH = "flash_attention_2"
 

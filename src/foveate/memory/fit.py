@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from foveate.compression.composition import policy as policy_of
+from foveate.defaults import DtypeName
 from foveate.errors import InvalidParameter, UnsupportedModel
-from foveate.loading.model import DtypeName
 from foveate.memory import cache, changes
 from foveate.memory.cache import Cache
 from foveate.memory.changes import Change

@@ -16,17 +16,10 @@ from transformers import (
     PreTrainedModel,
 )
 
+from foveate.defaults import DtypeName
 from foveate.errors import InvalidInput, UnsupportedModel
 from foveate.loading.lacking import missing_package
-from foveate.loading.model import (
-    DtypeName,
-    Source,
-    check_layout,
-    is_shipped,
-    outline,
-    place_of,
-    read_config,
-)
+from foveate.loading.model import Source, check_layout, is_shipped, outline, place_of, read_config
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from foveate.defaults import AttentionName
 from foveate.errors import InvalidInput
 
-AttentionName = Literal["sdpa", "eager", "flash_attention_2"]
 Size = tuple[int, int]
 """Width and height, in pixels."""
 

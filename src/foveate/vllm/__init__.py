@@ -36,7 +36,7 @@ def register() -> None:
 
         register_all()
     except UnsupportedEngine as error:
-        from foveate.vllm.plans.settings import VARIABLE
+        from foveate.defaults import VARIABLE
 
         if any('"foveate"' in word for word in sys.argv[1:]):
             raise

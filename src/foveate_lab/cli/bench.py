@@ -16,9 +16,10 @@ from rich.text import Text
 from foveate.cli import console, options
 from foveate.cli.options import model_option
 from foveate.cli.policies import policies
+from foveate.defaults import READS
 from foveate.errors import InvalidInput
 from foveate.loading.hardware import versions
-from foveate.loading.model import READS, load
+from foveate.loading.model import load
 from foveate_lab.bench import Subject, bench, of_dims, of_model, processor
 from foveate_lab.bench.dims import DIMS
 from foveate_lab.bench.measure import ticks

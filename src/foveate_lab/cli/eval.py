@@ -18,11 +18,10 @@ from foveate.cli.options import model_option
 from foveate.cli.outputs import check_folder
 from foveate.cli.policies import by_default, short, with_known_profile
 from foveate.cli.run.rows import broken
-from foveate.compression.labels import BUDGET_BY_DEFAULT
-from foveate.data.clip import FRAMES, check_sampling
+from foveate.data.clip import check_sampling
+from foveate.defaults import BUDGET_BY_DEFAULT, FRAMES, SEES
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.loading.hardware import versions_of_results
-from foveate.loading.model import SEES
 from foveate_lab.cli.options import Batch, Executor, Workers
 from foveate_lab.cli.scores import scores
 from foveate_lab.eval.answering.reading import Protocol

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from foveate.compression.composition import name_and_arguments
 from foveate.compression.composition import policy as policy_of
-from foveate.compression.labels import BUDGET_BY_DEFAULT, at_each
+from foveate.compression.labels import at_each
+from foveate.defaults import BUDGET_BY_DEFAULT
 from foveate.errors import InvalidSpec
 from foveate.policies.policy import Policy
 from foveate.policies.spec import split

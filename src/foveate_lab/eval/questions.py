@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from foveate.data import Folder, Record, VideoFile, read_lines
-from foveate.data.clip import FRAMES, check_sampling
+from foveate.data.clip import check_sampling
+from foveate.defaults import FRAMES
 from foveate.errors import InvalidInput
 from foveate.policies.spec import print_arguments
 from foveate.prompts.sample import Sample

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from foveate.defaults import DeviceMap
 from foveate.loading.hardware import versions_of_results
-from foveate.loading.model import DeviceMap, Loaded
+from foveate.loading.model import Loaded
 from foveate_lab.eval.executors import Executor, Name, find_executor
 from foveate_lab.eval.held import Key
 from foveate_lab.eval.judge import Judge

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from foveate.defaults import SEES, DeviceMap
 from foveate.errors import InvalidInput, InvalidParameter, suggest
-from foveate.loading.model import SEES, DeviceMap, Loaded, is_shipped, load
+from foveate.loading.model import Loaded, is_shipped, load
 
 END = 2**20  # bytes at either end of a file of weights that its digest is of
 WEIGHTS = (".safetensors", ".bin")

@@ -5,44 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import tee
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from foveate.cli import console, options
-from foveate.cli.calibrate.contexts import SAMPLES, contexts, of_record
-from foveate.cli.calibrate.head_samples import generated, shown
-from foveate.cli.findings import of_profile
+from foveate.cli.completion import known
 from foveate.cli.options import model_option
 from foveate.cli.outputs import check_file
-from foveate.cli.profiles import share
-from foveate.cli.prompt import (
-    DESCRIBE,
-    QUESTION,
-    Which,
-    clips_of,
-    passages,
-    prompts_of,
-    samples_of,
-    words_of,
-)
-from foveate.cli.serve.beside import profile_place
-from foveate.compression.composition import find, name_and_arguments
-from foveate.compression.composition import policy as policy_of
-from foveate.compression.labels import BUDGET_BY_DEFAULT
-from foveate.data import Folder, Record, files
-from foveate.data.clip import check_sampling
+from foveate.defaults import BUDGET_BY_DEFAULT, READS, SAMPLES, SEES, DeviceMap
 from foveate.errors import InvalidInput
-from foveate.hf.measuring.calibrate import calibrate as measure
-from foveate.hf.measuring.gather import gathered_method
-from foveate.hf.measuring.heads import calibrate_heads
-from foveate.hf.measuring.published import import_profile
-from foveate.loading.model import READS, SEES, DeviceMap, load
-from foveate.policies.gathering import GATHERINGS
-from foveate.policies.heads import HEAD_READINGS
-from foveate.policies.policy import Policy
-from foveate.profiles.profile import Profile, calibrated_method
-from foveate.profiles.tensor_profile import TensorProfile
+
+if TYPE_CHECKING:
+    from foveate.cli.prompt import Which
+    from foveate.data import Record
+    from foveate.policies.policy import Policy
+    from foveate.profiles.profile import Profile
+    from foveate.profiles.tensor_profile import TensorProfile
 
 DRAWN = ("kvzap", "recommended")
 """Methods that read a prompt a second time to be calibrated: many kinds of prompts tell more."""
@@ -53,7 +32,8 @@ def calibrate(
         str,
         typer.Argument(
             help="recommended, kvzap, prefixkv:budget=20%, mixkv, headkv, sparsemm, q_filters, "
-            "triattention or expected_attention."
+            "triattention or expected_attention.",
+            callback=known,
         ),
     ],
     out: Annotated[
@@ -125,6 +105,22 @@ def calibrate(
     Use it with profile=FILE in the method's spec. A profile belongs to the model, and where it
     depends on the budget (prefixkv), to the budget that it was measured at.
     """
+    from foveate.cli.calibrate.contexts import contexts, of_record
+    from foveate.cli.calibrate.head_samples import generated, shown
+    from foveate.cli.findings import of_profile
+    from foveate.cli.profiles import share
+    from foveate.cli.prompt import Which, clips_of, samples_of
+    from foveate.cli.serve.beside import profile_place
+    from foveate.data import Folder, files
+    from foveate.data.clip import check_sampling
+    from foveate.hf.measuring.calibrate import calibrate as measure
+    from foveate.hf.measuring.gather import gathered_method
+    from foveate.hf.measuring.heads import calibrate_heads
+    from foveate.loading.model import load
+    from foveate.policies.gathering import GATHERINGS
+    from foveate.policies.heads import HEAD_READINGS
+    from foveate.profiles.profile import calibrated_method
+
     if published is not None:
         given = (prompts, samples, seed, longer_than, up_to, video, fps, frames, shared or None)
         if any(one is not None for one in given):
@@ -219,6 +215,10 @@ def _import(
     device_map: DeviceMap | None,
 ) -> None:
     """Makes a profile of what authors publish."""
+    from foveate.compression.composition import name_and_arguments
+    from foveate.hf.measuring.published import import_profile
+    from foveate.loading.model import load
+
     if model is None:
         raise InvalidInput(f"--from {published}: say with --model PLACE which model it is of.")
     path = out or Path(f"{name_and_arguments(spec)[0]}.json")
@@ -229,6 +229,9 @@ def _import(
 
 
 def _policy(spec: str) -> Policy:
+    from foveate.compression.composition import find, name_and_arguments
+    from foveate.compression.composition import policy as policy_of
+
     name, arguments = name_and_arguments(spec)
     if "budget" in arguments or "budget" not in find(name).parameters:
         return policy_of(spec)
@@ -241,6 +244,8 @@ def _asked(path: Path | None, which: Which) -> Sequence[tuple[str, Record | None
     Raises:
         InvalidInput: the file is missing, empty, or has a line that is no prompt.
     """
+    from foveate.cli.prompt import QUESTION, passages, prompts_of
+
     if path is None:
         return [(f"{text}\n\n{QUESTION}", None) for text in passages(which.samples)]
     return [_entry(record) for record in prompts_of(path, which)]
@@ -248,11 +253,16 @@ def _asked(path: Path | None, which: Which) -> Sequence[tuple[str, Record | None
 
 def _films(videos: Sequence[Path]) -> list[tuple[str, Record]]:
     """A prompt about each video."""
+    from foveate.cli.prompt import DESCRIBE
+    from foveate.data import Record
+
     return [(DESCRIBE, Record({"videos": [str(path.absolute())]}, "--video")) for path in videos]
 
 
 def _entry(record: Record) -> tuple[str, Record | None]:
     """A record has images and videos, or none, and questions or none."""
+    from foveate.cli.prompt import words_of
+
     for name in ("images", "videos", "questions"):
         if name in record.held:
             record.texts(name)

@@ -16,8 +16,6 @@ from foveate.policies.gathering import Asked
 from foveate.prompts.manual import manual
 from foveate.prompts.prompt import Prompt, read
 
-SAMPLES = 48
-
 
 class Context(NamedTuple):
     """A text, with the images and videos that stand before it; and other texts that may stand in

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foveate.cli import console, options
 from foveate.cli.chat.lines import read_line
-from foveate.cli.chat.talk import HELP, Talk, under
 from foveate.cli.options import model_option
-from foveate.cli.policies import ON_THE_DEMO, is_demo, short
-from foveate.cli.prompt import clips_of
-from foveate.data import read_image
-from foveate.data.clip import check_sampling
+from foveate.defaults import SEES
 from foveate.errors import FoveateError
-from foveate.loading.model import SEES, load
+
+if TYPE_CHECKING:
+    from foveate.cli.chat.talk import Talk
 
 
 def chat(
@@ -46,6 +44,13 @@ def chat(
     stands what is held of the conversation. Answers go to stdout and all else to stderr, so it
     works in a pipe: one line in, one answer out. /help lists the commands.
     """
+    from foveate.cli.chat.talk import HELP, Talk, under
+    from foveate.cli.policies import ON_THE_DEMO, is_demo, short
+    from foveate.cli.prompt import clips_of
+    from foveate.data import read_image
+    from foveate.data.clip import check_sampling
+    from foveate.loading.model import load
+
     spec = method or (ON_THE_DEMO[0] if is_demo(model) else "recommended:budget=20%")
     policy = under(spec, budget)
     for path in image or ():

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from foveate.cli import console, options
-from foveate.cli.fit import fit_table
-from foveate.cli.policies import policies
-from foveate.cli.run import pictures
-from foveate.data import files
-from foveate.data.clip import FRAMES, check_sampling
+from foveate.defaults import FRAMES, AttentionName
 from foveate.errors import InvalidInput
-from foveate.memory import Engine, Fit, Request, fit, frames_of, seconds_of, size_of
-from foveate.memory.request import AttentionName
-from foveate.pictures.memory_bars import memory_picture
+
+if TYPE_CHECKING:
+    from foveate.memory import Fit
 
 
 def fit_into(
@@ -65,6 +61,13 @@ def fit_into(
 
     No weights are loaded, and nothing is downloaded. The exit code is 1 if it does not fit.
     """
+    from foveate.cli.fit import fit_table
+    from foveate.cli.policies import policies
+    from foveate.cli.run import pictures
+    from foveate.data import files
+    from foveate.memory import Engine, Request, fit, seconds_of, size_of
+    from foveate.pictures.memory_bars import memory_picture
+
     if picture is not None:
         pictures.check_picture(picture)
     if size is not None and not images and video is None:
@@ -111,6 +114,9 @@ def fit_into(
 
 def _frames(video: str | None, fps: float | None, frames: int | None) -> int:
     """How many frames are taken; 0 without a video."""
+    from foveate.data.clip import check_sampling
+    from foveate.memory import frames_of, seconds_of
+
     if video is None:
         if fps is not None or frames is not None:
             raise InvalidInput("--fps and --frames are of a video: say how long it is, --video 1h.")

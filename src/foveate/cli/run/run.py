@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import Progress
 from rich.text import Text
 
 from foveate.cli import console, options
-from foveate.cli.findings import after_run
 from foveate.cli.options import model_option
-from foveate.cli.policies import ON_THE_DEMO, by_default, is_demo, policies, short
-from foveate.cli.prompt import clip_line, clips_of, question
-from foveate.cli.run import pictures
-from foveate.cli.run.known import Known, known_answers
-from foveate.cli.run.measure import ComparisonRow, Measured, against, measure, warm_up, with_turn
-from foveate.cli.run.rows import rendered
-from foveate.compression.labels import budget_of, label
-from foveate.loading.model import SEES, Loaded, is_shipped, load
-from foveate.policies.policy import Policy
-from foveate.prompts.prompt import Prompt, read
-from foveate.prompts.videos import pictures as pictures_of
+from foveate.defaults import SEES
+
+if TYPE_CHECKING:
+    from foveate.cli.run.known import Known
+    from foveate.cli.run.measure import ComparisonRow, Measured
+    from foveate.loading.model import Loaded
+    from foveate.policies.policy import Policy
+    from foveate.prompts.prompt import Prompt
 
 _SHOWN = 200  # characters of the prompt's end that stand above the table
 _WAIT = "loading the model; the first time it unpacks the language model, about 20 s"
@@ -68,6 +64,16 @@ def run(
     Without a prompt, the demo model is asked about three images that come along, and a model that
     reads text about a text of 1,000 words.
     """
+    from foveate.cli.findings import after_run
+    from foveate.cli.policies import ON_THE_DEMO, by_default, is_demo, policies
+    from foveate.cli.prompt import clip_line, clips_of, question
+    from foveate.cli.run import pictures
+    from foveate.cli.run.known import known_answers
+    from foveate.cli.run.rows import rendered
+    from foveate.loading.model import is_shipped
+    from foveate.prompts.prompt import read
+    from foveate.prompts.videos import pictures as pictures_of
+
     chosen = policies(method or by_default(model, ON_THE_DEMO), budget or [], model)
     as_shown = is_demo(model) and not (prompt or image or video or method or budget)
     known = known_answers() if as_shown else None
@@ -98,6 +104,8 @@ def run(
 
 
 def _load(name: str, bars: Progress, *how: Any) -> Loaded:
+    from foveate.loading.model import load
+
     task = bars.add_task(f"loading {name}", total=None)
     loaded = load(name, *how)
     bars.remove_task(task)
@@ -116,6 +124,10 @@ def _measure_all(
     """Fills ``done``: one answer after the other, of which the first is that of the full cache, and
     all of them again in every further round, so that what slows the machine down meets all rows.
     """
+    from foveate.cli.policies import short
+    from foveate.cli.run.measure import against, measure, warm_up, with_turn
+    from foveate.compression.labels import budget_of, label
+
     task = bars.add_task("warming up", total=None)
     with console.quiet():
         warm_up(loaded, prompt)
@@ -139,6 +151,8 @@ def _measure_all(
 def _print_json(
     loaded: Loaded, prompt: Prompt, rows: Sequence[ComparisonRow], known: Known | None
 ) -> None:
+    from foveate.cli.policies import short
+
     settings = {
         "tokens": prompt.tokens,
         "visual_tokens": prompt.visual_tokens,

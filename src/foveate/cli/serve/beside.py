@@ -6,15 +6,9 @@ from pathlib import Path
 
 from foveate.compression.composition import BY_DEFAULT, name_and_arguments
 from foveate.compression.composition import policy as policy_of
+from foveate.defaults import METHOD, PLACE, VARIABLE
 from foveate.errors import InvalidInput
 from foveate.profiles import installed
-from foveate.vllm.plans.settings import VARIABLE
-
-METHOD = "recommended"
-PLACE = Path("foveate") / f"{METHOD}.safetensors"
-"""In a model's directory; in a folder of its own, as vLLM takes every safetensors file that lies
-directly in the directory for weights where these have no index.
-"""
 
 
 def profile_place(model: str) -> Path:

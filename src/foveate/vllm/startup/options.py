@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from foveate.errors import InvalidInput
 
-HERE = __name__.rpartition(".")[0]
+HERE = "foveate.vllm"
 CONFIG = "--additional-config"
 WORKER, SCHEDULER = "--worker-cls", "--scheduler-cls"
 CLASSES = {WORKER: f"{HERE}.Worker", SCHEDULER: f"{HERE}.Scheduler"}

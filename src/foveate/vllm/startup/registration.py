@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, NamedTuple
 
+from foveate.defaults import VARIABLE
 from foveate.errors import FoveateError, InvalidParameter, UnsupportedEngine
 from foveate.vllm.plans.fitting import check_fits
 from foveate.vllm.plans.plans import PREFIX, Offer
-from foveate.vllm.plans.settings import VARIABLE, settings_from
+from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.plans.short import said_of
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec
 from foveate.vllm.startup.activation import activated
@@ -28,7 +29,7 @@ from foveate.vllm.vllm_api import (
     register_backend,
 )
 
-_HERE = __name__.rpartition(".")[0]
+_HERE = "foveate.vllm"
 logger = init_logger("vllm.foveate.requests")
 
 

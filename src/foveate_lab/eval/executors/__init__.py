@@ -6,8 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
+from foveate.defaults import DeviceMap
 from foveate.errors import InvalidParameter
-from foveate.loading.model import DeviceMap, Loaded, load
+from foveate.loading.model import Loaded, load
 from foveate_lab.eval.answering.reading import Protocol
 from foveate_lab.eval.executors.job import Execute, Executor, Job, lacking
 
