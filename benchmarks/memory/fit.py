@@ -34,6 +34,7 @@ from transformers.initialization import no_init_weights
 
 from benchmarks.memory.fit_models import MODELS, Sample
 from benchmarks.written import RESULTS, write
+from foveate.defaults import AttentionName
 from foveate.hf.layer.support import text_config
 from foveate.hf.model.decoder import find
 from foveate.hf.model.internals import CACHE, last_logits
@@ -42,7 +43,6 @@ from foveate.memory import Request
 from foveate.memory.attention import using
 from foveate.memory.model import bare
 from foveate.memory.processors.inputs import prompt, takes
-from foveate.defaults import AttentionName
 from foveate.memory.trace import trace
 from foveate.memory.weights import weights
 from foveate_lab.bench import processor

@@ -36,11 +36,11 @@ from benchmarks.quality.profiles_made import (
     make_missing,
 )
 from benchmarks.written import RESULTS, write
+from foveate.defaults import READS
 from foveate.hf import Session, branch, compress, record
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.hf.probe.follow_up import ends
-from foveate.defaults import READS
 from foveate.loading.model import Loaded, load
 from foveate.prompts.manual import manual
 from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE

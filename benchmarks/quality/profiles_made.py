@@ -8,8 +8,8 @@ from typing import Any
 
 from foveate.cli.calibrate.contexts import contexts
 from foveate.cli.prompt import QUESTION, passages
-from foveate.hf.measuring.calibrate import calibrate
 from foveate.defaults import READS, SEES
+from foveate.hf.measuring.calibrate import calibrate
 from foveate.loading.model import Loaded, load
 from foveate.prompts.prompt import read
 

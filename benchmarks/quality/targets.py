@@ -21,9 +21,9 @@ import numpy as np
 
 from benchmarks.quality.recipe import DRAWS, LONG, MEAN, Run, answered, ask, shares, table
 from benchmarks.written import demo, write
-from foveate.defaults import SAMPLES
 from foveate.cli.calibrate.contexts import contexts
 from foveate.compression.labels import named
+from foveate.defaults import SAMPLES
 from foveate.hf.measuring.calibrate import calibrate
 from foveate.loading.model import load
 from foveate.methods.recommended.fitting import SecondReading

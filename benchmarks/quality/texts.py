@@ -24,10 +24,10 @@ import torch
 import foveate
 from benchmarks.quality.recipe import Share, shares, table
 from benchmarks.written import RESULTS, write
+from foveate.defaults import READS
 from foveate.hf import branch
 from foveate.hf.measuring.answer import greedy, with_the_rest
 from foveate.hf.model.internals import CACHE
-from foveate.defaults import READS
 from foveate.loading.model import Loaded, load
 from foveate.policies.policy import Policy
 from foveate.prompts.sample import Sample

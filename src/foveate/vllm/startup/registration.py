@@ -40,10 +40,13 @@ class ServedPlatform(NamedTuple):
     backends: Mapping[str, str]
 
 
-CPU = ServedPlatform(cpu_worker_class, {"CPU_ATTN": f"{_HERE}.cpu.FoveateCPU"})
+CPU = ServedPlatform(cpu_worker_class, {"CPU_ATTN": f"{_HERE}.worker.cpu.FoveateCPU"})
 CUDA = ServedPlatform(
     gpu_worker_class,
-    {"FLASH_ATTN": f"{_HERE}.gpu.FoveateFlash", "TRITON_ATTN": f"{_HERE}.gpu.FoveateTriton"},
+    {
+        "FLASH_ATTN": f"{_HERE}.worker.gpu.FoveateFlash",
+        "TRITON_ATTN": f"{_HERE}.worker.gpu.FoveateTriton",
+    },
 )
 
 
