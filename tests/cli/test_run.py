@@ -121,7 +121,7 @@ def test_rows_are_timed_in_turns_and_give_medians(
     def drawn(loaded: Loaded, prompt: Any, policy: Any, *rest: Any) -> Measured:
         order.append(policy.name)
         one = measure(loaded, prompt, policy, *rest)
-        return one._replace(turns=(Times(next(prefills), 0.5, [0.002 * len(order)]),))
+        return one._replace(turns=(Times(next(prefills), 0.5, [0.002 * (len(order) - 1)]),))
 
     monkeypatch.setattr("foveate.cli.run.measure.measure", drawn)
     asked = ("run", "--model", llama, "--prompt", WORDS, "--method", "knorm:budget=50%")
