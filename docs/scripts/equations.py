@@ -72,8 +72,8 @@ def eq(number: str, says: str, *places: str, why: str = "") -> Equation:
 
 STATISTICS = "ops/mix_statistics/reference.py"
 SMOOTHING = "reproduce/probes/smoothing.py:Smoothing"
-SOFTMAX_N = "ops/softmax_n/reference.py:softmax_n"
-MERGE = "stages/merge/nearest.py:MergeNearest"
+SOFTMAX_N = "ops/softmax_n.py:softmax_n"
+MERGE = "stages/merge.py:MergeNearest"
 TOP_K = "stages/select.py:TopK"
 WINDOW = "stages/score/window.py"
 MODEL = "No code: standard attention, that of the model"

@@ -30,8 +30,7 @@ from foveate.policies.parameters import Count, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge
 from foveate.stages.budget import Uniform
-from foveate.stages.merge import MergeNearest
-from foveate.stages.merge.nearest import How, Within
+from foveate.stages.merge import How, MergeNearest, Within
 from foveate.stages.score import ColumnSums, TextPrior
 from foveate.stages.score.rows import Reduction
 from foveate.stages.select import TopK

@@ -39,8 +39,7 @@ from foveate.policies.spec import stage
 from foveate.profiles.profile import Numbers, Profile, Run, calibration, load
 from foveate.profiles.published import LAYER_FILES, read_forgotten
 from foveate.stages.budget.exact import by_layer, fill
-from foveate.stages.merge import MergeNearest
-from foveate.stages.merge.nearest import By
+from foveate.stages.merge import By, MergeNearest
 from foveate.stages.score import ColumnSums, HeadMean
 from foveate.stages.score.normalise import over_tokens
 from foveate.stages.select import TopK

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from foveate.ops.softmax_n.reference import softmax_n
+from foveate.ops.softmax_n import softmax_n
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.probes.numbers import rows_of
