@@ -10,6 +10,12 @@ from tests import zoo
 from tests.zoo.directory import llava_processor
 
 
+@pytest.fixture
+def no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would lower the peak is not looked for, which takes longer than all else."""
+    monkeypatch.setattr("foveate.memory.changes.changes", lambda *_: ())
+
+
 @pytest.fixture(scope="session")
 def llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny LLaVA; an image is 9 tokens."""

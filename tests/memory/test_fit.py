@@ -122,13 +122,16 @@ def test_what_follows_from_scores_is_unknown(made: Bare) -> None:
         cache.under(foveate.policy("snapkv:budget=auto(0.9)"), trace(made, ASKED), ASKED)
 
 
-def test_each_change_leaves_the_peak_that_fit_finds_with_it(llava: Path) -> None:
+def test_each_change_leaves_the_peak_that_fit_finds_with_it(
+    llava: Path, request: pytest.FixtureRequest
+) -> None:
     asked = replace(ASKED, text=700, attention="eager", batch=2)
     found = fit(str(llava), asked, GB, dtype="float32", policies=["snapkv:budget=10%"])
     assert [one.saves for one in found.changes] == sorted(
         (one.saves for one in found.changes), reverse=True
     )
     said = {one.option: one.peak for one in found.changes}
+    request.getfixturevalue("no_changes")
     for option, other in (
         ("--attn sdpa", replace(asked, attention="sdpa")),
         ("--batch 1", replace(asked, batch=1)),
@@ -139,8 +142,9 @@ def test_each_change_leaves_the_peak_that_fit_finds_with_it(llava: Path) -> None
     assert fit(str(llava), asked, found.peak - 1, dtype="float32", policies=[]).fits is False
 
 
-def test_half_the_precision_is_tried_too(llava: Path) -> None:
+def test_half_the_precision_is_tried_too(llava: Path, request: pytest.FixtureRequest) -> None:
     found = fit(str(llava), ASKED, GB, dtype="float32", policies=[])
+    request.getfixturevalue("no_changes")
     half = fit(str(llava), ASKED, GB, dtype="bfloat16", policies=[])
     said = {one.option: one.peak for one in found.changes}
     assert said["--dtype bfloat16"] == pytest.approx(half.peak, rel=1e-3)  # but for RoPE's numbers
@@ -185,6 +189,7 @@ def test_codes_are_weighed_with_their_scales(made: Bare, monkeypatch: pytest.Mon
             weights(made)
 
 
+@pytest.mark.usefixtures("no_changes")
 def test_without_a_processor_images_are_unknown_and_text_is_not(tmp_path: Path) -> None:
     zoo.build("llava").config.save_pretrained(tmp_path)
     found = fit(str(tmp_path), ASKED, GB, dtype="float32")
@@ -232,6 +237,7 @@ def test_a_video_is_read_by_models_that_take_videos(
     assert (traced.assumed == "") == ("qwen" in name)
 
 
+@pytest.mark.usefixtures("no_changes")
 def test_a_video_of_another_model_is_unknown_by_name(tmp_path: Path) -> None:
     zoo.build("smolvlm").config.save_pretrained(tmp_path)
     result = fit(str(tmp_path), Request(frames=4, size=(40, 30)), GB, dtype="float32")
@@ -276,6 +282,7 @@ def test_a_pruned_prefill_peaks_where_the_allocator_does(made: Bare) -> None:
     assert layer**2 < under.flops / whole.flops < layer  # between attention's share and matrices'
 
 
+@pytest.mark.usefixtures("no_changes")
 def test_what_a_prune_stage_does_not_say_is_unknown(made: Bare, llava: Path) -> None:
     with pytest.raises(Unknown, match=r"test_third_prune.*counts"):
         pruned(made, replace(foveate.policy("full"), prune=EveryThird()), trace(made, ASKED), ASKED)

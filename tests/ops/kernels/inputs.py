@@ -2,6 +2,7 @@
 
 import torch
 
+from foveate.ops.launch import rows
 from tests.on_device import DEVICE
 
 # every type, and head sizes that are powers of two and that are not
@@ -15,6 +16,14 @@ KINDS = [
     (torch.bfloat16, 80),
     (torch.bfloat16, 128),
 ]
+
+
+def lengths(dtype, d):
+    """Queries, fewer than a block of this type and width has, and slots, a few more than a block:
+    the interpreter takes as long as there are blocks.
+    """
+    block = rows(torch.empty(0, d, dtype=dtype))
+    return block // 2 + 5, block + 7
 
 
 class Draw:

@@ -10,7 +10,7 @@ from foveate.ops.column_sums import (
     column_sums,
 )
 
-from .inputs import KINDS, Draw
+from .inputs import KINDS, Draw, lengths
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -18,9 +18,9 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 @pytest.mark.parametrize(("dtype", "d"), KINDS, ids=str)
 def test_sums_are_the_references_for_every_type_and_head_size(dtype, d):
     """Padding ends within the queries, before them, and nowhere."""
-    draw = Draw(dtype)
-    q, k = draw.tokens_first(3, 4, 37, d), draw.tokens_first(3, 2, 71, d)
-    pads = [50, 20, 0]
+    draw, (m, n) = Draw(dtype), lengths(dtype, d)
+    q, k = draw.tokens_first(3, 4, m, d), draw.tokens_first(3, 2, n, d)
+    pads = [n - m // 2, (n - m) // 2, 0]
     ours = column_sums(q, k, d**-0.5, None, pads, impl="triton")
     assert ours.dtype == torch.float32
     assert_close(ours, column_sums(q, k, d**-0.5, None, pads), **CLOSE)
@@ -50,14 +50,14 @@ def test_masked_sums_are_the_references_even_of_queries_that_see_nothing(heads, 
 
 @pytest.mark.parametrize(("dtype", "d"), KINDS, ids=str)
 def test_the_output_comes_with_the_sums_and_is_zero_for_padding(dtype, d):
-    draw, e = Draw(dtype, seed=3), d // 2
-    q, k = draw.tokens_first(2, 4, 70, d), draw.tokens_first(2, 2, 70, d)
-    v = draw.channels_first(2, 2, 70, e)
-    pads = [0, 40]
+    draw, e, (_, n) = Draw(dtype, seed=3), d // 2, lengths(dtype, d)
+    q, k = draw.tokens_first(2, 4, n, d), draw.tokens_first(2, 2, n, d)
+    v = draw.channels_first(2, 2, n, e)
+    pads = [0, n // 2]
     out, sums = attention_with_sums(q, k, v, d**-0.5, pads, impl="triton")
     expected, expected_sums = attention_with_sums(q, k, v, d**-0.5, pads)
     assert_close(sums, expected_sums, **CLOSE)
-    assert torch.equal(out[1, :, :40], torch.zeros_like(out[1, :, :40]))
+    assert torch.equal(out[1, :, : n // 2], torch.zeros_like(out[1, :, : n // 2]))
     # weights are rounded to the values' type before they are multiplied
     rounding = 1e-5 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps
     assert_close(out, expected, rtol=0.0, atol=rounding)
@@ -71,16 +71,16 @@ def test_logits_of_any_size_are_no_trouble():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "d", "n"), [(*kind, (0.0, 1.5)[i % 2]) for i, kind in enumerate(KINDS)], ids=str
+    ("dtype", "d", "added"), [(*kind, (0.0, 1.5)[i % 2]) for i, kind in enumerate(KINDS)], ids=str
 )
-def test_counted_sums_are_the_references_for_every_type_and_head_size(dtype, d, n):
-    draw = Draw(dtype, seed=5)
-    q, k = draw.tokens_first(2, 4, 37, d), draw.tokens_first(2, 2, 71, d)
-    v = draw.channels_first(2, 2, 71, d)
-    counts, pads = draw.normal(2, 37, 2, 3).float().permute(0, 3, 2, 1), [50, 0]
-    out, sums = attention_with_counted_sums(q, k, v, counts, d**-0.5, n, pads, impl="triton")
+def test_counted_sums_are_the_references_for_every_type_and_head_size(dtype, d, added):
+    draw, (m, n) = Draw(dtype, seed=5), lengths(dtype, d)
+    q, k = draw.tokens_first(2, 4, m, d), draw.tokens_first(2, 2, n, d)
+    v = draw.channels_first(2, 2, n, d)
+    counts, pads = draw.normal(2, m, 2, 3).float().permute(0, 3, 2, 1), [n - m // 2, 0]
+    out, sums = attention_with_counted_sums(q, k, v, counts, d**-0.5, added, pads, impl="triton")
     assert torch.equal(out, attention_with_sums(q, k, v, d**-0.5, pads, impl="triton")[0])
-    _, expected = attention_with_counted_sums(q, k, v, counts, d**-0.5, n, pads)
+    _, expected = attention_with_counted_sums(q, k, v, counts, d**-0.5, added, pads)
     assert_close(sums, expected, rtol=1e-4, atol=1e-4)
 
 
