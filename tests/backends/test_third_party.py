@@ -41,13 +41,10 @@ def test_their_methods_are_listed_behind_foveates_own(environment):
 
 
 def test_what_they_hold_is_saved_and_loaded_by_a_process_that_starts_anew(environment, tmp_path):
-    found = {}
-    for do, specs in {"save": (*SPECS, EXACT), "load": SPECS}.items():
-        done = run(environment, "tests.third_party.reads", do, str(tmp_path), *specs)
-        assert not done.returncode, done.stderr
-        found[do] = torch.load(tmp_path / do)
-    *saved, exact = found["save"]
-    for mine, again in zip(saved, found["load"], strict=True):
+    done = run(environment, "tests.third_party.reads", str(tmp_path), *SPECS, EXACT)
+    assert not done.returncode, done.stderr
+    (*saved, exact), (*loaded, _) = (torch.load(tmp_path / do) for do in ("save", "load"))
+    for mine, again in zip(saved, loaded, strict=True):
         assert mine["kinds"] == again["kinds"] == {"HalfPairs"}
         assert torch.equal(mine["logits"], again["logits"])
         assert all(map(torch.equal, mine["columns"], again["columns"]))

@@ -1,11 +1,14 @@
-"""Run as a process: reads a prompt under policies, or the contexts that another process saved, and
-writes down what the model says next and what is held.
+"""Run as a process: one of its own reads a prompt under policies, and another one the contexts that
+the first saved. Both write down what the model says next and what is held.
 
-    python -m tests.third_party.reads (save | load) FOLDER SPEC ...
+    python -m tests.third_party.reads FOLDER SPEC ...
+
+They are forked before any spec is read, so that each meets what the specs name anew.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,16 @@ from tests import zoo
 ROWS = (23, 40)
 
 
-def main(do: str, folder: str, *specs: str) -> None:
+def main(*arguments: str) -> None:
+    for do in ("save", "load"):
+        if not os.fork():
+            _write(do, *arguments)
+            return
+        if os.wait()[1]:
+            sys.exit(f"{do} failed")
+
+
+def _write(do: str, folder: str, *specs: str) -> None:
     found = [_read(do, str(Path(folder) / f"{place}"), spec) for place, spec in enumerate(specs)]
     torch.save(found, Path(folder) / do)
 
