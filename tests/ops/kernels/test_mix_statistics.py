@@ -9,7 +9,6 @@ from tests.on_device import DEVICE
 
 from .inputs import KINDS, Draw
 
-
 MANY = 700 if DEVICE.type == "cuda" else 90  # slots of more than a part
 
 
