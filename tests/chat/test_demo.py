@@ -18,7 +18,9 @@ TURNS = (
 PROFILED = f"recommended:budget=10%,profile={PROFILES / 'recommended.safetensors'}"
 
 
-@pytest.mark.parametrize(("spec", "share"), [("full", 1.0), (PROFILED, 0.12)])
+@pytest.mark.parametrize(
+    ("spec", "share"), [pytest.param("full", 1.0, marks=pytest.mark.slow), (PROFILED, 0.12)]
+)
 def test_the_first_image_is_still_known_in_the_sixth_turn(spec: str, share: float) -> None:
     model, processor = vision.load()
     images = album.images()
