@@ -19,6 +19,13 @@ from tests.jitter import WIDER
 STEPS = 8
 
 
+def shallow(layers):
+    """A model of few layers, as tracing takes seconds for each."""
+    model = zoo.fresh("llama")
+    model.model.layers, model.config.num_hidden_layers = model.model.layers[:layers], layers
+    return model
+
+
 def answered(forward, cache, token):
     """Logits of a few steps, of that token and some others."""
     words = zoo.VOCAB - zoo.TEXT_FROM
@@ -33,7 +40,7 @@ def traced(spec, still):
     """
     dynamo.reset()
     dynamo.utils.counters.clear()
-    model, inputs = zoo.fresh("llama"), zoo.prompt("llama", lengths=(40,))
+    model, inputs = shallow(2), zoo.prompt("llama", lengths=(40,))
     with foveate.compress(model, spec) as session:
         cache = session.prefill(**inputs)
         token = inputs["input_ids"][:, -1:].flatten()[:, None]  # strides are guarded, too
@@ -68,11 +75,10 @@ def generated(model, inputs, spec):
 
 def whole(spec, how):
     """Whether a model that was compiled before its block reads, keeps and says the same: in a
-    prefill and a step of one layer, as tracing takes seconds for each.
+    prefill and a step of one layer.
     """
     dynamo.reset()
-    model, inputs = zoo.fresh("llama"), zoo.prompt("llama", lengths=(40,))
-    model.model.layers, model.config.num_hidden_layers = model.model.layers[:1], 1
+    model, inputs = shallow(1), zoo.prompt("llama", lengths=(40,))
     expected, kept = generated(model, inputs, spec)
     how(model)
     found, same = generated(model, inputs, spec)
