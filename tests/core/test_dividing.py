@@ -25,7 +25,7 @@ def shares(budget, spec=OPEN):
 
 
 def test_no_share_falls_where_the_budget_rises():
-    divisions = [shares(budget) for budget in range(FULL // 200, FULL, FULL // 200)]
+    divisions = [shares(budget) for budget in range(FULL // 70, FULL, FULL // 70)]
     for less, more in itertools.pairwise(divisions):
         assert less.keep.value <= more.keep.value
         assert (less.bits or 16) <= (more.bits or 16)
