@@ -31,6 +31,15 @@ def demo() -> Demo:
     return Demo(model, processor, ask(processor, album.images(), album.QUESTION))
 
 
+WHERE = "What is Anna's room?"
+
+
+@pytest.fixture(scope="session")
+def room(demo: Demo) -> str:
+    """What it answers to that question about the first image."""
+    return demo._replace(inputs=ask(demo.processor, album.images()[:1], WHERE)).answer()
+
+
 def ask(processor: Any, images: Any, question: str) -> Any:
     """A question about images, as the model's inputs."""
     parts = [

@@ -10,9 +10,7 @@ from transformers import ImageTextToTextPipeline, pipeline
 import foveate
 from foveate_demo import album
 
-from .conftest import Demo, ask
-
-WHERE = "What is Anna's room?"
+from .conftest import WHERE, Demo, ask
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +31,12 @@ def said(pipe: ImageTextToTextPipeline, text: Any, **more: Any) -> list[str]:
 
 
 def test_chats_are_answered_as_by_generate_alone_and_in_batches(
-    pipe: ImageTextToTextPipeline, demo: Demo
+    pipe: ImageTextToTextPipeline, demo: Demo, room: str
 ) -> None:
     first, second, _ = album.images()
-    asked = [(WHERE, [first]), ("Where is it, and what is written?", [second])]
-    chats = [chat(question, images) for question, images in asked]
-    alone = [
-        demo._replace(inputs=ask(demo.processor, images, question)).answer()
-        for question, images in asked
-    ]
+    other = "Where is it, and what is written?"
+    chats = [chat(WHERE, [first]), chat(other, [second])]
+    alone = [room, demo._replace(inputs=ask(demo.processor, [second], other)).answer()]
     assert len(set(alone)) == 2
     assert [said(pipe, one) for one in chats] == [[answer] for answer in alone]
     for size in (1, 2):
@@ -49,26 +44,24 @@ def test_chats_are_answered_as_by_generate_alone_and_in_batches(
 
 
 def test_plain_prompts_may_have_images_and_need_none(
-    pipe: ImageTextToTextPipeline, demo: Demo
+    pipe: ImageTextToTextPipeline, demo: Demo, room: str
 ) -> None:
     (image, *_), blind = album.images(), f"Question: {WHERE}\nAnswer:"
     seen = f"<image>\n{blind}"
-    answer = demo._replace(inputs=ask(demo.processor, [image], WHERE)).answer()
-    assert said(pipe, seen, images=image) == [answer]
-    assert said(pipe, [seen] * 2, images=[[image], [image]]) == [answer] * 2
+    assert said(pipe, seen, images=image) == [room]
+    assert said(pipe, [seen] * 2, images=[[image], [image]]) == [room] * 2
     without = demo._replace(inputs=demo.processor(text=blind)).answer()
-    assert said(pipe, blind) == [without] != [answer]
+    assert said(pipe, blind) == [without] != [room]
 
 
-def test_an_answer_that_was_begun_is_gone_on_with(pipe: ImageTextToTextPipeline) -> None:
+def test_an_answer_that_was_begun_is_gone_on_with(pipe: ImageTextToTextPipeline, room: str) -> None:
     image, *_ = album.images()
-    (whole,) = said(pipe, chat(WHERE, [image]))
-    parts = [{"type": "text", "text": whole.split()[0]}]
+    parts = [{"type": "text", "text": room.split()[0]}]
     begun = [*chat(WHERE, [image]), {"role": "assistant", "content": parts}]
     (rest,) = said(pipe, begun)
-    assert f"{whole.split()[0]} {rest}" == whole
+    assert f"{room.split()[0]} {rest}" == room
     (full,) = pipe(text=begun, max_new_tokens=16, do_sample=False)
-    assert full["generated_text"][-1]["content"] == [{"type": "text", "text": whole}]
+    assert full["generated_text"][-1]["content"] == [{"type": "text", "text": room}]
 
 
 def test_inside_a_block_its_cache_is_compressed(pipe: ImageTextToTextPipeline, demo: Demo) -> None:
