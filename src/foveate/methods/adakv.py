@@ -19,7 +19,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Scored
 from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Share, Window
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Budget, Planned, Scope
@@ -121,19 +121,7 @@ class AcrossHeads:
         return torch.where(free, values * share[..., None], values)
 
 
-@method(
-    Paper(
-        title="Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient "
-        "LLM Inference",
-        authors=("Feng, Yuan", "Lv, Junlin", "Cao, Yukun", "Xie, Xike", "Zhou, S. Kevin"),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="feng2025adakv",
-        arxiv="2407.11550",
-        code="https://github.com/FFY0/AdaKV",
-    ),
-    adds=("budget",),
-)
+@method("feng2025adakv", adds=("budget",))
 def adakv(
     *,
     budget: Amount,

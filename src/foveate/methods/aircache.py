@@ -27,7 +27,7 @@ from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
 from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Recent, Share
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
@@ -161,25 +161,7 @@ def _held(one: Scored, kind: Bool[Tensor, "b h n"]) -> Int[Tensor, "b"]:
     return (kind & one.layer.valid).sum(-1).amax(-1).cpu()
 
 
-@method(
-    Paper(
-        title="AirCache: Activating Inter-modal Relevancy KV Cache Compression for Efficient Large "
-        "Vision-Language Model Inference",
-        authors=(
-            "Huang, Kai",
-            "Zou, Hao",
-            "Wang, Bochen",
-            "Xi, Ye",
-            "Xie, Zhen",
-            "Wang, Hao",
-        ),
-        year=2025,
-        venue="IEEE/CVF International Conference on Computer Vision",
-        key="huang2025aircache",
-        arxiv="2503.23956",
-    ),
-    adds=("score", "budget"),
-)
+@method("huang2025aircache", adds=("score", "budget"))
 def aircache(
     *,
     budget: Amount,

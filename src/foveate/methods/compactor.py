@@ -18,7 +18,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Columns, Count, Factor, Positive, Seed
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -90,18 +90,7 @@ class LeverageAndAttention:
         return (1 - tokens.float() / lengths).clamp_min(0.0)[:, None, None]
 
 
-@method(
-    Paper(
-        title="Compactor: Calibrated Query-Agnostic KV Cache Compression with Approximate "
-        "Leverage Scores",
-        authors=("Chari, Vivek", "Van Durme, Benjamin"),
-        year=2025,
-        venue="arXiv",
-        key="chari2025compactor",
-        arxiv="2507.08143",
-        code="https://github.com/vnchari/compactor-vllm",
-    ),
-)
+@method("chari2025compactor")
 def compactor(
     *,
     budget: Amount,

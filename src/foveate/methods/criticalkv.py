@@ -23,7 +23,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Factor, Kernel, Share, Window
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
@@ -109,25 +109,7 @@ class TwoStage(TopK):
         return highest(output.masked_fill(early | (values == torch.inf), torch.inf), counts)
 
 
-@method(
-    Paper(
-        title="CriticalKV: Optimizing KV Cache Eviction from an Output Perturbation Perspective",
-        authors=(
-            "Feng, Yuan",
-            "Lv, Junlin",
-            "Guo, Haoyu",
-            "Cao, Yukun",
-            "Zhou, S. Kevin",
-            "Xie, Xike",
-        ),
-        year=2025,
-        venue="arXiv preprint",
-        key="feng2025criticalkv",
-        arxiv="2502.03805",
-        code="https://github.com/FFY0/DefensiveKV",
-    ),
-    wraps=True,
-)
+@method("feng2025criticalkv", wraps=True)
 def criticalkv(
     *,
     budget: Amount,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Columns, Count, Positive, Seed
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -82,16 +82,7 @@ def of_windows(squares: Float[Tensor, "b h l"], width: int) -> Float[Tensor, "b 
     return shares.flatten(2)[..., :tokens]
 
 
-@method(
-    Paper(
-        title="Value-Guided KV Compression for LLMs via Approximated CUR Decomposition",
-        authors=("Sengupta, Ayan", "Chaudhary, Siddhant", "Chakraborty, Tanmoy"),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="sengupta2025curdkv",
-        arxiv="2509.15038",
-    ),
-)
+@method("sengupta2025curdkv")
 def cur(
     *,
     budget: Amount,

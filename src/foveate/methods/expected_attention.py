@@ -24,7 +24,7 @@ from foveate.ops.moments import moments
 from foveate.ops.rotation import Rotation, mean_rotation, no_rotation, turned
 from foveate.policies.amount import Amount
 from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Factor, Positive, Range
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
@@ -164,18 +164,7 @@ class StoredStatistics:
 GATHERINGS["expected_attention"] = StoredStatistics()
 
 
-@method(
-    Paper(
-        title="Expected Attention: KV Cache Compression by Estimating Attention from Future "
-        "Queries Distribution",
-        authors=("Devoto, Alessio", "Jeblick, Maximilian", "J{\\'e}gou, Simon"),
-        year=2025,
-        venue="arXiv",
-        key="devoto2025expected",
-        arxiv="2510.00636",
-        code="https://github.com/NVIDIA/kvpress",
-    ),
-)
+@method("devoto2025expected")
 def expected_attention(
     *,
     budget: Amount,

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Recent, Share
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
@@ -127,27 +127,7 @@ def _evenly(total: int, places: int) -> tuple[int, ...]:
     return tuple(each + (place < over) for place in range(places))
 
 
-@method(
-    Paper(
-        title="An Image is Worth 1/2 Tokens After Layer 2: Plug-and-Play Inference Acceleration "
-        "for Large Vision-Language Models",
-        authors=(
-            "Chen, Liang",
-            "Zhao, Haozhe",
-            "Liu, Tianyu",
-            "Bai, Shuai",
-            "Lin, Junyang",
-            "Zhou, Chang",
-            "Chang, Baobao",
-        ),
-        year=2024,
-        venue="European Conference on Computer Vision",
-        key="chen2024fastv",
-        arxiv="2403.06764",
-        code="https://github.com/pkunlp-icler/FastV",
-    ),
-    adds=("score", "budget"),
-)
+@method("chen2024fastv", adds=("score", "budget"))
 def fastv(
     *,
     budget: Amount,

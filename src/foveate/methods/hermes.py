@@ -35,7 +35,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Share, Window
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Rereading, Score
@@ -183,24 +183,7 @@ def _of_length(x: Float[Tensor, "b h s"], like: Float[Tensor, "b h n"]) -> Float
     return F.interpolate(x, size=like.shape[2], mode="linear", align_corners=False)
 
 
-@method(
-    Paper(
-        title="HERMES: KV Cache as Hierarchical Memory for Efficient Streaming Video Understanding",
-        authors=(
-            "Zhang, Haowei",
-            "Yang, Shudong",
-            "Fu, Jinlan",
-            "Ng, See-Kiong",
-            "Qiu, Xipeng",
-        ),
-        year=2026,
-        venue="Annual Meeting of the Association for Computational Linguistics",
-        key="zhang2026hermes",
-        arxiv="2601.14724",
-        code="https://github.com/haowei-freesky/HERMES",
-    ),
-    adds=("score", "when"),
-)
+@method("zhang2026hermes", adds=("score", "when"))
 def hermes(
     *,
     budget: Amount,

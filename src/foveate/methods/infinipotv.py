@@ -24,7 +24,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Share, ShareBetween
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
@@ -136,19 +136,7 @@ class NovelFirst(TopK):
         return highest(values.masked_fill(novel, torch.inf), counts)
 
 
-@method(
-    Paper(
-        title="InfiniPot-V: Memory-Constrained KV Cache Compression for Streaming Video "
-        "Understanding",
-        authors=("Kim, Minsoo", "Shim, Kyuhong", "Choi, Jungwook", "Chang, Simyung"),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="kim2025infinipotv",
-        arxiv="2506.15745",
-        code="https://github.com/aiha-lab/InfiniPot-V",
-    ),
-    adds=("score", "select", "when"),
-)
+@method("kim2025infinipotv", adds=("score", "select", "when"))
 def infinipotv(
     *,
     budget: Amount,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Factor, Range, Recent, Seed
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -80,25 +80,7 @@ class GumbelSums:
         return gumbel(self.seed, torch.full_like(heads, layer.ordinal), heads, by_query, by_slot)
 
 
-@method(
-    Paper(
-        title="Keyformer: KV Cache Reduction through Key Tokens Selection for Efficient Generative "
-        "Inference",
-        authors=(
-            "Adnan, Muhammad",
-            "Arunkumar, Akhil",
-            "Jain, Gaurav",
-            "Nair, Prashant J.",
-            "Soloveychik, Ilya",
-            "Kamath, Purushotham",
-        ),
-        year=2024,
-        venue="Machine Learning and Systems",
-        key="adnan2024keyformer",
-        arxiv="2403.09054",
-        code="https://github.com/d-matrix-ai/keyformer-llm",
-    ),
-)
+@method("adnan2024keyformer")
 def keyformer(
     *,
     budget: Amount,

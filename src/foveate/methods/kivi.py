@@ -31,7 +31,7 @@ from foveate.cache.pairs import (
 from foveate.cache.pairs.body import Body
 from foveate.errors import InvalidParameter, MissingModality, UnsupportedPolicy
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Positive
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Held, Store
@@ -156,27 +156,7 @@ class KiviOfVisual:
         return ModalityPairs(body, others, self.layout)
 
 
-@method(
-    Paper(
-        title="KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache",
-        authors=(
-            "Liu, Zirui",
-            "Yuan, Jiayi",
-            "Jin, Hongye",
-            "Zhong, Shaochen",
-            "Xu, Zhaozhuo",
-            "Braverman, Vladimir",
-            "Chen, Beidi",
-            "Hu, Xia",
-        ),
-        year=2024,
-        venue="International Conference on Machine Learning",
-        key="liu2024kivi",
-        arxiv="2402.02750",
-        code="https://github.com/jy-yuan/KIVI",
-    ),
-    adds=("store",),
-)
+@method("liu2024kivi", adds=("store",))
 def kivi(
     *,
     bits: BitsOrAuto = 2,

@@ -35,7 +35,7 @@ from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
 from foveate.policies.amount import Amount
 from foveate.policies.gathering import GATHERINGS, Asked, Sums
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Budget, Score
@@ -125,18 +125,7 @@ class SurrogateFit:
 GATHERINGS["kvzap"] = SurrogateFit()
 
 
-@method(
-    Paper(
-        title="KVzap: Fast, Adaptive, and Faithful KV Cache Pruning",
-        authors=("J{\\'e}gou, Simon", "Jeblick, Maximilian"),
-        year=2026,
-        venue="arXiv",
-        key="jegou2026kvzap",
-        arxiv="2601.07891",
-        code="https://github.com/NVIDIA/kvpress",
-    ),
-    adds=("score", "budget", "select"),
-)
+@method("jegou2026kvzap", adds=("score", "budget", "select"))
 def kvzap(
     *,
     profile: str,

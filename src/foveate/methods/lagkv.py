@@ -19,7 +19,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Factor, Positive
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -98,17 +98,7 @@ def ranks(scores: Float[Tensor, "*x t"]) -> Int[Tensor, "*x t"]:
     return scores.shape[-1] - 1 - order.argsort(dim=-1)
 
 
-@method(
-    Paper(
-        title="LagKV: Lag-Relative Information of the KV Cache Tells Which Tokens Are Important",
-        authors=("Liang, Manlai", "Zhang, Jiaming", "Li, Xiong", "Li, Jinlong"),
-        year=2025,
-        venue="arXiv",
-        key="liang2025lagkv",
-        arxiv="2504.04704",
-        code="https://github.com/AI-Lab-China-Merchants-Bank/LagKV",
-    ),
-)
+@method("liang2025lagkv")
 def lagkv(
     *,
     budget: Amount,

@@ -33,7 +33,7 @@ from foveate.errors import InvalidParameter
 from foveate.ops.mix_statistics import mix_statistics
 from foveate.policies.amount import Amount
 from foveate.policies.head_scores import HEAD_FILES, HeadFile
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Recent, Window
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
@@ -186,20 +186,7 @@ def redundancies(run: Run) -> Numbers:
 HEAD_FILES["mixkv"] = HeadFile("KV", read_redundancies, only=False)
 
 
-@method(
-    Paper(
-        title="Mixing Importance with Diversity: Joint Optimization for KV Cache Compression in "
-        "Large Vision-Language Models",
-        authors=("Liu, Xuyang", "Gui, Xiyan", "Zhang, Yuchao", "Zhang, Linfeng"),
-        year=2026,
-        venue="International Conference on Learning Representations",
-        key="liu2026mixkv",
-        arxiv="2510.20707",
-        code="https://github.com/xuyang-liu16/MixKV",
-    ),
-    adds=("score",),
-    wraps=True,
-)
+@method("liu2026mixkv", adds=("score",), wraps=True)
 def mixkv(
     *,
     budget: Amount,

@@ -31,7 +31,7 @@ from torch import Tensor
 from foveate.cache.layer import Scored
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Factor, Positive, Range, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge, Scope
@@ -218,30 +218,7 @@ def ratios(run: Run) -> Numbers:
 LAYER_FILES["prefixkv"] = read_forgotten
 
 
-@method(
-    Paper(
-        title="PrefixKV: Adaptive Prefix KV Cache is What Vision Instruction-Following Models Need "
-        "for Efficient Generation",
-        authors=(
-            "Wang, Ao",
-            "Chen, Hui",
-            "Li, Jiaxin",
-            "Tan, Jianchao",
-            "Zhang, Kefeng",
-            "Cai, Xunliang",
-            "Lin, Zijia",
-            "Han, Jungong",
-            "Ding, Guiguang",
-        ),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="wang2025prefixkv",
-        arxiv="2412.03409",
-        code="https://github.com/THU-MIG/PrefixKV",
-    ),
-    adds=("budget", "when"),
-    foretold="profile=FILE,when=after_prefill",
-)
+@method("wang2025prefixkv", adds=("budget", "when"), foretold="profile=FILE,when=after_prefill")
 def prefixkv(
     *,
     budget: Amount,

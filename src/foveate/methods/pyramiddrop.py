@@ -25,7 +25,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Recent, ShareBetween
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
@@ -134,31 +134,7 @@ class NotedCounts:
         return by_layer(scored, counts.cpu(), tokens)
 
 
-@method(
-    Paper(
-        title="PyramidDrop: Accelerating Your Large Vision-Language Models via Pyramid Visual "
-        "Redundancy Reduction",
-        authors=(
-            "Xing, Long",
-            "Huang, Qidong",
-            "Dong, Xiaoyi",
-            "Lu, Jiajie",
-            "Zhang, Pan",
-            "Zang, Yuhang",
-            "Cao, Yuhang",
-            "He, Conghui",
-            "Wang, Jiaqi",
-            "Wu, Feng",
-            "Lin, Dahua",
-        ),
-        year=2025,
-        venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition",
-        key="xing2025pyramiddrop",
-        arxiv="2410.17247",
-        code="https://github.com/Cooperx521/PyramidDrop",
-    ),
-    adds=("score", "budget"),
-)
+@method("xing2025pyramiddrop", adds=("score", "budget"))
 def pyramiddrop(
     *,
     budget: Amount,

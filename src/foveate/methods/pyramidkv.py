@@ -20,7 +20,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Scored
 from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Positive, Window
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
@@ -111,30 +111,7 @@ def line(base: int, room: int, layers: int, beta: int, as_released: bool) -> tup
     return tuple(exact.tolist())
 
 
-@method(
-    Paper(
-        title="PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling",
-        authors=(
-            "Cai, Zefan",
-            "Zhang, Yichi",
-            "Gao, Bofei",
-            "Liu, Yuliang",
-            "Li, Yucheng",
-            "Liu, Tianyu",
-            "Lu, Keming",
-            "Xiong, Wayne",
-            "Dong, Yue",
-            "Hu, Junjie",
-            "Xiao, Wen",
-        ),
-        year=2025,
-        venue="Conference on Language Modeling",
-        key="cai2025pyramidkv",
-        arxiv="2406.02069",
-        code="https://github.com/Zefan-Cai/KVCache-Factory",
-    ),
-    adds=("budget",),
-)
+@method("cai2025pyramidkv", adds=("budget",))
 def pyramidkv(
     *,
     budget: Amount,

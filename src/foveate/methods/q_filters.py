@@ -20,7 +20,7 @@ from foveate.ops.moments import moments
 from foveate.ops.rotation import Rotation
 from foveate.policies.amount import Amount
 from foveate.policies.gathering import GATHERINGS, Sums
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
@@ -81,25 +81,7 @@ class MainDirections:
 GATHERINGS["q_filters"] = MainDirections()
 
 
-@method(
-    Paper(
-        title="Q-Filters: Leveraging Query-Key Geometry for Efficient Key-Value Cache Compression",
-        authors=(
-            "Godey, Nathan",
-            "Devoto, Alessio",
-            "Zhao, Yu",
-            "Scardapane, Simone",
-            "Minervini, Pasquale",
-            "de la Clergerie, {\\'E}ric",
-            "Sagot, Beno{\\^\\i}t",
-        ),
-        year=2025,
-        venue="arXiv",
-        key="godey2025qfilters",
-        arxiv="2503.02812",
-        code="https://github.com/NathanGodey/qfilters",
-    ),
-)
+@method("godey2025qfilters")
 def q_filters(*, budget: Amount, profile: str, recent: Recent = 0) -> Policy:
     """Keeps the keys that point the way of their heads' queries; needs no attention.
 

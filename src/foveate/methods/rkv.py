@@ -24,7 +24,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Positive, Share, ShareBelow, Window
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
@@ -144,34 +144,7 @@ class LessRedundant:
         return scores._replace(values=values, parts={"importance": importance, **scores.parts})
 
 
-@method(
-    Paper(
-        title="R-KV: Redundancy-aware KV Cache Compression for Reasoning Models",
-        authors=(
-            "Cai, Zefan",
-            "Xiao, Wen",
-            "Sun, Hanshi",
-            "Luo, Cheng",
-            "Zhang, Yikai",
-            "Wan, Ke",
-            "Li, Yucheng",
-            "Zhou, Yeyang",
-            "Chang, Li-Wen",
-            "Gu, Jiuxiang",
-            "Dong, Zhen",
-            "Anandkumar, Anima",
-            "Asi, Abedelkadir",
-            "Hu, Junjie",
-        ),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="cai2025rkv",
-        arxiv="2505.24133",
-        code="https://github.com/Zefan-Cai/R-KV",
-    ),
-    adds=("score", "when"),
-    wraps=True,
-)
+@method("cai2025rkv", adds=("score", "when"), wraps=True)
 def rkv(
     *,
     budget: Amount,

@@ -18,7 +18,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -91,18 +91,7 @@ class Robust(KeepsEnds):
         return protected | highest((values + above).masked_fill(~free, -torch.inf), chosen)
 
 
-@method(
-    Paper(
-        title="On the Efficacy of Eviction Policy for Key-Value Constrained Generative Language "
-        "Model Inference",
-        authors=("Ren, Siyu", "Zhu, Kenny Q."),
-        year=2024,
-        venue="arXiv",
-        key="ren2024roco",
-        arxiv="2402.06262",
-        code="https://github.com/DRSY/EasyKV",
-    ),
-)
+@method("ren2024roco")
 def roco(
     *,
     budget: Amount,

@@ -25,7 +25,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Positive, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope, Score
@@ -123,26 +123,7 @@ def _filled(
     return counts
 
 
-@method(
-    Paper(
-        title="SimLayerKV: A Simple Framework for Layer-Level KV Cache Reduction",
-        authors=(
-            "Zhang, Xuan",
-            "Du, Cunxiao",
-            "Du, Chao",
-            "Pang, Tianyu",
-            "Gao, Wei",
-            "Lin, Min",
-        ),
-        year=2024,
-        venue="arXiv preprint",
-        key="zhang2024simlayerkv",
-        arxiv="2410.13846",
-        code="https://github.com/sail-sg/SimLayerKV",
-    ),
-    adds=("score", "budget", "select"),
-    wraps=True,
-)
+@method("zhang2024simlayerkv", adds=("score", "budget", "select"), wraps=True)
 def simlayerkv(
     *, budget: Amount, sinks: Count = 4, recent: Recent = 0.5, last: Positive = 1
 ) -> Policy:

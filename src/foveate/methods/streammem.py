@@ -34,7 +34,7 @@ from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge, Rereading
@@ -184,25 +184,7 @@ class FramePrototypes:
         return with_means(layer.k), with_means(layer.v)
 
 
-@method(
-    Paper(
-        title="StreamMem: Query-Agnostic KV Cache Memory for Streaming Video Understanding",
-        authors=(
-            "Yang, Yanlai",
-            "Zhao, Zhuokai",
-            "Shukla, Satya Narayan",
-            "Singh, Aashu",
-            "Mishra, Shlok Kumar",
-            "Zhang, Lizhu",
-            "Ren, Mengye",
-        ),
-        year=2025,
-        venue="arXiv preprint",
-        key="yang2025streammem",
-        arxiv="2508.15717",
-    ),
-    adds=("score", "select", "merge", "when"),
-)
+@method("yang2025streammem", adds=("score", "select", "merge", "when"))
 def streammem(
     *, budget: Amount, proxy: str = "", prototypes: bool = True, every: Positive = 256
 ) -> Policy:

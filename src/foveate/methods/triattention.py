@@ -33,7 +33,7 @@ from foveate.errors import InvalidInput
 from foveate.ops.rotation import Rotation, no_rotation, turned
 from foveate.policies.amount import Amount
 from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
@@ -142,27 +142,7 @@ def _known(rotation: Rotation | None, like: Tensor) -> Rotation:
 GATHERINGS["triattention"] = Centres()
 
 
-@method(
-    Paper(
-        title="TriAttention: Efficient Long Reasoning with Trigonometric KV Compression",
-        authors=(
-            "Mao, Weian",
-            "Lin, Xi",
-            "Huang, Wei",
-            "Xie, Yuxin",
-            "Fu, Tianfu",
-            "Zhuang, Bohan",
-            "Han, Song",
-            "Chen, Yukang",
-        ),
-        year=2026,
-        venue="arXiv",
-        key="mao2026triattention",
-        arxiv="2604.04921",
-        code="https://github.com/WeianMao/triattention",
-    ),
-    adds=("score", "when"),
-)
+@method("mao2026triattention", adds=("score", "when"))
 def triattention(
     *, budget: Amount, profile: str, recent: Recent = 0, every: Positive = 128
 ) -> Policy:

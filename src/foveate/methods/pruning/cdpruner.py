@@ -21,7 +21,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.policies.amount import AmountLike
-from foveate.policies.method import Paper
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import (
     EnteringTokens,
@@ -36,28 +35,7 @@ LEAST = 1e-6
 """Of relevance, and of what a token adds to the determinant: a token is never worth nothing."""
 
 
-@prunes(
-    "cdpruner",
-    Paper(
-        title="Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning "
-        "in MLLMs",
-        authors=(
-            "Zhang, Qizhe",
-            "Liu, Mengzhen",
-            "Li, Lichen",
-            "Lu, Ming",
-            "Zhang, Yuan",
-            "Pan, Junwen",
-            "She, Qi",
-            "Zhang, Shanghang",
-        ),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="zhang2025cdpruner",
-        arxiv="2506.10967",
-        code="https://github.com/Theia-4869/CDPruner",
-    ),
-)
+@prunes("cdpruner", "zhang2025cdpruner")
 @dataclass(frozen=True, kw_only=True)
 class CDPrunerPrune:
     """Visual tokens that differ from each other and are like the text (a conditional DPP).

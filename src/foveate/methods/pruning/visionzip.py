@@ -24,7 +24,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.policies.amount import AmountLike
-from foveate.policies.method import Paper
 from foveate.policies.parameters import ShareBelow
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import (
@@ -37,26 +36,7 @@ from foveate.policies.pruning import (
 )
 
 
-@prunes(
-    "visionzip",
-    Paper(
-        title="VisionZip: Longer is Better but Not Necessary in Vision Language Models",
-        authors=(
-            "Yang, Senqiao",
-            "Chen, Yukang",
-            "Tian, Zhuotao",
-            "Wang, Chengyao",
-            "Li, Jingyao",
-            "Yu, Bei",
-            "Jia, Jiaya",
-        ),
-        year=2025,
-        venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition",
-        key="yang2025visionzip",
-        arxiv="2412.04467",
-        code="https://github.com/dvlab-research/VisionZip",
-    ),
-)
+@prunes("visionzip", "yang2025visionzip")
 @dataclass(frozen=True, kw_only=True)
 class VisionZipPrune:
     """Visual tokens that the image tower attends to most, and others merged into a few.
