@@ -26,12 +26,13 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.amount import Amount
 from foveate.policies.method import method
 from foveate.policies.parameters import Recent, Share
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
 from foveate.policies.spec import stage
+from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer, proportional
 from foveate.stages.score import TextPrior
 from foveate.stages.select import TopK
@@ -115,18 +116,14 @@ def skewness(values: Float[Tensor, "b h n"], marked: Bool[Tensor, "b h n"]) -> F
 
 @stage("strength_and_skewness")
 @dataclass(frozen=True, kw_only=True)
-class StrengthAndSkewness:
+class StrengthAndSkewness(AmountBudget):
     """Every layer has its text and a share of the visual tokens that the budget holds beside all
     text: by the notes "strength" and "skewness" of its score, each over its mean, half and half.
 
     Source: AirCache (arXiv:2503.23956), section 3, layer-wise budget allocation.
     """
 
-    amount: AmountLike
     scope: Scope = field(default="model", init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]

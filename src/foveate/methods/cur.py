@@ -23,6 +23,7 @@ from foveate.policies.parameters import Columns, Count, Positive, Seed
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
+from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.held import TokenSpan, span
 from foveate.stages.select import TopK
 
@@ -32,7 +33,7 @@ TINY = 1e-30
 
 @stage("cur_leverage")
 @dataclass(frozen=True, kw_only=True)
-class CurLeverage:
+class CurLeverage(WithoutQueries):
     """The squared norms of keys and of values, each over its sum in windows of ``local`` tokens
     (null: as they are); their product, their mean or one of them (``leverage``), over its sum.
 
@@ -47,9 +48,6 @@ class CurLeverage:
     local: Positive | None = 16
     rank: Columns | None = None
     seed: Seed = 0
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         held = span(layer.slots)

@@ -32,7 +32,8 @@ from foveate.policies.method import method
 from foveate.policies.parameters import Count, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
-from foveate.stages.budget.head_table import ByHeadScores, Rule, Scores
+from foveate.stages.budget.bases import Rule
+from foveate.stages.budget.head_table import ByHeadScores, Scores
 from foveate.stages.score import Recency
 from foveate.stages.select import TopK
 

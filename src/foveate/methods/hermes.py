@@ -38,10 +38,11 @@ from foveate.policies.amount import Amount
 from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Share, Window
 from foveate.policies.policy import Policy
-from foveate.policies.protocols import Rereading, Score
+from foveate.policies.protocols import Rereading
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score import WindowAttention
+from foveate.stages.score.bases import WithoutQueries, Wrapper
 from foveate.stages.score.rows import rows
 from foveate.stages.select import TopK
 from foveate.stages.when import OverBudget
@@ -55,7 +56,7 @@ EPS = 1e-6
 
 @stage("pseudo_questions")
 @dataclass(frozen=True, kw_only=True)
-class PseudoQuestions:
+class PseudoQuestions(WithoutQueries):
     """What questions that nobody asked pay to each slot: the mean over their tokens and the query
     heads of a KV head, of a softmax over all slots and the question itself. The parts "local",
     "overall" and "both" are of a question about details, of one about the whole, and of the two in
@@ -72,9 +73,6 @@ class PseudoQuestions:
         """The three texts."""
         both = f"{self.local}; {self.overall}"
         return Rereading(chunk=1, prompt=False, asks=(self.local, self.overall, both), bare=True)
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """One more text has been read."""
@@ -104,7 +102,7 @@ class Memory(NamedTuple):
 
 @stage("memory_hierarchy")
 @dataclass(frozen=True, kw_only=True)
-class MemoryHierarchy:
+class MemoryHierarchy(Wrapper):
     """Another score, averaged over the heads of a layer and scaled to [0, 1], beside how new a
     token is, scaled likewise; then, from the deepest layer on, each takes over a part of the next
     one's. Visual tokens are scaled among themselves; text, likewise, comes before them.
@@ -115,13 +113,9 @@ class MemoryHierarchy:
     from the release.
     """
 
-    of: Score
     shallow: Share = 0.1
     deep: Share = 0.3
     smoothing: bool = True
-
-    def queries(self, tokens: int) -> int:
-        return self.of.queries(tokens)
 
     def memory(self, layer: int, depth: int) -> Memory:
         """Of one layer of so many."""

@@ -22,6 +22,7 @@ from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score.attention_free import gumbel
+from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.rows import Reduction, blocks, over_group, seen
 from foveate.stages.select import TopK
 
@@ -30,7 +31,7 @@ Tau = Annotated[float, Range(0.001, 1_000_000)]
 
 @stage("gumbel_sums")
 @dataclass(frozen=True, kw_only=True)
-class GumbelSums:
+class GumbelSums(WithoutQueries):
     """Sum over all queries of softmax((logits + Gumbel noise) / tau), reduced over the query heads
     of a KV head. ``tau`` grows by ``tau_step`` with every decoded token. The noise of a pair of
     tokens follows from ``seed``, layer, head and their positions.
@@ -51,9 +52,6 @@ class GumbelSums:
         tau = self.tau + self.tau_step * steps[..., None, None]
         received = layer.state.get("received", 0) + over_group(self._sums(layer, tau), self.group)
         return {"received": received, "steps": steps.expand(layer.pos.shape).contiguous()}
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.state["received"])

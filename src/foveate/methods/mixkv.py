@@ -36,13 +36,13 @@ from foveate.policies.head_scores import HEAD_FILES, HeadFile
 from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Recent, Window
 from foveate.policies.policy import Policy
-from foveate.policies.protocols import Score
 from foveate.policies.spec import stage
 from foveate.profiles.profile import Numbers, Profile, Run, calibration, load
 from foveate.profiles.published import read_redundancies
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import before, is_recent
 from foveate.stages.score import WindowAttention
+from foveate.stages.score.bases import Wrapper
 from foveate.stages.score.normalise import over_tokens, over_tokens_before
 from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
@@ -90,14 +90,13 @@ def mixed(
 
 @stage("mix_diversity")
 @dataclass(frozen=True, kw_only=True)
-class MixDiversity:
+class MixDiversity(Wrapper):
     """MixKV's score over the importance that it wraps (Algorithm 1, lines 5 to 11). ``window`` are
     the last tokens, left out of the "prefix"; ``profile`` is a file of redundancies by layer and KV
     head (offline weights). The note "redundancy" is r, [b, h]; ``clamped`` at zero, or as eq. 4
     gives it. The part "extrinsic" is the score that is wrapped.
     """
 
-    of: Score
     window: Recent = 32
     intrinsic: Intrinsic = "value"
     mix: Mix = "headwise"
@@ -125,9 +124,6 @@ class MixDiversity:
     def calibrated(self) -> Profile | None:
         """The profile in use."""
         return None if self.profile is None else load(self.profile, "mixkv")
-
-    def queries(self, tokens: int) -> int:
-        return self.of.queries(tokens)
 
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)

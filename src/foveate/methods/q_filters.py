@@ -25,31 +25,20 @@ from foveate.policies.parameters import Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
 from foveate.policies.spec import stage
-from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.budget import Uniform
+from foveate.stages.score.bases import ByProfile
 from foveate.stages.select import TopK
 
 
 @stage("query_filter")
 @dataclass(frozen=True, kw_only=True)
-class QueryFilter:
+class QueryFilter(ByProfile):
     """The key's product with its head's filter, in float32. ``profile`` is a file of filters.
 
     Source: Q-Filters (arXiv:2503.02812), section 3.
     """
 
-    profile: str
-
-    def __post_init__(self) -> None:
-        _ = self.calibrated
-
-    @property
-    def calibrated(self) -> TensorProfile:
-        """The profile in use."""
-        return load_tensors(self.profile, "q_filters")
-
-    def queries(self, tokens: int) -> int:
-        return 0
+    method = "q_filters"
 
     def __call__(self, layer: Layer) -> Scores:
         heads, channels = layer.k.shape[1], layer.k.shape[3]

@@ -27,10 +27,10 @@ from foveate.policies.amount import Amount
 from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Positive, Share, ShareBelow, Window
 from foveate.policies.policy import Policy
-from foveate.policies.protocols import Score
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import is_recent, most_recent
+from foveate.stages.score.bases import Wrapper
 from foveate.stages.score.rows import blocks
 from foveate.stages.score.window import window_of
 from foveate.stages.select import TopK
@@ -117,7 +117,7 @@ def _of_any_head(which: Bool[Tensor, "b h n"]) -> Int[Tensor, "some"]:
 
 @stage("less_redundant")
 @dataclass(frozen=True, kw_only=True)
-class LessRedundant:
+class LessRedundant(Wrapper):
     """``mix_lambda`` times the score that it wraps, less (1 - ``mix_lambda``) times the redundancy
     of each key among all that are held; the part "importance" is the score without it. The last
     tokens count as later ones that may repeat earlier ones.
@@ -128,13 +128,9 @@ class LessRedundant:
     """
 
     head_by_head: ClassVar[bool] = True
-    of: Score
     mix_lambda: Share = 0.1
     threshold: ShareBelow = 0.5
     newest: Positive = 1
-
-    def queries(self, tokens: int) -> int:
-        return self.of.queries(tokens)
 
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)

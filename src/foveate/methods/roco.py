@@ -23,13 +23,14 @@ from foveate.policies.parameters import Count, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
+from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.rows import rows, times_seen
 from foveate.stages.select import KeepsEnds, highest
 
 
 @stage("mean_attention")
 @dataclass(frozen=True, kw_only=True)
-class MeanAttention:
+class MeanAttention(WithoutQueries):
     """The mean attention that a slot received from the queries that see it (``values``), and its
     standard deviation (part "deviation"); both of the mean over the query heads of a KV head. It
     runs on: queries of later passes count too.
@@ -53,9 +54,6 @@ class MeanAttention:
             state["total"] += mean.sum(2)
             state["squares"] += mean.square().sum(2)
         return {name: layer.state.get(name, 0) + new for name, new in state.items()}
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         count = layer.state["count"].clamp_min(1)

@@ -38,8 +38,8 @@ from foveate.policies.parameters import Positive, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
 from foveate.policies.spec import stage
-from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.budget import Uniform
+from foveate.stages.score.bases import ByProfile
 from foveate.stages.select import TopK
 from foveate.stages.when import OverBudget
 
@@ -49,7 +49,7 @@ LEAST = 1e-6
 
 @stage("distance_preference")
 @dataclass(frozen=True, kw_only=True)
-class DistancePreference:
+class DistancePreference(ByProfile):
     """Of each key, the mean over queries 1, 2, 4, ... ``FARTHEST`` positions ahead of what the
     centre of a query head's queries would pay to it there (a logit, not scaled), plus the lengths
     of key and queries that this does not count, for each pair of channels; less its mean over the
@@ -58,18 +58,7 @@ class DistancePreference:
     Source: TriAttention (arXiv:2604.04921), after the release.
     """
 
-    profile: str
-
-    def __post_init__(self) -> None:
-        _ = self.calibrated
-
-    @property
-    def calibrated(self) -> TensorProfile:
-        """The profile in use."""
-        return load_tensors(self.profile, "triattention")
-
-    def queries(self, tokens: int) -> int:
-        return 0
+    method = "triattention"
 
     def __call__(self, layer: Layer) -> Scores:
         paid = self.expected(layer)
