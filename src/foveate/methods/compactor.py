@@ -11,6 +11,7 @@ engine by 0.5 (``blending``), in parts of 128 tokens, without value norms and po
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -55,27 +56,16 @@ class LeverageAndAttention:
         return self._attention.queries(tokens)
 
     @property
-    def _leverage(self) -> Leverage:
-        return Leverage(
-            sketch=self.sketch,
-            sinks=self.sinks,
-            recent=self.recent,
-            over=self.over,
-            seed=self.seed,
-        )
+    def _attention(self) -> NonCausalAttention:
+        return NonCausalAttention(chunk=self.chunk, as_released=self.as_released, **self._both)
 
     @property
-    def _attention(self) -> NonCausalAttention:
-        return NonCausalAttention(
-            chunk=self.chunk,
-            sinks=self.sinks,
-            recent=self.recent,
-            over=self.over,
-            as_released=self.as_released,
-        )
+    def _both(self) -> dict[str, Any]:
+        return {"sinks": self.sinks, "recent": self.recent, "over": self.over}
 
     def __call__(self, layer: Layer) -> Scores:
-        far, paid = self._leverage(layer).values, self._attention(layer).values
+        leverage = Leverage(sketch=self.sketch, seed=self.seed, **self._both)
+        far, paid = leverage(layer).values, self._attention(layer).values
         return Scores(self._weight(layer) * far + paid)
 
     def _weight(self, layer: Layer) -> float | Float[Tensor, "b 1 1"]:

@@ -29,10 +29,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.errors import InvalidInput
 from foveate.ops.rotation import Rotation, no_rotation, turned
 from foveate.policies.amount import Amount
-from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors
+from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors, check_text
 from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Recent
 from foveate.policies.policy import Policy
@@ -100,11 +99,7 @@ class Centres:
     names: ClassVar[tuple[str, ...]] = ("centre", "length", *TURNS)
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
-        if layer.slots.image is not None and bool((layer.slots.image >= 0).any()):
-            raise InvalidInput(
-                "this profile is measured on texts, where positions count the tokens, and a prompt "
-                "has an image. Give prompts without images."
-            )
+        check_text(layer)
         q, real = layer.q.double(), (layer.q_pos >= 0).double()[:, None, :, None]
         turns = _known(rotation, q)
         if rotation is not None:
