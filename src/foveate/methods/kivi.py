@@ -55,7 +55,7 @@ def _known(bits: BitsOrAuto) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Codes:
+class InCodes:
     """Pairs in codes of ``bits`` bits: a ``group`` of numbers shares a least value and a step."""
 
     bits: BitsOrAuto = 2
@@ -71,7 +71,7 @@ class Codes:
 
 @stage("kivi")
 @dataclass(frozen=True, kw_only=True)
-class Kivi(Codes):
+class Kivi(InCodes):
     """Of every KV head, all pairs but the last ``residual`` in ``bits`` bits: keys per channel, in
     groups of ``group`` tokens that follow each other in the cache, values per token, in groups of
     ``group`` channels. While decoding, the oldest pairs in full precision are quantised a ``group``
@@ -113,7 +113,7 @@ class Kivi(Codes):
 
 @stage("kivi_of_visual")
 @dataclass(frozen=True, kw_only=True)
-class KiviOfVisual(Codes):
+class KiviOfVisual(InCodes):
     """All visual pairs in ``bits`` bits, laid out as :class:`Kivi` does; text in 16, which is as
     it came, or in 8, all but the last ``residual`` text pairs of a head. What is generated is text.
 

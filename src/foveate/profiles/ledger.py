@@ -14,7 +14,7 @@ from foveate.data import lines
 from foveate.errors import InvalidInput
 
 
-class Progress(ABC):
+class SampleLedger(ABC):
     """What has been measured of samples, in a file. Ask :meth:`lacks` for each sample in turn, and
     add what was measured if it says so: it is on disk then. Without a path nothing is written.
 
@@ -59,7 +59,7 @@ class Progress(ABC):
         )
 
 
-class Ledger(Progress):
+class Ledger(SampleLedger):
     """Numbers of one sample after the other, as JSON lines beneath a heading. A line that a kill
     cut short does not count.
     """

@@ -11,11 +11,11 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from foveate.policies.gathering import Sums
-from foveate.profiles.ledger import Progress
+from foveate.profiles.ledger import SampleLedger
 from foveate.profiles.tensor_profile import read_tensors, write_tensors
 
 
-class SumsLedger(Progress):
+class SumsLedger(SampleLedger):
     """What samples add up to, layer by layer, in a safetensors file."""
 
     def __init__(self, path: Path | None, heading: Mapping[str, Any]):
