@@ -4,11 +4,15 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import foveate
 from foveate.errors import InvalidParameter, UnknownMethod
+from foveate.policies import method
+from foveate.policies.method import find_paper, references
+from foveate.policies.prunes import PRUNES
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Recency
 from foveate.stages.select import TopK
@@ -132,7 +136,7 @@ PAPERS = {name: m.paper for name, m in foveate.METHODS.items() if m.paper is not
 
 def fields_of(bibtex):
     """Key and fields of one entry, read brace by brace."""
-    head = re.match(r"@inproceedings\{([A-Za-z0-9:_-]+),\n", bibtex)
+    head = re.match(r"@(?:inproceedings|article)\{([A-Za-z0-9:_-]+),\n", bibtex)
     assert head is not None, bibtex
     assert bibtex.endswith("\n}")
     fields, rest = {}, bibtex[head.end() : -2]
@@ -160,13 +164,42 @@ def test_the_citation_of_a_method_is_a_complete_bibtex_entry(name):
     assert tuple(fields["author"].split(" and ")) == paper.authors
     assert all(re.fullmatch(r"[^,]+, [^,]+", author) for author in paper.authors)
     assert re.fullmatch(r"20\d\d", fields["year"])
-    assert fields["booktitle"]
+    published = "journal" if paper.bibtex.startswith("@article") else "booktitle"
+    assert fields[published] == paper.venue
+    assert paper.venue.startswith(("arXiv", "Transactions")) == (published == "journal")
+    assert fields.get("code") == paper.code
     if name in ("cam", "david"):  # not on arXiv
         assert paper.arxiv is None
     else:
         assert re.fullmatch(r"\d{4}\.\d{5}", fields["eprint"])
         assert fields["archiveprefix"] == "arXiv"
     assert paper.bibtex.isascii()  # accents are written as LaTeX, which every BibTeX reads
+
+
+def test_every_paper_is_an_entry_of_the_references_and_every_entry_is_cited():
+    listed = references()
+    text = Path(method.__file__).parents[1].joinpath("methods", "references.bib").read_text()
+    assert "\n\n".join(paper.bibtex for paper in listed.values()) + "\n" == text
+    assert list(listed) == sorted(listed)
+    cited = {*PAPERS.values(), *(each.paper for each in PRUNES.values() if each.paper)}
+    assert cited == set(listed.values())
+    for paper in listed.values():
+        key, fields = fields_of(paper.bibtex)
+        assert (key, fields["title"]) == (paper.key, paper.title)
+
+
+def test_a_key_that_the_references_lack_is_refused_by_name():
+    assert find_paper("li2024snapkv") is foveate.snapkv.paper
+    with pytest.raises(InvalidParameter, match=r"'li2024snapk'.*Did you mean 'li2024snapkv'\?"):
+        find_paper("li2024snapk")
+
+
+def test_a_paper_of_ones_own_is_cited_by_its_fields():
+    paper = foveate.Paper(title="T", authors=("A, B",), year=2020, venue="V", key="k")
+    assert fields_of(paper.bibtex) == (
+        "k",
+        {"title": "T", "author": "A, B", "year": "2020", "booktitle": "V"},
+    )
 
 
 def test_every_paper_is_cited_under_a_key_of_its_own():

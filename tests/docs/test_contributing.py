@@ -19,7 +19,7 @@ COPIED = ("src", "tests", "docs", "demo_model", "benchmarks", "examples")
 
 class Addition(NamedTuple):
     """A section of the page: the file, the line that imports it, the line of the changelog, and
-    what tests want, if it is more.
+    what tests want, if it is more; for a method also its paper's entry.
     """
 
     place: str
@@ -27,6 +27,7 @@ class Addition(NamedTuple):
     line: str
     changelog: str
     published: str = ""
+    entry: str = ""
 
 
 def addition(heading: str) -> Addition:
@@ -36,7 +37,8 @@ def addition(heading: str) -> Addition:
     place = re.search(r"the file,\s+`(.*?)`", section)
     assert place
     file, line, *published, changelog = blocks[:4] if heading == "benchmark" else blocks[:3]
-    return Addition(place[1], file, line, changelog, *published)
+    entry = "".join(re.findall(r"(?<=\n```)bibtex\n(.*?)```\n", section, re.DOTALL))
+    return Addition(place[1], file, line, changelog, *published or [""], entry)
 
 
 METHOD, BENCHMARK = addition("method"), addition("benchmark")
@@ -72,7 +74,7 @@ def run(root: Path, *command: str) -> str:
 
 
 def add(root: Path, one: Addition) -> None:
-    """What the page says: the file, the line, the changelog, the tests' folders."""
+    """What the page says: the file, the line, the entry, the changelog, the tests' folders."""
     (root / one.place).write_text(one.file, encoding="utf-8")
     package = (root / one.place).parent / "__init__.py"
     lines = package.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -84,6 +86,11 @@ def add(root: Path, one: Addition) -> None:
     changes.write_text(
         text.replace("### Added\n\n", f"### Added\n\n{one.changelog}", 1), encoding="utf-8"
     )
+    if one.entry:
+        references = root / "src/foveate/methods/references.bib"
+        entries = [*references.read_text(encoding="utf-8").strip().split("\n\n"), one.entry.strip()]
+        entries.sort(key=lambda entry: entry.partition("{")[2])
+        references.write_text("\n\n".join(entries) + "\n", encoding="utf-8")
     if one.published:
         with (root / "tests/eval/benchmarks/published.py").open("a", encoding="utf-8") as file:
             file.write(f"\n\n{one.published}")

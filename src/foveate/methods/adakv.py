@@ -18,12 +18,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.cache.layer import Scored
-from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.amount import Amount
+from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Share, Window
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Budget, Planned, Scope
 from foveate.policies.spec import stage
+from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import within
 from foveate.stages.budget.shares import Uniform
 from foveate.stages.recent import part
@@ -37,7 +38,7 @@ By = Literal["extrinsic", "score"]
 
 @stage("across_heads")
 @dataclass(frozen=True, kw_only=True)
-class AcrossHeads:
+class AcrossHeads(AmountBudget):
     """A head keeps as many pairs as it has among the best of its whole layer, mixed with ``floor``
     of an even share, so that no head is left with nothing. If that is ``guaranteed``, it is each
     head's best, and all else goes by the ranking alone, as in kvpress.
@@ -55,7 +56,6 @@ class AcrossHeads:
     Source: AdaKV (arXiv:2407.11550), Algorithm 1 and section 3.4, and the release.
     """
 
-    amount: AmountLike
     floor: Share = 0.2
     normalised: bool = False
     layers: Budget | None = None
@@ -64,7 +64,7 @@ class AcrossHeads:
     by: By = "extrinsic"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
+        super().__post_init__()
         if self.layers is not None:
             inner: Any = self.layers
             object.__setattr__(self, "layers", replace(inner, amount=self.amount))
@@ -121,19 +121,7 @@ class AcrossHeads:
         return torch.where(free, values * share[..., None], values)
 
 
-@method(
-    Paper(
-        title="Ada-KV: Optimizing KV Cache Eviction by Adaptive Budget Allocation for Efficient "
-        "LLM Inference",
-        authors=("Feng, Yuan", "Lv, Junlin", "Cao, Yukun", "Xie, Xike", "Zhou, S. Kevin"),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="feng2025adakv",
-        arxiv="2407.11550",
-        code="https://github.com/FFY0/AdaKV",
-    ),
-    adds=("budget",),
-)
+@method("feng2025adakv", adds=("budget",))
 def adakv(
     *,
     budget: Amount,

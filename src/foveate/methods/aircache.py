@@ -26,12 +26,13 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.amount import Amount
+from foveate.policies.method import method
 from foveate.policies.parameters import Recent, Share
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
 from foveate.policies.spec import stage
+from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer, proportional
 from foveate.stages.score import TextPrior
 from foveate.stages.select import TopK
@@ -115,18 +116,14 @@ def skewness(values: Float[Tensor, "b h n"], marked: Bool[Tensor, "b h n"]) -> F
 
 @stage("strength_and_skewness")
 @dataclass(frozen=True, kw_only=True)
-class StrengthAndSkewness:
+class StrengthAndSkewness(AmountBudget):
     """Every layer has its text and a share of the visual tokens that the budget holds beside all
     text: by the notes "strength" and "skewness" of its score, each over its mean, half and half.
 
     Source: AirCache (arXiv:2503.23956), section 3, layer-wise budget allocation.
     """
 
-    amount: AmountLike
     scope: Scope = field(default="model", init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
@@ -161,25 +158,7 @@ def _held(one: Scored, kind: Bool[Tensor, "b h n"]) -> Int[Tensor, "b"]:
     return (kind & one.layer.valid).sum(-1).amax(-1).cpu()
 
 
-@method(
-    Paper(
-        title="AirCache: Activating Inter-modal Relevancy KV Cache Compression for Efficient Large "
-        "Vision-Language Model Inference",
-        authors=(
-            "Huang, Kai",
-            "Zou, Hao",
-            "Wang, Bochen",
-            "Xi, Ye",
-            "Xie, Zhen",
-            "Wang, Hao",
-        ),
-        year=2025,
-        venue="IEEE/CVF International Conference on Computer Vision",
-        key="huang2025aircache",
-        arxiv="2503.23956",
-    ),
-    adds=("score", "budget"),
-)
+@method("huang2025aircache", adds=("score", "budget"))
 def aircache(
     *,
     budget: Amount,

@@ -26,7 +26,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.ops.window_attention import window_attention
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Factor, Kernel, Window
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
@@ -147,27 +147,7 @@ def _by_position(layer: Layer, values: Float[Tensor, "b h n"]) -> Float[Tensor, 
     return ordered.scatter_add_(2, layer.pos.clamp_min(0), values * layer.valid)
 
 
-@method(
-    Paper(
-        title="Last But Not Least: Boundary Attention CalibratiON for Multimodal KV Cache "
-        "Compression",
-        authors=(
-            "Chen, Tianhao",
-            "Wu, Yuheng",
-            "Yao, Kelu",
-            "Xu, Xiaogang",
-            "Hu, Xiaobin",
-            "Lee, Dongman",
-        ),
-        year=2026,
-        venue="arXiv",
-        key="chen2026bacon",
-        arxiv="2606.14782",
-        code="https://github.com/ryu1ion/official_BACON",
-    ),
-    adds=("score",),
-    wraps=True,
-)
+@method("chen2026bacon", adds=("score",), wraps=True)
 def bacon(
     *,
     budget: Amount,

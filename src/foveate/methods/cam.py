@@ -21,7 +21,7 @@ from torch import Tensor
 from foveate.cache.layer import Scored
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Recent, Seed
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -103,25 +103,7 @@ def _chance(
     return (received / mean).nan_to_num(nan=0.0, posinf=1.0)
 
 
-@method(
-    Paper(
-        title="CaM: Cache Merging for Memory-efficient LLMs Inference",
-        authors=(
-            "Zhang, Yuxin",
-            "Du, Yuxuan",
-            "Luo, Gen",
-            "Zhong, Yunshan",
-            "Zhang, Zhenyu",
-            "Liu, Shiwei",
-            "Ji, Rongrong",
-        ),
-        year=2024,
-        venue="International Conference on Machine Learning",
-        key="zhang2024cam",
-        code="https://github.com/zyxxmu/cam",
-    ),
-    adds=("merge",),
-)
+@method("zhang2024cam", adds=("merge",))
 def cam(
     *,
     budget: Amount,

@@ -21,7 +21,7 @@ from torch import Tensor
 from foveate.cache.layer import Scored
 from foveate.cache.slots import Slots, derived
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Positive, Window
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -125,28 +125,7 @@ def _parts(
     return parts.where(square, runs)
 
 
-@method(
-    Paper(
-        title="ChunkKV: Semantic-Preserving KV Cache Compression for Efficient Long-Context LLM "
-        "Inference",
-        authors=(
-            "Liu, Xiang",
-            "Tang, Zhenheng",
-            "Dong, Peijie",
-            "Li, Zeyu",
-            "Liu, Yue",
-            "Li, Bo",
-            "Hu, Xuming",
-            "Chu, Xiaowen",
-        ),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="liu2025chunkkv",
-        arxiv="2502.00299",
-        code="https://github.com/NVIDIA/kvpress",
-    ),
-    adds=("select",),
-)
+@method("liu2025chunkkv", adds=("select",))
 def chunkkv(
     *,
     budget: Amount,

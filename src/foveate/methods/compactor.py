@@ -11,6 +11,7 @@ engine by 0.5 (``blending``), in parts of 128 tokens, without value norms and po
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Columns, Count, Factor, Positive, Seed
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -55,27 +56,16 @@ class LeverageAndAttention:
         return self._attention.queries(tokens)
 
     @property
-    def _leverage(self) -> Leverage:
-        return Leverage(
-            sketch=self.sketch,
-            sinks=self.sinks,
-            recent=self.recent,
-            over=self.over,
-            seed=self.seed,
-        )
+    def _attention(self) -> NonCausalAttention:
+        return NonCausalAttention(chunk=self.chunk, as_released=self.as_released, **self._both)
 
     @property
-    def _attention(self) -> NonCausalAttention:
-        return NonCausalAttention(
-            chunk=self.chunk,
-            sinks=self.sinks,
-            recent=self.recent,
-            over=self.over,
-            as_released=self.as_released,
-        )
+    def _both(self) -> dict[str, Any]:
+        return {"sinks": self.sinks, "recent": self.recent, "over": self.over}
 
     def __call__(self, layer: Layer) -> Scores:
-        far, paid = self._leverage(layer).values, self._attention(layer).values
+        leverage = Leverage(sketch=self.sketch, seed=self.seed, **self._both)
+        far, paid = leverage(layer).values, self._attention(layer).values
         return Scores(self._weight(layer) * far + paid)
 
     def _weight(self, layer: Layer) -> float | Float[Tensor, "b 1 1"]:
@@ -90,18 +80,7 @@ class LeverageAndAttention:
         return (1 - tokens.float() / lengths).clamp_min(0.0)[:, None, None]
 
 
-@method(
-    Paper(
-        title="Compactor: Calibrated Query-Agnostic KV Cache Compression with Approximate "
-        "Leverage Scores",
-        authors=("Chari, Vivek", "Van Durme, Benjamin"),
-        year=2025,
-        venue="arXiv",
-        key="chari2025compactor",
-        arxiv="2507.08143",
-        code="https://github.com/vnchari/compactor-vllm",
-    ),
-)
+@method("chari2025compactor")
 def compactor(
     *,
     budget: Amount,

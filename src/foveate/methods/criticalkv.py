@@ -23,14 +23,14 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Factor, Kernel, Share, Window
 from foveate.policies.policy import Policy
-from foveate.policies.protocols import Score
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import part
 from foveate.stages.score import WindowAttention
+from foveate.stages.score.bases import Wrapper
 from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK, highest
@@ -40,7 +40,7 @@ SLOTS = 1024  # projected at once
 
 @stage("output_norm")
 @dataclass(frozen=True, kw_only=True)
-class OutputNorm:
+class OutputNorm(Wrapper):
     """Another score, with a part "output": (score + ``epsilon``) times the L1 norm of the value
     after the output projection, the mean over the query heads of a KV head. In float32.
 
@@ -49,11 +49,7 @@ class OutputNorm:
 
     head_by_head: ClassVar[bool] = True
     reads_output_weight: ClassVar[bool] = True
-    of: Score
     epsilon: Factor = 1e-4
-
-    def queries(self, tokens: int) -> int:
-        return self.of.queries(tokens)
 
     def __call__(self, layer: Layer) -> Scores:
         inner = self.of(layer)
@@ -109,25 +105,7 @@ class TwoStage(TopK):
         return highest(output.masked_fill(early | (values == torch.inf), torch.inf), counts)
 
 
-@method(
-    Paper(
-        title="CriticalKV: Optimizing KV Cache Eviction from an Output Perturbation Perspective",
-        authors=(
-            "Feng, Yuan",
-            "Lv, Junlin",
-            "Guo, Haoyu",
-            "Cao, Yukun",
-            "Zhou, S. Kevin",
-            "Xie, Xike",
-        ),
-        year=2025,
-        venue="arXiv preprint",
-        key="feng2025criticalkv",
-        arxiv="2502.03805",
-        code="https://github.com/FFY0/DefensiveKV",
-    ),
-    wraps=True,
-)
+@method("feng2025criticalkv", wraps=True)
 def criticalkv(
     *,
     budget: Amount,

@@ -32,7 +32,7 @@ from foveate.cache.layer import Layer, Scored, Scores, WindowWeights
 from foveate.cache.slots import Slots
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Factor, Share, Window
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge, Softmax
@@ -214,18 +214,7 @@ class SoftmaxN:
     n: Factor = 1.0
 
 
-@method(
-    Paper(
-        title="Cross-Self KV Cache Pruning for Efficient Vision-Language Inference",
-        authors=("Pei, Xiaohuan", "Huang, Tao", "Xu, Chang"),
-        year=2024,
-        venue="arXiv preprint",
-        key="pei2024csp",
-        arxiv="2412.04652",
-        code="https://github.com/TerryPei/CSP",
-    ),
-    adds=("score", "select", "attend"),
-)
+@method("pei2024csp", adds=("score", "select", "attend"))
 def csp(
     *,
     budget: Amount,

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Columns, Count, Positive, Seed
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
+from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.held import TokenSpan, span
 from foveate.stages.select import TopK
 
@@ -32,7 +33,7 @@ TINY = 1e-30
 
 @stage("cur_leverage")
 @dataclass(frozen=True, kw_only=True)
-class CurLeverage:
+class CurLeverage(WithoutQueries):
     """The squared norms of keys and of values, each over its sum in windows of ``local`` tokens
     (null: as they are); their product, their mean or one of them (``leverage``), over its sum.
 
@@ -47,9 +48,6 @@ class CurLeverage:
     local: Positive | None = 16
     rank: Columns | None = None
     seed: Seed = 0
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         held = span(layer.slots)
@@ -82,16 +80,7 @@ def of_windows(squares: Float[Tensor, "b h l"], width: int) -> Float[Tensor, "b 
     return shares.flatten(2)[..., :tokens]
 
 
-@method(
-    Paper(
-        title="Value-Guided KV Compression for LLMs via Approximated CUR Decomposition",
-        authors=("Sengupta, Ayan", "Chaudhary, Siddhant", "Chakraborty, Tanmoy"),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="sengupta2025curdkv",
-        arxiv="2509.15038",
-    ),
-)
+@method("sengupta2025curdkv")
 def cur(
     *,
     budget: Amount,

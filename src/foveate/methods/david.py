@@ -32,7 +32,7 @@ from foveate.cache.layer import Layer, Scored, Scores, WindowWeights
 from foveate.cache.slots import Slots
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Factor, Kernel, Window
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
@@ -142,19 +142,7 @@ class Decoupled(KeepsRecent):
         return torch.where(decoupled[:, None, None], apart | protected, highest(values, counts))
 
 
-@method(
-    Paper(
-        title="DAVID: Dual-Stage Adaptive Vision-Text Integrated Decoupling for Multimodal KV "
-        "Cache Eviction",
-        authors=("Gu, Yifeng", "Jin, Jianxiu", "Guo, Kailing", "Xu, Xiangmin"),
-        year=2026,
-        venue="AAAI Conference on Artificial Intelligence",
-        key="gu2026david",
-        code="https://github.com/MeL0D/DAVID",
-    ),
-    adds=("score", "select"),
-    wraps=True,
-)
+@method("gu2026david", adds=("score", "select"), wraps=True)
 def david(
     *,
     budget: Amount,

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Scored
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -57,23 +57,7 @@ class MaxMin(TopK):
         return kept | seen
 
 
-@method(
-    Paper(
-        title="DivPrune: Diversity-based Visual Token Pruning for Large Multimodal Models",
-        authors=(
-            "Alvar, Saeed Ranjbar",
-            "Singh, Gursimran",
-            "Akbari, Mohammad",
-            "Zhang, Yong",
-        ),
-        year=2025,
-        venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition",
-        key="alvar2025divprune",
-        arxiv="2503.02175",
-        code="https://github.com/vbdi/divprune",
-    ),
-    adds=("select",),
-)
+@method("alvar2025divprune", adds=("select",))
 def divprune(
     *, budget: Amount, recent: Recent = 0, sinks: Count = 4, protect_text: bool = False
 ) -> Policy:

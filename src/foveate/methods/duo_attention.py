@@ -28,11 +28,12 @@ from foveate.data.texts import read_text
 from foveate.errors import InvalidInput
 from foveate.policies.amount import Amount
 from foveate.policies.head_scores import HEAD_FILES, HeadFile
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
-from foveate.stages.budget.head_table import ByHeadScores, Rule, Scores
+from foveate.stages.budget.bases import Rule
+from foveate.stages.budget.head_table import ByHeadScores, Scores
 from foveate.stages.score import Recency
 from foveate.stages.select import TopK
 
@@ -99,28 +100,7 @@ def read_table(path: str | Path) -> tuple[Float[Tensor, "L h"], int]:
 HEAD_FILES["duo_attention"] = HeadFile("KV", read_table)
 
 
-@method(
-    Paper(
-        title="DuoAttention: Efficient Long-Context LLM Inference with Retrieval and Streaming "
-        "Heads",
-        authors=(
-            "Xiao, Guangxuan",
-            "Tang, Jiaming",
-            "Zuo, Jingwei",
-            "Guo, Junxian",
-            "Yang, Shang",
-            "Tang, Haotian",
-            "Fu, Yao",
-            "Han, Song",
-        ),
-        year=2025,
-        venue="International Conference on Learning Representations",
-        key="xiao2025duoattention",
-        arxiv="2410.10819",
-        code="https://github.com/mit-han-lab/duo-attention",
-    ),
-    adds=("budget",),
-)
+@method("xiao2025duoattention", adds=("budget",))
 def duo_attention(
     *, budget: Amount, profile: str, sinks: Count = 4, recent: Recent = 0.25
 ) -> Policy:

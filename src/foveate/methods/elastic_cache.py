@@ -8,7 +8,7 @@ tokens than the paper's, and one too few.
 from __future__ import annotations
 
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive
 from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
@@ -18,27 +18,7 @@ from foveate.stages.select import TopK
 from foveate.stages.when import FixedSlot
 
 
-@method(
-    Paper(
-        title="Efficient Inference of Vision Instruction-Following Models with Elastic Cache",
-        authors=(
-            "Liu, Zuyan",
-            "Liu, Benlin",
-            "Wang, Jiahui",
-            "Dong, Yuhao",
-            "Chen, Guangyi",
-            "Rao, Yongming",
-            "Krishna, Ranjay",
-            "Lu, Jiwen",
-        ),
-        year=2024,
-        venue="European Conference on Computer Vision",
-        key="liu2024elastic",
-        arxiv="2407.18121",
-        code="https://github.com/liuzuyan/ElasticCache",
-    ),
-    adds=("score", "select", "merge", "when"),
-)
+@method("liu2024elastic", adds=("score", "select", "merge", "when"))
 def elastic_cache(
     *,
     budget: Amount,

@@ -23,8 +23,8 @@ from foveate.errors import InvalidInput
 from foveate.ops.moments import moments
 from foveate.ops.rotation import Rotation, mean_rotation, no_rotation, turned
 from foveate.policies.amount import Amount
-from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors
-from foveate.policies.method import Paper, method
+from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors, check_text
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Factor, Positive, Range
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
@@ -134,11 +134,7 @@ class StoredStatistics:
     names: ClassVar[tuple[str, ...]] = ("mean", "covariance", *TURNS)
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
-        if layer.slots.image is not None and bool((layer.slots.image >= 0).any()):
-            raise InvalidInput(
-                "this profile is measured on texts, where positions count the tokens, and a prompt "
-                "has an image. Give prompts without images."
-            )
+        check_text(layer)
         q = layer.q
         if rotation is not None:
             q = turned(q, -layer.q_pos[:, None], rotation.to(q.device))
@@ -164,18 +160,7 @@ class StoredStatistics:
 GATHERINGS["expected_attention"] = StoredStatistics()
 
 
-@method(
-    Paper(
-        title="Expected Attention: KV Cache Compression by Estimating Attention from Future "
-        "Queries Distribution",
-        authors=("Devoto, Alessio", "Jeblick, Maximilian", "J{\\'e}gou, Simon"),
-        year=2025,
-        venue="arXiv",
-        key="devoto2025expected",
-        arxiv="2510.00636",
-        code="https://github.com/NVIDIA/kvpress",
-    ),
-)
+@method("devoto2025expected")
 def expected_attention(
     *,
     budget: Amount,

@@ -16,23 +16,18 @@ The paper ranks by the attention from all tokens (`by="all"`), its code by that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
-import torch
-from jaxtyping import Int
-from torch import Tensor
-
-from foveate.cache.layer import Layer, Scored, Scores
-from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.cache.layer import Layer, Scores
+from foveate.policies.amount import Amount
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Recent, Share
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
 from foveate.policies.spec import stage
-from foveate.stages.budget.exact import heads_of
+from foveate.stages.budget.bases import ByLength
 from foveate.stages.score import TextPrior
 from foveate.stages.score.one_ranking import By, by_position, of_slots, received
 from foveate.stages.select import TopK
@@ -64,43 +59,18 @@ class RankedAtLayer:
 
 @stage("first_layers_whole")
 @dataclass(frozen=True, kw_only=True)
-class FirstLayersWhole:
+class FirstLayersWhole(ByLength):
     """The first ``layers`` keep everything, all others share the rest evenly; but each of these has
     at least ``least`` of the average, and the first ones less, where the budget asks for it.
     """
 
-    amount: AmountLike
     layers: Positive = 2
     least: Share = 0.25
     scope: Scope = field(default="layer", init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
-
-    @property
-    def foreseeable(self) -> bool:
-        """True: the counts follow from lengths alone."""
-        return True
-
     def by_length(self, depth: int) -> WholeFirst:
         """The counts of that many layers."""
         return WholeFirst(depth, self.layers, self.least)
-
-    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        """This layer's count, times its heads."""
-        return self._layer(one, tokens) * one.layer.k.shape[1]
-
-    def __call__(
-        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
-    ) -> list[Int[Tensor, "b h"]]:
-        return [heads_of(one, self._layer(one, tokens)) for one in scored]
-
-    def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        protected = one.protected.amax(-1).tolist()
-        rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
-        counts = self.by_length(one.layer.depth)
-        wished = [counts(*row)[one.layer.ordinal] for row in rows]
-        return torch.tensor(wished, dtype=tokens.dtype, device=tokens.device)
 
 
 class WholeFirst(NamedTuple):
@@ -127,27 +97,7 @@ def _evenly(total: int, places: int) -> tuple[int, ...]:
     return tuple(each + (place < over) for place in range(places))
 
 
-@method(
-    Paper(
-        title="An Image is Worth 1/2 Tokens After Layer 2: Plug-and-Play Inference Acceleration "
-        "for Large Vision-Language Models",
-        authors=(
-            "Chen, Liang",
-            "Zhao, Haozhe",
-            "Liu, Tianyu",
-            "Bai, Shuai",
-            "Lin, Junyang",
-            "Zhou, Chang",
-            "Chang, Baobao",
-        ),
-        year=2024,
-        venue="European Conference on Computer Vision",
-        key="chen2024fastv",
-        arxiv="2403.06764",
-        code="https://github.com/pkunlp-icler/FastV",
-    ),
-    adds=("score", "budget"),
-)
+@method("chen2024fastv", adds=("score", "budget"))
 def fastv(
     *,
     budget: Amount,

@@ -23,7 +23,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores, WindowWeights
 from foveate.cache.slots import Slots, derived
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Window
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -110,17 +110,7 @@ def _shared_out(
     return sizes.new_tensor([filled(*row) for row in rows]).view_as(sizes)
 
 
-@method(
-    Paper(
-        title="FINCH: Prompt-guided Key-Value Cache Compression for Large Language Models",
-        authors=("Corallo, Giulio", "Papotti, Paolo"),
-        year=2024,
-        venue="Transactions of the Association for Computational Linguistics",
-        key="corallo2024finch",
-        arxiv="2408.00167",
-        code="https://github.com/giulio98/context-compression",
-    ),
-)
+@method("corallo2024finch")
 def finch(
     *,
     budget: Amount,

@@ -8,7 +8,7 @@ the authors' code: true positions, KV-head granularity under GQA, float32 sums.
 from __future__ import annotations
 
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Recent
 from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
@@ -17,31 +17,7 @@ from foveate.stages.score.rows import Reduction
 from foveate.stages.select import TopK
 
 
-@method(
-    Paper(
-        title="H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language "
-        "Models",
-        authors=(
-            "Zhang, Zhenyu",
-            "Sheng, Ying",
-            "Zhou, Tianyi",
-            "Chen, Tianlong",
-            "Zheng, Lianmin",
-            "Cai, Ruisi",
-            "Song, Zhao",
-            "Tian, Yuandong",
-            "R{\\'e}, Christopher",
-            "Barrett, Clark",
-            "Wang, Zhangyang",
-            "Chen, Beidi",
-        ),
-        year=2023,
-        venue="Advances in Neural Information Processing Systems",
-        key="zhang2023h2o",
-        arxiv="2306.14048",
-        code="https://github.com/FMInference/H2O",
-    )
-)
+@method("zhang2023h2o")
 def h2o(*, budget: Amount, recent: Recent = 0.5, group: Reduction = "mean") -> Policy:
     """Keeps the tokens that received the most attention from all queries, and the most recent.
 

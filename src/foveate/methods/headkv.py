@@ -21,7 +21,7 @@ from torch import Tensor
 from foveate.policies.amount import Amount
 from foveate.policies.head_scores import HEAD_FILES, HeadFile, read
 from foveate.policies.heads import HEAD_READINGS, Shown
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Range, Window
 from foveate.policies.policy import Policy
 from foveate.stages.budget import HeadTable
@@ -32,26 +32,7 @@ from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
 
 
-@method(
-    Paper(
-        title="Not All Heads Matter: A Head-Level KV Cache Compression Method with Integrated "
-        "Retrieval and Reasoning",
-        authors=(
-            "Fu, Yu",
-            "Cai, Zefan",
-            "Asi, Abedelkadir",
-            "Xiong, Wayne",
-            "Dong, Yue",
-            "Xiao, Wen",
-        ),
-        year=2025,
-        venue="International Conference on Learning Representations",
-        key="fu2025headkv",
-        arxiv="2410.19258",
-        code="https://github.com/FYYFU/HeadKV",
-    ),
-    adds=("budget",),
-)
+@method("fu2025headkv", adds=("budget",))
 def headkv(
     *,
     budget: Amount,

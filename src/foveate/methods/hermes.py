@@ -35,13 +35,14 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Share, Window
 from foveate.policies.policy import Policy
-from foveate.policies.protocols import Rereading, Score
+from foveate.policies.protocols import Rereading
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score import WindowAttention
+from foveate.stages.score.bases import WithoutQueries, Wrapper
 from foveate.stages.score.rows import rows
 from foveate.stages.select import TopK
 from foveate.stages.when import OverBudget
@@ -55,7 +56,7 @@ EPS = 1e-6
 
 @stage("pseudo_questions")
 @dataclass(frozen=True, kw_only=True)
-class PseudoQuestions:
+class PseudoQuestions(WithoutQueries):
     """What questions that nobody asked pay to each slot: the mean over their tokens and the query
     heads of a KV head, of a softmax over all slots and the question itself. The parts "local",
     "overall" and "both" are of a question about details, of one about the whole, and of the two in
@@ -72,9 +73,6 @@ class PseudoQuestions:
         """The three texts."""
         both = f"{self.local}; {self.overall}"
         return Rereading(chunk=1, prompt=False, asks=(self.local, self.overall, both), bare=True)
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """One more text has been read."""
@@ -104,7 +102,7 @@ class Memory(NamedTuple):
 
 @stage("memory_hierarchy")
 @dataclass(frozen=True, kw_only=True)
-class MemoryHierarchy:
+class MemoryHierarchy(Wrapper):
     """Another score, averaged over the heads of a layer and scaled to [0, 1], beside how new a
     token is, scaled likewise; then, from the deepest layer on, each takes over a part of the next
     one's. Visual tokens are scaled among themselves; text, likewise, comes before them.
@@ -115,13 +113,9 @@ class MemoryHierarchy:
     from the release.
     """
 
-    of: Score
     shallow: Share = 0.1
     deep: Share = 0.3
     smoothing: bool = True
-
-    def queries(self, tokens: int) -> int:
-        return self.of.queries(tokens)
 
     def memory(self, layer: int, depth: int) -> Memory:
         """Of one layer of so many."""
@@ -183,24 +177,7 @@ def _of_length(x: Float[Tensor, "b h s"], like: Float[Tensor, "b h n"]) -> Float
     return F.interpolate(x, size=like.shape[2], mode="linear", align_corners=False)
 
 
-@method(
-    Paper(
-        title="HERMES: KV Cache as Hierarchical Memory for Efficient Streaming Video Understanding",
-        authors=(
-            "Zhang, Haowei",
-            "Yang, Shudong",
-            "Fu, Jinlan",
-            "Ng, See-Kiong",
-            "Qiu, Xipeng",
-        ),
-        year=2026,
-        venue="Annual Meeting of the Association for Computational Linguistics",
-        key="zhang2026hermes",
-        arxiv="2601.14724",
-        code="https://github.com/haowei-freesky/HERMES",
-    ),
-    adds=("score", "when"),
-)
+@method("zhang2026hermes", adds=("score", "when"))
 def hermes(
     *,
     budget: Amount,

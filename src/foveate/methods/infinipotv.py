@@ -24,21 +24,21 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Share, ShareBetween
 from foveate.policies.policy import Policy
-from foveate.policies.protocols import Score
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import part
 from foveate.stages.score import TextPrior, ValueNorm
+from foveate.stages.score.bases import Wrapper
 from foveate.stages.select import TopK, highest
 from foveate.stages.when import OverBudget
 
 
 @stage("novelty")
 @dataclass(frozen=True, kw_only=True)
-class Novelty:
+class Novelty(Wrapper):
     """Another score, with a part "novelty": minus the mean cosine of a visual token's key with the
     keys at its place in the newest frames; those frames themselves come first, the newest before
     all. Text has none (-inf). In float32.
@@ -50,12 +50,8 @@ class Novelty:
     """
 
     head_by_head: ClassVar[bool] = True
-    of: Score
     frame: Positive | None = None
     newest: ShareBetween = 0.25
-
-    def queries(self, tokens: int) -> int:
-        return self.of.queries(tokens)
 
     def __call__(self, layer: Layer) -> Scores:
         inner = self.of(layer)
@@ -136,19 +132,7 @@ class NovelFirst(TopK):
         return highest(values.masked_fill(novel, torch.inf), counts)
 
 
-@method(
-    Paper(
-        title="InfiniPot-V: Memory-Constrained KV Cache Compression for Streaming Video "
-        "Understanding",
-        authors=("Kim, Minsoo", "Shim, Kyuhong", "Choi, Jungwook", "Chang, Simyung"),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="kim2025infinipotv",
-        arxiv="2506.15745",
-        code="https://github.com/aiha-lab/InfiniPot-V",
-    ),
-    adds=("score", "select", "when"),
-)
+@method("kim2025infinipotv", adds=("score", "select", "when"))
 def infinipotv(
     *,
     budget: Amount,

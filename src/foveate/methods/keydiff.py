@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Recent
 from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
@@ -11,24 +11,7 @@ from foveate.stages.score import KeyDifference
 from foveate.stages.select import TopK
 
 
-@method(
-    Paper(
-        title="KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in "
-        "Resource-Constrained Environments",
-        authors=(
-            "Park, Junyoung",
-            "Jones, Dalton",
-            "Morse, Matthew J.",
-            "Goel, Raghavv",
-            "Lee, Mingu",
-            "Lott, Chris",
-        ),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="park2025keydiff",
-        arxiv="2504.15364",
-    ),
-)
+@method("park2025keydiff")
 def keydiff(
     *,
     budget: Amount,

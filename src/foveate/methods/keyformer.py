@@ -16,12 +16,13 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Factor, Range, Recent, Seed
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score.attention_free import gumbel
+from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.rows import Reduction, blocks, over_group, seen
 from foveate.stages.select import TopK
 
@@ -30,7 +31,7 @@ Tau = Annotated[float, Range(0.001, 1_000_000)]
 
 @stage("gumbel_sums")
 @dataclass(frozen=True, kw_only=True)
-class GumbelSums:
+class GumbelSums(WithoutQueries):
     """Sum over all queries of softmax((logits + Gumbel noise) / tau), reduced over the query heads
     of a KV head. ``tau`` grows by ``tau_step`` with every decoded token. The noise of a pair of
     tokens follows from ``seed``, layer, head and their positions.
@@ -51,9 +52,6 @@ class GumbelSums:
         tau = self.tau + self.tau_step * steps[..., None, None]
         received = layer.state.get("received", 0) + over_group(self._sums(layer, tau), self.group)
         return {"received": received, "steps": steps.expand(layer.pos.shape).contiguous()}
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.state["received"])
@@ -80,25 +78,7 @@ class GumbelSums:
         return gumbel(self.seed, torch.full_like(heads, layer.ordinal), heads, by_query, by_slot)
 
 
-@method(
-    Paper(
-        title="Keyformer: KV Cache Reduction through Key Tokens Selection for Efficient Generative "
-        "Inference",
-        authors=(
-            "Adnan, Muhammad",
-            "Arunkumar, Akhil",
-            "Jain, Gaurav",
-            "Nair, Prashant J.",
-            "Soloveychik, Ilya",
-            "Kamath, Purushotham",
-        ),
-        year=2024,
-        venue="Machine Learning and Systems",
-        key="adnan2024keyformer",
-        arxiv="2403.09054",
-        code="https://github.com/d-matrix-ai/keyformer-llm",
-    ),
-)
+@method("adnan2024keyformer")
 def keyformer(
     *,
     budget: Amount,

@@ -31,7 +31,7 @@ from foveate.cache.pairs import (
 from foveate.cache.pairs.body import Body
 from foveate.errors import InvalidParameter, MissingModality, UnsupportedPolicy
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Positive
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Held, Store
@@ -54,9 +54,24 @@ def _known(bits: BitsOrAuto) -> int:
     return bits
 
 
+@dataclass(frozen=True, kw_only=True)
+class InCodes:
+    """Pairs in codes of ``bits`` bits: a ``group`` of numbers shares a least value and a step."""
+
+    bits: BitsOrAuto = 2
+    group: Positive = 32
+    residual: Count = 128
+    values: Along = "token"
+
+    @property
+    def layout(self) -> CodeLayout:
+        """How numbers become codes."""
+        return CodeLayout(_known(self.bits), self.group, self.values)
+
+
 @stage("kivi")
 @dataclass(frozen=True, kw_only=True)
-class Kivi:
+class Kivi(InCodes):
     """Of every KV head, all pairs but the last ``residual`` in ``bits`` bits: keys per channel, in
     groups of ``group`` tokens that follow each other in the cache, values per token, in groups of
     ``group`` channels. While decoding, the oldest pairs in full precision are quantised a ``group``
@@ -66,16 +81,7 @@ class Kivi:
     (arXiv:2502.14882).
     """
 
-    bits: BitsOrAuto = 2
-    group: Positive = 32
-    residual: Count = 128
-    values: Along = "token"
     exact: bool = field(default=False, init=False)
-
-    @property
-    def layout(self) -> CodeLayout:
-        """How numbers become codes."""
-        return CodeLayout(_known(self.bits), self.group, self.values)
 
     def __call__(self, pairs: Pairs) -> Pairs:
         if isinstance(pairs, QuantisedPairs):
@@ -107,7 +113,7 @@ class Kivi:
 
 @stage("kivi_of_visual")
 @dataclass(frozen=True, kw_only=True)
-class KiviOfVisual:
+class KiviOfVisual(InCodes):
     """All visual pairs in ``bits`` bits, laid out as :class:`Kivi` does; text in 16, which is as
     it came, or in 8, all but the last ``residual`` text pairs of a head. What is generated is text.
 
@@ -117,17 +123,9 @@ class KiviOfVisual:
     (arXiv:2502.14882), whose calibration of the logits is left out.
     """
 
-    bits: BitsOrAuto = 2
-    group: Positive = 32
-    residual: Count = 128
     values: Along = "channel"
     text: TextBits = 16
     exact: bool = field(default=False, init=False)
-
-    @property
-    def layout(self) -> CodeLayout:
-        """How numbers of visual tokens become codes."""
-        return CodeLayout(_known(self.bits), self.group, self.values)
 
     @property
     def _of_text(self) -> Kivi | None:
@@ -156,27 +154,7 @@ class KiviOfVisual:
         return ModalityPairs(body, others, self.layout)
 
 
-@method(
-    Paper(
-        title="KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache",
-        authors=(
-            "Liu, Zirui",
-            "Yuan, Jiayi",
-            "Jin, Hongye",
-            "Zhong, Shaochen",
-            "Xu, Zhaozhuo",
-            "Braverman, Vladimir",
-            "Chen, Beidi",
-            "Hu, Xia",
-        ),
-        year=2024,
-        venue="International Conference on Machine Learning",
-        key="liu2024kivi",
-        arxiv="2402.02750",
-        code="https://github.com/jy-yuan/KIVI",
-    ),
-    adds=("store",),
-)
+@method("liu2024kivi", adds=("store",))
 def kivi(
     *,
     bits: BitsOrAuto = 2,

@@ -7,7 +7,7 @@ Departs from the authors' code: no layers are skipped by default, and the budget
 from __future__ import annotations
 
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Recent
 from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
@@ -15,17 +15,7 @@ from foveate.stages.score import KeyNorm
 from foveate.stages.select import TopK
 
 
-@method(
-    Paper(
-        title="A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression",
-        authors=("Devoto, Alessio", "Zhao, Yu", "Scardapane, Simone", "Minervini, Pasquale"),
-        year=2024,
-        venue="Conference on Empirical Methods in Natural Language Processing",
-        key="devoto2024knorm",
-        arxiv="2406.11430",
-        code="https://github.com/alessiodevoto/l2compress",
-    )
-)
+@method("devoto2024knorm")
 def knorm(*, budget: Amount, recent: Recent = 0) -> Policy:
     """Keeps the tokens whose keys have the lowest norms; needs no attention.
 

@@ -26,7 +26,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
@@ -35,15 +34,14 @@ from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
 from foveate.policies.amount import Amount
 from foveate.policies.gathering import GATHERINGS, Asked, Sums
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Budget, Score
 from foveate.policies.spec import stage
-from foveate.profiles.far_keys import read_nearer
-from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.budget import AboveThreshold, OneRanking
 from foveate.stages.budget.one_ranking import Threshold
+from foveate.stages.score.linear_maps import LinearMaps, products
 from foveate.stages.score.reconstruction import NOTED, Reconstruction
 from foveate.stages.select import TopK
 
@@ -56,33 +54,17 @@ LEAST = 1e-6
 
 @stage("surrogate_score")
 @dataclass(frozen=True, kw_only=True)
-class SurrogateScore:
+class SurrogateScore(LinearMaps):
     """The logarithm of what KVzip+ would say of each pair, by the linear maps of a ``profile``, one
     for each KV head, of its key and value [d + e]; in float32. Its exponential is the importance.
 
     Source: KVzap (arXiv:2601.07891), the linear form, of pairs instead of hidden states.
     """
 
-    profile: str
-
-    def __post_init__(self) -> None:
-        _ = self.calibrated
-
-    @property
-    def calibrated(self) -> TensorProfile:
-        """The profile in use."""
-        return load_tensors(self.profile, "kvzap")
-
-    def queries(self, tokens: int) -> int:
-        return 0
+    method = "kvzap"
 
     def __call__(self, layer: Layer) -> Scores:
-        (_, h, _, d), e = layer.k.shape, layer.v.shape[-1]
-        profile = self.calibrated
-        layer = read_nearer(layer, profile, self.profile)
-        of_key, of_value, offset = profile.of(layer, of_key=(h, d), of_value=(h, e), offset=(h,))
-        values = offset[:, None] + (layer.k.float() @ of_key[..., None])[..., 0]
-        values = values + (layer.v.float() @ of_value[..., None])[..., 0]
+        values = self.mapped(layer)
         return Scores(values, {"importance": values.exp()})
 
 
@@ -106,15 +88,10 @@ class SurrogateFit:
         return target
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
-        real, score = layer.valid[..., None], layer.state[NOTED].clamp_min(LEAST).log()
-        pairs = torch.cat([torch.ones_like(score)[..., None], layer.k, layer.v], dim=-1)
-        pairs = pairs.masked_fill(~real, 0.0).double().transpose(0, 1).flatten(1, 2)
-        goals = score.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
-        return {
-            "products": pairs.mT @ pairs,
-            "goals": (pairs.mT @ goals[..., None])[..., 0],
-            "of_key": score.new_zeros(layer.k.shape[-1]),  # for its length
-        }
+        score = layer.state[NOTED].clamp_min(LEAST).log()
+        of_pairs, goals = products(layer, score)
+        of_key = score.new_zeros(layer.k.shape[-1])  # for its length
+        return {"products": of_pairs, "goals": goals, "of_key": of_key}
 
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
         weights, offset = ridge_regression(sums["products"], sums["goals"], RIDGE)
@@ -125,18 +102,7 @@ class SurrogateFit:
 GATHERINGS["kvzap"] = SurrogateFit()
 
 
-@method(
-    Paper(
-        title="KVzap: Fast, Adaptive, and Faithful KV Cache Pruning",
-        authors=("J{\\'e}gou, Simon", "Jeblick, Maximilian"),
-        year=2026,
-        venue="arXiv",
-        key="jegou2026kvzap",
-        arxiv="2601.07891",
-        code="https://github.com/NVIDIA/kvpress",
-    ),
-    adds=("score", "budget", "select"),
-)
+@method("jegou2026kvzap", adds=("score", "budget", "select"))
 def kvzap(
     *,
     profile: str,

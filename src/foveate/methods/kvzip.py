@@ -38,7 +38,7 @@ from __future__ import annotations
 from typing import Literal
 
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Positive, Share
 from foveate.policies.policy import Policy
 from foveate.stages.budget import OneRanking, Uniform
@@ -49,25 +49,7 @@ from foveate.stages.select import TopK
 Heads = Literal["ranked", "even"]
 
 
-@method(
-    Paper(
-        title="KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction",
-        authors=(
-            "Kim, Jang-Hyun",
-            "Kim, Jinuk",
-            "Kwon, Sangwoo",
-            "Lee, Jae W.",
-            "Yun, Sangdoo",
-            "Song, Hyun Oh",
-        ),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="kim2025kvzip",
-        arxiv="2505.23416",
-        code="https://github.com/snu-mllab/KVzip",
-    ),
-    adds=("score", "budget", "select", "when"),
-)
+@method("kim2025kvzip", adds=("score", "budget", "select", "when"))
 def kvzip(
     *,
     budget: Amount,

@@ -19,11 +19,12 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Factor, Positive
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
+from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.held import span
 from foveate.stages.select import TopK
 
@@ -33,7 +34,7 @@ FLAT = 1e-12
 
 @stage("lag_relative")
 @dataclass(frozen=True, kw_only=True)
-class LagRelative:
+class LagRelative(WithoutQueries):
     """After the first ``sinks`` tokens the prompt is cut into parts of ``lag`` tokens. A token's
     channels are scaled by the minimum and maximum that the same channel has in the next part; the
     softmax over its part of their standard deviation, the mean of that of keys and that of values
@@ -51,9 +52,6 @@ class LagRelative:
     lag: Positive = 128
     cross_scoring: bool = False
     value_weight: Factor = 1.0
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         after = span(layer.slots, self.sinks)
@@ -98,17 +96,7 @@ def ranks(scores: Float[Tensor, "*x t"]) -> Int[Tensor, "*x t"]:
     return scores.shape[-1] - 1 - order.argsort(dim=-1)
 
 
-@method(
-    Paper(
-        title="LagKV: Lag-Relative Information of the KV Cache Tells Which Tokens Are Important",
-        authors=("Liang, Manlai", "Zhang, Jiaming", "Li, Xiong", "Li, Jinlong"),
-        year=2025,
-        venue="arXiv",
-        key="liang2025lagkv",
-        arxiv="2504.04704",
-        code="https://github.com/AI-Lab-China-Merchants-Bank/LagKV",
-    ),
-)
+@method("liang2025lagkv")
 def lagkv(
     *,
     budget: Amount,

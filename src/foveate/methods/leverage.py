@@ -6,7 +6,7 @@ Departs from NVIDIA's kvpress: see the stage, and ``compactor``. Nothing is prot
 from __future__ import annotations
 
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Columns, Count, Seed
 from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
@@ -15,18 +15,7 @@ from foveate.stages.score.leverage import Leverage
 from foveate.stages.select import TopK
 
 
-@method(
-    Paper(
-        title="Compactor: Calibrated Query-Agnostic KV Cache Compression with Approximate "
-        "Leverage Scores",
-        authors=("Chari, Vivek", "Van Durme, Benjamin"),
-        year=2025,
-        venue="arXiv",
-        key="chari2025compactor",
-        arxiv="2507.08143",
-        code="https://github.com/vnchari/compactor-vllm",
-    ),
-)
+@method("chari2025compactor")
 def leverage(
     *,
     budget: Amount,

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge
@@ -92,29 +92,7 @@ def merged(
     return (own + total) / (l_sim + 1)
 
 
-@method(
-    Paper(
-        title="LOOK-M: Look-Once Optimization in KV Cache for Efficient Multimodal Long-Context "
-        "Inference",
-        authors=(
-            "Wan, Zhongwei",
-            "Wu, Ziang",
-            "Liu, Che",
-            "Huang, Jinfa",
-            "Zhu, Zhihong",
-            "Jin, Peng",
-            "Wang, Longyue",
-            "Yuan, Li",
-        ),
-        year=2024,
-        venue="Findings of the Association for Computational Linguistics: EMNLP",
-        key="wan2024lookm",
-        arxiv="2406.18139",
-        code="https://github.com/SUSTechBruce/LOOK-M",
-    ),
-    adds=("score", "merge"),
-    wraps=True,
-)
+@method("wan2024lookm", adds=("score", "merge"), wraps=True)
 def lookm(
     *,
     budget: Amount,

@@ -20,7 +20,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.ops.window_attention import window_attention
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Recent, Share
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
@@ -87,18 +87,7 @@ def _mean_entropy(layer: Layer, visible: Visible) -> Float[Tensor, "b"]:
     return total / looking.clamp_min(1)
 
 
-@method(
-    Paper(
-        title="MEDA: Dynamic KV Cache Allocation for Efficient Multimodal Long-Context Inference",
-        authors=("Wan, Zhongwei", "Shen, Hui", "Wang, Xin", "Liu, Che", "Mai, Zheda", "Zhang, Mi"),
-        year=2025,
-        venue="North American Chapter of the Association for Computational Linguistics",
-        key="wan2025meda",
-        arxiv="2502.17599",
-        code="https://github.com/AIoT-MLSys-Lab/MEDA",
-    ),
-    adds=("score", "budget", "merge"),
-)
+@method("wan2025meda", adds=("score", "budget", "merge"))
 def meda(
     *,
     budget: Amount,

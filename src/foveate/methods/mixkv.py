@@ -33,16 +33,16 @@ from foveate.errors import InvalidParameter
 from foveate.ops.mix_statistics import mix_statistics
 from foveate.policies.amount import Amount
 from foveate.policies.head_scores import HEAD_FILES, HeadFile
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Recent, Window
 from foveate.policies.policy import Policy
-from foveate.policies.protocols import Score
 from foveate.policies.spec import stage
 from foveate.profiles.profile import Numbers, Profile, Run, calibration, load
 from foveate.profiles.published import read_redundancies
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import before, is_recent
 from foveate.stages.score import WindowAttention
+from foveate.stages.score.bases import Wrapper
 from foveate.stages.score.normalise import over_tokens, over_tokens_before
 from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
@@ -90,14 +90,13 @@ def mixed(
 
 @stage("mix_diversity")
 @dataclass(frozen=True, kw_only=True)
-class MixDiversity:
+class MixDiversity(Wrapper):
     """MixKV's score over the importance that it wraps (Algorithm 1, lines 5 to 11). ``window`` are
     the last tokens, left out of the "prefix"; ``profile`` is a file of redundancies by layer and KV
     head (offline weights). The note "redundancy" is r, [b, h]; ``clamped`` at zero, or as eq. 4
     gives it. The part "extrinsic" is the score that is wrapped.
     """
 
-    of: Score
     window: Recent = 32
     intrinsic: Intrinsic = "value"
     mix: Mix = "headwise"
@@ -125,9 +124,6 @@ class MixDiversity:
     def calibrated(self) -> Profile | None:
         """The profile in use."""
         return None if self.profile is None else load(self.profile, "mixkv")
-
-    def queries(self, tokens: int) -> int:
-        return self.of.queries(tokens)
 
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
@@ -186,20 +182,7 @@ def redundancies(run: Run) -> Numbers:
 HEAD_FILES["mixkv"] = HeadFile("KV", read_redundancies, only=False)
 
 
-@method(
-    Paper(
-        title="Mixing Importance with Diversity: Joint Optimization for KV Cache Compression in "
-        "Large Vision-Language Models",
-        authors=("Liu, Xuyang", "Gui, Xiyan", "Zhang, Yuchao", "Zhang, Linfeng"),
-        year=2026,
-        venue="International Conference on Learning Representations",
-        key="liu2026mixkv",
-        arxiv="2510.20707",
-        code="https://github.com/xuyang-liu16/MixKV",
-    ),
-    adds=("score",),
-    wraps=True,
-)
+@method("liu2026mixkv", adds=("score",), wraps=True)
 def mixkv(
     *,
     budget: Amount,

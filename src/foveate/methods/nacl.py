@@ -18,7 +18,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.ops.window_attention import window_attention
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Recent, Seed, Share, Window
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -90,29 +90,7 @@ class TopAndDrawn(KeepsEnds):
         return protected | best | highest(lot, lots)
 
 
-@method(
-    Paper(
-        title="NACL: A General and Effective KV Cache Eviction Framework for LLMs at Inference "
-        "Time",
-        authors=(
-            "Chen, Yilong",
-            "Wang, Guoxia",
-            "Shang, Junyuan",
-            "Cui, Shiyao",
-            "Zhang, Zhenyu",
-            "Liu, Tingwen",
-            "Wang, Shuohuan",
-            "Sun, Yu",
-            "Yu, Dianhai",
-            "Wu, Hua",
-        ),
-        year=2024,
-        venue="Association for Computational Linguistics",
-        key="chen2024nacl",
-        arxiv="2408.03675",
-        code="https://github.com/PaddlePaddle/Research",
-    ),
-)
+@method("chen2024nacl")
 def nacl(
     *,
     budget: Amount,

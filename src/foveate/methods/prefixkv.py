@@ -30,14 +30,15 @@ from torch import Tensor
 
 from foveate.cache.layer import Scored
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.amount import Amount
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Factor, Positive, Range, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge, Scope
 from foveate.policies.spec import stage
 from foveate.profiles.profile import Numbers, Profile, Run, calibration, load
 from foveate.profiles.published import LAYER_FILES, read_forgotten
+from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer, fill
 from foveate.stages.merge import By, MergeNearest
 from foveate.stages.score import ColumnSums, HeadMean
@@ -115,7 +116,7 @@ def scaled(tokens: Int[Tensor, "L"], total: int) -> Int[Tensor, "L"]:
 
 @stage("prefix_budget")
 @dataclass(frozen=True, kw_only=True)
-class PrefixBudget:
+class PrefixBudget(AmountBudget):
     """PrefixKV's layer budgets, over all layers at once: the full cache is held until the prefill
     ends. ``profile`` is a file of ratios measured beforehand, at this amount; without one every
     prompt is searched.
@@ -128,14 +129,13 @@ class PrefixBudget:
         ProfileMismatch: a profile of another method or budget.
     """
 
-    amount: AmountLike
     profile: str | None = None
     delta: Factor = 0.0
     steps: Steps = STEPS
     scope: Scope = field(default="model", init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
+        super().__post_init__()
         if (profile := self.calibrated) is None:
             return
         if (self.delta, self.steps) != (0, STEPS):
@@ -218,30 +218,7 @@ def ratios(run: Run) -> Numbers:
 LAYER_FILES["prefixkv"] = read_forgotten
 
 
-@method(
-    Paper(
-        title="PrefixKV: Adaptive Prefix KV Cache is What Vision Instruction-Following Models Need "
-        "for Efficient Generation",
-        authors=(
-            "Wang, Ao",
-            "Chen, Hui",
-            "Li, Jiaxin",
-            "Tan, Jianchao",
-            "Zhang, Kefeng",
-            "Cai, Xunliang",
-            "Lin, Zijia",
-            "Han, Jungong",
-            "Ding, Guiguang",
-        ),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="wang2025prefixkv",
-        arxiv="2412.03409",
-        code="https://github.com/THU-MIG/PrefixKV",
-    ),
-    adds=("budget", "when"),
-    foretold="profile=FILE,when=after_prefill",
-)
+@method("wang2025prefixkv", adds=("budget", "when"), foretold="profile=FILE,when=after_prefill")
 def prefixkv(
     *,
     budget: Amount,

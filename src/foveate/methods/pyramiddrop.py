@@ -24,12 +24,13 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.amount import Amount
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Recent, ShareBetween
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
 from foveate.policies.spec import stage
+from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer, proportional
 from foveate.stages.recent import budget_of
 from foveate.stages.score.one_ranking import by_position, of_slots, paid_by_last
@@ -113,14 +114,10 @@ def _order(
 
 @stage("noted_counts")
 @dataclass(frozen=True, kw_only=True)
-class NotedCounts:
+class NotedCounts(AmountBudget):
     """Every layer keeps what its score notes as "counts", brought to the exact total."""
 
-    amount: AmountLike
     scope: Scope = field(default="model", init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
@@ -134,31 +131,7 @@ class NotedCounts:
         return by_layer(scored, counts.cpu(), tokens)
 
 
-@method(
-    Paper(
-        title="PyramidDrop: Accelerating Your Large Vision-Language Models via Pyramid Visual "
-        "Redundancy Reduction",
-        authors=(
-            "Xing, Long",
-            "Huang, Qidong",
-            "Dong, Xiaoyi",
-            "Lu, Jiajie",
-            "Zhang, Pan",
-            "Zang, Yuhang",
-            "Cao, Yuhang",
-            "He, Conghui",
-            "Wang, Jiaqi",
-            "Wu, Feng",
-            "Lin, Dahua",
-        ),
-        year=2025,
-        venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition",
-        key="xing2025pyramiddrop",
-        arxiv="2410.17247",
-        code="https://github.com/Cooperx521/PyramidDrop",
-    ),
-    adds=("score", "budget"),
-)
+@method("xing2025pyramiddrop", adds=("score", "budget"))
 def pyramiddrop(
     *,
     budget: Amount,

@@ -8,24 +8,21 @@ are the release's under ``as_released``. One kept set per KV head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
-from foveate.cache.layer import Scored
-from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.amount import Amount
+from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Positive, Window
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
 from foveate.policies.spec import stage
-from foveate.stages.budget.exact import fill, heads_of
+from foveate.stages.budget.bases import ByLength
+from foveate.stages.budget.exact import fill
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
@@ -34,7 +31,7 @@ from foveate.stages.select import TopK
 
 @stage("pyramid")
 @dataclass(frozen=True, kw_only=True)
-class Pyramid:
+class Pyramid(ByLength):
     """Layers keep numbers on a falling line, beside what is protected; a layer's heads the same.
 
     The last layer keeps a ``beta``-th of the average, the first the rest of twice the average, at
@@ -46,38 +43,13 @@ class Pyramid:
     Source: PyramidKV (arXiv:2406.02069), section 4.2 and the release.
     """
 
-    amount: AmountLike
     beta: Positive = 20
     as_released: bool = False
     scope: Scope = field(default="layer", init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
-
-    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        """This layer's place on the line, times its heads."""
-        return self._layer(one, tokens) * one.layer.k.shape[1]
-
-    def __call__(
-        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
-    ) -> list[Int[Tensor, "b h"]]:
-        return [heads_of(one, self._layer(one, tokens)) for one in scored]
-
-    @property
-    def foreseeable(self) -> bool:
-        """True: the line follows from lengths alone."""
-        return True
-
     def by_length(self, depth: int) -> Line:
         """The line over that many layers."""
         return Line(depth, self.beta, self.as_released)
-
-    def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        protected = one.protected.amax(-1).tolist()
-        rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
-        counts = self.by_length(one.layer.depth)
-        wished = [counts(*row)[one.layer.ordinal] for row in rows]
-        return torch.tensor(wished, dtype=tokens.dtype, device=tokens.device)
 
 
 class Line(NamedTuple):
@@ -111,30 +83,7 @@ def line(base: int, room: int, layers: int, beta: int, as_released: bool) -> tup
     return tuple(exact.tolist())
 
 
-@method(
-    Paper(
-        title="PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling",
-        authors=(
-            "Cai, Zefan",
-            "Zhang, Yichi",
-            "Gao, Bofei",
-            "Liu, Yuliang",
-            "Li, Yucheng",
-            "Liu, Tianyu",
-            "Lu, Keming",
-            "Xiong, Wayne",
-            "Dong, Yue",
-            "Hu, Junjie",
-            "Xiao, Wen",
-        ),
-        year=2025,
-        venue="Conference on Language Modeling",
-        key="cai2025pyramidkv",
-        arxiv="2406.02069",
-        code="https://github.com/Zefan-Cai/KVCache-Factory",
-    ),
-    adds=("budget",),
-)
+@method("cai2025pyramidkv", adds=("budget",))
 def pyramidkv(
     *,
     budget: Amount,

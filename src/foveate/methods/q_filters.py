@@ -20,36 +20,25 @@ from foveate.ops.moments import moments
 from foveate.ops.rotation import Rotation
 from foveate.policies.amount import Amount
 from foveate.policies.gathering import GATHERINGS, Sums
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
 from foveate.policies.spec import stage
-from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.budget import Uniform
+from foveate.stages.score.bases import ByProfile
 from foveate.stages.select import TopK
 
 
 @stage("query_filter")
 @dataclass(frozen=True, kw_only=True)
-class QueryFilter:
+class QueryFilter(ByProfile):
     """The key's product with its head's filter, in float32. ``profile`` is a file of filters.
 
     Source: Q-Filters (arXiv:2503.02812), section 3.
     """
 
-    profile: str
-
-    def __post_init__(self) -> None:
-        _ = self.calibrated
-
-    @property
-    def calibrated(self) -> TensorProfile:
-        """The profile in use."""
-        return load_tensors(self.profile, "q_filters")
-
-    def queries(self, tokens: int) -> int:
-        return 0
+    method = "q_filters"
 
     def __call__(self, layer: Layer) -> Scores:
         heads, channels = layer.k.shape[1], layer.k.shape[3]
@@ -81,25 +70,7 @@ class MainDirections:
 GATHERINGS["q_filters"] = MainDirections()
 
 
-@method(
-    Paper(
-        title="Q-Filters: Leveraging Query-Key Geometry for Efficient Key-Value Cache Compression",
-        authors=(
-            "Godey, Nathan",
-            "Devoto, Alessio",
-            "Zhao, Yu",
-            "Scardapane, Simone",
-            "Minervini, Pasquale",
-            "de la Clergerie, {\\'E}ric",
-            "Sagot, Beno{\\^\\i}t",
-        ),
-        year=2025,
-        venue="arXiv",
-        key="godey2025qfilters",
-        arxiv="2503.02812",
-        code="https://github.com/NathanGodey/qfilters",
-    ),
-)
+@method("godey2025qfilters")
 def q_filters(*, budget: Amount, profile: str, recent: Recent = 0) -> Policy:
     """Keeps the keys that point the way of their heads' queries; needs no attention.
 

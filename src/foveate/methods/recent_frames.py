@@ -15,7 +15,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Scored
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -45,18 +45,7 @@ class LastFrames(TopK):
         return highest(values.masked_fill(~wanted, -torch.inf), counts.minimum(wanted.sum(-1)))
 
 
-@method(
-    Paper(
-        title="A Simple Baseline for Streaming Video Understanding",
-        authors=("Shen, Yujiao", "Tian, Shulin", "Yang, Jingkang", "Liu, Ziwei"),
-        year=2026,
-        venue="arXiv preprint",
-        key="shen2026simplestream",
-        arxiv="2604.02317",
-        code="https://github.com/EvolvingLMMs-Lab/SimpleStream",
-    ),
-    adds=("score", "select", "when"),
-)
+@method("shen2026simplestream", adds=("score", "select", "when"))
 def recent_frames(*, budget: Amount, frames: Positive = 4) -> Policy:
     """Keeps text and the last frames whole; a frame is an image, or one of a video.
 

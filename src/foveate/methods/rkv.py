@@ -24,13 +24,13 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Positive, Share, ShareBelow, Window
 from foveate.policies.policy import Policy
-from foveate.policies.protocols import Score
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import is_recent, most_recent
+from foveate.stages.score.bases import Wrapper
 from foveate.stages.score.rows import blocks
 from foveate.stages.score.window import window_of
 from foveate.stages.select import TopK
@@ -117,7 +117,7 @@ def _of_any_head(which: Bool[Tensor, "b h n"]) -> Int[Tensor, "some"]:
 
 @stage("less_redundant")
 @dataclass(frozen=True, kw_only=True)
-class LessRedundant:
+class LessRedundant(Wrapper):
     """``mix_lambda`` times the score that it wraps, less (1 - ``mix_lambda``) times the redundancy
     of each key among all that are held; the part "importance" is the score without it. The last
     tokens count as later ones that may repeat earlier ones.
@@ -128,13 +128,9 @@ class LessRedundant:
     """
 
     head_by_head: ClassVar[bool] = True
-    of: Score
     mix_lambda: Share = 0.1
     threshold: ShareBelow = 0.5
     newest: Positive = 1
-
-    def queries(self, tokens: int) -> int:
-        return self.of.queries(tokens)
 
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
@@ -144,34 +140,7 @@ class LessRedundant:
         return scores._replace(values=values, parts={"importance": importance, **scores.parts})
 
 
-@method(
-    Paper(
-        title="R-KV: Redundancy-aware KV Cache Compression for Reasoning Models",
-        authors=(
-            "Cai, Zefan",
-            "Xiao, Wen",
-            "Sun, Hanshi",
-            "Luo, Cheng",
-            "Zhang, Yikai",
-            "Wan, Ke",
-            "Li, Yucheng",
-            "Zhou, Yeyang",
-            "Chang, Li-Wen",
-            "Gu, Jiuxiang",
-            "Dong, Zhen",
-            "Anandkumar, Anima",
-            "Asi, Abedelkadir",
-            "Hu, Junjie",
-        ),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="cai2025rkv",
-        arxiv="2505.24133",
-        code="https://github.com/Zefan-Cai/R-KV",
-    ),
-    adds=("score", "when"),
-    wraps=True,
-)
+@method("cai2025rkv", adds=("score", "when"), wraps=True)
 def rkv(
     *,
     budget: Amount,

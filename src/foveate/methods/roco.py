@@ -18,18 +18,19 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
+from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.rows import rows, times_seen
 from foveate.stages.select import KeepsEnds, highest
 
 
 @stage("mean_attention")
 @dataclass(frozen=True, kw_only=True)
-class MeanAttention:
+class MeanAttention(WithoutQueries):
     """The mean attention that a slot received from the queries that see it (``values``), and its
     standard deviation (part "deviation"); both of the mean over the query heads of a KV head. It
     runs on: queries of later passes count too.
@@ -53,9 +54,6 @@ class MeanAttention:
             state["total"] += mean.sum(2)
             state["squares"] += mean.square().sum(2)
         return {name: layer.state.get(name, 0) + new for name, new in state.items()}
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         count = layer.state["count"].clamp_min(1)
@@ -91,18 +89,7 @@ class Robust(KeepsEnds):
         return protected | highest((values + above).masked_fill(~free, -torch.inf), chosen)
 
 
-@method(
-    Paper(
-        title="On the Efficacy of Eviction Policy for Key-Value Constrained Generative Language "
-        "Model Inference",
-        authors=("Ren, Siyu", "Zhu, Kenny Q."),
-        year=2024,
-        venue="arXiv",
-        key="ren2024roco",
-        arxiv="2402.06262",
-        code="https://github.com/DRSY/EasyKV",
-    ),
-)
+@method("ren2024roco")
 def roco(
     *,
     budget: Amount,

@@ -24,12 +24,13 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper, method
+from foveate.policies.amount import Amount
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Positive, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope, Score
 from foveate.policies.spec import stage
+from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer
 from foveate.stages.recent import is_recent
 from foveate.stages.score import Recency
@@ -64,19 +65,15 @@ class Laziness:
 
 @stage("fill_layers")
 @dataclass(frozen=True, kw_only=True)
-class FillLayers:
+class FillLayers(AmountBudget):
     """Every layer keeps what is protected; in ascending order of a note of the score, ``of``,
     layers keep all of the prompt, until the budget is used up. Heads of a layer keep the same.
 
     Source: SimLayerKV (arXiv:2410.13846), with a budget in the place of its threshold.
     """
 
-    amount: AmountLike
     of: str = "lazy"
     scope: Scope = field(default="model", init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
@@ -123,26 +120,7 @@ def _filled(
     return counts
 
 
-@method(
-    Paper(
-        title="SimLayerKV: A Simple Framework for Layer-Level KV Cache Reduction",
-        authors=(
-            "Zhang, Xuan",
-            "Du, Cunxiao",
-            "Du, Chao",
-            "Pang, Tianyu",
-            "Gao, Wei",
-            "Lin, Min",
-        ),
-        year=2024,
-        venue="arXiv preprint",
-        key="zhang2024simlayerkv",
-        arxiv="2410.13846",
-        code="https://github.com/sail-sg/SimLayerKV",
-    ),
-    adds=("score", "budget", "select"),
-    wraps=True,
-)
+@method("zhang2024simlayerkv", adds=("score", "budget", "select"), wraps=True)
 def simlayerkv(
     *, budget: Amount, sinks: Count = 4, recent: Recent = 0.5, last: Positive = 1
 ) -> Policy:

@@ -9,7 +9,7 @@ release first repeats keys and values to all query heads and so holds ``hq / h``
 from __future__ import annotations
 
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Window
 from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
@@ -19,27 +19,7 @@ from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
 
 
-@method(
-    Paper(
-        title="SnapKV: LLM Knows What You are Looking for Before Generation",
-        authors=(
-            "Li, Yuhong",
-            "Huang, Yingbing",
-            "Yang, Bowen",
-            "Venkitesh, Bharat",
-            "Locatelli, Acyr",
-            "Ye, Hanchen",
-            "Cai, Tianle",
-            "Lewis, Patrick",
-            "Chen, Deming",
-        ),
-        year=2024,
-        venue="Advances in Neural Information Processing Systems",
-        key="li2024snapkv",
-        arxiv="2404.14469",
-        code="https://github.com/FasterDecoding/SnapKV",
-    )
-)
+@method("li2024snapkv")
 def snapkv(
     *,
     budget: Amount,

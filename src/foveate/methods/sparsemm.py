@@ -17,7 +17,7 @@ from torch import Tensor
 from foveate.policies.amount import Amount
 from foveate.policies.head_scores import HEAD_FILES, HeadFile, read
 from foveate.policies.heads import HEAD_READINGS, Shown
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Kernel, Share, Window
 from foveate.policies.policy import Policy
 from foveate.stages.budget import HeadTable
@@ -27,23 +27,7 @@ from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
 
 
-@method(
-    Paper(
-        title="SparseMM: Head Sparsity Emerges from Visual Concept Responses in MLLMs",
-        authors=(
-            "Wang, Jiahui",
-            "Liu, Zuyan",
-            "Rao, Yongming",
-            "Lu, Jiwen",
-        ),
-        year=2025,
-        venue="International Conference on Computer Vision",
-        key="wang2025sparsemm",
-        arxiv="2506.05344",
-        code="https://github.com/CR400AF-A/SparseMM",
-    ),
-    adds=("budget",),
-)
+@method("wang2025sparsemm", adds=("budget",))
 def sparsemm(
     *,
     budget: Amount,

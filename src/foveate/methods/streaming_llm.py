@@ -8,7 +8,7 @@ undefined for the multi-axis positions of Qwen-VL; the multimodal papers compare
 from __future__ import annotations
 
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count
 from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
@@ -16,17 +16,7 @@ from foveate.stages.score import Recency
 from foveate.stages.select import TopK
 
 
-@method(
-    Paper(
-        title="Efficient Streaming Language Models with Attention Sinks",
-        authors=("Xiao, Guangxuan", "Tian, Yuandong", "Chen, Beidi", "Han, Song", "Lewis, Mike"),
-        year=2024,
-        venue="International Conference on Learning Representations",
-        key="xiao2024streamingllm",
-        arxiv="2309.17453",
-        code="https://github.com/mit-han-lab/streaming-llm",
-    )
-)
+@method("xiao2024streamingllm")
 def streaming_llm(*, budget: Amount, sinks: Count = 4) -> Policy:
     """Keeps the first `sinks` tokens and the most recent ones.
 

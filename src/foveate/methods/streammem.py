@@ -34,13 +34,14 @@ from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge, Rereading
 from foveate.policies.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.score import TextPrior
+from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.rows import blocks
 from foveate.stages.select import TopK, highest
 from foveate.stages.when import OverBudget
@@ -50,7 +51,7 @@ _PAID, _TIMES = "paid", "times"  # what a slot was paid last, and how often it w
 
 @stage("chat_attention")
 @dataclass(frozen=True, kw_only=True)
-class ChatAttention:
+class ChatAttention(WithoutQueries):
     """What words that are read after the cache pay to each visual token: a softmax over visual
     tokens alone, its mean over the words' tokens and all query heads. Text has none (0). The part
     "saliency" is the same; "fresh" is 1 at slots that no such words have seen before, else 0.
@@ -67,9 +68,6 @@ class ChatAttention:
         """The words."""
         asks = (self.words,) if self.words else ()
         return Rereading(chunk=1, prompt=False, asks=asks, bare=True, closing=not asks)
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """The words have been read."""
@@ -184,25 +182,7 @@ class FramePrototypes:
         return with_means(layer.k), with_means(layer.v)
 
 
-@method(
-    Paper(
-        title="StreamMem: Query-Agnostic KV Cache Memory for Streaming Video Understanding",
-        authors=(
-            "Yang, Yanlai",
-            "Zhao, Zhuokai",
-            "Shukla, Satya Narayan",
-            "Singh, Aashu",
-            "Mishra, Shlok Kumar",
-            "Zhang, Lizhu",
-            "Ren, Mengye",
-        ),
-        year=2025,
-        venue="arXiv preprint",
-        key="yang2025streammem",
-        arxiv="2508.15717",
-    ),
-    adds=("score", "select", "merge", "when"),
-)
+@method("yang2025streammem", adds=("score", "select", "merge", "when"))
 def streammem(
     *, budget: Amount, proxy: str = "", prototypes: bool = True, every: Positive = 256
 ) -> Policy:

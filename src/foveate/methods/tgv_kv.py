@@ -15,7 +15,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Share
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -62,26 +62,7 @@ def _sums(layer: Layer, weights: Float[Tensor, "b m"]) -> Float[Tensor, "b n"]:
     return total
 
 
-@method(
-    Paper(
-        title="TGV-KV: Text-Grounded KV Eviction for Vision-Language Models",
-        authors=(
-            "Liu, Jizhihui",
-            "Han, Ruizi",
-            "Zhang, Miao",
-            "Shao, Rui",
-            "Liu, Xuebo",
-            "Guan, Weili",
-            "Wang, Yaowei",
-        ),
-        year=2026,
-        venue="arXiv",
-        key="liu2026tgvkv",
-        arxiv="2606.03075",
-        code="https://github.com/Danielement321/TGV-KV",
-    ),
-    adds=("score", "budget"),
-)
+@method("liu2026tgvkv", adds=("score", "budget"))
 def tgv_kv(
     *,
     budget: Amount,

@@ -25,7 +25,7 @@ from foveate.cache.layer import Layer, Scored, Scores
 from foveate.cache.pairs import DensePairs, NarrowPairs, Pairs, RaggedPairs, exact, exact_bytes
 from foveate.errors import InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Kernel, Positive, ShareBelow, Window
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Held, Score
@@ -139,29 +139,7 @@ class ZeroChannels:
         return NarrowPairs(body, tensors["thin.channels"], rest)
 
 
-@method(
-    Paper(
-        title="ThinK: Thinner Key Cache by Query-Driven Pruning",
-        authors=(
-            "Xu, Yuhui",
-            "Jie, Zhanming",
-            "Dong, Hanze",
-            "Wang, Lei",
-            "Lu, Xudong",
-            "Zhou, Aojun",
-            "Saha, Amrita",
-            "Xiong, Caiming",
-            "Sahoo, Doyen",
-        ),
-        year=2025,
-        venue="International Conference on Learning Representations",
-        key="xu2025think",
-        arxiv="2407.21018",
-        code="https://github.com/SalesforceAIResearch/ThinK",
-    ),
-    adds=("score", "merge", "store"),
-    wraps=True,
-)
+@method("xu2025think", adds=("score", "merge", "store"), wraps=True)
 def think(
     *,
     budget: Amount,

@@ -7,24 +7,14 @@ own rule, evicting one pair for every decoded token. ``shared=false`` ranks each
 from __future__ import annotations
 
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import HeadMean, WindowAttention
 from foveate.stages.select import TopK
 
 
-@method(
-    Paper(
-        title="Transformers are Multi-State RNNs",
-        authors=("Oren, Matanel", "Hassid, Michael", "Yarden, Nir", "Adi, Yossi", "Schwartz, Roy"),
-        year=2024,
-        venue="Empirical Methods in Natural Language Processing",
-        key="oren2024tova",
-        arxiv="2401.06104",
-        code="https://github.com/schwartz-lab-NLP/TOVA",
-    ),
-)
+@method("oren2024tova")
 def tova(
     *,
     budget: Amount,

@@ -29,17 +29,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.errors import InvalidInput
 from foveate.ops.rotation import Rotation, no_rotation, turned
 from foveate.policies.amount import Amount
-from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors
-from foveate.policies.method import Paper, method
+from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors, check_text
+from foveate.policies.method import method
 from foveate.policies.parameters import Positive, Recent
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
 from foveate.policies.spec import stage
-from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.budget import Uniform
+from foveate.stages.score.bases import ByProfile
 from foveate.stages.select import TopK
 from foveate.stages.when import OverBudget
 
@@ -49,7 +48,7 @@ LEAST = 1e-6
 
 @stage("distance_preference")
 @dataclass(frozen=True, kw_only=True)
-class DistancePreference:
+class DistancePreference(ByProfile):
     """Of each key, the mean over queries 1, 2, 4, ... ``FARTHEST`` positions ahead of what the
     centre of a query head's queries would pay to it there (a logit, not scaled), plus the lengths
     of key and queries that this does not count, for each pair of channels; less its mean over the
@@ -58,18 +57,7 @@ class DistancePreference:
     Source: TriAttention (arXiv:2604.04921), after the release.
     """
 
-    profile: str
-
-    def __post_init__(self) -> None:
-        _ = self.calibrated
-
-    @property
-    def calibrated(self) -> TensorProfile:
-        """The profile in use."""
-        return load_tensors(self.profile, "triattention")
-
-    def queries(self, tokens: int) -> int:
-        return 0
+    method = "triattention"
 
     def __call__(self, layer: Layer) -> Scores:
         paid = self.expected(layer)
@@ -111,11 +99,7 @@ class Centres:
     names: ClassVar[tuple[str, ...]] = ("centre", "length", *TURNS)
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
-        if layer.slots.image is not None and bool((layer.slots.image >= 0).any()):
-            raise InvalidInput(
-                "this profile is measured on texts, where positions count the tokens, and a prompt "
-                "has an image. Give prompts without images."
-            )
+        check_text(layer)
         q, real = layer.q.double(), (layer.q_pos >= 0).double()[:, None, :, None]
         turns = _known(rotation, q)
         if rotation is not None:
@@ -142,27 +126,7 @@ def _known(rotation: Rotation | None, like: Tensor) -> Rotation:
 GATHERINGS["triattention"] = Centres()
 
 
-@method(
-    Paper(
-        title="TriAttention: Efficient Long Reasoning with Trigonometric KV Compression",
-        authors=(
-            "Mao, Weian",
-            "Lin, Xi",
-            "Huang, Wei",
-            "Xie, Yuxin",
-            "Fu, Tianfu",
-            "Zhuang, Bohan",
-            "Han, Song",
-            "Chen, Yukang",
-        ),
-        year=2026,
-        venue="arXiv",
-        key="mao2026triattention",
-        arxiv="2604.04921",
-        code="https://github.com/WeianMao/triattention",
-    ),
-    adds=("score", "when"),
-)
+@method("mao2026triattention", adds=("score", "when"))
 def triattention(
     *, budget: Amount, profile: str, recent: Recent = 0, every: Positive = 128
 ) -> Policy:

@@ -26,7 +26,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.ops.window_attention import window_attention
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Count, Kernel, Positive, Recent, Seed, Window
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -109,25 +109,7 @@ class LargeAndDrawn(KeepsEnds):
         return values.clamp_min(LEAST).log() + noise
 
 
-@method(
-    Paper(
-        title="Value-Aware Stochastic KV Cache Eviction for Reasoning Models",
-        authors=(
-            "Chang, Ting-Yun",
-            "Fu, Harvey Yiyun",
-            "Fu, Deqing",
-            "Yang, Chenghao",
-            "Thomason, Jesse",
-            "Jia, Robin",
-        ),
-        year=2026,
-        venue="arXiv",
-        key="chang2026vase",
-        arxiv="2606.03928",
-        code="https://github.com/terarachang/VaSE",
-    ),
-    adds=("score", "select", "when"),
-)
+@method("chang2026vase", adds=("score", "select", "when"))
 def vase(
     *,
     budget: Amount,

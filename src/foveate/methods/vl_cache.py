@@ -14,7 +14,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.amount import Amount
-from foveate.policies.method import Paper, method
+from foveate.policies.method import method
 from foveate.policies.parameters import Recent, Share, ShareBetween
 from foveate.policies.policy import Policy
 from foveate.policies.spec import stage
@@ -65,18 +65,7 @@ def _after_the_last_image(layer: Layer) -> Bool[Tensor, "b m"]:
     return after
 
 
-@method(
-    Paper(
-        title="VL-Cache: Sparsity and Modality-Aware KV Cache Compression for Vision-Language "
-        "Model Inference Acceleration",
-        authors=("Tu, Dezhan", "Vashchilenko, Danylo", "Lu, Yuzhe", "Xu, Panpan"),
-        year=2025,
-        venue="International Conference on Learning Representations",
-        key="tu2025vlcache",
-        arxiv="2410.23317",
-    ),
-    adds=("score", "budget"),
-)
+@method("tu2025vlcache", adds=("score", "budget"))
 def vl_cache(
     *,
     budget: Amount,

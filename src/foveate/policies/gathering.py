@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from foveate.cache.layer import Layer
+from foveate.errors import InvalidInput
 from foveate.ops.rotation import Rotation
 from foveate.policies.protocols import Score
 from foveate.policies.registry import Registry
@@ -75,6 +76,15 @@ def turns_far_keys(gathering: Gathering) -> bool:
     ``turns_far_keys = True``. Its profiles say how, of models whose rotation is known.
     """
     return bool(getattr(gathering, "turns_far_keys", False))
+
+
+def check_text(layer: Layer) -> None:
+    """Raise InvalidInput where a prompt has an image, and positions do not count the tokens."""
+    if layer.slots.image is not None and bool((layer.slots.image >= 0).any()):
+        raise InvalidInput(
+            "this profile is measured on texts, where positions count the tokens, and a prompt "
+            "has an image. Give prompts without images."
+        )
 
 
 def as_tensors(rotation: Rotation) -> Mapping[str, Tensor]:

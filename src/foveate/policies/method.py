@@ -1,4 +1,4 @@
-"""A method is defined once: ``@method(Paper(...))`` on the function that builds its policy.
+"""A method is defined once: ``@method("li2024snapkv")`` on the function that builds its policy.
 
 The name, the command line, the docs row, the citation and the conformance tests derive from that
 definition. Other packages register theirs through the entry point group ``foveate.methods``.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from typing import Any, get_type_hints
 
 from foveate.errors import InvalidParameter, UnknownMethod, suggest
@@ -50,20 +52,69 @@ class Paper:
         return f"@inproceedings{{{self.key},\n" + ",\n".join(lines) + "\n}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reference(Paper):
+    """A paper of ``methods/references.bib``, with its entry there."""
+
+    entry: str
+
+    @property
+    def bibtex(self) -> str:
+        return self.entry
+
+
+@functools.cache
+def references() -> dict[str, Reference]:
+    """Return the papers of ``methods/references.bib`` by citation key."""
+    text = files("foveate").joinpath("methods", "references.bib").read_text(encoding="utf-8")
+    return {paper.key: paper for paper in map(_parse_entry, text.strip().split("\n\n"))}
+
+
+def _parse_entry(entry: str) -> Reference:
+    """Parse a BibTeX entry that has one field a line."""
+    fields = dict(re.findall(r"^  (\w+) = \{(.*)\},?$", entry, re.MULTILINE))
+    return Reference(
+        title=fields["title"],
+        authors=tuple(fields["author"].split(" and ")),
+        year=int(fields["year"]),
+        venue=fields.get("booktitle") or fields["journal"],
+        key=entry[entry.index("{") + 1 : entry.index(",")],
+        arxiv=fields.get("eprint"),
+        code=fields.get("code"),
+        entry=entry,
+    )
+
+
+def find_paper(cited: Paper | str | None) -> Paper | None:
+    """Return a paper itself, or the one of ``methods/references.bib`` with this citation key.
+
+    Raises:
+        InvalidParameter: a key that the file does not have.
+    """
+    if not isinstance(cited, str):
+        return cited
+    if cited not in references():
+        raise InvalidParameter(
+            f"no paper {shown(cited)} in methods/references.bib. {suggest(cited, references())} "
+            "Give a paper of your own as Paper(title=...)."
+        )
+    return references()[cited]
+
+
 class Method:
     """A named, cited way to make a policy. Call it with keyword arguments."""
 
     def __init__(
         self,
         function: Callable[..., Policy],
-        paper: Paper | None,
+        cited: Paper | str | None,
         adds: Sequence[str] = ("score", "select"),
         wraps: bool = False,
         foretold: str = "",
     ):
         functools.update_wrapper(self, function)
         self.function = function
-        self.paper = paper
+        self.cited = cited
         self.adds, self.wraps = tuple(adds), wraps
         self.foretold = foretold
         self.name = function.__name__
@@ -73,6 +124,11 @@ class Method:
     def names(self) -> tuple[str, ...]:
         """The names of the methods it consists of."""
         return (self.name,)
+
+    @functools.cached_property
+    def paper(self) -> Paper | None:
+        """The paper to cite."""
+        return find_paper(self.cited)
 
     @property
     def papers(self) -> tuple[Paper, ...]:
@@ -201,7 +257,7 @@ METHODS = Methods()
 
 
 def method(
-    paper: Paper | None = None,
+    paper: Paper | str | None = None,
     *,
     adds: Sequence[str] = ("score", "select"),
     wraps: bool = False,
@@ -209,6 +265,7 @@ def method(
 ) -> Callable[[Callable[..., Policy]], Method]:
     """Registers the function that builds a method's policy; all its parameters are keyword-only.
 
+    ``paper`` is a ``Paper``, or the key of one in ``methods/references.bib``.
     ``adds`` names the stages that the method brings along when it is added to another one with a
     plus sign; with ``wraps`` its score then wraps the one that is there, instead of replacing it.
     ``foretold`` are arguments ("profile=FILE") under which what is kept follows from a prompt's

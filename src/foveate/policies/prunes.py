@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from foveate.policies.docstring import read
-from foveate.policies.method import METHODS, Paper
+from foveate.policies.method import METHODS, Paper, find_paper
 from foveate.policies.registry import Registry
 from foveate.policies.spec import stage
 
@@ -22,7 +22,7 @@ class PruneMethod:
 
     name: str
     cls: type
-    cited: Paper | None
+    cited: Paper | str | None
 
     @property
     def stage_name(self) -> str:
@@ -33,7 +33,7 @@ class PruneMethod:
     def paper(self) -> Paper | None:
         """Its own, or that of the method of the same name."""
         if self.cited is not None or self.name not in METHODS:
-            return self.cited
+            return find_paper(self.cited)
         return METHODS[self.name].paper
 
     @property
@@ -45,7 +45,7 @@ class PruneMethod:
 PRUNES: Registry[PruneMethod] = Registry()
 
 
-def prunes(name: str, paper: Paper | None = None) -> Callable[[T], T]:
+def prunes(name: str, paper: Paper | str | None = None) -> Callable[[T], T]:
     """Register a stage class (a frozen, keyword-only dataclass) that is a
     :class:`foveate.policies.pruning.Prune`. Without ``paper`` it has that of the method of its
     name, if there is one.

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from foveate.errors import InvalidInput, ProfileMismatch
 from foveate.policies.making import made_by
 from foveate.policies.method import METHODS
 
 SCHEMA = "foveate-profile-1"
-
-
-def check_there(path: Path, method: str) -> None:
-    """Raises InvalidInput, which says how a profile is made, where there is no such file."""
-    if not path.exists():
-        raise InvalidInput(f"the profile {str(path)!r} does not exist. {made_by(method)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,3 +72,27 @@ class Heading:
         taken = parameters.get("profile")
         needed = taken is not None and taken.default is taken.empty
         return f"{made}." if needed else f"{made}, or leave profile out."
+
+
+Read = TypeVar("Read", bound=Heading)
+
+
+def load_as(path: str, method: str, read: Callable[[Path, int], Read]) -> Read:
+    """Return the profile in a file, as ``read`` from it and from when it was written last.
+
+    Raises:
+        InvalidInput: no such file, or no profile of this version.
+        ProfileMismatch: a profile of another method.
+    """
+    place = Path(path).absolute()
+    if not place.exists():
+        raise InvalidInput(f"the profile {str(place)!r} does not exist. {made_by(method)}.")
+    try:
+        profile = read(place, place.stat().st_mtime_ns if place.is_file() else 0)
+    except (InvalidInput, OSError) as error:
+        raise InvalidInput(f"{error} {made_by(method)}.") from error
+    if profile.method != method:
+        raise ProfileMismatch(
+            f"{path} is a profile of {profile.method}, not of {method}. {made_by(method)}."
+        )
+    return profile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,9 @@ from foveate.data import lines
 from foveate.errors import InvalidInput
 
 
-class Ledger:
-    """Numbers of one sample after the other, as JSON lines beneath a heading.
-
-    Ask :meth:`lacks` for each sample in turn, and :meth:`add` its numbers if it says so. A line
-    that a kill cut short does not count. Without a path nothing is written.
+class SampleLedger(ABC):
+    """What has been measured of samples, in a file. Ask :meth:`lacks` for each sample in turn, and
+    add what was measured if it says so: it is on disk then. Without a path nothing is written.
 
     Raises:
         InvalidInput: the file is of another measurement.
@@ -25,24 +24,14 @@ class Ledger:
 
     def __init__(self, path: Path | None, heading: Mapping[str, Any]):
         self.path, self.heading = path, dict(heading)
-        self._samples: list[tuple[str, Any]] = []  # fingerprint, numbers
+        self.samples: list[str] = []  # fingerprints
         self._asked = 0
-        if path is None:
-            return
-        try:
-            contents = lines.read(path)
-        except ValueError as error:
-            raise self._of_another(f"it cannot be read: {error}") from error
-        if contents and contents[0] != heading:
-            raise self._of_another(f"{contents[0]}, not {self.heading}")
-        self._samples = [tuple(line) for line in contents[1:]]
-        if self._samples:
-            self._write(path)
+        if path is not None and path.exists():
+            self._read(path)
 
-    @property
-    def numbers(self) -> list[Any]:
-        """Of all samples, in order."""
-        return [numbers for _, numbers in self._samples]
+    @abstractmethod
+    def _read(self, path: Path) -> None:
+        """Read what an earlier run measured."""
 
     def lacks(self, sample: str) -> bool:
         """Whether the next sample, of that fingerprint, has to be measured.
@@ -51,25 +40,12 @@ class Ledger:
             InvalidInput: another sample stands in its place.
         """
         place, self._asked = self._asked, self._asked + 1
-        if place >= len(self._samples):
+        if place >= len(self.samples):
             self._next = sample
             return True
-        if self._samples[place][0] != sample:
+        if self.samples[place] != sample:
             raise self._of_another(f"sample {place + 1} is another one")
         return False
-
-    def add(self, numbers: Any) -> None:
-        """What the sample asked for last has; on disk when this returns."""
-        self._samples.append((self._next, numbers))
-        if self.path is None:
-            return
-        if len(self._samples) == 1:
-            self._write(self.path)
-            return
-        lines.append(self.path, self._samples[-1])
-
-    def _write(self, path: Path) -> None:
-        lines.write(path, (self.heading, *self._samples))
 
     def close(self) -> None:
         """All is measured: the file is not needed any more."""
@@ -81,6 +57,42 @@ class Ledger:
             f"{self.path} holds the beginning of another measurement ({how}). Finish that one, or "
             "delete the file."
         )
+
+
+class Ledger(SampleLedger):
+    """Numbers of one sample after the other, as JSON lines beneath a heading. A line that a kill
+    cut short does not count.
+    """
+
+    def __init__(self, path: Path | None, heading: Mapping[str, Any]):
+        self.numbers: list[Any] = []
+        super().__init__(path, heading)
+
+    def _read(self, path: Path) -> None:
+        try:
+            contents = lines.read(path)
+        except ValueError as error:
+            raise self._of_another(f"it cannot be read: {error}") from error
+        if contents and contents[0] != self.heading:
+            raise self._of_another(f"{contents[0]}, not {self.heading}")
+        self.samples = [sample for sample, _ in contents[1:]]
+        self.numbers = [numbers for _, numbers in contents[1:]]
+        if self.samples:
+            self._write(path)
+
+    def add(self, numbers: Any) -> None:
+        """Add what the sample asked for last has."""
+        self.samples.append(self._next)
+        self.numbers.append(numbers)
+        if self.path is None:
+            return
+        if len(self.samples) == 1:
+            self._write(self.path)
+        else:
+            lines.append(self.path, (self._next, numbers))
+
+    def _write(self, path: Path) -> None:
+        lines.write(path, (self.heading, *zip(self.samples, self.numbers, strict=True)))
 
 
 def fingerprint(*parts: Any) -> str:

@@ -24,11 +24,10 @@ from foveate.data import files
 from foveate.data.texts import read_json
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch, suggest
 from foveate.policies.gathering import GATHERINGS
-from foveate.policies.making import made_by
 from foveate.policies.parameters import Range, shown
 from foveate.policies.policy import Policy
 from foveate.policies.registry import Registry
-from foveate.profiles.heading import SCHEMA, Heading, check_there
+from foveate.profiles.heading import SCHEMA, Heading, load_as
 
 Numbers = list[float] | list[list[float]]
 NUMBERS = Range(0, 1_000_000)
@@ -82,18 +81,7 @@ def load(path: str, method: str) -> Profile:
         InvalidInput: no such file, or no profile of this version.
         ProfileMismatch: a profile of another method.
     """
-    place = Path(path).absolute()
-    check_there(place, method)
-    try:
-        stamp = place.stat().st_mtime_ns if place.is_file() else 0
-        profile = _read(place, stamp)
-    except (InvalidInput, OSError) as error:
-        raise InvalidInput(f"{error} {made_by(method)}.") from error
-    if profile.method != method:
-        raise ProfileMismatch(
-            f"{path} is a profile of {profile.method}, not of {method}. {made_by(method)}."
-        )
-    return profile
+    return load_as(path, method, _read)
 
 
 def method_of(path: str) -> str | None:

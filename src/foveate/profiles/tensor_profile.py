@@ -22,12 +22,30 @@ from foveate.data.texts import check_file
 from foveate.errors import InvalidInput, ProfileMismatch
 from foveate.ops.rotation import Rotation, no_rotation
 from foveate.policies.gathering import GATHERINGS, TURNS, targets_of, turns_far_keys
-from foveate.policies.making import made_by
 from foveate.policies.parameters import shown
-from foveate.profiles.heading import SCHEMA, Heading, check_there
+from foveate.profiles.heading import SCHEMA, Heading, load_as
 
 FIELDS = ("schema", "method", "model", "layers", "samples", "budget")
 LATER = ("weights", "target", "prompts", "longest")  # earlier files say nothing of these
+
+
+def write_tensors(
+    path: Path, by_layer: Sequence[Mapping[str, Tensor]], note: Mapping[str, str]
+) -> None:
+    """Write the tensors of every layer, as "name.layer", and a note."""
+    tensors = {
+        f"{name}.{layer}": tensor.cpu().clone(memory_format=torch.contiguous_format)
+        for layer, named in enumerate(by_layer)
+        for name, tensor in named.items()
+    }
+    files.write(path, save(tensors, dict(note)))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the note and the tensors of a file."""
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return file.metadata() or {}, tensors
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,14 +67,8 @@ class TensorProfile(Heading):
             CannotWrite: and then a file that was there is what it was.
         """
         path = Path(path)
-        tensors = {
-            f"{name}.{layer}": tensor.cpu().clone(memory_format=torch.contiguous_format)
-            for layer, named in enumerate(self.by_layer)
-            for name, tensor in named.items()
-        }
-        files.write(
-            path, save(tensors, {name: str(getattr(self, name)) for name in (*FIELDS, *LATER)})
-        )
+        note = {name: str(getattr(self, name)) for name in (*FIELDS, *LATER)}
+        write_tensors(path, self.by_layer, note)
         _read.cache_clear()
         return path
 
@@ -105,17 +117,7 @@ def load_tensors(path: str, method: str) -> TensorProfile:
         InvalidInput: no such file, a damaged one, or no profile of this version.
         ProfileMismatch: a profile of another method.
     """
-    place = Path(path).absolute()
-    check_there(place, method)
-    try:
-        profile = _read(place, place.stat().st_mtime_ns if place.is_file() else 0)
-    except (InvalidInput, OSError) as error:
-        raise InvalidInput(f"{error} {made_by(method)}.") from error
-    if profile.method != method:
-        raise ProfileMismatch(
-            f"{path} is a profile of {profile.method}, not of {method}. {made_by(method)}."
-        )
-    return profile
+    return load_as(path, method, _read)
 
 
 def method_of(path: str) -> str:
@@ -133,9 +135,7 @@ def _read(path: Path, stamp: int) -> TensorProfile:
     """``stamp`` is when the file was written last."""
     try:
         check_file(path)
-        with safe_open(path, "pt") as file:
-            note = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        note, tensors = read_tensors(path)
     except (InvalidInput, SafetensorError, OSError, ValueError) as error:
         raise InvalidInput(
             f"{path} is not a profile of tensors: {str(error).rstrip('.')}."

@@ -1,13 +1,23 @@
-"""What ways to prune have in common."""
+"""Parts that ways to prune have in common."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.policies.amount import Amount
-from foveate.policies.pruning import EnteringTokens, Pruned, going_on
+from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.pruning import (
+    EnteringTokens,
+    Pruned,
+    going_on,
+    number_going_on,
+    share,
+    share_or_auto,
+)
 from foveate.stages.select import highest
 
 
@@ -16,3 +26,19 @@ def highest_visual(tokens: EnteringTokens, values: Float[Tensor, "b t"], keep: A
     ranked = values.masked_fill(~tokens.vision, -torch.inf)
     counts = going_on(keep, tokens.given).minimum(tokens.vision.sum(-1))
     return Pruned(highest(ranked[:, None], counts[:, None])[:, 0] & tokens.vision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeforeAllLayers:
+    """A way to prune before the first layer, of which the share ``keep`` goes on."""
+
+    keep: AmountLike
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", share_or_auto(self.keep))
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        return (0,)
+
+    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
+        return (number_going_on(share(self.keep), sum(images)),)

@@ -11,7 +11,7 @@ from foveate.cache.pairs.pairs import BodyAndRest, Exact
 from foveate.cache.pairs.ragged import RaggedPairs, only, store
 
 
-class NarrowPairs(BodyAndRest):
+class NarrowPairs(BodyAndRest[Exact]):
     """A ``body`` whose keys have some ``channels`` only, which never changes, and pairs with all
     channels that came later (``rest``). The channels that are not held are zero.
     """
@@ -72,14 +72,6 @@ class NarrowPairs(BodyAndRest):
     def bound(self, more: int) -> None:
         """From now on there is room for ``more`` columns beyond those held, and for no others."""
         self.rest.bound(more)
-
-    def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
-        """Adds the next columns, with all channels."""
-        self.rest.append(k, v)
-
-    def crop(self, count: int) -> bool:
-        """Takes back the newest ``count`` columns; False if they are not in the rest."""
-        return self.rest.crop(count)
 
     def renumber(self, table: Int[Tensor, "c"]) -> None:
         """Column i becomes ``table[i]``; the last one is of the next token."""

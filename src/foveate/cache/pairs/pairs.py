@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -45,7 +45,7 @@ class Pairs(Protocol):
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None: ...
 
-    def fork(self) -> Pairs: ...
+    def fork(self) -> Self: ...
 
     def tensors(self) -> dict[str, Tensor]: ...
 
@@ -78,19 +78,22 @@ Exact = DensePairs | RaggedPairs
 
 
 class Counted(Protocol):
-    """What knows how many pairs each row and KV head has."""
+    """Pairs that can be counted per row and KV head."""
 
     @property
     def counts(self) -> Int[Tensor, "b h"]: ...
 
 
-class BodyAndRest:
-    """Pairs of which a ``body`` is held in a form of its own, and those that came later (``rest``)
-    in full precision.
+Others = TypeVar("Others", bound=Renumbered)
+
+
+class BodyAndRest(Generic[Others]):
+    """Pairs of which a ``body`` is held in a form of its own, and all others (``rest``) in another
+    one, to which those that come later are added.
     """
 
     body: Counted
-    rest: Exact
+    rest: Others
 
     @property
     def counts(self) -> Int[Tensor, "b h"]:
@@ -111,3 +114,11 @@ class BodyAndRest:
     def first(self) -> int:
         """The column of the first pair of the rest that is not listed."""
         return self.rest.first
+
+    def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
+        """Add the next columns."""
+        self.rest.append(k, v)
+
+    def crop(self, count: int) -> bool:
+        """Take back the newest ``count`` columns; False if they are not in the rest."""
+        return self.rest.crop(count)

@@ -9,6 +9,7 @@ and leave a code a byte; optimum-quanto packs weights, symmetrically.
 from __future__ import annotations
 
 import copy
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,20 +27,57 @@ from foveate.cache.pairs.body import (
     some,
 )
 from foveate.cache.pairs.dense import DensePairs, Padded
-from foveate.cache.pairs.pairs import BodyAndRest, Exact
+from foveate.cache.pairs.pairs import BodyAndRest, Exact, Others
 from foveate.cache.pairs.ragged import RaggedPairs, only
 from foveate.ops.heads import starts_of
 from foveate.ops.quantised_decode import FlatCodes, Rest
 
 
-class QuantisedPairs(BodyAndRest):
+class CodedPairs(BodyAndRest[Others]):
+    """Pairs whose ``body`` is in codes, and never changes. ``tensors()`` has it as ``name``."""
+
+    body: Body
+    name: ClassVar[str]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every tensor held: codes, scales, and what is in full precision."""
+        return sum(t.nbytes for t in self.body) + self.rest.nbytes
+
+    def renumber(self, table: Int[Tensor, "c"]) -> None:
+        """Column i becomes ``table[i]``; the last one is of the next token."""
+        self.body = renumbered(self.body, table)
+        self.rest.renumber(table)
+
+    def take_rows(self, rows: Int[Tensor, "r"]) -> None:
+        """The batch becomes these rows of it, in this order, repeats allowed."""
+        self.body = of_rows(self.body, rows)
+        self.rest.take_rows(rows)
+
+    def fork(self) -> Self:
+        """Return an independent copy: it shares the body, and copies the rest."""
+        return self.but(self.rest.fork())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor held, by name, without spare room."""
+        body = {f"{self.name}.{name}": t for name, t in self.body._asdict().items()}
+        return self.rest.tensors() | body
+
+    def but(self, rest: Others, body: Body | None = None) -> Self:
+        """Return a copy with this rest, and with the same body or another one."""
+        other = copy.copy(self)
+        other.body, other.rest = self.body if body is None else body, rest
+        return other
+
+
+class QuantisedPairs(CodedPairs[Exact]):
     """A quantised body, and pairs in full precision that came later (``rest``).
 
     Pairs move from the rest to the body before new ones arrive, as soon as ``residual + group`` of
     a head are in it; so those that came last can always be taken back.
     """
 
-    body: Body
+    name = "body"
 
     def __init__(self, body: Body, rest: Exact, layout: CodeLayout, residual: int):
         self.body, self.rest = body, rest
@@ -53,11 +91,6 @@ class QuantisedPairs(BodyAndRest):
         made = cls(codes_of(pairs, none, layout), pairs, layout, residual)
         made._settle()
         return made
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of every tensor held: codes, scales, and what is in full precision."""
-        return sum(t.nbytes for t in self.body) + self.rest.nbytes
 
     @property
     def columns(self) -> Int[Tensor, "b h n"]:
@@ -146,13 +179,13 @@ class QuantisedPairs(BodyAndRest):
         held, coded, rest = kept[self._slots()], self._coded(), self.rest
         slots = rest.columns >= 0
         left = torch.zeros_like(slots).masked_scatter(slots, held[~coded])
-        return self._with(some(self.body, held[coded]), only(rest, left))
+        return self.but(only(rest, left), some(self.body, held[coded]))
 
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
-        """Adds the next columns."""
+        """Add the next columns."""
         if self.rest.longest >= self.residual + self.layout.group:
             self._settle()
-        self.rest.append(k, v)
+        super().append(k, v)
 
     def _settle(self) -> None:
         """Quantises all but the last ``residual`` pairs of every head."""
@@ -161,37 +194,6 @@ class QuantisedPairs(BodyAndRest):
         old = slots & (torch.arange(n, device=columns.device) < n - self.residual)
         new = codes_of(self.rest, old, self.layout)
         self.body, self.rest = joined(self.body, new), only(self.rest, slots & ~old)
-
-    def but(self, rest: Exact) -> QuantisedPairs:
-        """The same body, and this rest."""
-        return self._with(self.body, rest)
-
-    def crop(self, count: int) -> bool:
-        """Takes back the newest ``count`` columns; False if they are not in the rest."""
-        return self.rest.crop(count)
-
-    def renumber(self, table: Int[Tensor, "c"]) -> None:
-        """Column i becomes ``table[i]``; the last one is of the next token."""
-        self.body = renumbered(self.body, table)
-        self.rest.renumber(table)
-
-    def take_rows(self, rows: Int[Tensor, "r"]) -> None:
-        """The batch becomes these rows of it, in this order, repeats allowed."""
-        self.body = of_rows(self.body, rows)
-        self.rest.take_rows(rows)
-
-    def fork(self) -> QuantisedPairs:
-        """An independent copy: it shares the body, which never changes, and copies the rest."""
-        return self._with(self.body, self.rest.fork())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor held, by name, without spare room."""
-        return self.rest.tensors() | {f"body.{name}": t for name, t in self.body._asdict().items()}
-
-    def _with(self, body: Body, rest: Exact) -> QuantisedPairs:
-        other = copy.copy(self)
-        other.body, other.rest = body, rest
-        return other
 
 
 def codes_of(pairs: Exact, chosen: Bool[Tensor, "b h n"], layout: CodeLayout) -> Body:

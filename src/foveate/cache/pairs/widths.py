@@ -13,7 +13,6 @@ def bits_held(pairs: Pairs, made: int) -> float:
     """
     if not isinstance(pairs, QuantisedPairs | ModalityPairs):
         return float(made)
-    rest = pairs.rest if isinstance(pairs, QuantisedPairs) else pairs.text
-    coded, others = int(pairs.body.counts.sum()), int(rest.counts.sum())
-    bits = coded * pairs.layout.bits + others * bits_held(rest, made)
+    coded, others = int(pairs.body.counts.sum()), int(pairs.rest.counts.sum())
+    bits = coded * pairs.layout.bits + others * bits_held(pairs.rest, made)
     return bits / max(1, coded + others)

@@ -12,7 +12,6 @@ over that text, brought to [0, 1] within the row: every model has that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,60 +20,23 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.policies.amount import AmountLike
-from foveate.policies.method import Paper
 from foveate.policies.prunes import prunes
-from foveate.policies.pruning import (
-    EnteringTokens,
-    Pruned,
-    going_on,
-    number_going_on,
-    share,
-    share_or_auto,
-)
+from foveate.policies.pruning import EnteringTokens, Pruned, going_on, share
+from foveate.stages.pruned import BeforeAllLayers
 
 LEAST = 1e-6
 """Of relevance, and of what a token adds to the determinant: a token is never worth nothing."""
 
 
-@prunes(
-    "cdpruner",
-    Paper(
-        title="Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning "
-        "in MLLMs",
-        authors=(
-            "Zhang, Qizhe",
-            "Liu, Mengzhen",
-            "Li, Lichen",
-            "Lu, Ming",
-            "Zhang, Yuan",
-            "Pan, Junwen",
-            "She, Qi",
-            "Zhang, Shanghang",
-        ),
-        year=2025,
-        venue="Advances in Neural Information Processing Systems",
-        key="zhang2025cdpruner",
-        arxiv="2506.10967",
-        code="https://github.com/Theia-4869/CDPruner",
-    ),
-)
+@prunes("cdpruner", "zhang2025cdpruner")
 @dataclass(frozen=True, kw_only=True)
-class CDPrunerPrune:
+class CDPrunerPrune(BeforeAllLayers):
     """Visual tokens that differ from each other and are like the text (a conditional DPP).
 
     Source: CDPruner (arXiv:2506.10967), section 3 and Algorithm 1.
     """
 
     keep: AmountLike = "11.1%"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share_or_auto(self.keep))
-
-    def layers(self, depth: int) -> tuple[int, ...]:
-        return (0,)
-
-    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
-        return (number_going_on(share(self.keep), sum(images)),)
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         goes_on = torch.zeros_like(tokens.vision)

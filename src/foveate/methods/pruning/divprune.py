@@ -8,42 +8,26 @@ positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from foveate.policies.amount import AmountLike
 from foveate.policies.prunes import prunes
-from foveate.policies.pruning import (
-    EnteringTokens,
-    Pruned,
-    going_on,
-    number_going_on,
-    share,
-    share_or_auto,
-)
+from foveate.policies.pruning import EnteringTokens, Pruned, going_on, share
 from foveate.stages.farthest import spread
+from foveate.stages.pruned import BeforeAllLayers
 
 
 @prunes("divprune")
 @dataclass(frozen=True, kw_only=True)
-class DivPrunePrune:
+class DivPrunePrune(BeforeAllLayers):
     """Visual tokens whose embeddings are far from each other (max-min diversity, greedily).
 
     Source: DivPrune (arXiv:2503.02175), section 3.3 and Algorithm 1.
     """
 
     keep: AmountLike = "9.8%"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share_or_auto(self.keep))
-
-    def layers(self, depth: int) -> tuple[int, ...]:
-        return (0,)
-
-    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
-        return (number_going_on(share(self.keep), sum(images)),)
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         counts, visual = going_on(share(self.keep), tokens.given), tokens.vision[:, None]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foveate.policies.amount import AmountLike
 from foveate.policies.parameters import Seed
 from foveate.policies.prunes import prunes
-from foveate.policies.pruning import EnteringTokens, Pruned, number_going_on, share, share_or_auto
-from foveate.stages.pruned import highest_visual
+from foveate.policies.pruning import EnteringTokens, Pruned, share
+from foveate.stages.pruned import BeforeAllLayers, highest_visual
 from foveate.stages.score.attention_free import uniform
 
 
 @prunes("random")
 @dataclass(frozen=True, kw_only=True)
-class RandomPrune:
+class RandomPrune(BeforeAllLayers):
     """Visual tokens drawn at random, the same for all layers from the first on.
 
     A token's draw follows from its position in its row and from ``seed`` alone.
@@ -23,15 +22,6 @@ class RandomPrune:
 
     keep: AmountLike = "50%"
     seed: Seed = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share_or_auto(self.keep))
-
-    def layers(self, depth: int) -> tuple[int, ...]:
-        return (0,)
-
-    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
-        return (number_going_on(share(self.keep), sum(images)),)
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         return highest_visual(tokens, uniform(self.seed, tokens.pos), share(self.keep))

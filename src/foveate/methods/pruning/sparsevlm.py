@@ -27,7 +27,6 @@ from foveate.cache.layer import Layer
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
 from foveate.policies.amount import Amount, AmountLike
-from foveate.policies.method import Paper
 from foveate.policies.parameters import Positive, Share
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned, number_going_on, share
@@ -36,31 +35,7 @@ from foveate.stages.pruned import highest_visual
 RATERS = "raters"
 
 
-@prunes(
-    "sparsevlm",
-    Paper(
-        title="SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model "
-        "Inference",
-        authors=(
-            "Zhang, Yuan",
-            "Fan, Chun-Kai",
-            "Ma, Junpeng",
-            "Zheng, Wenzhao",
-            "Huang, Tao",
-            "Cheng, Kuan",
-            "Gudovskiy, Denis",
-            "Okuno, Tomoyuki",
-            "Nakata, Yohei",
-            "Keutzer, Kurt",
-            "Zhang, Shanghang",
-        ),
-        year=2025,
-        venue="International Conference on Machine Learning",
-        key="zhang2025sparsevlm",
-        arxiv="2410.04417",
-        code="https://github.com/Gumpest/SparseVLMs",
-    ),
-)
+@prunes("sparsevlm", "zhang2025sparsevlm")
 @dataclass(frozen=True, kw_only=True)
 class SparseVLMPrune:
     """Visual tokens that words like the image attend to; of the others a part is clustered, too.

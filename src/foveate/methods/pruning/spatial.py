@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foveate.policies.amount import AmountLike
 from foveate.policies.prunes import prunes
-from foveate.policies.pruning import (
-    EnteringTokens,
-    Pruned,
-    going_on,
-    number_going_on,
-    share,
-    share_or_auto,
-)
+from foveate.policies.pruning import EnteringTokens, Pruned, going_on, share
+from foveate.stages.pruned import BeforeAllLayers
 
 
 @prunes("spatial")
 @dataclass(frozen=True, kw_only=True)
-class SpatialPrune:
+class SpatialPrune(BeforeAllLayers):
     """Visual tokens at even distances, whatever is on them.
 
     Distances are those of the order in which tokens are read, line by line and image by image, so
@@ -27,15 +20,6 @@ class SpatialPrune:
     """
 
     keep: AmountLike = "50%"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share_or_auto(self.keep))
-
-    def layers(self, depth: int) -> tuple[int, ...]:
-        return (0,)
-
-    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
-        return (number_going_on(share(self.keep), sum(images)),)
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         visual = tokens.vision

@@ -24,41 +24,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.policies.amount import AmountLike
-from foveate.policies.method import Paper
 from foveate.policies.parameters import ShareBelow
 from foveate.policies.prunes import prunes
-from foveate.policies.pruning import (
-    EnteringTokens,
-    Pruned,
-    going_on,
-    number_going_on,
-    share,
-    share_or_auto,
-)
+from foveate.policies.pruning import EnteringTokens, Pruned, going_on, number_going_on, share
+from foveate.stages.pruned import BeforeAllLayers
 
 
-@prunes(
-    "visionzip",
-    Paper(
-        title="VisionZip: Longer is Better but Not Necessary in Vision Language Models",
-        authors=(
-            "Yang, Senqiao",
-            "Chen, Yukang",
-            "Tian, Zhuotao",
-            "Wang, Chengyao",
-            "Li, Jingyao",
-            "Yu, Bei",
-            "Jia, Jiaya",
-        ),
-        year=2025,
-        venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition",
-        key="yang2025visionzip",
-        arxiv="2412.04467",
-        code="https://github.com/dvlab-research/VisionZip",
-    ),
-)
+@prunes("visionzip", "yang2025visionzip")
 @dataclass(frozen=True, kw_only=True)
-class VisionZipPrune:
+class VisionZipPrune(BeforeAllLayers):
     """Visual tokens that the image tower attends to most, and others merged into a few.
 
     ``contextual`` is the share of what goes on that others are merged into: 10 of 64 tokens in the
@@ -71,12 +45,6 @@ class VisionZipPrune:
     reads_tower: ClassVar[bool] = True
     keep: AmountLike = "11.2%"
     contextual: ShareBelow = 0.15625
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share_or_auto(self.keep))
-
-    def layers(self, depth: int) -> tuple[int, ...]:
-        return (0,)
 
     def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
         return (sum(number_going_on(share(self.keep), count) for count in images),)

@@ -16,6 +16,7 @@ from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
 from foveate.policies.gathering import GATHERINGS, Asked, Sums
 from foveate.policies.protocols import Score
+from foveate.stages.score.linear_maps import products
 
 RIDGE = 0.01
 
@@ -39,15 +40,11 @@ class SecondReading:
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
         weights = worth(layer)
-        real = layer.valid[..., None]
-        ones = torch.ones_like(weights)[..., None]
-        given = torch.cat([ones, facts(layer), layer.k.float(), layer.v.float()], dim=-1)
-        given = given.masked_fill(~real, 0.0).double().transpose(0, 1).flatten(1, 2)
+        of_pairs, goals = products(layer, weights, facts(layer))
         rows = zip(weights, layer.valid[:, 0], strict=True)
-        each = weights.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
         return {
-            "products": given.transpose(1, 2) @ given,
-            "told": (given.transpose(1, 2) @ each[..., None])[..., 0],
+            "products": of_pairs,
+            "told": goals,
             "of_key": weights.new_zeros(layer.k.shape[-1]),  # for its length
             "levels": torch.stack([levels(row[:, one]) for row, one in rows]).sum(0),
             "answered": weights.new_tensor(float(answered(layer))),
@@ -56,10 +53,8 @@ class SecondReading:
 
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
         weights, offset = ridge_regression(sums["products"], sums["told"], RIDGE)
-        last = FACTS + len(sums["of_key"])
-        of_facts, of_key, of_value = (
-            weights[:, a:b] for a, b in ((0, FACTS), (FACTS, last), (last, None))
-        )
+        ends = [FACTS, FACTS + len(sums["of_key"])]
+        of_facts, of_key, of_value = weights.tensor_split(ends, dim=1)
         parts = {"of_facts": of_facts, "of_key": of_key, "of_value": of_value, "offset": offset}
         parts["levels"] = sums["levels"] / sums["prompts"]
         return {name: part.float() for name, part in parts.items()}

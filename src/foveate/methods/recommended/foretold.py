@@ -11,8 +11,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.spec import stage
-from foveate.profiles.far_keys import read_nearer
-from foveate.profiles.tensor_profile import TensorProfile, load_tensors
+from foveate.stages.score.linear_maps import LinearMaps
 
 FACTS = 5
 """Beside the channels of key and value: see :func:`facts`."""
@@ -35,32 +34,15 @@ def facts(layer: Layer) -> Float[Tensor, "b h n f"]:
 
 @stage("foretold_reconstruction")
 @dataclass(frozen=True, kw_only=True)
-class ForetoldReconstruction:
+class ForetoldReconstruction(LinearMaps):
     """What the profile's target is of a pair, by the linear maps of a ``profile``: a logarithm of
     what its loss would do; in float32.
     """
 
-    profile: str
+    method = "recommended"
 
-    def __post_init__(self) -> None:
-        _ = self.calibrated
-
-    @property
-    def calibrated(self) -> TensorProfile:
-        """The profile in use."""
-        return load_tensors(self.profile, "recommended")
-
-    def queries(self, tokens: int) -> int:
-        return 0
+    def facts(self, layer: Layer) -> tuple[Float[Tensor, "b h n f"]]:
+        return (facts(layer),)
 
     def __call__(self, layer: Layer) -> Scores:
-        (_, h, _, d), e = layer.k.shape, layer.v.shape[-1]
-        profile = self.calibrated
-        layer = read_nearer(layer, profile, self.profile)
-        of_key, of_value, of_facts, offset = profile.of(
-            layer, of_key=(h, d), of_value=(h, e), of_facts=(h, FACTS), offset=(h,)
-        )
-        values = offset[:, None] + (facts(layer) @ of_facts[..., None])[..., 0]
-        for pairs, weights in ((layer.k, of_key), (layer.v, of_value)):
-            values = values + (pairs.float() @ weights[..., None])[..., 0]
-        return Scores(values)
+        return Scores(self.mapped(layer))

@@ -15,8 +15,9 @@ from torch import Tensor
 from foveate.errors import ProfileMismatch
 from foveate.policies.spec import stage
 from foveate.profiles.tensor_profile import TensorProfile, load_tensors
+from foveate.stages.budget.bases import Rule
 from foveate.stages.budget.exact import filled
-from foveate.stages.budget.head_table import ByHead, Rule
+from foveate.stages.budget.head_table import ByHead
 
 LEVELS = 256
 """Into how many equal shares a head's pairs are cut."""

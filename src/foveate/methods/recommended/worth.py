@@ -16,6 +16,7 @@ from foveate.cache.layer import Layer, Scores
 from foveate.methods.recommended.foretold import LEAST
 from foveate.policies.parameters import Count, Positive
 from foveate.policies.protocols import Rereading, Score
+from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.damage import answer_damage, squared_damage
 from foveate.stages.score.reconstruction import NOTED, Reconstruction
 
@@ -26,7 +27,7 @@ UNASKED = -1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingDamage:
+class ReadingDamage(WithoutQueries):
     """Notes of every pair S ("sum"), the square of M ("most"), and the sum of the squares of what
     its loss does to answers ("answers"), ``UNASKED`` where there are none.
 
@@ -50,9 +51,6 @@ class ReadingDamage:
         return Rereading(
             self.chunk, longest=self.longest, questions=self.questions, after=self.after
         )
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """Sums and maxima over one more piece of the prompt."""

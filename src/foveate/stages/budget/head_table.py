@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored
 from foveate.errors import InvalidInput
-from foveate.policies.amount import Amount, AmountLike
 from foveate.policies.parameters import Range, Share
 from foveate.policies.protocols import Scope
 from foveate.policies.spec import stage
 from foveate.profiles.heading import Heading
 from foveate.profiles.profile import Profile, load
+from foveate.stages.budget.bases import AmountBudget, Rule
 from foveate.stages.budget.exact import proportional, within
 
 Temperature = Annotated[float, Range(0, 50)]
@@ -31,26 +31,18 @@ Scores = tuple[tuple[float, ...], ...]
 """Of every KV head, layer after layer."""
 
 
-@runtime_checkable
-class Rule(Protocol):
-    """What every head keeps of a prompt: a ``LayerCounts`` that may be a named tuple, too."""
-
-    def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]: ...
-
-
 @dataclass(frozen=True, kw_only=True)
-class ByHead:
+class ByHead(AmountBudget):
     """A budget whose heads keep what a rule over all of them says, by a ``profile``: a file of the
     method named ``of``.
     """
 
-    amount: AmountLike
     profile: str
     of: str
     scope: Scope = field(default="layer", init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
+        super().__post_init__()
         _ = self.calibrated
 
     @property

@@ -19,6 +19,7 @@ from foveate.policies.amount import Amount, AmountLike
 from foveate.policies.parameters import Range, Share
 from foveate.policies.protocols import Scope
 from foveate.policies.spec import stage
+from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import filled
 from foveate.stages.select import highest
 
@@ -30,7 +31,7 @@ EVERYTHING = Amount.of("auto(100%,floor=1)")
 
 @stage("one_ranking")
 @dataclass(frozen=True, kw_only=True)
-class OneRanking:
+class OneRanking(AmountBudget):
     """A head keeps as many pairs as it has among the best of all heads of all layers (``over``
     "model") or of its layer, but at least ``floor`` of an even share. For scores that mean the same
     in every head, such as attention. Of the whole, ``even`` is given to all heads alike, and the
@@ -39,13 +40,9 @@ class OneRanking:
     Source: KVzip (arXiv:2505.23416), section 3.4 (non-uniform head budgets).
     """
 
-    amount: AmountLike
     over: Scope = "model"
     floor: Share = 0.0
     even: Share = 0.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
 
     @property
     def scope(self) -> Scope:
@@ -114,16 +111,12 @@ def _of_layers(
 
 @stage("each_head")
 @dataclass(frozen=True, kw_only=True)
-class EachHead:
+class EachHead(AmountBudget):
     """Every head keeps as many of its best pairs as hold the amount's share of its own importance;
     the amount is an auto one, whose floor and cap bound each head.
     """
 
-    amount: AmountLike
     scope: Scope = field(default="layer", init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
 
     def holding(self, one: Scored, share: float) -> Int[Tensor, "b h"]:
         """How many pairs of each head hold that share of what matters in it."""

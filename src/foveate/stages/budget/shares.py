@@ -12,24 +12,20 @@ from torch import Tensor
 
 from foveate.cache.layer import Scored
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount, AmountLike
 from foveate.policies.parameters import Share, ShareBelow
 from foveate.policies.protocols import Scope
 from foveate.policies.spec import stage
+from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer, heads_of
 
 
 @stage("uniform")
 @dataclass(frozen=True, kw_only=True)
-class Uniform:
+class Uniform(AmountBudget):
     """Every KV head keeps ``amount``. A head that holds less passes the rest on to its layer."""
 
     steady: ClassVar[bool] = True
-    amount: AmountLike
     scope: Scope = field(default="layer", init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
@@ -39,7 +35,7 @@ class Uniform:
 
 @stage("layer_shares")
 @dataclass(frozen=True, kw_only=True)
-class LayerShares:
+class LayerShares(AmountBudget):
     """Every layer keeps a share of the whole by its note: in proportion to it, or to its
     exponential ("softmax"), but at least ``least`` of the prompt. Of the whole, ``even`` is given
     to all layers alike, and the rest by the note.
@@ -48,15 +44,11 @@ class LayerShares:
     "mass" (TGV-KV).
     """
 
-    amount: AmountLike
     of: str
     how: Literal["proportional", "softmax"] = "proportional"
     least: ShareBelow = 0.01
     even: Share = 0.0
     scope: Scope = field(default="model", init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]

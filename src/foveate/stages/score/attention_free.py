@@ -13,11 +13,12 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.parameters import Factor, Seed
 from foveate.policies.spec import stage
+from foveate.stages.score.bases import WithoutQueries
 
 
 @stage("key_norm")
 @dataclass(frozen=True, kw_only=True)
-class KeyNorm:
+class KeyNorm(WithoutQueries):
     """Minus the L2 norm of the key, in float32: low norms attract attention.
 
     Source: Devoto et al. (arXiv:2406.11430), section 3.
@@ -25,16 +26,13 @@ class KeyNorm:
 
     head_by_head: ClassVar[bool] = True
 
-    def queries(self, tokens: int) -> int:
-        return 0
-
     def __call__(self, layer: Layer) -> Scores:
         return Scores(-layer.k.float().norm(dim=-1))
 
 
 @stage("value_norm")
 @dataclass(frozen=True, kw_only=True)
-class ValueNorm:
+class ValueNorm(WithoutQueries):
     """The L2 norm of the value, in float32: what a token would contribute.
 
     Source: InfiniPot-V (arXiv:2506.15745), the VaN score.
@@ -42,16 +40,13 @@ class ValueNorm:
 
     head_by_head: ClassVar[bool] = True
 
-    def queries(self, tokens: int) -> int:
-        return 0
-
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.v.float().norm(dim=-1))
 
 
 @stage("key_difference")
 @dataclass(frozen=True, kw_only=True)
-class KeyDifference:
+class KeyDifference(WithoutQueries):
     """Minus the cosine between a key and the mean of all keys' directions, in float32; plus
     ``value`` times the logarithm of the value's norm, which KeyDiff has not.
 
@@ -60,9 +55,6 @@ class KeyDifference:
 
     head_by_head: ClassVar[bool] = True
     value: Factor = 0.0
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         direction = F.normalize(layer.k.float(), dim=-1)
@@ -77,13 +69,10 @@ class KeyDifference:
 
 @stage("recency")
 @dataclass(frozen=True, kw_only=True)
-class Recency:
+class Recency(WithoutQueries):
     """The later, the more important."""
 
     head_by_head: ClassVar[bool] = True
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.pos.float())
@@ -91,7 +80,7 @@ class Recency:
 
 @stage("random_score")
 @dataclass(frozen=True, kw_only=True)
-class RandomScore:
+class RandomScore(WithoutQueries):
     """Uniform in [0, 1), drawn per layer, KV head and token from ``seed``.
 
     A token's draw depends on its position alone, not on the batch, the padding or the prompt's
@@ -99,9 +88,6 @@ class RandomScore:
     """
 
     seed: Seed = 0
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         generator = torch.Generator().manual_seed(self.seed * 100_003 + layer.ordinal)

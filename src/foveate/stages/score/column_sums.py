@@ -12,12 +12,13 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.ops.column_sums import column_sums
 from foveate.policies.spec import stage
+from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.rows import Reduction, over_group
 
 
 @stage("column_sums")
 @dataclass(frozen=True, kw_only=True)
-class ColumnSums:
+class ColumnSums(WithoutQueries):
     """Sum over all queries of the causal softmax in float32, reduced over the query heads of a KV
     head. It runs on: queries of later passes (chunks of a prompt, decoding) add to it.
 
@@ -35,9 +36,6 @@ class ColumnSums:
         b, hq, n = sums.shape
         received = over_group(sums.view(b, hq // layer.groups, layer.groups, n), self.group)
         return {"received": layer.state.get("received", 0) + received}
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.state["received"])

@@ -12,6 +12,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.parameters import Columns, Count, Seed
 from foveate.policies.spec import stage
+from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.held import Over, best, span, standardised
 
 RIDGE = 1e-2
@@ -19,7 +20,7 @@ RIDGE = 1e-2
 
 @stage("leverage")
 @dataclass(frozen=True, kw_only=True)
-class Leverage:
+class Leverage(WithoutQueries):
     """The diagonal of X (X^T X + I/100)^-1 X^T, where X are a head's keys less their mean, times a
     random Gaussian matrix of ``sketch`` columns (null: the keys themselves, exactly), standardised
     over the heads of a layer or each head by itself (``over``). The matrix follows from ``seed``
@@ -41,9 +42,6 @@ class Leverage:
     @property
     def head_by_head(self) -> bool:
         return self.over == "head"
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         part = span(layer.slots, self.sinks, self.recent)

@@ -17,6 +17,7 @@ from foveate.errors import InvalidParameter
 from foveate.policies.parameters import Count, Positive
 from foveate.policies.protocols import Rereading
 from foveate.policies.spec import stage
+from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.damage import contribution, squared_damage
 from foveate.stages.score.rows import rows
 
@@ -34,7 +35,7 @@ ASKED = {
 
 @stage("reconstruction")
 @dataclass(frozen=True, kw_only=True)
-class Reconstruction:
+class Reconstruction(WithoutQueries):
     """The most attention that a token of the second reading pays to each slot, over its query heads
     and tokens; by="contribution" the same of that attention times the length of its projected
     value, as a share of the residual stream (KVzip+, :func:`contribution`); or by="damage" the sum
@@ -103,9 +104,6 @@ class Reconstruction:
     def reads_residual_norm(self) -> bool:
         """And beside what it is added to."""
         return self.by != "attention"
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """The maxima, or sums, over one more piece."""

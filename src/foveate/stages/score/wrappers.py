@@ -10,23 +10,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.protocols import Score
 from foveate.policies.spec import stage
+from foveate.stages.score.bases import Wrapper
 from foveate.stages.score.normalise import over_tokens
 
 
 @stage("head_mean")
 @dataclass(frozen=True, kw_only=True)
-class HeadMean:
+class HeadMean(Wrapper):
     """The mean over the layer's KV heads of the score that it wraps, and of its parts.
 
     Source: Elastic Cache (arXiv:2407.18121) and PrefixKV (arXiv:2412.03409), section 3.2.
     """
-
-    of: Score
-
-    def queries(self, tokens: int) -> int:
-        return self.of.queries(tokens)
 
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
@@ -40,17 +35,13 @@ def _shared(values: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
 
 @stage("text_prior")
 @dataclass(frozen=True, kw_only=True)
-class TextPrior:
+class TextPrior(Wrapper):
     """LOOK-M eq. 5: A_s[T] + T_p, T_p = max(A_s), head by head, over the score that it wraps.
 
     The part "importance" is the score without the prior.
     """
 
     head_by_head: ClassVar[bool] = True
-    of: Score
-
-    def queries(self, tokens: int) -> int:
-        return self.of.queries(tokens)
 
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)

@@ -1,0 +1,42 @@
+"""Parts that scores have in common: the queries that they read, and the profile that they use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from foveate.policies.protocols import Score
+from foveate.profiles.tensor_profile import TensorProfile, load_tensors
+
+
+class WithoutQueries:
+    """A score that reads no query."""
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapper:
+    """A score that wraps another one, and reads the queries that it reads."""
+
+    of: Score
+
+    def queries(self, tokens: int) -> int:
+        return self.of.queries(tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByProfile(WithoutQueries):
+    """A score that follows from the tensors of a ``profile``: a file of the method ``method``."""
+
+    method: ClassVar[str]
+    profile: str
+
+    def __post_init__(self) -> None:
+        _ = self.calibrated
+
+    @property
+    def calibrated(self) -> TensorProfile:
+        """The profile in use."""
+        return load_tensors(self.profile, self.method)
