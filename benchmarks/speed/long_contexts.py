@@ -28,11 +28,12 @@ import torch
 import transformers
 
 import foveate
+from benchmarks import chunks
+from benchmarks.alone import Heads, anew, drawn, work
 from benchmarks.speed.lockstep import keep_memory
 from benchmarks.speed.long_contexts_page import page
 from benchmarks.written import RESULTS, write
-from foveate_lab.bench import Subject, chunks, processor
-from foveate_lab.bench.alone import Heads, anew, drawn, work
+from foveate_lab.bench import Subject, processor
 from foveate_lab.bench.dims import Dims, of_shape, shape
 from foveate_lab.bench.memory import freed_at_once, peak_of
 from foveate_lab.bench.subject import with_drawn_ids

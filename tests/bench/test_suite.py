@@ -18,16 +18,16 @@ import pytest
 import torch
 
 import foveate
+from benchmarks.alone import Heads, anew, drawn, work
+from benchmarks.gpu import SuiteSetting, checks, kernels, results, run, run_suite, wrong
+from benchmarks.gpu.apart import ENDED, PartOutcome, _listen
+from benchmarks.gpu.kernels import compared
+from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.rows import attempted, table
+from benchmarks.gpu.side_by_side import side_by_side
 from foveate.compression.composition import policy
 from foveate.errors import InvalidInput
 from foveate.loading import hardware
-from foveate_lab.bench.alone import Heads, anew, drawn, work
-from foveate_lab.bench.suite import SuiteSetting, checks, kernels, results, run, run_suite, wrong
-from foveate_lab.bench.suite.apart import ENDED, PartOutcome, _listen
-from foveate_lab.bench.suite.kernels import compared
-from foveate_lab.bench.suite.parts import PARTS
-from foveate_lab.bench.suite.rows import attempted, table
-from foveate_lab.bench.suite.side_by_side import side_by_side
 
 QUICK = SuiteSetting(device="cpu", quick=True, kernels="reference")
 OURS = [name for name in PARTS if name != "kvpress"]  # whose Python has to be named

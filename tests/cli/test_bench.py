@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu import SuiteSetting, run
+from benchmarks.gpu.apart import PartOutcome
 from foveate.cli import main
-from foveate_lab.bench.suite import SuiteSetting, run
-from foveate_lab.bench.suite.apart import PartOutcome
 
 from .conftest import Foveate, refused
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,10 +14,19 @@ from foveate.cli import console
 from foveate.cli.outputs import check_folder
 from foveate.errors import InvalidInput
 from foveate.ops.choice import Impl
-from foveate_lab.bench.suite import SuiteSetting, default_folder, run_suite, wrong
-from foveate_lab.bench.suite.parts import PARTS
-from foveate_lab.bench.suite.results import DATA, PAGE
 
+CHECKOUT = Path(__file__).parents[3]
+PARTS = (
+    "kernels",
+    "ragged",
+    "steps",
+    "attention",
+    "half",
+    "tests",
+    "headlines",
+    "contexts",
+    "kvpress",
+)
 Suite = Annotated[
     Literal["gpu"] | None,
     typer.Option(help="Measure all that a CUDA GPU is needed for instead; some 7 minutes."),
@@ -25,8 +35,7 @@ Out = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Where --suite writes gpu.md and gpu.json, and goes on. [default: benchmarks/results "
-        "of a checkout, or the current folder]",
+        help="Where --suite writes gpu.md and gpu.json, and goes on. [default: benchmarks/results]",
         show_default=False,
     ),
 ]
@@ -85,24 +94,41 @@ def suite_run(
     if quick and out is None:
         raise InvalidInput("--quick writes toy figures: name a folder for them with --out.")
     kernels = kernels or ("triton" if device == "cuda" else "reference")
-    setting = SuiteSetting(device=device, quick=quick, kernels=kernels, peer_python=peer_python)
-    folder = out or default_folder()
+    gpu = _suite()
+    setting = gpu.SuiteSetting(device=device, quick=quick, kernels=kernels, peer_python=peer_python)
+    folder = out or gpu.RESULTS
     check_folder("--out", folder)
     stderr = console.errors()
-    results = run_suite(
+    results = gpu.run_suite(
         setting,
         folder,
         only=part,
         anew=anew,
         report=lambda name, said: stderr.print(Text(f"{name}: {said}")),
     )
-    bad = [_named(row) for row in wrong(results)]
+    bad = [_named(row) for row in gpu.wrong(results)]
     if json:
         console.print_json({"folder": str(folder), "wrong": bad, "parts": results})
     else:
         _show(folder, results, bad)
     if bad:
         raise typer.Exit(1)
+
+
+def _suite() -> Any:
+    """Import the suite, which is in a checkout only.
+
+    Raises:
+        InvalidInput: Foveate runs from an installed package.
+    """
+    if not (CHECKOUT / "benchmarks" / "gpu").is_dir():
+        raise InvalidInput(
+            "the suite is not installed: run --suite gpu from a checkout of Foveate."
+        )
+    sys.path.append(str(CHECKOUT))
+    from benchmarks import gpu
+
+    return gpu
 
 
 def _named(row: dict[str, Any]) -> str:
@@ -119,6 +145,6 @@ def _show(folder: Path, results: dict[str, Any], bad: Sequence[str]) -> None:
         table.add_row(
             name, Text(state), f"{part['seconds']:.0f}", str(len(part["rows"])), str(failed)
         )
-    console.show(table, Text(f"\n{folder / PAGE} and {folder / DATA}"))
+    console.show(table, Text(f"\n{folder / 'gpu.md'} and {folder / 'gpu.json'}"))
     if bad:
         console.show(Text(f"Wrong: {'; '.join(bad)}."))

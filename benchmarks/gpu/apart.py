@@ -13,8 +13,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, Literal
 
-from foveate_lab.bench.suite.rows import Row, why
-from foveate_lab.bench.suite.setting import SuiteSetting
+from benchmarks.gpu.rows import Row, why
+from benchmarks.gpu.setting import SuiteSetting
 
 INTERPRET = "TRITON_INTERPRET"
 ENDED = "the whole run was ended here"
@@ -47,7 +47,7 @@ def apart(
     """
     context: Any = get_context("forkserver" if sys.platform != "win32" else "spawn")
     if sys.platform != "win32":
-        context.set_forkserver_preload(["foveate_lab.bench.suite.parts"])
+        context.set_forkserver_preload(["benchmarks.gpu.parts"])
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_measured, args=(name, setting, sender))
     with _interpreting(not setting.on_gpu):
@@ -107,7 +107,7 @@ def _measured(name: str, setting: SuiteSetting, sender: Connection) -> None:
     """What the process does. It leads a group of its own, so that what it starts ends with it."""
     if hasattr(os, "setsid"):
         os.setsid()
-    from foveate_lab.bench.suite.parts import PARTS
+    from benchmarks.gpu.parts import PARTS
 
     try:
         for row in PARTS[name].rows(setting):

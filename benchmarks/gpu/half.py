@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmarks.gpu.models import measured_with, subject_of, with_other_prompt
+from benchmarks.gpu.rows import Row, attempted, table
+from benchmarks.gpu.setting import SuiteSetting
 from foveate.compression.composition import policy as policy_of
 from foveate_lab.bench.subject import Subject
-from foveate_lab.bench.suite.models import measured_with, subject_of, with_other_prompt
-from foveate_lab.bench.suite.rows import Row, attempted, table
-from foveate_lab.bench.suite.setting import SuiteSetting
 from foveate_lab.bench.timing import prefills
 
 MODEL, LAYERS, TOKENS = "qwen2-vl-7b", 4, (4096, 16384)

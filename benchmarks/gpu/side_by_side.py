@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from foveate_lab.bench.suite.rows import Row, why
+from benchmarks.gpu.rows import Row, why
 
 Work = Callable[[], Iterator[Row]]
 

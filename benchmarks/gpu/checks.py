@@ -16,11 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.gpu.rows import Row, table
+from benchmarks.gpu.setting import SuiteSetting
 from foveate.errors import InvalidInput
-from foveate_lab.bench.suite.rows import Row, table
-from foveate_lab.bench.suite.setting import SuiteSetting
 
-CHECKOUT = Path(__file__).parents[4]
+CHECKOUT = Path(__file__).parents[2]
 TESTS = (
     "tests/conformance/test_on_device.py",
     "tests/backends/test_captured.py",

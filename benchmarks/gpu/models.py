@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from benchmarks.gpu.setting import SuiteSetting
 from foveate.hf.model.internals import CACHE
 from foveate.ops.choice import using
 from foveate_lab.bench.dims import of_shape, shape, toy
 from foveate_lab.bench.subject import Subject, with_drawn_ids
-from foveate_lab.bench.suite.setting import SuiteSetting
 
 
 def subject_of(

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.graphs import WARM, graphed
+from benchmarks.gpu.models import measured_with, stepping, subject_of
+from benchmarks.gpu.rows import NEEDS_CUDA, Row, attempted, milliseconds, table
+from benchmarks.gpu.setting import SuiteSetting
 from foveate.compression.composition import policy as policy_of
 from foveate.hf import compress
 from foveate.hf.model.internals import CACHE
 from foveate_lab.bench.subject import Subject
-from foveate_lab.bench.suite.graphs import WARM, graphed
-from foveate_lab.bench.suite.models import measured_with, stepping, subject_of
-from foveate_lab.bench.suite.rows import NEEDS_CUDA, Row, attempted, milliseconds, table
-from foveate_lab.bench.suite.setting import SuiteSetting
 
 MODEL, LAYERS, TOKENS = "qwen2-vl-7b", 4, 16384
 POLICIES = ("full", "snapkv:budget=20%", "adakv:budget=20%")

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from benchmarks import chunks
+from benchmarks.alone import Heads, anew, drawn, work
+from benchmarks.gpu.models import measured_with, short, subject_of, with_other_prompt
+from benchmarks.gpu.rows import Row, attempted, milliseconds, table
+from benchmarks.gpu.setting import SuiteSetting
 from foveate.compression.composition import policy as policy_of
 from foveate.policies.policy import Policy
-from foveate_lab.bench import chunks
-from foveate_lab.bench.alone import Heads, anew, drawn, work
 from foveate_lab.bench.memory import peak_of
 from foveate_lab.bench.subject import Subject
-from foveate_lab.bench.suite.models import measured_with, short, subject_of, with_other_prompt
-from foveate_lab.bench.suite.rows import Row, attempted, milliseconds, table
-from foveate_lab.bench.suite.setting import SuiteSetting
 from foveate_lab.bench.timing import FilledCache, seconds, steps
 
 MODEL, LAYERS = "qwen2-vl-7b", 2

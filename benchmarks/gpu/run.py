@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import checks, kernels, results
+from benchmarks.gpu.apart import PartOutcome, apart
+from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.rows import Row
+from benchmarks.gpu.setting import SuiteSetting
 from foveate.errors import InvalidInput, suggest
-from foveate_lab.bench.suite import checks, kernels, results
-from foveate_lab.bench.suite.apart import PartOutcome, apart
-from foveate_lab.bench.suite.parts import PARTS
-from foveate_lab.bench.suite.rows import Row
-from foveate_lab.bench.suite.setting import SuiteSetting
 
 PATIENCE = 10
 """At toy sizes, how many times a part's limit it may take: a CPU may have other work to do."""
@@ -62,12 +62,6 @@ def run_suite(
         heard(apart(name, setting, limit, heard))
         report(name, _summary(measured[name]))
     return measured
-
-
-def default_folder() -> Path:
-    """The results of the checkout that Foveate runs from; where it is none, the current folder."""
-    checkout = Path(__file__).parents[4] / "benchmarks" / "results"
-    return checkout if checkout.is_dir() else Path.cwd()
 
 
 def wrong(measured: dict[str, Any]) -> list[Row]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.setting import SuiteSetting
 from foveate.data import files
 from foveate.errors import InvalidInput
 from foveate.loading.hardware import processor, versions
-from foveate_lab.bench.suite.parts import PARTS
-from foveate_lab.bench.suite.setting import SuiteSetting
 
 DATA, PAGE = "gpu.json", "gpu.md"
 NO_GPU = (

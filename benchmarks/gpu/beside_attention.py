@@ -13,9 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from foveate_lab.bench.suite.inputs import Inputs, Size
-from foveate_lab.bench.suite.rows import Row, attempted, milliseconds, table
-from foveate_lab.bench.suite.setting import SuiteSetting
+from benchmarks.gpu.inputs import Inputs, Size
+from benchmarks.gpu.rows import Row, attempted, milliseconds, table
+from benchmarks.gpu.setting import SuiteSetting
 
 TOKENS, QUICK_TOKENS = (8192, 32768), (64,)
 AIM = "Aim at 32k: attention with sums at most 1.4 times FlashAttention."

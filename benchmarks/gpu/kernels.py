@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from foveate_lab.bench.suite.inputs import Call, Inputs, Size
-from foveate_lab.bench.suite.rows import Row, attempted, table
-from foveate_lab.bench.suite.setting import SuiteSetting
-from foveate_lab.bench.suite.side_by_side import side_by_side
+from benchmarks.gpu.inputs import Call, Inputs, Size
+from benchmarks.gpu.rows import Row, attempted, table
+from benchmarks.gpu.setting import SuiteSetting
+from benchmarks.gpu.side_by_side import side_by_side
 
 CASES = [
     *((torch.bfloat16, d) for d in (128, 64, 80, 256)),

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foveate_lab.bench.suite.graphs import graphed
-from foveate_lab.bench.suite.inputs import Size, decode_step
-from foveate_lab.bench.suite.rows import NEEDS_CUDA, Row, attempted, milliseconds, table
-from foveate_lab.bench.suite.setting import SuiteSetting
+from benchmarks.gpu.graphs import graphed
+from benchmarks.gpu.inputs import Size, decode_step
+from benchmarks.gpu.rows import NEEDS_CUDA, Row, attempted, milliseconds, table
+from benchmarks.gpu.setting import SuiteSetting
 
 SIZE, QUICK = Size(8, 32768), Size(2, 64, h=2, g=2, d=16)
 ROOM = 64  # pairs in the tail
