@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
 
-from foveate.cli import console
+from foveate.cli import console, tables
 from foveate.cli.outputs import check_folder
 from foveate.errors import InvalidInput
 from foveate.ops.choice import Impl
@@ -137,14 +138,16 @@ def _named(row: dict[str, Any]) -> str:
     return f"{row['kernel']} ({row['dtype']}, head size {row['d']})"
 
 
+def _row(name: str, part: Mapping[str, Any]) -> Sequence[str]:
+    failed = sum("failed" in row for row in part["rows"])
+    state = part["state"] + (f": {part['reason']}" if part["reason"] else "")
+    return name, state, f"{part['seconds']:.0f}", str(len(part["rows"])), str(failed)
+
+
 def _show(folder: Path, results: dict[str, Any], bad: Sequence[str]) -> None:
-    table = console.table("Part", "State", "Seconds", "Rows", "Without figures")
-    for name, part in results.items():
-        failed = sum("failed" in row for row in part["rows"])
-        state = part["state"] + (f": {part['reason']}" if part["reason"] else "")
-        table.add_row(
-            name, Text(state), f"{part['seconds']:.0f}", str(len(part["rows"])), str(failed)
-        )
+    table = tables.table(
+        starmap(_row, results.items()), "Part", "State", "Seconds", "Rows", "Without figures"
+    )
     console.show(table, Text(f"\n{folder / 'gpu.md'} and {folder / 'gpu.json'}"))
     if bad:
         console.show(Text(f"Wrong: {'; '.join(bad)}."))
