@@ -8,16 +8,15 @@ from itertools import groupby
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.gpu.graphs import WARM, graphed
 from benchmarks.gpu.models import (
+    SuiteSetting,
     measured_with,
     short,
     stepping,
     subject_of,
     with_other_prompt,
 )
-from benchmarks.gpu.rows import NEEDS_CUDA, Row, attempted, table
-from benchmarks.gpu.setting import SuiteSetting
+from benchmarks.gpu.rows import NEEDS_CUDA, WARM, Row, attempted, graphed, table
 from foveate.compression.composition import policy as policy_of
 from foveate.hf import compress
 from foveate.hf.layer.stats import now
@@ -108,8 +107,7 @@ def _of_model(name: str, headlines: Sequence[Headline], setting: SuiteSetting) -
                 "claimed": one.claimed,
                 "how": "CUDA graph" if graphs else "eager",
             }
-            of = (one, prompt, graphs, setting)
-            yield attempted(what, lambda of=of: _measured(*of))  # type: ignore[misc]
+            yield attempted(what, _measured, one, prompt, graphs, setting)
 
 
 def _measured(

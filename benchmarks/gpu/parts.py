@@ -16,8 +16,8 @@ from benchmarks.gpu import (
     ragged,
     steps,
 )
+from benchmarks.gpu.models import SuiteSetting
 from benchmarks.gpu.rows import Row
-from benchmarks.gpu.setting import SuiteSetting
 
 
 class SuitePart(NamedTuple):

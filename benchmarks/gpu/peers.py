@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.gpu.models import measured_with, subject_of
+from benchmarks.gpu.models import SuiteSetting, measured_with, subject_of
 from benchmarks.gpu.rows import Row, table, why
-from benchmarks.gpu.setting import SuiteSetting
 from foveate.compression.composition import policy as policy_of
 from foveate.errors import FoveateError, InvalidInput
 from foveate.policies.policy import Policy

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import checks, kernels, results
-from benchmarks.gpu.apart import PartOutcome, apart
-from benchmarks.gpu.parts import PARTS
-from benchmarks.gpu.rows import Row
-from benchmarks.gpu.setting import SuiteSetting
-from foveate.errors import InvalidInput, suggest
+import torch
 
+from benchmarks import written
+from benchmarks.gpu import checks, kernels
+from benchmarks.gpu.models import SuiteSetting
+from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.processes import PartOutcome, apart
+from benchmarks.gpu.rows import Row
+from foveate.errors import InvalidInput, suggest
+from foveate.loading.hardware import processor, versions
+
+NAME = "gpu"
+NO_GPU = (
+    "**NOT A GPU.** These figures are of toy sizes on a CPU. They show that the suite runs, and "
+    "nothing else."
+)
+TOY = "**Toy sizes.** These figures show that the suite runs, and nothing else."
 PATIENCE = 10
 """At toy sizes, how many times a part's limit it may take: a CPU may have other work to do."""
 
@@ -48,15 +59,15 @@ def run_suite(
     for name in only:
         if name not in PARTS:
             raise InvalidInput(f"the suite has no part {name!r}. {suggest(name, PARTS)}")
-    facts = results.machine(setting)
-    measured = {} if anew else results.earlier(folder, facts)
-    results.write(folder, facts, measured)  # an impossible folder shows before minutes have passed
+    facts = machine(setting)
+    measured = {} if anew else earlier(folder, facts)
+    _write(folder, facts, measured)  # an impossible folder shows before minutes have passed
     for name in only or _missing(measured, setting):
         report(name, "measuring")
 
         def heard(so_far: PartOutcome, name: str = name) -> None:
             measured[name] = so_far.as_json()
-            results.write(folder, facts, measured)
+            _write(folder, facts, measured)
 
         limit = PARTS[name].limit * (PATIENCE if setting.quick else 1)
         heard(apart(name, setting, limit, heard))
@@ -87,3 +98,75 @@ def _summary(part: dict[str, Any]) -> str:
     rest = f", {failed} of {len(part['rows'])} rows without figures" if failed else ""
     reason = f": {part['reason']}" if part["reason"] else ""
     return f"{part['state']} after {part['seconds']:.0f} s{reason}{rest}"
+
+
+def _write(folder: Path, facts: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    """Write both files. Raises CannotWrite if the disk is full, or the folder read-only."""
+    written.write(NAME, page(facts, parts), {"machine": facts, "parts": parts}, folder)
+
+
+def machine(setting: SuiteSetting) -> dict[str, Any]:
+    """What figures must have in common to stand on one page."""
+    facts: dict[str, Any] = {
+        "device": processor(setting.place),
+        "quick": setting.quick,
+        "kernels": setting.kernels,
+        "versions": versions("foveate", "torch", "transformers"),
+    }
+    if setting.on_gpu:
+        major, minor = torch.cuda.get_device_capability()
+        facts |= {"capability": f"{major}.{minor}", "cuda": torch.version.cuda}
+        facts |= {"memory_gib": round(torch.cuda.mem_get_info()[1] / 2**30, 1)}
+    return facts
+
+
+def earlier(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts that a run before this one has measured, by name.
+
+    Raises:
+        InvalidInput: they were measured on another machine or otherwise, or cannot be read.
+    """
+    path = folder / f"{NAME}.json"
+    if not path.exists():
+        return {}
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+        before, parts = results["machine"], results["parts"]
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        said = f"{str(path)!r} is no result of the suite ({error}). Move it away."
+        raise InvalidInput(said) from error
+    differ = [name for name in facts if before.get(name) != facts[name]]
+    if differ:
+        said = "; ".join(f"{name} {before.get(name)!r}, now {facts[name]!r}" for name in differ)
+        raise InvalidInput(
+            f"{str(path)!r} was measured otherwise: {said}. Measure all parts --anew, or give "
+            "another folder with --out."
+        )
+    return {name: part for name, part in parts.items() if name in PARTS}
+
+
+def page(facts: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+    """The page of all parts; those that are missing, or stopped, say so."""
+    versions = ", ".join(f"{name} {of}" for name, of in facts["versions"].items())
+    gpu = "" if "capability" not in facts else (
+        f", capability {facts['capability']}, {facts['memory_gib']} GiB, CUDA {facts['cuda']}"
+    )  # fmt: skip
+    marks = [NO_GPU, ""] if not gpu else [TOY, ""] if facts["quick"] else []
+    lines = [
+        "# Not a GPU: the suite at toy sizes" if not gpu else "# On a GPU", "", *marks,
+        f"{facts['device']}{gpu}; {versions}. Models have the shapes of published ones with random "
+        f"weights, in bfloat16, and are measured with the {facts['kernels']} kernels. "
+        "`foveate bench --suite gpu` wrote this page.",
+    ]  # fmt: skip
+    for name, part in PARTS.items():
+        lines += ["", f"## {part.title}", "", *_told(name, parts.get(name))]
+    return "\n".join(lines) + "\n"
+
+
+def _told(name: str, result: Mapping[str, Any] | None) -> list[str]:
+    if result is None:
+        return [PARTS[name].missing]
+    lines = []
+    if result["state"] != "done":
+        lines = [f"**{result['state'].capitalize()}: {result['reason']}.** What was measured:", ""]
+    return [*lines, *PARTS[name].page(result["rows"])]

@@ -12,7 +12,6 @@ on where the last one stopped, with the same versions. Writes benchmarks/results
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -33,7 +32,7 @@ from transformers import (
 from transformers.initialization import no_init_weights
 
 from benchmarks.memory.fit_models import MODELS, Sample
-from benchmarks.written import RESULTS, write
+from benchmarks.written import earlier, write
 from foveate.defaults import AttentionName
 from foveate.hf.layer.support import text_config
 from foveate.hf.model.decoder import find
@@ -87,8 +86,7 @@ def facts() -> dict[str, str]:
 
 def known() -> list[Row]:
     """The rows of an earlier run with the same versions."""
-    path = RESULTS / "fit.json"
-    found = json.loads(path.read_text()) if path.is_file() else {}
+    found = earlier("fit")
     return [Row(**row) for row in found["rows"]] if found.get("versions") == facts() else []
 
 

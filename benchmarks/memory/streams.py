@@ -14,8 +14,6 @@ benchmarks/results/streams.md, .json and .svg.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 import json
 import os
 import platform
@@ -37,6 +35,7 @@ from benchmarks.memory.drawn_stream import SIDE, Processor, frame, model
 from benchmarks.written import RESULTS, write
 from foveate.pictures.strips import PALETTE
 from foveate.stream import Stream
+from foveate_lab.bench.memory import in_use
 from foveate_lab.report.charts import axes, svg
 
 POLICY = "infinipotv:budget=256,every=64"
@@ -49,15 +48,6 @@ SEVEN = {  # the heads of Qwen2-VL-7B; its MLPs are 18,944 wide
     "intermediate_size": 1024,
 }
 SAVED, KILLED, COMPARED = 250, 600, 800  # frames
-
-
-def resident() -> int:
-    """Bytes of this process in main memory, without what its allocator holds of freed ones."""
-    gc.collect()
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def watch(spec: str, frames: int, size: int = 2, together: int = 1, **shape: int) -> dict[str, Any]:
@@ -75,7 +65,7 @@ def watch(spec: str, frames: int, size: int = 2, together: int = 1, **shape: int
         seconds += [(time.process_time() - start) / together] * together
         if (number + 1) % 100 == 0:
             ms = 1e3 * median(seconds[-100:])
-            marks.append({"frame": number + 1, "resident": resident(), "ms": ms, **held._asdict()})
+            marks.append({"frame": number + 1, "resident": in_use(), "ms": ms, **held._asdict()})
             print(marks[-1], file=sys.stderr, flush=True)
     answer = stream.ask("what was that?", max_new_tokens=8, do_sample=False)
     return {"policy": stream.policy.spec, "marks": marks, "answer": answer.ids.tolist()}

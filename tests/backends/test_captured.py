@@ -5,7 +5,7 @@ is repeated; tests/backends/test_fixed.py replays a trace of it there.
 import torch
 
 import foveate
-from benchmarks.gpu.graphs import graphed
+from benchmarks.gpu.rows import graphed
 from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.on_device import DEVICE, moved, there

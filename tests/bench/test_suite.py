@@ -19,12 +19,11 @@ import torch
 
 import foveate
 from benchmarks.alone import Heads, anew, drawn, work
-from benchmarks.gpu import SuiteSetting, checks, kernels, results, run, run_suite, wrong
-from benchmarks.gpu.apart import ENDED, PartOutcome, _listen
+from benchmarks.gpu import SuiteSetting, checks, kernels, run, run_suite, wrong
 from benchmarks.gpu.kernels import compared
 from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.processes import ENDED, PartOutcome, _listen, side_by_side
 from benchmarks.gpu.rows import attempted, table
-from benchmarks.gpu.side_by_side import side_by_side
 from foveate.compression.composition import policy
 from foveate.errors import InvalidInput
 from foveate.loading import hardware
@@ -198,7 +197,7 @@ def test_the_suite_runs_from_a_checkout_that_is_not_installed(
         return "1.0"
 
     monkeypatch.setattr(hardware, "version", version)
-    assert results.machine(QUICK)["versions"]["foveate"] == foveate.__version__
+    assert run.machine(QUICK)["versions"]["foveate"] == foveate.__version__
 
 
 DIES = """
