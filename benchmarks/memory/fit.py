@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -32,6 +30,7 @@ from transformers import (
 from transformers.initialization import no_init_weights
 
 from benchmarks.memory.fit_models import MODELS, Sample
+from benchmarks.processes import apart
 from benchmarks.written import earlier, write
 from foveate.defaults import AttentionName
 from foveate.hf.layer.support import text_config
@@ -73,8 +72,7 @@ def main() -> None:
         for name in names:
             if any((row.model, row.attention) == (name, attention) for row in rows):
                 continue
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
-                rows.append(alone.submit(measured, name, attention).result())
+            rows.append(apart(measured, name, attention))
             print(rows[-1], flush=True)
             write("fit", page(rows), {"versions": facts(), "rows": [asdict(row) for row in rows]})
 

@@ -32,6 +32,7 @@ import torch
 from transformers import __version__ as transformers_version
 
 from benchmarks.memory.drawn_stream import SIDE, Processor, frame, model
+from benchmarks.processes import apart
 from benchmarks.written import RESULTS, write
 from foveate.pictures.strips import PALETTE
 from foveate.stream import Stream
@@ -54,6 +55,7 @@ def watch(spec: str, frames: int, size: int = 2, together: int = 1, **shape: int
     """Resident memory and what is held after every hundredth frame, and the time of each; so many
     are shown ``together``.
     """
+    torch.set_num_threads(1)
     processor = Processor()
     stream = Stream(model(processor, **shape), processor, spec)
     marks, seconds = [], []
@@ -122,12 +124,6 @@ def kill() -> dict[str, Any]:
         del one["held"]["peak"]  # room to grow is made anew where a file is loaded
     went_on = int(outputs[1][0])
     return {"went_on_from": went_on, "same": whole == killed, "whole": whole, "killed": killed}
-
-
-def _apart(part: str, *more: str) -> Any:
-    """A part, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.memory.streams", "--part", part, *more]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def plot(marks: list[dict[str, Any]]) -> str:
@@ -221,10 +217,10 @@ def main() -> None:
     elif given.part == "kill":
         print(json.dumps(kill()))
     else:
-        found = {
-            "watch": _apart("watch", "--frames", str(given.frames), "--policy", given.policy),
-            "kill": _apart("kill"),
-            "hour": _apart("hour"),
+        found: dict[str, Any] = {
+            "watch": apart(watch, given.policy, given.frames),
+            "kill": apart(kill),
+            "hour": apart(watch, HOUR, 3600, 2, together=8, **SEVEN),
             "machine": platform.machine(),
             "torch": torch.__version__,
             "transformers": transformers_version,

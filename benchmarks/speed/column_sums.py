@@ -11,12 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 
 import torch
 import torch.nn.functional as F
 
+from benchmarks.processes import apart
 from benchmarks.written import CPU
 from foveate.ops.column_sums import column_sums
 from foveate_lab.bench import processor
@@ -50,6 +49,7 @@ def times(options: argparse.Namespace) -> tuple[float, float]:
 
 def peak_bytes(options: argparse.Namespace) -> int:
     """Rise of the peak resident size over one call; run it in a process of its own."""
+    torch.set_num_threads(options.threads)
     q, k, _ = tensors(options)
     column_sums(q[:, :1, :64], k[:, :1, :64], 1.0)  # loads the libraries
     peak = peak_of(lambda: column_sums(q, k, options.dim**-0.5), CPU)
@@ -71,15 +71,10 @@ def main() -> None:
         ("threads", 2),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--memory-only", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    if options.memory_only:
-        print(peak_bytes(options))
-        return
     attention, sums = times(options)
-    alone = [sys.executable, "-m", "benchmarks.speed.column_sums", *sys.argv[1:], "--memory-only"]
-    memory = int(subprocess.run(alone, check=True, capture_output=True, text=True).stdout)
+    memory = apart(peak_bytes, options)
     result = {
         "tokens": options.tokens,
         "heads": options.heads,

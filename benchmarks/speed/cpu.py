@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import copy
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from itertools import product
-from multiprocessing import get_context
 from statistics import mean, median
 from typing import Any
 
@@ -26,6 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import foveate
 from benchmarks import written
+from benchmarks.processes import apart
 from benchmarks.speed.cpu_page import AT_END, SPECS, WINDOWS, page
 from benchmarks.speed.lockstep import WARM_UP, prefills
 from benchmarks.written import machine, write, write_data
@@ -187,9 +186,8 @@ def memory(tokens: int) -> dict[str, Any]:
 
 
 def peak(how: str, tokens: int, spec: str = "") -> int:
-    """The peak of one prefill."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        return process.submit(_peak, how, tokens, spec).result()
+    """Return the peak of one prefill, in a process of its own."""
+    return apart(_peak, how, tokens, spec)
 
 
 def _peak(how: str, tokens: int, spec: str) -> int:

@@ -18,9 +18,8 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ import transformers
 import foveate
 from benchmarks import chunks, written
 from benchmarks.alone import Heads, anew, drawn, work
+from benchmarks.processes import apart
 from benchmarks.speed.lockstep import keep_memory
 from benchmarks.speed.long_contexts_page import page
 from benchmarks.written import CPU, machine, write
@@ -126,34 +126,27 @@ def ratios(specs: tuple[str, ...], tokens: int, dtype: str, rounds: int) -> dict
     }
 
 
-def apart(work: Callable[..., Any], *of: Any) -> Measured:
-    """In a process of its own."""
-
-    def run() -> Any:
-        with ProcessPoolExecutor(1, get_context("spawn")) as process:
-            return process.submit(work, *of).result()
-
-    return run
-
-
 def jobs(only: list[str]) -> Iterator[tuple[str, Measured]]:
     """All that is measured, by name."""
     if "alone" in only:
         for spec in ALONE:
-            yield f"alone/{spec}", apart(alone, spec)
+            yield f"alone/{spec}", partial(apart, alone, spec)
     if "chunks" in only:
         for name in SHAPES:
             for tokens in LENGTHS:
                 for spec in READ:
                     if tokens <= LONGEST[name] or spec in READ[:2]:
-                        yield f"chunks/{name}/{tokens}/{spec}", apart(peak, name, tokens, spec)
+                        yield (
+                            f"chunks/{name}/{tokens}/{spec}",
+                            partial(apart, peak, name, tokens, spec),
+                        )
     if "prefill" in only:
         for tokens in PREFILLS:
             rounds = 3 if tokens < 8192 else 1
-            yield f"prefill/{tokens}", apart(ratios, WINDOWS, tokens, "float32", rounds)
+            yield f"prefill/{tokens}", partial(apart, ratios, WINDOWS, tokens, "float32", rounds)
     if "half" in only:
-        yield "half/4096", apart(ratios, SUMS, 4096, "bfloat16", 2)
-        yield "half/4096, float32", apart(ratios, SUMS, 4096, "float32", 2)
+        yield "half/4096", partial(apart, ratios, SUMS, 4096, "bfloat16", 2)
+        yield "half/4096, float32", partial(apart, ratios, SUMS, 4096, "float32", 2)
 
 
 def earlier() -> dict[str, Any]:

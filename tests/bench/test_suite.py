@@ -27,6 +27,7 @@ from benchmarks.gpu.rows import attempted, table
 from foveate.compression.composition import policy
 from foveate.errors import InvalidInput
 from foveate.loading import hardware
+from foveate_lab.cli import bench_suite
 
 QUICK = SuiteSetting(device="cpu", quick=True, kernels="reference")
 OURS = [name for name in PARTS if name != "kvpress"]  # whose Python has to be named
@@ -182,6 +183,7 @@ def test_what_cannot_run_on_a_cpu_is_not_wrong(monkeypatch: pytest.MonkeyPatch) 
 
 def test_parts_that_go_together_end_within_four_minutes() -> None:
     """With 25 s for the imports, and 2 s for the end of each."""
+    assert ", ".join(PARTS) == bench_suite.PARTS  # which --help shows without importing them
     limits = {name: part.limit for name, part in PARTS.items()}
     for together in ("kernels ragged steps attention half", "tests headlines contexts"):
         names = together.split()

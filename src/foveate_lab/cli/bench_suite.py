@@ -17,17 +17,7 @@ from foveate.errors import InvalidInput
 from foveate.ops.choice import Impl
 
 CHECKOUT = Path(__file__).parents[3]
-PARTS = (
-    "kernels",
-    "ragged",
-    "steps",
-    "attention",
-    "half",
-    "tests",
-    "headlines",
-    "contexts",
-    "kvpress",
-)
+PARTS = "kernels, ragged, steps, attention, half, tests, headlines, contexts, kvpress"
 Suite = Annotated[
     Literal["gpu"] | None,
     typer.Option(help="Measure all that a CUDA GPU is needed for instead; some 7 minutes."),
@@ -42,7 +32,7 @@ Out = Annotated[
 ]
 PartNames = Annotated[
     list[str] | None,
-    typer.Option("--part", metavar="PART", help=f"Of --suite, alone: {', '.join(PARTS)}."),
+    typer.Option("--part", metavar="PART", help=f"Of --suite, alone: {PARTS}."),
 ]
 Anew = Annotated[bool, typer.Option("--anew", help="Measure all parts of --suite again.")]
 Device = Annotated[
