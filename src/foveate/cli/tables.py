@@ -10,8 +10,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from foveate.cli.policies import short
-
 CLOSE = (0, 1, 0, 0)  # blanks around a cell: as few as keep columns apart
 Field = str | int | Callable[[Any], Any]
 """An attribute or a key of a row, an index, or a function of it."""
@@ -74,6 +72,11 @@ def table(rows: Iterable[Any], *columns: Column | str, **options: Any) -> Table:
     for row in rows:
         made.add_row(*(one.cell(row) for one in listed))
     return made
+
+
+def short(spec: str) -> str:
+    """Name a spec's files without their folders, as it can be given to ``policies``."""
+    return re.sub(r"'[^']*/([^'/]*)'|[^=,(']*/", lambda match: match[1] or "", spec)
 
 
 def broken(text: str, width: int = 21) -> str:

@@ -16,7 +16,7 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from foveate.cli import console, options, tables
 from foveate.cli.options import model_option
 from foveate.cli.outputs import check_folder
-from foveate.cli.policies import by_default, short, with_known_profile
+from foveate.cli.policies import by_default, with_known_profile
 from foveate.data.clip import check_sampling
 from foveate.defaults import BUDGET_BY_DEFAULT, FRAMES, SEES
 from foveate.errors import InvalidInput, InvalidParameter
@@ -240,7 +240,7 @@ def _say_what_came(out: Path, rows: Rows) -> None:
         table = tables.table(
             refused,
             tables.column("Task", "task"),
-            tables.column("Policy", lambda one: tables.broken(short(one.spec))),
+            tables.column("Policy", lambda one: tables.broken(tables.short(one.spec))),
             tables.column("Refused", lambda one: f"{one.times} of {asked[one.task, one.spec]}"),
             tables.column("Sample", "sample"),
             tables.column("Why", "said"),

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from foveate.cli import tables
-from foveate.cli.policies import short
+from foveate.cli.tables import short
 from foveate.memory import Engine, Fit, Under
 
 _HELD = ("Tokens\nkept", "Reading\nGB", "Prompt\nGB", "Answer\nGB", "Peak of\nall, GB", "It\nfits")

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from foveate.cli import tables
-from foveate.cli.policies import short
 from foveate.cli.run.known import Known
 from foveate.cli.run.measure import ComparisonRow
+from foveate.cli.tables import short
 
 _NUMBERS = (
     tables.spec("Method", "method"),
