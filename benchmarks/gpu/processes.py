@@ -58,7 +58,11 @@ def apart(
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_measured, args=(name, setting, sender))
     # Triton reads it when it is imported: kernels run on a GPU, or are interpreted on a CPU
-    with patch.dict(os.environ, {INTERPRET: "0" if setting.on_gpu else "1"}):
+    environment = {
+        INTERPRET: "0" if setting.on_gpu else "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),  # for the server, which knows no more
+    }
+    with patch.dict(os.environ, environment):
         process.start()
     sender.close()
     start, outcome = time.monotonic(), PartOutcome("stopped", ENDED)
