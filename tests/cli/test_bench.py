@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import runpy
 import sys
@@ -65,6 +66,14 @@ def test_json_holds_the_machine_the_settings_and_the_rows(
     assert knorm["kept_tokens"] == 32
     assert knorm["batch"] > 2 * full["batch"]
     assert found["kvpress"] == []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen() -> Iterator[None]:
+    """Garbage is collected before each peak of memory: among what is new alone."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
