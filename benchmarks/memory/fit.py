@@ -12,12 +12,9 @@ on where the last one stopped, with the same versions. Writes benchmarks/results
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -33,7 +30,8 @@ from transformers import (
 from transformers.initialization import no_init_weights
 
 from benchmarks.memory.fit_models import MODELS, Sample
-from benchmarks.written import RESULTS, write
+from benchmarks.processes import apart
+from benchmarks.written import earlier, write
 from foveate.defaults import AttentionName
 from foveate.hf.layer.support import text_config
 from foveate.hf.model.decoder import find
@@ -74,8 +72,7 @@ def main() -> None:
         for name in names:
             if any((row.model, row.attention) == (name, attention) for row in rows):
                 continue
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
-                rows.append(alone.submit(measured, name, attention).result())
+            rows.append(apart(measured, name, attention))
             print(rows[-1], flush=True)
             write("fit", page(rows), {"versions": facts(), "rows": [asdict(row) for row in rows]})
 
@@ -87,8 +84,7 @@ def facts() -> dict[str, str]:
 
 def known() -> list[Row]:
     """The rows of an earlier run with the same versions."""
-    path = RESULTS / "fit.json"
-    found = json.loads(path.read_text()) if path.is_file() else {}
+    found = earlier("fit")
     return [Row(**row) for row in found["rows"]] if found.get("versions") == facts() else []
 
 

@@ -14,8 +14,6 @@ benchmarks/results/streams.md, .json and .svg.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 import json
 import os
 import platform
@@ -34,9 +32,11 @@ import torch
 from transformers import __version__ as transformers_version
 
 from benchmarks.memory.drawn_stream import SIDE, Processor, frame, model
+from benchmarks.processes import apart
 from benchmarks.written import RESULTS, write
 from foveate.pictures.strips import PALETTE
 from foveate.stream import Stream
+from foveate_lab.bench.memory import in_use
 from foveate_lab.report.charts import axes, svg
 
 POLICY = "infinipotv:budget=256,every=64"
@@ -51,19 +51,11 @@ SEVEN = {  # the heads of Qwen2-VL-7B; its MLPs are 18,944 wide
 SAVED, KILLED, COMPARED = 250, 600, 800  # frames
 
 
-def resident() -> int:
-    """Bytes of this process in main memory, without what its allocator holds of freed ones."""
-    gc.collect()
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def watch(spec: str, frames: int, size: int = 2, together: int = 1, **shape: int) -> dict[str, Any]:
     """Resident memory and what is held after every hundredth frame, and the time of each; so many
     are shown ``together``.
     """
+    torch.set_num_threads(1)
     processor = Processor()
     stream = Stream(model(processor, **shape), processor, spec)
     marks, seconds = [], []
@@ -75,7 +67,7 @@ def watch(spec: str, frames: int, size: int = 2, together: int = 1, **shape: int
         seconds += [(time.process_time() - start) / together] * together
         if (number + 1) % 100 == 0:
             ms = 1e3 * median(seconds[-100:])
-            marks.append({"frame": number + 1, "resident": resident(), "ms": ms, **held._asdict()})
+            marks.append({"frame": number + 1, "resident": in_use(), "ms": ms, **held._asdict()})
             print(marks[-1], file=sys.stderr, flush=True)
     answer = stream.ask("what was that?", max_new_tokens=8, do_sample=False)
     return {"policy": stream.policy.spec, "marks": marks, "answer": answer.ids.tolist()}
@@ -132,12 +124,6 @@ def kill() -> dict[str, Any]:
         del one["held"]["peak"]  # room to grow is made anew where a file is loaded
     went_on = int(outputs[1][0])
     return {"went_on_from": went_on, "same": whole == killed, "whole": whole, "killed": killed}
-
-
-def _apart(part: str, *more: str) -> Any:
-    """A part, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.memory.streams", "--part", part, *more]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def plot(marks: list[dict[str, Any]]) -> str:
@@ -231,10 +217,10 @@ def main() -> None:
     elif given.part == "kill":
         print(json.dumps(kill()))
     else:
-        found = {
-            "watch": _apart("watch", "--frames", str(given.frames), "--policy", given.policy),
-            "kill": _apart("kill"),
-            "hour": _apart("hour"),
+        found: dict[str, Any] = {
+            "watch": apart(watch, given.policy, given.frames),
+            "kill": apart(kill),
+            "hour": apart(watch, HOUR, 3600, 2, together=8, **SEVEN),
             "machine": platform.machine(),
             "torch": torch.__version__,
             "transformers": transformers_version,

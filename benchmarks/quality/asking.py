@@ -28,6 +28,7 @@ from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.measure import read_as
 from foveate_lab.eval.answering.reading import FULL, Protocol, Reading, read_prompt
 from foveate_lab.eval.metrics import exact
+from foveate_lab.eval.results import Results
 from foveate_lab.eval.task import Task
 
 Row = dict[str, Any]
@@ -60,6 +61,21 @@ def rows(
     yield _row(question, FULL)
     for spec in sorted(specs, key=lambda spec: read_as(reading, spec)):
         yield _row(question, spec)
+
+
+def ask_missing(
+    results: Results,
+    loaded: Loaded,
+    task: Task,
+    sample: Sample,
+    specs: Sequence[str],
+    protocol: Protocol,
+    **more: Any,
+) -> None:
+    """Ask a question under the specs that have no row yet; rows get ``more`` columns."""
+    missing = [s for s in dict.fromkeys(specs) if (task.name, sample.name, s) not in results]
+    for row in rows(loaded, task, sample, missing, protocol) if missing else ():
+        results.add({**row, **more})
 
 
 def _policy(reading: Reading, spec: str) -> tuple[Policy | FoveateError, bool]:

@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from foveate.cli.policies import ON_THE_DEMO, policies, short
+from foveate.cli.policies import ON_THE_DEMO, policies
+from foveate.cli.tables import short
 from foveate.prompts.sample import Sample
 from foveate_demo import FIGURES
 from foveate_lab.cli.eval import evaluate

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
-from benchmarks.quality.asking import rows
+from benchmarks.quality.asking import ask_missing
 from benchmarks.quality.named import short
 from benchmarks.quality.profiles_made import PROFILES
 from benchmarks.quality.same_questions import results_of
@@ -49,10 +49,8 @@ def ask(each: int, specs: Sequence[str]) -> None:
     task, loaded = find_task(TASK), load("demo")
     with results_of(RUNS, TASK, "query-agnostic") as results:
         for sample in task.samples(each * CELLS, 0):
-            wanted = [spec for spec in specs if (task.name, sample.name, spec) not in results]
-            if wanted:
-                for row in rows(loaded, task, sample, wanted, "query-agnostic"):
-                    results.add({**row, "labels": dict(sample.labels)})
+            labels = dict(sample.labels)
+            ask_missing(results, loaded, task, sample, specs, "query-agnostic", labels=labels)
             print(f"{int(sample.name) + 1} of {each * CELLS}", flush=True)
 
 

@@ -21,7 +21,7 @@ from statistics import mean, median
 from typing import Any, get_args
 
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
-from benchmarks.quality.asking import rows
+from benchmarks.quality.asking import ask_missing
 from benchmarks.quality.profiles_made import PROFILES
 from benchmarks.quality.same_questions import results_of
 from benchmarks.written import demo, write
@@ -77,10 +77,7 @@ def ask(runs: Path, protocol: Protocol, tasks: Sequence[str], limit: int) -> Non
         loaded = load("demo")
         for task, results in found.items():
             for place, sample in enumerate(TASKS[task].samples(limit, 0)):
-                missing = [spec for spec in wanted if (task, sample.name, spec) not in results]
-                if missing:
-                    for row in rows(loaded, TASKS[task], sample, missing, protocol):
-                        results.add(row)
+                ask_missing(results, loaded, TASKS[task], sample, wanted, protocol)
                 print(f"{protocol}, {task}: {place + 1} of {limit}", flush=True)
 
 

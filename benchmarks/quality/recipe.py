@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
-from benchmarks.quality.asking import rows
+from benchmarks.quality.asking import ask_missing
 from benchmarks.written import RESULTS, demo, write
 from foveate.compression.labels import named
 from foveate.hf.saving.identity import ModelIdentity
@@ -91,10 +91,8 @@ def ask(run: Run, protocol: Protocol, folder: Path, seed: int = SEED) -> None:
     specs = contenders(run.methods, run.budgets.split(","))
     with Results(folder, {"model": "demo", **about}, resume=True) as results:
         for sample in TASKS[run.task].samples(run.limit, seed):
-            wanted = [s for s in specs if (run.task, sample.name, s) not in results]
-            if wanted:
-                for row in rows(_loaded(), TASKS[run.task], sample, wanted, protocol):
-                    results.add({**row, "labels": dict(sample.labels)})
+            of = (results, _loaded(), TASKS[run.task], sample, specs, protocol)
+            ask_missing(*of, labels=dict(sample.labels))
     print(f"{protocol}, {run.task}: {run.limit} questions", flush=True)
 
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
-from benchmarks.quality.asking import rows
+from benchmarks.quality.asking import ask_missing
 from benchmarks.quality.profiles_made import FILTERS, KVZAP, PROFILES, STATISTICS, TRIATTENTION
 from foveate.data import lines
 from foveate.loading.hardware import versions_of_results
@@ -103,10 +103,7 @@ def ask(runs: Path, protocol: Protocol, limit: int, methods: Sequence[str]) -> N
         for place in range(limit):
             for task, results in found.items():
                 sample, wanted = drawn[task][place], specs_of(task, methods, BUDGETS)
-                missing = [s for s in wanted if (task, sample.name, s) not in results]
-                if missing:
-                    for row in rows(loaded, TASKS[task], sample, missing, protocol):
-                        results.add(row)
+                ask_missing(results, loaded, TASKS[task], sample, wanted, protocol)
             print(f"{protocol}: {place + 1} of {limit} questions of each task", flush=True)
 
 

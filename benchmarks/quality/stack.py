@@ -25,7 +25,7 @@ from typing import get_args
 import torch
 
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
-from benchmarks.quality.asking import rows
+from benchmarks.quality.asking import ask_missing
 from benchmarks.quality.same_questions import results_of
 from benchmarks.quality.stack_page import measured, page, plot
 from benchmarks.quality.stack_splits import SHARES, Sizes, specs_at
@@ -62,12 +62,8 @@ def ask(runs: Path, protocols: Sequence[Protocol], tasks: Sequence[str], limit: 
                 sample = drawn[task][place]
                 sizes = sizes_of(loaded, TASKS[task], sample, protocol)
                 wanted = [s for share in SHARES for s in specs_at(share, sizes).values()]
-                missing = [
-                    s for s in dict.fromkeys(wanted) if (task, sample.name, s) not in results
-                ]
-                if missing:
-                    for row in rows(loaded, TASKS[task], sample, missing, protocol):
-                        results.add({**row, "visual": sizes.visual})
+                of = (results, loaded, TASKS[task], sample, wanted, protocol)
+                ask_missing(*of, visual=sizes.visual)
             print(f"{place + 1} of {limit} questions of each task", flush=True)
 
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
+from benchmarks.processes import apart
+from benchmarks.written import CPU
 from foveate.ops.column_sums import column_sums
 from foveate_lab.bench import processor
+from foveate_lab.bench.memory import peak_of
+from foveate_lab.bench.timing import seconds
 
 
 def tensors(options: argparse.Namespace) -> list[torch.Tensor]:
@@ -36,38 +35,26 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape != k.shape)
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def times(options: argparse.Namespace) -> tuple[float, float]:
     """Median seconds of SDPA and of column sums, in alternation, after a warm-up."""
     q, k, v = tensors(options)
     scale = options.dim**-0.5
     pairs = []
     for _ in range(options.repeats + 1):
-        pairs.append((seconds(lambda: sdpa(q, k, v)), seconds(lambda: column_sums(q, k, scale))))
+        alone = seconds(lambda: sdpa(q, k, v), CPU)
+        pairs.append((alone, seconds(lambda: column_sums(q, k, scale), CPU)))
     attention, sums = zip(*pairs[1:], strict=True)
     return statistics.median(attention), statistics.median(sums)
 
 
 def peak_bytes(options: argparse.Namespace) -> int:
     """Rise of the peak resident size over one call; run it in a process of its own."""
+    torch.set_num_threads(options.threads)
     q, k, _ = tensors(options)
     column_sums(q[:, :1, :64], k[:, :1, :64], 1.0)  # loads the libraries
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts anew
-    before = resident("VmRSS")
-    column_sums(q, k, options.dim**-0.5)
-    return resident("VmHWM") - before
-
-
-def resident(name: str) -> int:
-    """VmRSS (now) or VmHWM (peak) of this process, in bytes."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
+    peak = peak_of(lambda: column_sums(q, k, options.dim**-0.5), CPU)
+    assert peak is not None, "peaks of memory can only be measured on Linux"
+    return peak
 
 
 def main() -> None:
@@ -84,15 +71,10 @@ def main() -> None:
         ("threads", 2),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--memory-only", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    if options.memory_only:
-        print(peak_bytes(options))
-        return
     attention, sums = times(options)
-    alone = [sys.executable, "-m", "benchmarks.speed.column_sums", *sys.argv[1:], "--memory-only"]
-    memory = int(subprocess.run(alone, check=True, capture_output=True, text=True).stdout)
+    memory = apart(peak_bytes, options)
     result = {
         "tokens": options.tokens,
         "heads": options.heads,
@@ -100,7 +82,7 @@ def main() -> None:
         "dim": options.dim,
         "threads": options.threads,
         "torch": torch.__version__,
-        "machine": processor(torch.device("cpu")),
+        "machine": processor(CPU),
         "sdpa_s": round(attention, 4),
         "column_sums_s": round(sums, 4),
         "ratio": round(sums / attention, 3),

@@ -12,31 +12,29 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from itertools import product
-from multiprocessing import get_context
 from statistics import mean, median
 from typing import Any
 
 import torch
-import transformers
 from rich.progress import Progress
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import foveate
+from benchmarks import written
+from benchmarks.processes import apart
 from benchmarks.speed.cpu_page import AT_END, SPECS, WINDOWS, page
 from benchmarks.speed.lockstep import WARM_UP, prefills
-from benchmarks.written import RESULTS, write, write_data
+from benchmarks.written import machine, write, write_data
 from foveate.cache.pairs import DensePairs
 from foveate.hf import compress
 from foveate.hf.attention.grouped import folded
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import Loaded, load
-from foveate_lab.bench import Subject, bench, of_dims, of_model, processor
+from foveate_lab.bench import Subject, bench, of_dims, of_model
 from foveate_lab.bench.measure import ticks
 from foveate_lab.bench.memory import freed_at_once, peak_of
 from foveate_lab.bench.peer import kvpress
@@ -188,9 +186,8 @@ def memory(tokens: int) -> dict[str, Any]:
 
 
 def peak(how: str, tokens: int, spec: str = "") -> int:
-    """The peak of one prefill."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        return process.submit(_peak, how, tokens, spec).result()
+    """Return the peak of one prefill, in a process of its own."""
+    return apart(_peak, how, tokens, spec)
 
 
 def _peak(how: str, tokens: int, spec: str) -> int:
@@ -265,15 +262,14 @@ def earlier(settings: dict[str, Any]) -> dict[str, Any]:
     """What was measured before under the same settings; what is measured now on another machine, or
     with another transformers, says so.
     """
-    path = RESULTS / "cpu.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    found = written.earlier("cpu")
     differ = {
         name: (found.get(name), value)
         for name, value in settings.items()
         if found.get(name) != value and name not in ("machine", "transformers")
     }
     if differ:
-        raise SystemExit(f"{path} was measured differently (there, here): {differ}. Measure all.")
+        raise SystemExit(f"cpu.json was measured differently (there, here): {differ}. Measure all.")
     return found
 
 
@@ -301,10 +297,7 @@ def main() -> None:
         "rounds": a.rounds,
         "kvpress_rounds": min(a.rounds, PEERS_ROUNDS),
         "steps": a.steps,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "machine": processor(loaded.model.device),
+        **machine(),
     }
     whole = set(a.only) >= {*PARTS} - {ON_ITS_OWN}
     found = settings if whole else earlier(settings)
@@ -313,7 +306,7 @@ def main() -> None:
             task = bars.add_task(part, total=TICKS[part](a.rounds))
             found[part] = measured(part, loaded, a, lambda t=task: bars.advance(t))  # type: ignore[misc]
             found.setdefault("measured_with", {})[part] = [
-                transformers.__version__,
+                settings["transformers"],
                 settings["machine"],
             ]
             write_data("cpu", found)  # a long run that fails later has measured this

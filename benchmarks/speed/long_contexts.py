@@ -16,29 +16,28 @@ benchmarks/results/long_contexts.md and .json.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
 
 import foveate
+from benchmarks import chunks, written
+from benchmarks.alone import Heads, anew, drawn, work
+from benchmarks.processes import apart
 from benchmarks.speed.lockstep import keep_memory
 from benchmarks.speed.long_contexts_page import page
-from benchmarks.written import RESULTS, write
-from foveate_lab.bench import Subject, chunks, processor
-from foveate_lab.bench.alone import Heads, anew, drawn, work
+from benchmarks.written import CPU, machine, write
+from foveate_lab.bench import Subject
 from foveate_lab.bench.dims import Dims, of_shape, shape
 from foveate_lab.bench.memory import freed_at_once, peak_of
 from foveate_lab.bench.subject import with_drawn_ids
 from foveate_lab.bench.timing import prefills
 
-CPU = torch.device("cpu")
 HEADS, ENDS = Heads(28, 4, 128), (16384, 131072)
 ALONE = (
     "snapkv:budget=20%", "mixkv:budget=20%", "adakv:budget=20%", "pyramidkv:budget=20%",
@@ -127,53 +126,43 @@ def ratios(specs: tuple[str, ...], tokens: int, dtype: str, rounds: int) -> dict
     }
 
 
-def apart(work: Callable[..., Any], *of: Any) -> Measured:
-    """In a process of its own."""
-
-    def run() -> Any:
-        with ProcessPoolExecutor(1, get_context("spawn")) as process:
-            return process.submit(work, *of).result()
-
-    return run
-
-
 def jobs(only: list[str]) -> Iterator[tuple[str, Measured]]:
     """All that is measured, by name."""
     if "alone" in only:
         for spec in ALONE:
-            yield f"alone/{spec}", apart(alone, spec)
+            yield f"alone/{spec}", partial(apart, alone, spec)
     if "chunks" in only:
         for name in SHAPES:
             for tokens in LENGTHS:
                 for spec in READ:
                     if tokens <= LONGEST[name] or spec in READ[:2]:
-                        yield f"chunks/{name}/{tokens}/{spec}", apart(peak, name, tokens, spec)
+                        yield (
+                            f"chunks/{name}/{tokens}/{spec}",
+                            partial(apart, peak, name, tokens, spec),
+                        )
     if "prefill" in only:
         for tokens in PREFILLS:
             rounds = 3 if tokens < 8192 else 1
-            yield f"prefill/{tokens}", apart(ratios, WINDOWS, tokens, "float32", rounds)
+            yield f"prefill/{tokens}", partial(apart, ratios, WINDOWS, tokens, "float32", rounds)
     if "half" in only:
-        yield "half/4096", apart(ratios, SUMS, 4096, "bfloat16", 2)
-        yield "half/4096, float32", apart(ratios, SUMS, 4096, "float32", 2)
+        yield "half/4096", partial(apart, ratios, SUMS, 4096, "bfloat16", 2)
+        yield "half/4096, float32", partial(apart, ratios, SUMS, 4096, "float32", 2)
 
 
-def earlier(machine: dict[str, Any]) -> dict[str, Any]:
+def earlier() -> dict[str, Any]:
     """What has been measured, on this machine."""
-    path = RESULTS / "long_contexts.json"
-    if not path.exists():
-        return {}
-    found = json.loads(path.read_text())
-    if any(found[name] != value for name, value in machine.items()):
-        raise SystemExit(f"{path} was measured on another machine. Move it away.")
-    figures: dict[str, Any] = found["figures"]
+    found = written.earlier("long_contexts")
+    if found and not machine().items() <= found.items():
+        raise SystemExit("long_contexts.json was measured on another machine. Move it away.")
+    figures: dict[str, Any] = found.get("figures", {})
     return figures
 
 
-def keep(machine: dict[str, Any], new: dict[str, Any]) -> None:
+def keep(new: dict[str, Any]) -> None:
     """Writes the results; read again before, as another part may be measured at the same time."""
-    figures = earlier(machine) | new
+    figures = earlier() | new
     order = [name for name, _ in jobs(list(PARTS)) if name in figures]
-    found = {**machine, "figures": {name: figures[name] for name in order}}
+    found = {**machine(), "figures": {name: figures[name] for name in order}}
     write("long_contexts", page(found, ENDS, CHUNK, CAP, pair_bytes), found)
 
 
@@ -183,19 +172,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     parser.add_argument("--anew", action="store_true", help="measure these parts again")
     a = parser.parse_args()
-    machine = {
-        "machine": processor(CPU),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-    done = earlier(machine)
+    done = earlier()
     for name, measured in jobs(a.only):
         if name not in done or a.anew:
             figure = measured()
             print(name, figure, flush=True)
-            keep(machine, {name: figure})
-    keep(machine, {})
+            keep({name: figure})
+    keep({})
 
 
 if __name__ == "__main__":

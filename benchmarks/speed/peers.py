@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,20 +20,19 @@ from statistics import median
 from typing import Any
 
 import torch
-import transformers
 from rich.progress import track
 from transformers import DynamicCache
 
 import foveate
 from benchmarks.speed.cpu import KEPT, peak, policy_of
 from benchmarks.speed.lockstep import WARM_UP, prefills
-from benchmarks.written import RESULTS, write, write_data
+from benchmarks.written import earlier, machine, write, write_data
 from foveate.cli.prompt import passages
 from foveate.hf.measuring.calibrate import calibrate
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import Loaded, load
 from foveate.prompts.prompt import read
-from foveate_lab.bench import Subject, bench, of_model, processor
+from foveate_lab.bench import Subject, bench, of_model
 from foveate_lab.bench.measure import ticks
 from foveate_lab.bench.peer import PRESSES, kvpress
 from foveate_lab.bench.timing import of_steps, prefill, steps
@@ -200,14 +198,7 @@ def main() -> None:
     a = parser.parse_args()
     loaded = load("smollm2")
     make_missing(loaded)
-    path = RESULTS / "peers.json"
-    found = json.loads(path.read_text()) if path.exists() else {}
-    found |= {
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "machine": processor(loaded.model.device),
-    }
+    found = earlier("peers") | machine()
     for part in a.only:
         if part == "decoding":
             found[part] = [decoded(loaded, n, turns, a.kvpress) for n, turns in LENGTHS.items()]

@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
-import gc
 import json
 import os
 import platform
-import resource
 import statistics
 import sys
 import time
@@ -31,7 +28,10 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-BENCH = Path(__file__).parents[2] / "src" / "foveate" / "bench"
+BENCH = Path(__file__).parents[2] / "src" / "foveate_lab" / "bench"
+sys.path.insert(0, str(BENCH))  # kvpress's environment has no foveate_lab
+from memory import in_use  # type: ignore[import-not-found]  # noqa: E402
+
 WARM_UP = 2048  # tokens at most
 
 Around = Callable[[PreTrainedModel], contextlib.AbstractContextManager[Any]]
@@ -116,7 +116,6 @@ def kvpress_side(what: str, keep: float) -> Library:
     """A press for the prefill, as ``foveate bench --against kvpress`` has it; without one, kvpress
     is the stock cache.
     """
-    sys.path.insert(0, str(BENCH))
     from kvpress_presses import press_of  # type: ignore[import-not-found]
     from kvpress_side import CACHE, hidden  # type: ignore[import-not-found]
 
@@ -136,7 +135,7 @@ def run(
     """Prefills once, then teacher-forces what follows; the prefill predicts its first token."""
     with library.whole(model):
         cache = DynamicCache(config=model.config)
-        before = rss_without_garbage()
+        before = in_use()
         start = time.perf_counter()
         with library.prefill(model):
             logits = model(prompt, **{library.cache: cache}, logits_to_keep=1).logits
@@ -146,7 +145,7 @@ def run(
             "prompt_tokens": prompt.shape[1],
             "kept_tokens": min(kept) if len(kept) == 1 else sorted(kept),
             "cache_bytes": held_bytes(cache) + library.beside(model),
-            "rss_held_bytes": rss_without_garbage() - before,
+            "rss_held_bytes": in_use() - before,
             "prefill_s": prefill_s,
         }
         return {**found, **forced(model, library, cache, logits, prompt.shape[1], following)}
@@ -194,13 +193,6 @@ def tensors_in(thing: Any) -> list[torch.Tensor]:
         return [thing]
     parts = thing if isinstance(thing, (list, tuple)) else getattr(thing, "__dict__", {}).values()
     return [tensor for part in parts for tensor in tensors_in(part)]
-
-
-def rss_without_garbage() -> int:
-    """Resident memory after what is free was given back to the system."""
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ Writes benchmarks/results/ragged_step.md and .json; a part that is left out stay
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable
@@ -27,8 +26,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import DynamicCache, PreTrainedModel
 
 import foveate
-from benchmarks.speed.scaling import CPU, TOKEN, drawn
-from benchmarks.written import RESULTS, write
+from benchmarks.speed.scaling import TOKEN, drawn
+from benchmarks.written import CPU, earlier, write
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import load
@@ -175,8 +174,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=300)
     a = parser.parse_args()
     about = {"machine": processor(CPU), "torch": torch.__version__, "cores": os.cpu_count()}
-    path = RESULTS / "ragged_step.json"
-    before = json.loads(path.read_text()) if path.exists() else {}
+    before = earlier("ragged_step")
     found = {**(before if about.items() <= before.items() else {}), **about}
     with torch.no_grad():
         if "attention" in a.only:

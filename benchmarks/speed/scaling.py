@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
@@ -26,20 +25,19 @@ from rich.progress import track
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 import foveate
-from benchmarks.written import RESULTS, write
+from benchmarks.written import CPU, RESULTS, earlier, machine, write
 from foveate.cache.pairs import DensePairs, Pairs, RaggedPairs
 from foveate.hf import compress
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import Loaded, load
-from foveate_lab.bench import of_model, processor
+from foveate_lab.bench import of_model
 from foveate_lab.bench.timing import Prefill, prefills, seconds
 from foveate_lab.report.charts import axes, svg
 
 BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)
 READ = ("snapkv", "h2o")  # the last queries alone, and all of them
 READ_TOKENS, READ_LAYERS = (1024, 4096, 8192, 16384, 32768), 3
-CPU = torch.device("cpu")
 TOKEN = torch.tensor([[17]])
 Reads = Mapping[int, Mapping[str, Prefill]]
 """Prefills by tokens and policy."""
@@ -208,7 +206,7 @@ def reads(loaded: Loaded, rounds: int) -> Reads:
 
 def earlier_reads(machine: str) -> Reads:
     """Those of the last run, if it was on this machine."""
-    last = json.loads((RESULTS / "scaling.json").read_text())
+    last = earlier("scaling")
     if last["machine"] != machine:
         raise SystemExit(f"The prefills were measured on {last['machine']}, and this is {machine}.")
     return {
@@ -268,10 +266,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="of prefills")
     parser.add_argument("--only", choices=["decoding"], help="keep the prefills of the last run")
     a = parser.parse_args()
-    loaded, speed, machine = load("smollm2"), reading_speed(), processor(torch.device("cpu"))
+    loaded, speed = load("smollm2"), reading_speed()
     rest_ms = without_pairs(loaded.model, 2 * a.steps)
     found = steps(a, loaded.model, speed)
-    read = earlier_reads(machine) if a.only else reads(loaded, a.rounds)
+    read = earlier_reads(machine()["machine"]) if a.only else reads(loaded, a.rounds)
     by_tokens, by_budget = ([asdict(s) for s in some] for some in found)
     data = {
         "by_tokens": by_tokens,
@@ -279,9 +277,7 @@ def main() -> None:
         "prefill": {n: {spec: p._asdict() for spec, p in of.items()} for n, of in read.items()},
         "without_pairs_ms": rest_ms,
         "bytes_per_s": speed,
-        "machine": machine,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
+        **machine(),
     }
     write("scaling", page(data, a.at, found, read), data)
     (RESULTS / "scaling.svg").write_text(plot(*found, a.at, read), encoding="utf-8")

@@ -5,8 +5,8 @@ is repeated; tests/backends/test_fixed.py replays a trace of it there.
 import torch
 
 import foveate
+from benchmarks.gpu.rows import graphed
 from foveate.hf.model.internals import CACHE
-from foveate_lab.bench.suite.graphs import graphed
 from tests import zoo
 from tests.on_device import DEVICE, moved, there
 from tests.pairs import by_turns

@@ -21,6 +21,7 @@ from foveate_lab.bench.measure import ticks
 from foveate_lab.bench.memory import freed_at_once, peak_of
 from foveate_lab.bench.peer import kvpress
 from foveate_lab.bench.timing import prefill, throughput
+from foveate_lab.cli.bench import SHAPES
 from tests import zoo
 from tests.zoo.directory import save_llama
 
@@ -111,6 +112,10 @@ def test_shapes_are_those_of_the_models(name: str) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config_of(DIMS[name]))
     assert sum(weight.numel() for weight in model.parameters()) == PARAMETERS[name]
+
+
+def test_the_help_names_all_shapes() -> None:
+    assert ", ".join(DIMS) == SHAPES  # written out there: help imports no torch
 
 
 def test_a_shape_is_cut_to_its_first_layers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,16 +18,16 @@ import pytest
 import torch
 
 import foveate
+from benchmarks.alone import Heads, anew, drawn, work
+from benchmarks.gpu import SuiteSetting, checks, kernels, run, run_suite, wrong
+from benchmarks.gpu.kernels import compared
+from benchmarks.gpu.parts import PARTS
+from benchmarks.gpu.processes import ENDED, PartOutcome, _listen, side_by_side
+from benchmarks.gpu.rows import attempted, table
 from foveate.compression.composition import policy
 from foveate.errors import InvalidInput
 from foveate.loading import hardware
-from foveate_lab.bench.alone import Heads, anew, drawn, work
-from foveate_lab.bench.suite import SuiteSetting, checks, kernels, results, run, run_suite, wrong
-from foveate_lab.bench.suite.apart import ENDED, PartOutcome, _listen
-from foveate_lab.bench.suite.kernels import compared
-from foveate_lab.bench.suite.parts import PARTS
-from foveate_lab.bench.suite.rows import attempted, table
-from foveate_lab.bench.suite.side_by_side import side_by_side
+from foveate_lab.cli import bench_suite
 
 QUICK = SuiteSetting(device="cpu", quick=True, kernels="reference")
 OURS = [name for name in PARTS if name != "kvpress"]  # whose Python has to be named
@@ -183,6 +183,7 @@ def test_what_cannot_run_on_a_cpu_is_not_wrong(monkeypatch: pytest.MonkeyPatch) 
 
 def test_parts_that_go_together_end_within_four_minutes() -> None:
     """With 25 s for the imports, and 2 s for the end of each."""
+    assert ", ".join(PARTS) == bench_suite.PARTS  # which --help shows without importing them
     limits = {name: part.limit for name, part in PARTS.items()}
     for together in ("kernels ragged steps attention half", "tests headlines contexts"):
         names = together.split()
@@ -198,7 +199,7 @@ def test_the_suite_runs_from_a_checkout_that_is_not_installed(
         return "1.0"
 
     monkeypatch.setattr(hardware, "version", version)
-    assert results.machine(QUICK)["versions"]["foveate"] == foveate.__version__
+    assert run.machine(QUICK)["versions"]["foveate"] == foveate.__version__
 
 
 DIES = """

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import io
+import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
+from subprocess import CompletedProcess
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from benchmarks.gpu import SuiteSetting, run
+from benchmarks.gpu.processes import PartOutcome
 from foveate.cli import main
-from foveate_lab.bench.suite import SuiteSetting, run
-from foveate_lab.bench.suite.apart import PartOutcome
+from foveate_lab.bench import peer
 
 from .conftest import Foveate, refused
 
@@ -60,11 +68,35 @@ def test_json_holds_the_machine_the_settings_and_the_rows(
     assert found["kvpress"] == []
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _frozen() -> Iterator[None]:
+    """Garbage is collected before each peak of memory: among what is new alone."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A stand-in for kvpress, whose side runs in this process: tests/bench has it in its own."""
+
+    def run(command: Sequence[str], *, input: str, **_: Any) -> CompletedProcess[str]:
+        out = io.StringIO()
+        with patch("sys.stdin", io.StringIO(input)), redirect_stdout(out):
+            runpy.run_path(command[1], run_name="__main__")
+        return CompletedProcess(command, 0, out.getvalue(), "")
+
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "bench" / "stand_in")
+    monkeypatch.syspath_prepend(peer.SIDE.parent)
+    monkeypatch.setattr(peer, "subprocess", SimpleNamespace(run=run, CalledProcessError=OSError))
+    yield
+    for name in ("kvpress", "kvpress_presses", "memory"):
+        sys.modules.pop(name, None)
+
+
 def test_methods_that_the_peer_lacks_are_named(
-    llama: Path, foveate: Foveate, monkeypatch: pytest.MonkeyPatch
+    llama: Path, foveate: Foveate, stand_in: None
 ) -> None:
-    """With a stand-in for kvpress."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "bench" / "stand_in"))
     asked = ("--method", "knorm", "--method", "mixkv:window=8", "--budget", "25%")
     beside = ("--against", "kvpress", "--peer-python", sys.executable)
     result = foveate("bench", "--model", llama, *asked, *beside, *QUICK)

@@ -15,10 +15,11 @@ import torch
 from PIL import Image
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
-from foveate.cli.policies import ON_THE_DEMO, policies, short
+from foveate.cli.policies import ON_THE_DEMO, policies
 from foveate.cli.prompt import DESCRIBE, QUESTION, question
 from foveate.cli.run.known import known_answers, stored
 from foveate.cli.run.measure import ComparisonRow, Measured, Times, against, measure
+from foveate.cli.tables import short
 from foveate.compression.composition import policy as policy_of
 from foveate.compression.labels import budget_of, label
 from foveate.hf.model.internals import CACHE

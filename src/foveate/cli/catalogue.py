@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from foveate.cli import console
+from foveate.cli import console, tables
 from foveate.cli.completion import known, method_names
 from foveate.policies.parameters import describe
 from foveate.policies.spec import EVERY_SLOT, SLOTS, print_value
@@ -55,11 +55,13 @@ _USE = (
 
 def _listed(chosen: Sequence[Method]) -> Table:
     """Of each method what it keeps, and where it is from."""
-    table = console.table("Method", "Keeps", "Paper", width=80)
-    table.columns[0].no_wrap = table.columns[2].no_wrap = True
-    for build in chosen:
-        table.add_row(*(Text(cell) for cell in (build.name, _keeps(build), _paper(build))))
-    return table
+    return tables.table(
+        chosen,
+        tables.column("Method", "name", no_wrap=True),
+        tables.column("Keeps", _keeps),
+        tables.column("Paper", _paper, no_wrap=True),
+        width=80,
+    )
 
 
 def _keeps(build: Method) -> str:
@@ -76,23 +78,25 @@ def _paper(build: Method) -> str:
 
 def _in_full(build: Method) -> list[RenderableType]:
     """All about one method, in 80 columns."""
-    from foveate.cli.meanings import meaning
-
     head = Text(f"{build.name}: {build.summary.replace('``', '')}", style="bold")
-    table = console.table("Parameter", "Default", "What it does", width=80)
-    table.columns[0].no_wrap = True
-    for name, parameter in build.parameters.items():
-        needed = parameter.default is inspect.Parameter.empty
-        default = "(needed)" if needed else print_value(parameter.default)
-        takes = describe(build.hints[name]) or _AMOUNT
-        said = f"{meaning(build, name)} Takes {takes}.".strip()
-        table.add_row(*(Text(cell) for cell in (name, default, said)))
+    name = tables.column("Parameter", 0, no_wrap=True)
+    table = tables.table(_parameters(build), name, "Default", "What it does", width=80)
     spec = f"{build.name}:budget=20%" if "budget" in build.parameters else build.name
     added = f"Added to another method with a plus sign it brings along: {', '.join(build.adds)}."
     use = f"foveate run --method {spec}\nfoveate cite {build.name}"
     parts = [Text(part) for part in (*_cited(build), added, use)]
     shown = [head, table] if build.parameters else [head, Text("It has no parameters.")]
     return [each for part in (*shown, *parts) for each in (part, "")][:-1]
+
+
+def _parameters(build: Method) -> Iterator[Sequence[str]]:
+    from foveate.cli.meanings import meaning
+
+    for name, parameter in build.parameters.items():
+        needed = parameter.default is inspect.Parameter.empty
+        default = "(needed)" if needed else print_value(parameter.default)
+        takes = describe(build.hints[name]) or _AMOUNT
+        yield name, default, f"{meaning(build, name)} Takes {takes}.".strip()
 
 
 def _cited(build: Method) -> list[str]:

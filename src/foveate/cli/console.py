@@ -9,7 +9,6 @@ from time import monotonic
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
@@ -20,7 +19,6 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 
@@ -36,14 +34,6 @@ def show(*parts: RenderableType) -> None:
     console.width = min(console.width, 100)
     for part in parts:
         console.print(part)
-
-
-def table(*columns: str, **options: Any) -> Table:
-    """A table with a line under its header and none elsewhere."""
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **options)
-    for column in columns:
-        made.add_column(column)
-    return made
 
 
 @contextmanager

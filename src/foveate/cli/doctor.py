@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from foveate.cli import console, options
+from foveate.cli import console, options, tables
 from foveate.defaults import SHIPPED
 from foveate.loading.lacking import there
 
@@ -130,22 +130,25 @@ def _machine() -> list[Text]:
 
 
 def _of_extras(extras: dict[str, list[str]]) -> list[Any]:
-    table = console.table("Extra", "For", "State", width=80)
-    for name, missing in extras.items():
-        few = ", ".join(missing[:2]) + (f" and {len(missing) - 2} more" if missing[2:] else "")
-        state = Text(f"lacks {few}", "yellow") if missing else Text("installed", "green")
-        table.add_row(name, EXTRAS[name], state)
+    rows = ((name, EXTRAS[name], _state(missing)) for name, missing in extras.items())
+    table = tables.table(rows, "Extra", "For", "State", width=80)
     names = ",".join(name for name, missing in extras.items() if missing)
     return [table, *([Text(f"\nAll that lacks: pip install 'foveate[{names}]'")] if names else [])]
+
+
+def _state(missing: list[str]) -> Text:
+    few = ", ".join(missing[:2]) + (f" and {len(missing) - 2} more" if missing[2:] else "")
+    return Text(f"lacks {few}", "yellow") if missing else Text("installed", "green")
 
 
 def _of_model(model: str | None, findings: list[Finding]) -> list[Any]:
     if not findings:
         return [Text("\nWhat a model's folder lacks: foveate doctor MODEL")]
-    table = console.table("Part", "State", width=80)
-    table.columns[0].no_wrap, table.columns[1].overflow = True, "fold"
-    for one in findings:
-        table.add_row(one.part, Text(one.said, "" if one.fine else "red"))
+    part = tables.column("Part", "part", no_wrap=True)
+    state = tables.column(
+        "State", lambda one: Text(one.said, "" if one.fine else "red"), overflow="fold"
+    )
+    table = tables.table(findings, part, state, width=80)
     mends = [one.mend for one in findings if one.mend]
     if all(one.fine for one in findings):
         end = f"Next: foveate run --model {model}"

@@ -60,8 +60,9 @@ def lens(
     with --answers: the full cache's, and one for each method at each budget.
     """
     from foveate.cli.findings import counted, of_page
-    from foveate.cli.policies import by_default, short, with_known_profile
+    from foveate.cli.policies import by_default, with_known_profile
     from foveate.cli.prompt import clip_line, clips_of, question
+    from foveate.cli.tables import short
     from foveate.compression.labels import budget_of, label
     from foveate.loading.model import load
     from foveate.pictures.lens import compared, lens_of

@@ -69,11 +69,6 @@ def policies(specs: Sequence[str], budgets: Sequence[str], model: str = SEES) ->
     return list({policy.spec: policy for policy in chosen}.values())
 
 
-def short(spec: str) -> str:
-    """The spec with its files named without their folders, as it can be given to ``policies``."""
-    return re.sub(r"'[^']*/([^'/]*)'|[^=,(']*/", lambda match: match[1] or "", spec)
-
-
 def with_known_profile(spec: str, model: str) -> str:
     """The spec, whose profile is the one that ships where it is named without a folder and is not
     there; ``recommended`` that names none has the one of a model's directory, so that whatever is

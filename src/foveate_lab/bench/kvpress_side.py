@@ -17,8 +17,8 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import kvpress_presses  # type: ignore[import-not-found]  # first: a missing kvpress shows at once
 import torch
-from kvpress_presses import press_of  # type: ignore[import-not-found]  # beside this script
 from memory import freed_at_once, peak_of  # type: ignore[import-not-found]
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationMixin
 
@@ -81,14 +81,14 @@ def held_by(model: Any, ids: Any, one: dict[str, Any]) -> dict[str, int | None]:
     caches: list[Any] = []
     show_all(model)
     reads(model, one)
-    press = press_of(one, model)
+    press = kvpress_presses.press_of(one, model)
     peak = peak_of(lambda: caches.append(run(model, ids, press)[1]), model.device)
     return {"peak_bytes": peak, "kv_bytes": held(caches[0]) + hidden(model)}
 
 
 def timed(model: Any, ids: Any, one: dict[str, Any], rounds: int, steps: int) -> dict[str, float]:
     """A press between stock prefills with SDPA, then decoding in turns with the stock cache."""
-    press, prefills, decoding = press_of(one, model), [], []
+    press, prefills, decoding = kvpress_presses.press_of(one, model), [], []
     for _ in range(rounds):
         attention(model, "sdpa")
         alone, stock = run(model, ids, None)

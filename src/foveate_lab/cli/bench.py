@@ -6,26 +6,22 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from inspect import signature
 from shutil import which
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 import typer
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.text import Text
 
 from foveate.cli import console, options
 from foveate.cli.options import model_option
-from foveate.cli.policies import policies
 from foveate.defaults import READS
 from foveate.errors import InvalidInput
-from foveate.loading.hardware import versions
-from foveate.loading.model import load
-from foveate_lab.bench import Subject, bench, of_dims, of_model, processor
-from foveate_lab.bench.dims import DIMS
-from foveate_lab.bench.measure import ticks
-from foveate_lab.bench.peer import alone, kvpress
-from foveate_lab.cli import bench_suite, bench_table
+from foveate_lab.cli import bench_suite
 
+if TYPE_CHECKING:
+    from foveate_lab.bench import Subject
+
+SHAPES = "llava-1.5-7b, llava-1.5-13b, qwen2-vl-7b, internvl3-8b"
 LONG = 4096
 METHODS = ("recommended", "snapkv")  # without one named: what two minutes on two cores are for
 
@@ -34,7 +30,7 @@ def benchmark(
     model: Annotated[str, model_option(READS)] = READS,
     dims: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"A shape with random weights: {', '.join(DIMS)}."),
+        typer.Option(metavar="NAME", help=f"A shape with random weights: {SHAPES}."),
     ] = None,
     layers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Only the first N layers of --dims.")
@@ -97,6 +93,15 @@ def benchmark(
             json=json,
         )
         return
+    import torch
+
+    from foveate.cli.policies import policies
+    from foveate.loading.model import load
+    from foveate_lab.bench import bench, of_dims, of_model
+    from foveate_lab.bench.measure import ticks
+    from foveate_lab.bench.peer import alone, kvpress
+    from foveate_lab.cli import bench_table
+
     chosen = policies(method or METHODS, budget or [])
     room = None if memory is None else options.bytes_of("--memory", memory)
     if room is None and not torch.cuda.is_available():
@@ -155,6 +160,10 @@ def _changed(values: Mapping[str, Any]) -> list[str]:
 
 
 def _environment(subject: Subject, rounds: int, steps: int) -> dict[str, Any]:
+    import torch
+
+    from foveate.loading.hardware import processor, versions
+
     return {
         "model": subject.name,
         "layers": subject.model.config.get_text_config().num_hidden_layers,

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
 
-from foveate.cli import console
+from foveate.cli import console, tables
 from foveate.cli.outputs import check_folder
 from foveate.errors import InvalidInput
 from foveate.ops.choice import Impl
-from foveate_lab.bench.suite import SuiteSetting, default_folder, run_suite, wrong
-from foveate_lab.bench.suite.parts import PARTS
-from foveate_lab.bench.suite.results import DATA, PAGE
 
+CHECKOUT = Path(__file__).parents[3]
+PARTS = "kernels, ragged, steps, attention, half, tests, headlines, contexts, kvpress"
 Suite = Annotated[
     Literal["gpu"] | None,
     typer.Option(help="Measure all that a CUDA GPU is needed for instead; some 7 minutes."),
@@ -25,14 +26,13 @@ Out = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Where --suite writes gpu.md and gpu.json, and goes on. [default: benchmarks/results "
-        "of a checkout, or the current folder]",
+        help="Where --suite writes gpu.md and gpu.json, and goes on. [default: benchmarks/results]",
         show_default=False,
     ),
 ]
 PartNames = Annotated[
     list[str] | None,
-    typer.Option("--part", metavar="PART", help=f"Of --suite, alone: {', '.join(PARTS)}."),
+    typer.Option("--part", metavar="PART", help=f"Of --suite, alone: {PARTS}."),
 ]
 Anew = Annotated[bool, typer.Option("--anew", help="Measure all parts of --suite again.")]
 Device = Annotated[
@@ -85,18 +85,19 @@ def suite_run(
     if quick and out is None:
         raise InvalidInput("--quick writes toy figures: name a folder for them with --out.")
     kernels = kernels or ("triton" if device == "cuda" else "reference")
-    setting = SuiteSetting(device=device, quick=quick, kernels=kernels, peer_python=peer_python)
-    folder = out or default_folder()
+    gpu = _suite()
+    setting = gpu.SuiteSetting(device=device, quick=quick, kernels=kernels, peer_python=peer_python)
+    folder = out or gpu.RESULTS
     check_folder("--out", folder)
     stderr = console.errors()
-    results = run_suite(
+    results = gpu.run_suite(
         setting,
         folder,
         only=part,
         anew=anew,
         report=lambda name, said: stderr.print(Text(f"{name}: {said}")),
     )
-    bad = [_named(row) for row in wrong(results)]
+    bad = [_named(row) for row in gpu.wrong(results)]
     if json:
         console.print_json({"folder": str(folder), "wrong": bad, "parts": results})
     else:
@@ -105,20 +106,38 @@ def suite_run(
         raise typer.Exit(1)
 
 
+def _suite() -> Any:
+    """Import the suite, which is in a checkout only.
+
+    Raises:
+        InvalidInput: Foveate runs from an installed package.
+    """
+    if not (CHECKOUT / "benchmarks" / "gpu").is_dir():
+        raise InvalidInput(
+            "the suite is not installed: run --suite gpu from a checkout of Foveate."
+        )
+    sys.path.append(str(CHECKOUT))
+    from benchmarks import gpu
+
+    return gpu
+
+
 def _named(row: dict[str, Any]) -> str:
     if "test" in row:
         return str(row["test"])
     return f"{row['kernel']} ({row['dtype']}, head size {row['d']})"
 
 
+def _row(name: str, part: Mapping[str, Any]) -> Sequence[str]:
+    failed = sum("failed" in row for row in part["rows"])
+    state = part["state"] + (f": {part['reason']}" if part["reason"] else "")
+    return name, state, f"{part['seconds']:.0f}", str(len(part["rows"])), str(failed)
+
+
 def _show(folder: Path, results: dict[str, Any], bad: Sequence[str]) -> None:
-    table = console.table("Part", "State", "Seconds", "Rows", "Without figures")
-    for name, part in results.items():
-        failed = sum("failed" in row for row in part["rows"])
-        state = part["state"] + (f": {part['reason']}" if part["reason"] else "")
-        table.add_row(
-            name, Text(state), f"{part['seconds']:.0f}", str(len(part["rows"])), str(failed)
-        )
-    console.show(table, Text(f"\n{folder / PAGE} and {folder / DATA}"))
+    table = tables.table(
+        starmap(_row, results.items()), "Part", "State", "Seconds", "Rows", "Without figures"
+    )
+    console.show(table, Text(f"\n{folder / 'gpu.md'} and {folder / 'gpu.json'}"))
     if bad:
         console.show(Text(f"Wrong: {'; '.join(bad)}."))

@@ -6,77 +6,53 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import RenderableType
-from rich.text import Text
 
-from foveate.cli import console
-from foveate.cli.policies import short
-from foveate.cli.run.rows import broken
+from foveate.cli import tables
 from foveate_lab.bench import BenchRow
 
-_CLOSE = (0, 1, 0, 0)  # blanks around a cell: as few as keep columns apart
+_NAMES = (
+    tables.spec("Method", "method", 18),
+    tables.column("Budget", "budget", none="-", no_wrap=True),
+)
+_KV = tables.mib("KV\nMiB", "kv_bytes", ",.1f")
+_PREFILL = tables.number("Prefill\nratio", "prefill_ratio", ".2f")
+_PEAK = tables.mib("Peak\nMiB", "peak_bytes", ",.1f", none="?")
+_DECODING = (
+    tables.number("Decode\nms", "decode_ms_per_token", ".1f"),
+    tables.number("Decode\nratio", "decode_ratio", ".2f"),
+)
 _COSTS = (
-    "Tokens\nkept",
-    "KV\nMiB",
-    "Prefill\nratio",
-    "Stages\ns",
-    "Peak\nMiB",
-    "Decode\nms",
-    "Decode\nratio",
+    *_NAMES,
+    tables.number("Tokens\nkept", "kept_tokens", ",.0f"),
+    _KV,
+    _PREFILL,
+    tables.number("Stages\ns", "compress_s", ".3f"),
+    _PEAK,
+    *_DECODING,
+)
+_BATCHES = (
+    *_NAMES,
+    tables.number("Rows in\na batch", "batch", ",", none="none fits"),
+    tables.number("Tokens/s\nof all", "tokens_per_s", ",.0f", none=""),
+)
+_PEERS = (
+    *_NAMES,
+    _KV,
+    _PREFILL,
+    _PEAK,
+    *_DECODING,
+    tables.column("Press", "press", overflow="fold"),
 )
 
 
 def of(rows: Sequence[BenchRow]) -> list[RenderableType]:
-    """What each policy costs; and batches, where they were measured."""
-    costs = _table(*_COSTS)
-    for row in rows:
-        costs.add_row(
-            *_names(row.method, row.budget),
-            f"{row.kept_tokens:,.0f}",
-            _mib(row.kv_bytes),
-            f"{row.prefill_ratio:.2f}",
-            f"{row.compress_s:.3f}",
-            _mib(row.peak_bytes),
-            f"{row.decode_ms_per_token:.1f}",
-            f"{row.decode_ratio:.2f}",
-        )
+    """Return what each policy costs; and batches, where they were measured."""
+    costs = tables.table(rows, *_COSTS, padding=tables.CLOSE)
     if all(row.batch is None for row in rows):
         return [costs]
-    batches = _table("Rows in\na batch", "Tokens/s\nof all")
-    for row in rows:
-        many, pace = row.batch, row.tokens_per_s
-        shown = ("none fits", "") if many is None or pace is None else (f"{many:,}", f"{pace:,.0f}")
-        batches.add_row(*_names(row.method, row.budget), *shown)
-    return [costs, "", batches]
+    return [costs, "", tables.table(rows, *_BATCHES, padding=tables.CLOSE)]
 
 
-def peers(rows: Sequence[dict[str, Any]]) -> Any:
-    """What another library's presses cost."""
-    table = _table("KV\nMiB", "Prefill\nratio", "Peak\nMiB", "Decode\nms", "Decode\nratio")
-    table.add_column("Press", overflow="fold")
-    for row in rows:
-        table.add_row(
-            *_names(row["method"], row["budget"]),
-            _mib(row["kv_bytes"]),
-            f"{row['prefill_ratio']:.2f}",
-            _mib(row["peak_bytes"]),
-            f"{row['decode_ms_per_token']:.1f}",
-            f"{row['decode_ratio']:.2f}",
-            row["press"] or "",
-        )
-    return table
-
-
-def _table(*headers: str) -> Any:
-    table = console.table("Method", "Budget", padding=_CLOSE)
-    table.columns[0].overflow, table.columns[1].no_wrap = "fold", True
-    for header in headers:
-        table.add_column(header, justify="right", no_wrap=True)
-    return table
-
-
-def _names(method: str, budget: str | None) -> tuple[Text, str]:
-    return Text(broken(short(method), 18)), budget or "-"
-
-
-def _mib(count: int | None) -> str:
-    return "?" if count is None else f"{count / 2**20:,.1f}"
+def peers(rows: Sequence[dict[str, Any]]) -> RenderableType:
+    """Return what another library's presses cost."""
+    return tables.table(rows, *_PEERS, padding=tables.CLOSE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -11,13 +12,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
-from rich.text import Text
 
-from foveate.cli import console, options
+from foveate.cli import console, options, tables
 from foveate.cli.options import model_option
 from foveate.cli.outputs import check_folder
-from foveate.cli.policies import by_default, short, with_known_profile
-from foveate.cli.run.rows import broken
+from foveate.cli.policies import by_default, with_known_profile
 from foveate.data.clip import check_sampling
 from foveate.defaults import BUDGET_BY_DEFAULT, FRAMES, SEES
 from foveate.errors import InvalidInput, InvalidParameter
@@ -237,21 +236,15 @@ def _say_what_came(out: Path, rows: Rows) -> None:
         )
     console.show(*scores(rows))
     if refused:
-        table = console.table("Task", "Policy", "Refused", "Sample", "Why")
-        for one in refused:
-            requested = sum((row["task"], row["spec"]) == (one.task, one.spec) for row in rows)
-            table.add_row(
-                *map(
-                    Text,
-                    (
-                        one.task,
-                        broken(short(one.spec)),
-                        f"{one.times} of {requested}",
-                        one.sample,
-                        one.said,
-                    ),
-                )
-            )
+        asked = Counter((row["task"], row["spec"]) for row in rows)
+        table = tables.table(
+            refused,
+            tables.column("Task", "task"),
+            tables.column("Policy", lambda one: tables.broken(tables.short(one.spec))),
+            tables.column("Refused", lambda one: f"{one.times} of {asked[one.task, one.spec]}"),
+            tables.column("Sample", "sample"),
+            tables.column("Why", "said"),
+        )
         console.show("", table)
     typer.echo(f"\nNext: foveate report {out}")
     if refused:

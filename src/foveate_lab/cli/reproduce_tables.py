@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import typer
 from rich.text import Text
 
-from foveate.cli import console
+from foveate.cli import console, tables
 from foveate.cli.findings import counted
+from foveate.cli.tables import Column
 from foveate_lab.cli.eval import REFUSED
 from foveate_lab.cli.telling import said
 from foveate_lab.reproduce import EXPERIMENTS, FACTS, find_experiments
@@ -44,23 +45,39 @@ def show_check(checked: Sequence[Checked], json: bool) -> None:
 
 
 def _show_folders(folders: Sequence[BenchmarkFolder], checked: Sequence[Checked]) -> None:
-    table = console.table("Data", "Form", "Split", "Count", "First")
-    for one in folders:
-        for number, part in enumerate(one.parts or ()):
-            what = f"{one.task} {part.name}".strip()
-            count = "missing" if part.missing else str(part.questions)
-            table.add_row(
-                *map(Text, (what, part.form, part.split, count, "" if number else one.first))
-            )
-    console.show(table)
+    rows = (_part(one, i) for one in folders for i, _ in enumerate(one.parts or ()))
+    console.show(tables.table(rows, "Data", "Form", "Split", "Count", "First"))
     for one in folders:
         if one.missing:
             console.show(Text(f"{one.task}: {one.missing}\n  {one.address}"))
-    listed = console.table("Experiment", "Data")
-    for each in checked:
-        said = f"missing: {', '.join(each.missing)}" if each.missing else "all there"
-        listed.add_row(each.experiment.id, Text(said if each.folders else "reads none"))
-    console.show(listed)
+    listed = ((each.experiment.id, _data(each)) for each in checked)
+    console.show(tables.table(listed, "Experiment", "Data"))
+
+
+def _part(folder: BenchmarkFolder, number: int) -> Sequence[str]:
+    part = (folder.parts or ())[number]
+    count = "missing" if part.missing else str(part.questions)
+    first = "" if number else folder.first
+    return f"{folder.task} {part.name}".strip(), part.form, part.split, count, first
+
+
+def _data(checked: Checked) -> str:
+    if checked.missing:
+        return f"missing: {', '.join(checked.missing)}"
+    return "all there" if checked.folders else "reads none"
+
+
+_PLAN = (
+    tables.column("Model", "model"),
+    tables.column(
+        "Asked",
+        lambda one: one.task + (" (alone)" if one.alone and "timed" not in one.task else ""),
+    ),
+    Column("Prompts", "prompts", form=","),
+    Column("Tokens", "tokens", form=",", none="?"),
+    Column("Answers", "answers", form=","),
+    Column("Time", lambda one: None if one.seconds is None else said(one.seconds), none="?"),
+)
 
 
 def show_plan(costs: Costs, json: bool) -> None:
@@ -68,18 +85,8 @@ def show_plan(costs: Costs, json: bool) -> None:
     if json:
         console.print_json(costs.to_json())
         return
-    table = console.table("Model", "Asked", "Prompts", "Tokens", "Answers", "Time")
-    for one in costs.each:
-        table.add_row(
-            Text(one.model),
-            Text(one.task + (" (alone)" if one.alone and "timed" not in one.task else "")),
-            f"{one.prompts:,}",
-            "?" if one.tokens is None else f"{one.tokens:,}",
-            f"{one.answers:,}",
-            "?" if one.seconds is None else said(one.seconds),
-        )
     if costs.each:
-        console.show(table)
+        console.show(tables.table(costs.each, *_PLAN))
     typer.echo(summary(costs))
     for name, why in costs.missing.items():
         typer.echo(f"{name}: {why}", err=True)
@@ -139,12 +146,9 @@ def show_list(names: Sequence[str], json: bool) -> None:
         for one in experiments:
             _show_experiment(one)
         return
-    table = console.table("Id", "Shows", "State")
-    for one in experiments:
-        table.add_row(one.id, Text(one.shows), one.state)
-    for fact in FACTS.values():
-        table.add_row(fact.id, Text(fact.shows), "facts")
-    console.show(table)
+    known = ((one.id, one.shows, one.state) for one in experiments)
+    facts = ((fact.id, fact.shows, "facts") for fact in FACTS.values())
+    console.show(tables.table((*known, *facts), "Id", "Shows", "State"))
 
 
 def _show_experiment(one: Experiment) -> None:
@@ -172,9 +176,7 @@ def show_facts(names: Sequence[str]) -> None:
     """Tables that hold no result."""
     for name in names:
         fact = FACTS[name]
-        table = console.table(*fact.columns)
-        for row in fact.rows:
-            table.add_row(*map(Text, row))
+        table = tables.table(fact.rows, *fact.columns)
         console.show(Text(f"{fact.of.name}, {fact.where}: {fact.shows}"), table)
         if fact.note:
             console.show(Text(fact.note))

@@ -9,15 +9,12 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from foveate.cli import console
-from foveate.cli.policies import short
-from foveate.cli.run.rows import broken
+from foveate.cli import tables
 from foveate.compression.labels import named
 from foveate.errors import MissingPackage
 from foveate_lab.report.summary import Estimate, Rows, SummaryCell, cells
 
 MOST = 24  # lines; a report has more room
-_CLOSE = (0, 1, 0, 0)
 
 
 def scores(rows: Rows) -> list[RenderableType]:
@@ -39,21 +36,20 @@ def scores(rows: Rows) -> list[RenderableType]:
 
 
 def _table(task: str, mine: Sequence[SummaryCell], rows: Rows) -> RenderableType:
-    table = console.table(task, "Budget", padding=_CLOSE)
-    table.columns[0].overflow = "fold"
-    for header in ("Score, 95 % interval", "Same\nanswer", "KV\nMiB"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for cell in mine:
-        method, budget = named(cell.spec)
-        of_cell = [row for row in rows if (row["task"], row["spec"]) == (task, cell.spec)]
-        table.add_row(
-            Text(broken(short(method), 26)),
-            budget or "-",
-            "none" if cell.score is None else interval(cell.score),
-            f"{_same(of_cell):.0%}",
-            f"{mean(row['kv_bytes'] for row in of_cell) / 2**20:,.2f}",
-        )
-    return table
+    def rows_of(cell: SummaryCell) -> Rows:
+        return [row for row in rows if (row["task"], row["spec"]) == (task, cell.spec)]
+
+    return tables.table(
+        mine,
+        tables.spec(task, lambda cell: named(cell.spec)[0], 26),
+        tables.column("Budget", lambda cell: named(cell.spec)[1], none="-"),
+        tables.number(
+            "Score, 95 % interval", lambda cell: cell.score and interval(cell.score), none="none"
+        ),
+        tables.number("Same\nanswer", lambda cell: _same(rows_of(cell)), ".0%"),
+        tables.mib("KV\nMiB", lambda cell: mean(row["kv_bytes"] for row in rows_of(cell)), ",.2f"),
+        padding=tables.CLOSE,
+    )
 
 
 def interval(estimate: Estimate) -> str:

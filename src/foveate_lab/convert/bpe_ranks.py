@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from itertools import pairwise
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from foveate.errors import ModelNotFound
 
@@ -25,10 +25,11 @@ def tokenizer(path: Path, pattern: str, special: tuple[str, ...]) -> Tokenizer:
     Raises:
         ModelNotFound: no such file, or a damaged one.
     """
-    ranks, letters = read(path), _letters()
+    ranks, letters = read(path), bytes_to_unicode()  # type: ignore[no-untyped-call]
     names = {token: "".join(letters[byte] for byte in token) for token in ranks}
+    vocabulary = {name: ranks[token] for token, name in names.items()}
     pairs = [(names[left], names[right]) for left, right in merges(ranks)]
-    made = Tokenizer(models.BPE({names[token]: rank for token, rank in ranks.items()}, pairs))
+    made = Tokenizer(models.BPE(vocabulary, pairs))
     made.normalizer = normalizers.NFC()
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
@@ -55,30 +56,10 @@ def read(path: Path) -> Ranks:
 
 
 def merges(ranks: Ranks) -> list[tuple[bytes, bytes]]:
-    """The pair that each token of several bytes is made of, in the order of ranks."""
-    longer = sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__)
-    pairs = (_last_two(token, ranks) for token in longer)
-    return [pair for pair in pairs if pair is not None]
-
-
-def _last_two(token: bytes, ranks: Ranks) -> tuple[bytes, bytes] | None:
-    """What merging by lower ranks alone leaves of a token; None if more than two parts are left."""
-    parts = [token[i : i + 1] for i in range(len(token))]
-    own = ranks[token]
-    while len(parts) > 2:
-        scores = [ranks.get(a + b, own) for a, b in pairwise(parts)]
-        best = min(scores)
-        if best >= own:
-            return None
-        at = scores.index(best)
-        parts[at : at + 2] = [parts[at] + parts[at + 1]]
-    return parts[0], parts[1]
-
-
-def _letters() -> list[str]:
-    """The character that stands for each byte in byte-level vocabularies: itself if it is printable
-    and no space, otherwise the next one from 256 on.
-    """
-    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    other = iter(range(256, 512))
-    return [chr(byte if byte in plain else next(other)) for byte in range(256)]
+    """Return the pairs of tokens that make another one, in the order of its rank."""
+    return [
+        (token[:cut], token[cut:])
+        for token in sorted(ranks, key=ranks.__getitem__)
+        for cut in range(1, len(token))
+        if token[:cut] in ranks and token[cut:] in ranks
+    ]

@@ -45,8 +45,9 @@ def chat(
     works in a pipe: one line in, one answer out. /help lists the commands.
     """
     from foveate.cli.chat.talk import HELP, Talk, under
-    from foveate.cli.policies import ON_THE_DEMO, is_demo, short
+    from foveate.cli.policies import ON_THE_DEMO, is_demo
     from foveate.cli.prompt import clips_of
+    from foveate.cli.tables import short
     from foveate.data import read_image
     from foveate.data.clip import check_sampling
     from foveate.loading.model import load

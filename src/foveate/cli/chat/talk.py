@@ -12,8 +12,9 @@ import typer
 
 from foveate.chat import AnswerStream, Chat
 from foveate.cli.chat.lines import ChatLine
-from foveate.cli.policies import policies, short
+from foveate.cli.policies import policies
 from foveate.cli.prompt import clip_line, clips_of
+from foveate.cli.tables import short
 from foveate.data import Clip
 from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from foveate.cli import console
-from foveate.cli.policies import short
-from foveate.cli.run.rows import broken
-from foveate.memory import Engine, Fit
+from foveate.cli import tables
+from foveate.cli.tables import short
+from foveate.memory import Engine, Fit, Under
 
-_CLOSE = (0, 1, 0, 0)
-_WIDE = 80
 _HELD = ("Tokens\nkept", "Reading\nGB", "Prompt\nGB", "Answer\nGB", "Peak of\nall, GB", "It\nfits")
 
 
@@ -64,12 +61,14 @@ def bars(fitted: Fit) -> list[tuple[str, list[tuple[str, int]]]]:
 
 
 def _parts(fitted: Fit) -> RenderableType:
-    table = console.table("Part", "GB", "What it is", padding=_CLOSE, width=_WIDE)
-    table.columns[1].justify = "right"
-    table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    for name, size, said in _rows(fitted):
-        table.add_row(name, "unknown" if size is None else gb(size), said)
-    return table
+    return tables.table(
+        _rows(fitted),
+        tables.column("Part", 0, no_wrap=True),
+        tables.number("GB", lambda row: None if row[1] is None else gb(row[1]), none="unknown"),
+        "What it is",
+        padding=tables.CLOSE,
+        width=80,
+    )
 
 
 def _rows(fitted: Fit) -> Iterator[tuple[str, int | None, str]]:
@@ -117,18 +116,18 @@ def _answering(fitted: Fit) -> int:
 
 
 def _caches(fitted: Fit) -> RenderableType:
-    table = console.table("KV cache under", *_HELD, padding=_CLOSE)
-    for column in table.columns[1:]:
-        column.justify, column.no_wrap = "right", True
-    for one in fitted.caches:
-        name = Text(broken(short(one.policy), 24))
-        if one.cache is None or one.peak is None:
-            table.add_row(name, "unknown")
-            continue
-        held = one.cache
-        sizes = map(gb, (held.reading, held.prompt, held.answer, one.peak))
-        table.add_row(name, f"{held.kept:,}", *sizes, "yes" if one.peak <= fitted.memory else "no")
-    return table
+    figures = (tables.number(title, i, none="") for i, title in enumerate(_HELD, start=1))
+    rows = (_figures(one, fitted.memory) for one in fitted.caches)
+    name = tables.column("KV cache under", lambda row: tables.broken(short(row[0]), 24))
+    return tables.table(rows, name, *figures, padding=tables.CLOSE)
+
+
+def _figures(one: Under, memory: int) -> Sequence[str]:
+    held, peak = one.cache, one.peak
+    if held is None or peak is None:
+        return (one.policy, "unknown", *("" for _ in _HELD[1:]))
+    sizes = map(gb, (held.reading, held.prompt, held.answer, peak))
+    return (one.policy, f"{held.kept:,}", *sizes, "yes" if peak <= memory else "no")
 
 
 def _notes(fitted: Fit) -> Iterator[Text]:
@@ -145,13 +144,14 @@ def _notes(fitted: Fit) -> Iterator[Text]:
 
 
 def _changes(fitted: Fit) -> RenderableType:
-    table = console.table("To change first", "Saves\nGB", "Peak\nGB", "Try it with", padding=_CLOSE)
-    for column in table.columns[1:3]:
-        column.justify, column.no_wrap = "right", True
-    for one in fitted.changes:
-        option = Text(broken(short(one.option), 24))
-        table.add_row(Text(short(one.what)), gb(one.saves), gb(one.peak), option)
-    return table
+    return tables.table(
+        fitted.changes,
+        tables.column("To change first", lambda one: short(one.what)),
+        tables.number("Saves\nGB", lambda one: gb(one.saves)),
+        tables.number("Peak\nGB", lambda one: gb(one.peak)),
+        tables.column("Try it with", lambda one: tables.broken(short(one.option), 24)),
+        padding=tables.CLOSE,
+    )
 
 
 def _pool(fitted: Fit, engine: Engine) -> list[RenderableType]:

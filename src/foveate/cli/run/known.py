@@ -8,8 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from foveate.cli.policies import short
 from foveate.cli.run.measure import ComparisonRow
+from foveate.cli.tables import short
 from foveate.compression.labels import Named, named
 from foveate.loading.demo import demo
 

@@ -9,8 +9,8 @@ import typer
 from PIL import Image
 
 from foveate.cli.outputs import check_file
-from foveate.cli.policies import short
 from foveate.cli.run.measure import ComparisonRow, Measured
+from foveate.cli.tables import short
 from foveate.data import files
 from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded

@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from foveate.cli import console
-from foveate.cli.policies import short
+from foveate.cli import tables
 from foveate.cli.run.known import Known
 from foveate.cli.run.measure import ComparisonRow
+from foveate.cli.tables import short
 
-_HEADERS = ("Budget", "Tokens\nkept", "KV\nMiB", "Prefill\ns", "Compress\ns", "Decode\nms/token")
-_CLOSE = (0, 1, 0, 0)  # blanks around a cell: as few as keep columns apart
+_NUMBERS = (
+    tables.spec("Method", "method"),
+    tables.number("Budget", "budget"),
+    tables.number("Tokens\nkept", "kept_tokens", ",.0f"),
+    tables.mib("KV\nMiB", "kv_bytes", ",.2f"),
+    tables.number("Prefill\ns", "prefill_s", ".2f"),
+    tables.number("Compress\ns", "compress_s", ".2f"),
+    tables.number("Decode\nms/token", "decode_ms_per_token", ".1f"),
+)
 
 
 def rendered(rows: Sequence[ComparisonRow], known: Known | None = None) -> Group:
     """A table of numbers, and under it each method's answer, with what is known of it."""
-    numbers = _table()
-    for header in _HEADERS:
-        numbers.add_column(header, justify="right", no_wrap=True)
-    for row in rows:
-        numbers.add_row(Text(broken(short(row.method))), *_numbers(row))
+    numbers = tables.table(rows, *_NUMBERS, padding=tables.CLOSE)
     left = [
         _left(row, rows[0]) for row in rows if _has_parts(row) or row.visual_computed is not None
     ]
     if known is None:
         return Group(numbers, *left, "", _answers(rows))
     return Group(numbers, *left, "", _judged(rows, known), "", _legend(known))
-
-
-def broken(spec: str, width: int = 21) -> str:
-    """The spec on several lines, broken after a plus sign, colon or comma, and before a file's
-    ending.
-    """
-    lines = [""]
-    for piece in re.split(r"(?<=[+:,])|(?=\.[a-z])", spec):
-        if lines[-1] and len(lines[-1]) + len(piece) > width:
-            lines.append("")
-        lines[-1] += piece
-    return "\n".join(lines)
 
 
 def _has_parts(row: ComparisonRow) -> bool:
@@ -63,44 +53,33 @@ def _left(row: ComparisonRow, full: ComparisonRow) -> Text:
     return Text(f"{name}: {'; '.join(said)}")
 
 
-def _table() -> Table:
-    made = console.table("Method", padding=_CLOSE)
-    made.columns[0].overflow = "fold"
-    return made
-
-
 def _answers(rows: Sequence[ComparisonRow]) -> Table:
     """Each answer, and the token at which it leaves the full cache's."""
-    table = _table()
-    table.columns[0].max_width = 24
-    table.add_column("Answer", overflow="fold")
-    table.add_column("Departs at\ntoken", justify="right", no_wrap=True)
-    for row in rows:
-        name = f"{broken(short(row.method))} {row.budget or ''}".strip()
-        place = row.first_divergence
-        departs = "never" if place is None else str(place)
-        table.add_row(Text(name), _compact(row.answer), departs)
-    return table
+
+    def name(row: ComparisonRow) -> str:
+        return f"{tables.broken(short(row.method))} {row.budget or ''}".strip()
+
+    return tables.table(
+        rows,
+        tables.column("Method", name, overflow="fold", max_width=24),
+        _ANSWER,
+        tables.number("Departs at\ntoken", "first_divergence", none="never"),
+        padding=tables.CLOSE,
+    )
 
 
 def _judged(rows: Sequence[ComparisonRow], known: Known) -> Table:
     """Each answer, whether it is right, and how often the policy's answers are."""
-    table, count = _table(), known.evaluation.questions
-    table.add_column("Answer", overflow="fold")
-    table.add_column("It is", no_wrap=True)
-    for header in (f"Same\nof {count}", f"Right\nof {count}"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for row in rows:
-        figures, is_right = known.figures(row), known.right(row)
-        verdict = Text("right", "green") if is_right else Text("wrong", "red")
-        table.add_row(
-            Text(broken(short(row.method))),
-            _compact(row.answer),
-            verdict,
-            str(figures.same),
-            str(figures.right),
-        )
-    return table
+    count, right, wrong = known.evaluation.questions, Text("right", "green"), Text("wrong", "red")
+    return tables.table(
+        rows,
+        tables.spec("Method", "method"),
+        _ANSWER,
+        tables.column("It is", lambda row: right if known.right(row) else wrong, no_wrap=True),
+        tables.number(f"Same\nof {count}", lambda row: known.figures(row).same),
+        tables.number(f"Right\nof {count}", lambda row: known.figures(row).right),
+        padding=tables.CLOSE,
+    )
 
 
 def _legend(known: Known) -> Text:
@@ -112,18 +91,9 @@ def _legend(known: Known) -> Text:
     )
 
 
-def _compact(answer: str) -> Text:
+def _compact(row: ComparisonRow) -> str:
     """The answer without blank lines."""
-    return Text("\n".join(line for line in answer.splitlines() if line.strip()) or "(nothing)")
+    return "\n".join(line for line in row.answer.splitlines() if line.strip()) or "(nothing)"
 
 
-def _numbers(row: ComparisonRow) -> tuple[str, ...]:
-    decode = row.decode_ms_per_token
-    return (
-        row.budget or "-",
-        f"{row.kept_tokens:,.0f}",
-        f"{row.kv_bytes / 2**20:,.2f}",
-        f"{row.prefill_s:.2f}",
-        f"{row.compress_s:.2f}",
-        "-" if decode is None else f"{decode:.1f}",
-    )
+_ANSWER = tables.column("Answer", _compact, overflow="fold")

@@ -124,8 +124,8 @@ def _measure_all(
     """Fills ``done``: one answer after the other, of which the first is that of the full cache, and
     all of them again in every further round, so that what slows the machine down meets all rows.
     """
-    from foveate.cli.policies import short
     from foveate.cli.run.measure import against, measure, warm_up, with_turn
+    from foveate.cli.tables import short
     from foveate.compression.labels import budget_of, label
 
     task = bars.add_task("warming up", total=None)
@@ -151,7 +151,7 @@ def _measure_all(
 def _print_json(
     loaded: Loaded, prompt: Prompt, rows: Sequence[ComparisonRow], known: Known | None
 ) -> None:
-    from foveate.cli.policies import short
+    from foveate.cli.tables import short
 
     settings = {
         "tokens": prompt.tokens,

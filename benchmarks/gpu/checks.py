@@ -16,11 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.gpu.models import SuiteSetting
+from benchmarks.gpu.rows import Row, table
+from benchmarks.written import CHECKOUT
 from foveate.errors import InvalidInput
-from foveate_lab.bench.suite.rows import Row, table
-from foveate_lab.bench.suite.setting import SuiteSetting
 
-CHECKOUT = Path(__file__).parents[4]
 TESTS = (
     "tests/conformance/test_on_device.py",
     "tests/backends/test_captured.py",
@@ -111,7 +111,7 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
 
 def missing() -> str | None:
     """What the tests need and is not there, if anything."""
-    if not (CHECKOUT / "tests" / "on_device.py").exists():
+    if not (CHECKOUT / "tests" / "in_parts.py").exists():
         return "the tests are not installed: run the suite from a checkout of Foveate."
     try:
         import pytest  # noqa: F401
@@ -122,7 +122,7 @@ def missing() -> str | None:
 
 def _workers(setting: SuiteSetting, folder: Path) -> list[CheckWorker]:
     count = max(1, min(AT_ONCE, (os.cpu_count() or 1) - 2)) if setting.on_gpu else 1
-    command = [sys.executable, "-m", "pytest", "-p", "tests.on_device", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.in_parts", "-p", "no:cacheprovider"]
     command += ["-q", "-W", "default", "--deselect", LEAVE_OUT]
     command += QUICK if setting.quick else TESTS
     paths = [str(CHECKOUT), str(CHECKOUT / "src"), str(CHECKOUT / "demo_model")]

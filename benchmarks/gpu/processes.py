@@ -1,4 +1,8 @@
-"""A part of the suite in a process of its own: what goes wrong in it, or never ends, ends there."""
+"""Work in processes of its own: what goes wrong in one, or never ends, ends there.
+
+A part of the suite runs apart from the rest. Inside a part, several processes may measure side by
+side what is right or wrong, never what is timed: most of that time goes into compiling kernels.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,21 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
+from unittest.mock import patch
 
-from foveate_lab.bench.suite.rows import Row, why
-from foveate_lab.bench.suite.setting import SuiteSetting
+from benchmarks.gpu.models import SuiteSetting
+from benchmarks.gpu.rows import Row, why
 
 INTERPRET = "TRITON_INTERPRET"
 ENDED = "the whole run was ended here"
+Work = Callable[[], Iterator[Row]]
 State = Literal["done", "stopped", "failed"]
 
 
@@ -47,10 +54,15 @@ def apart(
     """
     context: Any = get_context("forkserver" if sys.platform != "win32" else "spawn")
     if sys.platform != "win32":
-        context.set_forkserver_preload(["foveate_lab.bench.suite.parts"])
+        context.set_forkserver_preload(["benchmarks.gpu.parts"])
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_measured, args=(name, setting, sender))
-    with _interpreting(not setting.on_gpu):
+    # Triton reads it when it is imported: kernels run on a GPU, or are interpreted on a CPU
+    environment = {
+        INTERPRET: "0" if setting.on_gpu else "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),  # for the server, which knows no more
+    }
+    with patch.dict(os.environ, environment):
         process.start()
     sender.close()
     start, outcome = time.monotonic(), PartOutcome("stopped", ENDED)
@@ -90,27 +102,18 @@ def _listen(
     return "stopped", f"not done after {limit} s"
 
 
-@contextmanager
-def _interpreting(on: bool) -> Iterator[None]:
-    """A server that starts inside imports a Triton whose kernels run on a CPU, or else on a GPU."""
-    before = os.environ.get(INTERPRET)
-    os.environ[INTERPRET] = "1" if on else "0"
-    try:
-        yield
-    finally:
-        del os.environ[INTERPRET]
-        if before is not None:
-            os.environ[INTERPRET] = before
-
-
 def _measured(name: str, setting: SuiteSetting, sender: Connection) -> None:
-    """What the process does. It leads a group of its own, so that what it starts ends with it."""
+    """Measure a part, as the leader of a process group, so that what it starts ends with it."""
     if hasattr(os, "setsid"):
         os.setsid()
-    from foveate_lab.bench.suite.parts import PARTS
+    from benchmarks.gpu.parts import PARTS
 
+    _send(partial(PARTS[name].rows, setting), sender)
+
+
+def _send(work: Work, sender: Connection) -> None:
     try:
-        for row in PARTS[name].rows(setting):
+        for row in work():
             sender.send(("row", row))
         sender.send(("done", ""))
     except Exception as error:
@@ -125,3 +128,36 @@ def _end(process: Any) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
         process.kill()
     process.join()
+
+
+def side_by_side(works: Sequence[tuple[Row, Work]]) -> Iterator[Row]:
+    """Yield the rows of all as they come, each from a process that is forked from this one: it may
+    not have touched a GPU. One that fails or dies gives a row that names it, and the reason.
+    """
+    context = get_context("fork")
+    open_ends: dict[Any, tuple[Row, Any]] = {}
+    for what, work in works:
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_send, args=(work, sender))
+        process.start()
+        sender.close()
+        open_ends[receiver] = what, process
+    while open_ends:
+        for end in wait(list(open_ends)):
+            what, process = open_ends[end]
+            kind, value = _received(end, process)
+            if kind == "row":
+                yield value
+                continue
+            if kind == "failed":
+                yield {**what, "failed": value}
+            del open_ends[end]
+
+
+def _received(end: Any, process: Any) -> tuple[str, Any]:
+    try:
+        kind, value = end.recv()
+    except EOFError:
+        process.join()
+        return "failed", f"its process ended with status {process.exitcode}"
+    return kind, value

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foveate_lab.bench.suite.graphs import graphed
-from foveate_lab.bench.suite.inputs import Size, decode_step
-from foveate_lab.bench.suite.rows import NEEDS_CUDA, Row, attempted, milliseconds, table
-from foveate_lab.bench.suite.setting import SuiteSetting
+from benchmarks.gpu.inputs import Size, decode_step
+from benchmarks.gpu.models import SuiteSetting
+from benchmarks.gpu.rows import NEEDS_CUDA, Row, attempted, graphed, milliseconds, table
 
 SIZE, QUICK = Size(8, 32768), Size(2, 64, h=2, g=2, d=16)
 ROOM = 64  # pairs in the tail
@@ -22,7 +21,7 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
     """A copy; then steps over heads of one length, and of 0.2 to 1.8 times that; in graphs, too."""
     repeats = 2 if setting.quick else 20
     size = QUICK if setting.quick else SIZE
-    copied = attempted({"what": "a copy"}, lambda: _copy(setting, repeats))
+    copied = attempted({"what": "a copy"}, _copy, setting, repeats)
     yield copied
     heads = size.b * size.h
     generator = torch.Generator().manual_seed(0)
@@ -34,7 +33,7 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
     for what, lengths in every.items():
         for how in ("", ", CUDA graph"):
             of = (size, lengths, setting, bool(how), repeats)
-            row = attempted({"what": what + how}, lambda of=of: _step(*of))  # type: ignore[misc]
+            row = attempted({"what": what + how}, _step, *of)
             if copied.get("gb_per_s") and "gb_per_s" in row:
                 row["to_copy"] = row["gb_per_s"] / copied["gb_per_s"]
             yield row

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from foveate_lab.bench.suite.inputs import Call, Inputs, Size
-from foveate_lab.bench.suite.rows import Row, attempted, table
-from foveate_lab.bench.suite.setting import SuiteSetting
-from foveate_lab.bench.suite.side_by_side import side_by_side
+from benchmarks.gpu.inputs import Call, Inputs, Size
+from benchmarks.gpu.models import SuiteSetting
+from benchmarks.gpu.processes import side_by_side
+from benchmarks.gpu.rows import Row, attempted, table
 
 CASES = [
     *((torch.bfloat16, d) for d in (128, 64, 80, 256)),
@@ -41,7 +41,7 @@ def _of_type(dtype: torch.dtype, d: int, size: Size, setting: SuiteSetting) -> I
     inputs = Inputs(size._replace(d=d), dtype, setting.place)
     for name, call in (inputs.prefill() | inputs.decode()).items():
         what = {"kernel": name, **_type(dtype, d)}
-        row = attempted(what, lambda call=call, of=(name, dtype): compared(call, *of))  # type: ignore[misc]
+        row = attempted(what, compared, call, name, dtype)
         yield row if setting.on_gpu else _not_run(row)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from benchmarks.gpu.models import SuiteSetting, measured_with, subject_of, with_other_prompt
+from benchmarks.gpu.rows import Row, attempted, table
 from foveate.compression.composition import policy as policy_of
 from foveate_lab.bench.subject import Subject
-from foveate_lab.bench.suite.models import measured_with, subject_of, with_other_prompt
-from foveate_lab.bench.suite.rows import Row, attempted, table
-from foveate_lab.bench.suite.setting import SuiteSetting
 from foveate_lab.bench.timing import prefills
 
 MODEL, LAYERS, TOKENS = "qwen2-vl-7b", 4, (4096, 16384)
@@ -24,8 +23,7 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
         prompt = with_other_prompt(subject, tokens, setting)
         for spec in POLICIES:
             what = {"tokens": tokens, "policy": spec}
-            of = (prompt, spec, setting)
-            yield attempted(what, lambda of=of: _measured(*of))  # type: ignore[misc]
+            yield attempted(what, _measured, prompt, spec, setting)
 
 
 def _measured(subject: Subject, spec: str, setting: SuiteSetting) -> dict[str, Any]:

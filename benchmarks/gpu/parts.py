@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from foveate_lab.bench.suite import (
+from benchmarks.gpu import (
     beside_attention,
     checks,
     contexts,
@@ -16,8 +16,8 @@ from foveate_lab.bench.suite import (
     ragged,
     steps,
 )
-from foveate_lab.bench.suite.rows import Row
-from foveate_lab.bench.suite.setting import SuiteSetting
+from benchmarks.gpu.models import SuiteSetting
+from benchmarks.gpu.rows import Row
 
 
 class SuitePart(NamedTuple):

@@ -13,9 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from foveate_lab.bench.suite.inputs import Inputs, Size
-from foveate_lab.bench.suite.rows import Row, attempted, milliseconds, table
-from foveate_lab.bench.suite.setting import SuiteSetting
+from benchmarks.gpu.inputs import Inputs, Size
+from benchmarks.gpu.models import SuiteSetting
+from benchmarks.gpu.rows import Row, attempted, milliseconds, table
 
 TOKENS, QUICK_TOKENS = (8192, 32768), (64,)
 AIM = "Aim at 32k: attention with sums at most 1.4 times FlashAttention."
@@ -28,7 +28,7 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
         inputs = Inputs(size, torch.bfloat16, setting.place)
         flash = None
         for what, work in _works(inputs, setting, reference=n == min(TOKENS)):
-            row = attempted({"tokens": n, "what": what}, lambda work=work: _timed(work, setting))  # type: ignore[misc]
+            row = attempted({"tokens": n, "what": what}, _timed, work, setting)
             flash = row.get("ms") if flash is None else flash
             yield row | ({"to_flash": row["ms"] / flash} if flash and "ms" in row else {})
 

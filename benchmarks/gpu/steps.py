@@ -11,14 +11,12 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.models import SuiteSetting, measured_with, stepping, subject_of
+from benchmarks.gpu.rows import NEEDS_CUDA, WARM, Row, attempted, graphed, milliseconds, table
 from foveate.compression.composition import policy as policy_of
 from foveate.hf import compress
 from foveate.hf.model.internals import CACHE
 from foveate_lab.bench.subject import Subject
-from foveate_lab.bench.suite.graphs import WARM, graphed
-from foveate_lab.bench.suite.models import measured_with, stepping, subject_of
-from foveate_lab.bench.suite.rows import NEEDS_CUDA, Row, attempted, milliseconds, table
-from foveate_lab.bench.suite.setting import SuiteSetting
 
 MODEL, LAYERS, TOKENS = "qwen2-vl-7b", 4, 16384
 POLICIES = ("full", "snapkv:budget=20%", "adakv:budget=20%")
@@ -36,8 +34,7 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
         for spec in (*POLICIES, *RULES) if how == "eager" else POLICIES:
             policy = _small(spec) if setting.quick else spec
             what = {"policy": spec, "how": how}
-            of = (subject, policy, how, setting)
-            yield attempted(what, lambda of=of: _measured(*of))  # type: ignore[misc]
+            yield attempted(what, _measured, subject, policy, how, setting)
 
 
 def _small(spec: str) -> str:

@@ -8,21 +8,26 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from benchmarks import written
+from foveate.errors import UnsupportedKernel
 from foveate.hf.layer.stats import now
 
 Row = dict[str, Any]
 """Figures by name, as JSON holds them. ``failed`` says why there are none."""
 
 NEEDS_CUDA = "needs CUDA"
+WARM = 3
+"""Steps that are taken before a capture."""
 
 
-def attempted(what: Mapping[str, Any], work: Callable[[], Mapping[str, Any]]) -> Row:
-    """The row of what is measured, with its figures, or with why there are none: the rows that come
-    after it are measured all the same.
+def attempted(what: Mapping[str, Any], work: Callable[..., Mapping[str, Any]], *of: Any) -> Row:
+    """Return the row of what is measured, with the figures of ``work(*of)``, or with why there are
+    none: the rows that come after it are measured all the same.
     """
     try:
-        result = dict(work())
+        result = dict(work(*of))
     except Exception as error:
         result = {"failed": why(error)}
     # here the error is gone, and with it the tensors of the frames that it came through
@@ -64,19 +69,48 @@ def _on_gpu(work: Callable[[], object]) -> float:
     return float(start.elapsed_time(end))
 
 
+def graphed(step: Callable[[], Tensor], *, same: bool = False) -> Callable[[], Any]:
+    """The step as a CUDA graph, after ``WARM`` steps on a stream of their own that make what is
+    made once. Capturing runs nothing, and the replay goes on where the last of them stopped.
+
+    Args:
+        step: works on tensors that stay where they are.
+        same: it gives the same every time, which the replay is checked against.
+
+    Raises:
+        UnsupportedKernel: the replay gives something else.
+    """
+    stream: Any = torch.cuda.Stream
+    aside, current = stream(), torch.cuda.current_stream()
+    aside.wait_stream(current)
+    with torch.cuda.stream(aside):
+        for _ in range(WARM):
+            expected = step()
+    current.wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    if same:
+        graph.replay()
+        torch.cuda.synchronize()
+        if not torch.equal(out, expected):
+            raise UnsupportedKernel("the captured step gives other numbers than the step itself.")
+    return graph.replay
+
+
 def table(rows: Sequence[Row], columns: Mapping[str, str]) -> list[str]:
     """Lines of a Markdown table: ``columns`` are names of figures and what heads them. What failed
     says so in the first cell that has no figure.
     """
-    lines = [f"| {' | '.join(columns.values())} |", f"|{'---|' * len(columns)}"]
-    for row in rows:
-        left = [row["failed"]] if "failed" in row else []
-        cells = [
-            _cell(row[name]) if row.get(name) is not None else (left.pop() if left else "")
-            for name in columns
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    return written.table(list(columns.values()), (_cells(row, columns) for row in rows))
+
+
+def _cells(row: Row, columns: Mapping[str, str]) -> list[str]:
+    left = [row["failed"]] if "failed" in row else []
+    return [
+        _cell(row[name]) if row.get(name) is not None else (left.pop() if left else "")
+        for name in columns
+    ]
 
 
 def _cell(value: Any) -> str:

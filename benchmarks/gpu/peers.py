@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from benchmarks.gpu.models import SuiteSetting, measured_with, subject_of
+from benchmarks.gpu.rows import Row, table, why
 from foveate.compression.composition import policy as policy_of
 from foveate.errors import FoveateError, InvalidInput
 from foveate.policies.policy import Policy
 from foveate_lab.bench.measure import bench
 from foveate_lab.bench.peer import PRESSES, kvpress
-from foveate_lab.bench.suite.models import measured_with, subject_of
-from foveate_lab.bench.suite.rows import Row, table, why
-from foveate_lab.bench.suite.setting import SuiteSetting
 
 MODEL, TOKENS, LAYERS = "qwen2-vl-7b", 4096, 8
 METHODS = ("full", "snapkv", "adakv", "knorm", "h2o")

@@ -8,21 +8,20 @@ from itertools import groupby
 from statistics import median
 from typing import Any, NamedTuple
 
-from foveate.compression.composition import policy as policy_of
-from foveate.hf import compress
-from foveate.hf.layer.stats import now
-from foveate_lab.bench.memory import peak_of
-from foveate_lab.bench.subject import Subject
-from foveate_lab.bench.suite.graphs import WARM, graphed
-from foveate_lab.bench.suite.models import (
+from benchmarks.gpu.models import (
+    SuiteSetting,
     measured_with,
     short,
     stepping,
     subject_of,
     with_other_prompt,
 )
-from foveate_lab.bench.suite.rows import NEEDS_CUDA, Row, attempted, table
-from foveate_lab.bench.suite.setting import SuiteSetting
+from benchmarks.gpu.rows import NEEDS_CUDA, WARM, Row, attempted, graphed, table
+from foveate.compression.composition import policy as policy_of
+from foveate.hf import compress
+from foveate.hf.layer.stats import now
+from foveate_lab.bench.memory import peak_of
+from foveate_lab.bench.subject import Subject
 
 WARM_UP, ROUNDS = 8, 2
 TIMED = {False: 32, True: 128}
@@ -108,8 +107,7 @@ def _of_model(name: str, headlines: Sequence[Headline], setting: SuiteSetting) -
                 "claimed": one.claimed,
                 "how": "CUDA graph" if graphs else "eager",
             }
-            of = (one, prompt, graphs, setting)
-            yield attempted(what, lambda of=of: _measured(*of))  # type: ignore[misc]
+            yield attempted(what, _measured, one, prompt, graphs, setting)
 
 
 def _measured(

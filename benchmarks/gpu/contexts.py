@@ -8,15 +8,14 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from benchmarks import chunks
+from benchmarks.alone import Heads, anew, drawn, work
+from benchmarks.gpu.models import SuiteSetting, measured_with, short, subject_of, with_other_prompt
+from benchmarks.gpu.rows import Row, attempted, milliseconds, table
 from foveate.compression.composition import policy as policy_of
 from foveate.policies.policy import Policy
-from foveate_lab.bench import chunks
-from foveate_lab.bench.alone import Heads, anew, drawn, work
 from foveate_lab.bench.memory import peak_of
 from foveate_lab.bench.subject import Subject
-from foveate_lab.bench.suite.models import measured_with, short, subject_of, with_other_prompt
-from foveate_lab.bench.suite.rows import Row, attempted, milliseconds, table
-from foveate_lab.bench.suite.setting import SuiteSetting
 from foveate_lab.bench.timing import FilledCache, seconds, steps
 
 MODEL, LAYERS = "qwen2-vl-7b", 2
@@ -31,8 +30,7 @@ HEADS = Heads(28, 4, 128)
 def rows(setting: SuiteSetting) -> Iterator[Row]:
     """What grows how in the policies' own work; then reading and decoding, at both ends first."""
     for name in ALONE:
-        of = (name, setting)
-        yield attempted({"part": "alone", "policy": name}, lambda of=of: _alone(*of))  # type: ignore[misc]
+        yield attempted({"part": "alone", "policy": name}, _alone, name, setting)
     yield from _of_model(subject_of(MODEL, 1, setting, layers=LAYERS), setting)
 
 
@@ -41,11 +39,11 @@ def _of_model(model: Subject, setting: SuiteSetting) -> Iterator[Row]:
     for tokens in TOKENS[:1] if setting.quick else ends_first:
         prompt = with_other_prompt(model, tokens, setting)
         what = {"part": "read", "tokens": tokens}
-        full = attempted(what, lambda of=(prompt, setting): _stock(*of))  # type: ignore[misc]
+        full = attempted(what, _stock, prompt, setting)
         yield full | {"policy": "(stock)"}
         for spec in READ:
             of = (prompt, _policy(spec, setting), full, setting)
-            yield attempted(what | {"policy": spec}, lambda of=of: _read(*of))  # type: ignore[misc]
+            yield attempted(what | {"policy": spec}, _read, *of)
 
 
 def _policy(spec: str, setting: SuiteSetting) -> Policy:
