@@ -93,6 +93,16 @@ BUDGETS_ONLY = TableLayout(("model",), ("column",), ("budget",))
 BUDGET_BLOCKS = TableLayout(("model", "budget"), ("method",), ("column",))
 BUDGETS_FIRST = TableLayout(("model",), ("budget", "method"), ("column",))
 BUDGETS_LAST = TableLayout(("model",), ("method", "budget"), ("column",))
+LAYOUTS = {
+    "methods down": METHODS_DOWN,
+    "methods across": METHODS_ACROSS,
+    "models across": MODELS_ACROSS,
+    "members down": MEMBERS_DOWN,
+    "budgets across": BUDGETS_ACROSS,
+    "budget blocks": BUDGET_BLOCKS,
+    "budgets first": BUDGETS_FIRST,
+    "budgets last": BUDGETS_LAST,
+}
 
 
 @dataclass(frozen=True)
