@@ -9,7 +9,7 @@ import pytest
 import foveate
 from foveate.compression.composition import name_and_arguments
 from foveate_lab.reproduce import EXPERIMENTS
-from foveate_lab.reproduce.printed import printed
+from foveate_lab.reproduce.tables.printed import printed
 from foveate_lab.reproduce.trials import GridTrial
 
 BUDGETS = EXPERIMENTS["prefixkv:table4"].trial.budgets

@@ -22,13 +22,13 @@ from foveate_lab.eval.judge import find_judge
 from foveate_lab.reproduce import FACTS, find_experiments
 from foveate_lab.reproduce.ask import Part
 from foveate_lab.reproduce.check import check
-from foveate_lab.reproduce.costs import costs
-from foveate_lab.reproduce.lab import Lab
-from foveate_lab.reproduce.merge import merge
 from foveate_lab.reproduce.outcome import Outcome, outcome, write
-from foveate_lab.reproduce.perform import perform
-from foveate_lab.reproduce.progress import Done
 from foveate_lab.reproduce.registry import folders
+from foveate_lab.reproduce.running.costs import costs
+from foveate_lab.reproduce.running.lab import Lab
+from foveate_lab.reproduce.running.merge import merge
+from foveate_lab.reproduce.running.perform import perform
+from foveate_lab.reproduce.running.progress import Done
 from foveate_lab.reproduce.stand_in import judge as stand_in_judge
 from foveate_lab.reproduce.stand_in import write as write_data
 

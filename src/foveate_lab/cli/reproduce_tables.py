@@ -13,9 +13,9 @@ from foveate_lab.cli.eval import REFUSED
 from foveate_lab.cli.telling import said
 from foveate_lab.reproduce import EXPERIMENTS, FACTS, find_experiments
 from foveate_lab.reproduce.check import BenchmarkFolder, Checked
-from foveate_lab.reproduce.costs import Costs
 from foveate_lab.reproduce.experiment import Experiment
 from foveate_lab.reproduce.registry import brought
+from foveate_lab.reproduce.running.costs import Costs
 
 UNKNOWN = "unknown until the first answers"
 

@@ -15,7 +15,7 @@ from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.models import MODELS, padded
 from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.setting import Setting
-from foveate_lab.reproduce.table import Table
+from foveate_lab.reproduce.tables.table import Table
 
 State = Literal["as the paper", "as far as the paper says", "cannot"]
 

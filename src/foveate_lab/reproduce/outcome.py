@@ -13,10 +13,10 @@ from foveate.loading.hardware import versions_of_results
 from foveate.pictures.template import rendered, text_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.experiment import Experiment, Outcome
-from foveate_lab.reproduce.lab import Lab
 from foveate_lab.reproduce.pages import front, paper
 from foveate_lab.reproduce.registry import PAPERS
-from foveate_lab.reproduce.table import Table, TableCell, TableLine
+from foveate_lab.reproduce.running.lab import Lab
+from foveate_lab.reproduce.tables.table import Table, TableCell, TableLine
 
 __all__ = ["NUMBERS", "PAGE", "Outcome", "outcome", "write"]
 

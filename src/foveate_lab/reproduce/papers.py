@@ -8,7 +8,6 @@ from typing import Any
 import foveate
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.experiment import Experiment, FactsTable, Open, Reproduced, Trial
-from foveate_lab.reproduce.plots import Plot
 from foveate_lab.reproduce.probes import (
     Coverage,
     KeyMap,
@@ -19,7 +18,8 @@ from foveate_lab.reproduce.probes import (
 )
 from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.resources import Entry, toml
-from foveate_lab.reproduce.table import LAYOUTS
+from foveate_lab.reproduce.tables.plots import Plot
+from foveate_lab.reproduce.tables.table import LAYOUTS
 from foveate_lab.reproduce.trials import (
     Arm,
     Batch,

@@ -17,9 +17,9 @@ from foveate_lab.eval.answering.analyses import plane
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.probes.numbers import evenly, rows_of
-from foveate_lab.reproduce.table import Row
+from foveate_lab.reproduce.probes.tsne import tsne
+from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import ProbedPrompt
-from foveate_lab.reproduce.tsne import tsne
 
 MOST = 700  # keys; of more, as many evenly over the prompt
 WAYS: dict[str, Callable[[Tensor], Tensor]] = {"t-SNE": tsne, "principal components": plane}

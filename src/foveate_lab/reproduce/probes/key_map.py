@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.probes.numbers import evenly, rows_of
-from foveate_lab.reproduce.table import Row
+from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import ProbedPrompt
 
 MOST = 160  # keys that are drawn, evenly over the prompt

@@ -12,9 +12,9 @@ from foveate.pictures.strips import PALETTE
 from foveate_lab.analysis import prefix_search
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
-from foveate_lab.reproduce.printed import BLANK, printed
 from foveate_lab.reproduce.probes.numbers import short
-from foveate_lab.reproduce.table import (
+from foveate_lab.reproduce.tables.printed import BLANK, printed
+from foveate_lab.reproduce.tables.table import (
     BUDGETS_ONLY,
     METHODS_ACROSS,
     Row,

@@ -13,7 +13,7 @@ from foveate.ops.softmax_n import softmax_n
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.probes.numbers import rows_of
-from foveate_lab.reproduce.table import Row
+from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import ProbedPrompt
 
 MOST = 200  # weights that are drawn, the largest first

@@ -13,9 +13,9 @@ from foveate.pictures.strips import PALETTE
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.probes.numbers import evenly, rows_of
-from foveate_lab.reproduce.table import Row
+from foveate_lab.reproduce.probes.tsne import tsne
+from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import ProbedPrompt
-from foveate_lab.reproduce.tsne import tsne
 
 MOST = 300  # tokens of either kind
 SHOWN = 4  # layers, evenly from the first to the last

@@ -17,10 +17,10 @@ from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce import small
 from foveate_lab.reproduce.experiment import Trial
-from foveate_lab.reproduce.plots import Plot, plotted
-from foveate_lab.reproduce.printed import BLANK, printed
 from foveate_lab.reproduce.setting import Setting
-from foveate_lab.reproduce.table import (
+from foveate_lab.reproduce.tables.plots import Plot, plotted
+from foveate_lab.reproduce.tables.printed import BLANK, printed
+from foveate_lab.reproduce.tables.table import (
     BUDGETS_LAST,
     MEMBERS_ACROSS,
     OOM,

@@ -21,7 +21,7 @@ from foveate_lab.reproduce.ask import Ask, keys
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import PROMPT
-from foveate_lab.reproduce.table import Row, Table
+from foveate_lab.reproduce.tables.table import Row, Table
 from foveate_lab.reproduce.trials.answers import calibrate, missing
 
 

@@ -15,9 +15,9 @@ from foveate_lab.eval.executors import Execute
 from foveate_lab.eval.held import key_of
 from foveate_lab.reproduce.ask import Ask, Asked
 from foveate_lab.reproduce.experiment import Experiment
-from foveate_lab.reproduce.lab import Lab
 from foveate_lab.reproduce.models import Place
-from foveate_lab.reproduce.progress import Done, Meter, Step, Tell
+from foveate_lab.reproduce.running.lab import Lab
+from foveate_lab.reproduce.running.progress import Done, Meter, Step, Tell
 from foveate_lab.reproduce.trials.answers import calibrate, jobs, unprepared
 
 

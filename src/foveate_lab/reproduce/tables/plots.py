@@ -11,7 +11,7 @@ import numpy as np
 
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import FULL_CACHE, Entry, axes, entry, style, svg
-from foveate_lab.reproduce.table import Table, TableCell, TableLine
+from foveate_lab.reproduce.tables.table import Table, TableCell, TableLine
 
 BUDGET = "budget"
 OF_PAPER = {"color": "#808080", "marker": "o", "linestyle": ":"}

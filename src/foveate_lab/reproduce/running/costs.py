@@ -15,10 +15,10 @@ from foveate.loading.model import Loaded, outline
 from foveate.prompts.prompt import read
 from foveate_lab.eval.held import Key
 from foveate_lab.reproduce.ask import Ask
-from foveate_lab.reproduce.lab import Lab
 from foveate_lab.reproduce.models import Place
-from foveate_lab.reproduce.perform import planned
-from foveate_lab.reproduce.progress import Done, Step
+from foveate_lab.reproduce.running.lab import Lab
+from foveate_lab.reproduce.running.perform import planned
+from foveate_lab.reproduce.running.progress import Done, Step
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.trials.answers import missing, unprepared
 

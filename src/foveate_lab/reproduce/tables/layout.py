@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from foveate_lab.reproduce.digits import decimals
-from foveate_lab.reproduce.placed import (
+from foveate_lab.reproduce.tables.digits import decimals
+from foveate_lab.reproduce.tables.placed import (
     ColumnHeading,
     Coordinates,
     Laid,
@@ -16,7 +16,7 @@ from foveate_lab.reproduce.placed import (
     PlacedCell,
     RowHeading,
 )
-from foveate_lab.reproduce.table import (
+from foveate_lab.reproduce.tables.table import (
     BUDGETS_ACROSS,
     METHODS_DOWN,
     Dimension,

@@ -13,10 +13,10 @@ from foveate_lab.eval.held import HeldRows, Key, key_of
 from foveate_lab.eval.results import CONFIGURATION, UNSAID
 from foveate_lab.report.parts import answers_differ, same_question
 from foveate_lab.reproduce.ask import drawn, note_drawn
-from foveate_lab.reproduce.lab import Lab
 from foveate_lab.reproduce.models import Place
-from foveate_lab.reproduce.perform import planned
-from foveate_lab.reproduce.progress import Done
+from foveate_lab.reproduce.running.lab import Lab
+from foveate_lab.reproduce.running.perform import planned
+from foveate_lab.reproduce.running.progress import Done
 
 VERSIONS = ("foveate", "torch", "transformers")
 """What has to be the same on all machines; a build of PyTorch for another device is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from foveate_lab.reproduce.table import OOM, TableCell
+from foveate_lab.reproduce.tables.table import OOM, TableCell
 
 EMPTY = "-"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from string import ascii_lowercase
 
-from foveate_lab.reproduce.placed import PlacedCell
-from foveate_lab.reproduce.table import NOT_BROUGHT, TableCell
+from foveate_lab.reproduce.tables.placed import PlacedCell
+from foveate_lab.reproduce.tables.table import NOT_BROUGHT, TableCell
 
 
 @dataclass

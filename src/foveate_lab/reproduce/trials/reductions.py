@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import mean, median
 
 from foveate_lab.eval.answering.perplexity import perplexity
-from foveate_lab.reproduce.table import Row
+from foveate_lab.reproduce.tables.table import Row
 
 Reduction = Callable[[Sequence[Row]], float | None]
 

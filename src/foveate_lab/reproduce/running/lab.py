@@ -22,10 +22,10 @@ from foveate_lab.reproduce.ask import WHOLE, Ask, Asked, Drawn, Part, digests, k
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.experiment import Experiment
 from foveate_lab.reproduce.models import MODELS, Place, places, stand_ins
-from foveate_lab.reproduce.progress import Step
 from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.registry import EXPERIMENTS
-from foveate_lab.reproduce.rows import Rows
+from foveate_lab.reproduce.running.progress import Step
+from foveate_lab.reproduce.running.rows import Rows
 from foveate_lab.reproduce.setting import Say, Setting
 
 STAND_IN = "stand-in"

@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from foveate.errors import InvalidInput
-from foveate_lab.reproduce.table import TableCell
+from foveate_lab.reproduce.tables.table import TableCell
 
 NOTHING = "-"  # the paper's table has no cell there
 WORDS = (NOTHING, "OOM")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from foveate_lab.reproduce.table import Dimension, TableCell, TableLine
+from foveate_lab.reproduce.tables.table import Dimension, TableCell, TableLine
 
 Coordinates = Mapping[Dimension, str]
 
