@@ -17,20 +17,21 @@ def _numbers(rows: Sequence[Row], name: str) -> list[float]:
     return [float(x) for x in numbers if isinstance(x, int | float) and math.isfinite(x)]
 
 
-def score(rows: Sequence[Row]) -> float | None:
-    """The mean score, in its own unit."""
-    numbers = _numbers(rows, "score")
-    return mean(numbers) if numbers else None
+def _average(name: str, times: float = 1) -> Reduction:
+    """Return a reduction to the mean of a number, in another unit."""
+
+    def reduced(rows: Sequence[Row]) -> float | None:
+        numbers = _numbers(rows, name)
+        return times * mean(numbers) if numbers else None
+
+    return reduced
 
 
-def percent(rows: Sequence[Row]) -> float | None:
-    """The mean score times a hundred."""
-    average = score(rows)
-    return None if average is None else 100 * average
+percent = _average("score", 100)
 
 
 def count(rows: Sequence[Row]) -> float | None:
-    """How many answers are right."""
+    """Return how many answers are right."""
     numbers = _numbers(rows, "score")
     return sum(numbers) if numbers else None
 
@@ -44,39 +45,21 @@ def over_sets(rows: Sequence[Row]) -> float | None:
     return mean(percents) if percents else None
 
 
-def rouge(rows: Sequence[Row]) -> float | None:
-    """ROUGE-L to the answer of the full cache."""
-    numbers = _numbers(rows, "rouge_full")
-    return mean(numbers) if numbers else None
-
-
 def milliseconds(rows: Sequence[Row]) -> float | None:
-    """Of a decoded token, the median of the samples."""
+    """Return the time of a decoded token, the median of the samples."""
     numbers = _numbers(rows, "decode_s_per_token")
     return 1000 * median(numbers) if numbers else None
 
 
-def gib(rows: Sequence[Row]) -> float | None:
-    """What the cache holds after the prompt, mean over the samples, in GiB."""
-    numbers = _numbers(rows, "kv_bytes")
-    return mean(numbers) / 2**30 if numbers else None
-
-
-def decoupled(rows: Sequence[Row]) -> float | None:
-    """Layers in which DAVID ranked vision and text apart, mean over the samples."""
-    numbers = _numbers(rows, "decoupled_layers")
-    return mean(numbers) if numbers else None
-
-
 REDUCTIONS: dict[str, Reduction] = {
-    "score": score,
+    "score": _average("score"),
     "percent": percent,
     "count": count,
     "over sets": over_sets,
     "PPL": perplexity,
-    "ROUGE": rouge,
+    "ROUGE": _average("rouge_full"),  # ROUGE-L to the answer of the full cache
     "ms/token": milliseconds,
-    "GiB": gib,
-    "decoupled layers": decoupled,
+    "GiB": _average("kv_bytes", 2**-30),  # of the cache after the prompt
+    "decoupled layers": _average("decoupled_layers"),
 }
 COSTS = ("ms/token", "GiB")  # measured time and memory: others on another machine

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from foveate.cli.findings import counted
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.report.analyses import Figure, figures
 from foveate_lab.reproduce.ask import Ask, Asked
@@ -61,10 +62,9 @@ class ViewTrial(Trial):
                 ]
                 for figure in figures(rows):
                     if figure.title in self.charts:
-                        title = f"{figure.title}: {setting.model}, {ask.task}, {_counted(rows)}"
+                        title = f"{figure.title}: {setting.model}, {ask.task}, {_samples(rows)}"
                         yield figure._replace(title=title)
 
 
-def _counted(rows: Sequence[Any]) -> str:
-    count = len({row["sample"] for row in rows})
-    return f"{count} sample{'s' if count != 1 else ''}"
+def _samples(rows: Sequence[Any]) -> str:
+    return counted(len({row["sample"] for row in rows}), "sample")
