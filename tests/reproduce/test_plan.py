@@ -19,6 +19,9 @@ from foveate.cli.app import app
 from foveate_lab.eval.bundle import read_bundles, seal
 from foveate_lab.eval.held import key_of
 from foveate_lab.eval.results import read
+from foveate_lab.reproduce import EXPERIMENTS
+from foveate_lab.reproduce.registry import folders
+from foveate_lab.reproduce.stand_in import write
 from tests.eval.test_eval import TIMES
 from tests.eval.test_ray import cluster_here
 from tests.reproduce.tiny import stand_in
@@ -35,13 +38,21 @@ class Asked:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch):
         self.directory = str(save_llava(folder / "llava"))
+        self.data = folder / "data"
+        read = {name for one in IDS for name in folders(EXPERIMENTS[one])}
+        write(self.data, 3, read)
         self.options = ["--stand-in", "--limit", "3"]
         stand_in(patch, self.directory)
 
     def __call__(self, out: Path, *more: str) -> Any:
+        self.bring_data(out)
         done = CliRunner().invoke(app, ["reproduce", *more, *self.options, "--out", str(out)])
         assert done.exit_code in (0, 2), (done.output, done.exception)
         return done
+
+    def bring_data(self, out: Path) -> None:
+        """Copy the data of the stand-in, which need not be drawn for every run."""
+        shutil.copytree(self.data, out / "data", dirs_exist_ok=True)
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
@@ -109,6 +120,7 @@ def test_two_workers_give_the_same(asked: Asked, alone: Path, tmp_path: Path) ->
 
 def test_a_run_that_is_killed_gives_the_same(asked: Asked, alone: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
+    asked.bring_data(out)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.reproduce.tiny", asked.directory]
     done = subprocess.run(

@@ -60,10 +60,9 @@ class ViewTrial(Trial):
                     for row in there[ask.name]
                     if row["spec"] in (FULL, *specs) and "error" not in row
                 ]
-                for figure in figures(rows):
-                    if figure.title in self.charts:
-                        title = f"{figure.title}: {setting.model}, {ask.task}, {_samples(rows)}"
-                        yield figure._replace(title=title)
+                for figure in figures(rows, self.charts):
+                    title = f"{figure.title}: {setting.model}, {ask.task}, {_samples(rows)}"
+                    yield figure._replace(title=title)
 
 
 def _samples(rows: Sequence[Any]) -> str:
