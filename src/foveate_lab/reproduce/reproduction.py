@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict, Unpack
 
-from foveate.loading.model import DeviceMap
+from foveate.defaults import DeviceMap
 from foveate_lab.eval.executors import Name, find_executor
 from foveate_lab.eval.judge import Judge
 from foveate_lab.reproduce.ask import Part
