@@ -112,7 +112,8 @@ class PaperFile:
             "layout": LAYOUTS.__getitem__,
             "samples": lambda samples: None if samples == "all" else samples,
         }
-        return _of_kind(TRIALS, _read(entry, readers))
+        trial: Trial = _of_kind(TRIALS, _read(entry, readers))
+        return trial
 
     def _open(self, points: Iterable[str | Entry]) -> tuple[Open, ...]:
         return _each(Open, self._points, points)

@@ -35,7 +35,6 @@ SMALL = (
     f"stand-in: prompts of {small.PROMPT} tokens, {small.STEPS} new ones, batches of {small.BATCH}"
 )
 
-SHRUNK = {"tokens": small.PROMPT, "new": small.STEPS, "rows": small.BATCH}
 COLUMNS = ("s", "tokens/s")  # of Throughput
 
 
@@ -250,7 +249,11 @@ class ThroughputTrial(CostTrial):
     def _batches(self, setting: Setting) -> Iterator[Batch]:
         for one in self.batches:
             if one.model == setting.model:
-                yield replace(one, **SHRUNK) if setting.small else one
+                yield _shrunk(one) if setting.small else one
+
+
+def _shrunk(batch: Batch) -> Batch:
+    return replace(batch, tokens=small.PROMPT, new=small.STEPS, rows=small.BATCH)
 
 
 def _task(batch: Batch) -> str:
