@@ -18,7 +18,7 @@ import torch
 import transformers
 
 import foveate
-from foveate_lab.reproduce.printed import printed
+from foveate_lab.reproduce.tables.printed import printed
 from tests import zoo
 
 ROOT = Path(__file__).parents[1]

@@ -93,7 +93,6 @@ def test_it_goes_on_with_what_is_there(out):
     done = run("david:table6", "--stand-in", "--limit", "1", "--out", str(out / "."))
     assert done.exit_code == 0
     assert rows.read_bytes() == before
-    assert "whole, by its manifest" in page(out)
     lines = before.splitlines(keepends=True)
     keys = [(json.loads(one)["task"], json.loads(one)["sample"]) for one in lines]
     kept = [one for one in lines if json.loads(one)["task"] != "milebench_s4(set=ALFRED), seen"]
@@ -117,6 +116,7 @@ def test_experiments_that_ask_the_same_read_each_prompt_once(tmp_path):
         r"Time: unknown until the first answers.\n[\d.]+ min, 6 of 6 rows\n"
     )
     assert re.fullmatch(said, done.stderr)
+    assert "whole, by its manifest" in page(tmp_path)
 
 
 def test_another_model_and_data_of_ones_own_and_what_is_missing_keeps_nothing_else(tmp_path):

@@ -9,10 +9,10 @@ import pytest
 import foveate
 from foveate.compression.composition import name_and_arguments
 from foveate_lab.reproduce import EXPERIMENTS
-from foveate_lab.reproduce.papers.prefixkv.shared import BUDGETS
-from foveate_lab.reproduce.printed import printed
+from foveate_lab.reproduce.tables.printed import printed
 from foveate_lab.reproduce.trials import GridTrial
 
+BUDGETS = EXPERIMENTS["prefixkv:table4"].trial.budgets
 PROMPT, DEPTH = 650, 32  # LLaVA-1.5-7B on MM-Vet: an image, a question
 
 

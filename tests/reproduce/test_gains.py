@@ -8,8 +8,8 @@ import pytest
 
 from foveate_lab.eval.results import Results
 from foveate_lab.reproduce import EXPERIMENTS
-from foveate_lab.reproduce.printed import printed
 from foveate_lab.reproduce.setting import Setting
+from foveate_lab.reproduce.tables.printed import printed
 from foveate_lab.reproduce.trials import Arm, Gains, columns, paired
 from foveate_lab.reproduce.trials.gains import relative
 

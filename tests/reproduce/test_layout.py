@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from foveate_lab.reproduce import EXPERIMENTS
-from foveate_lab.reproduce.layout import laid
 from foveate_lab.reproduce.pages import laid_out
-from foveate_lab.reproduce.placed import LaidRow
-from foveate_lab.reproduce.printed import printed
-from foveate_lab.reproduce.sections import SECTIONS
-from foveate_lab.reproduce.table import (
+from foveate_lab.reproduce.registry import PAPERS
+from foveate_lab.reproduce.tables.layout import laid
+from foveate_lab.reproduce.tables.placed import LaidRow
+from foveate_lab.reproduce.tables.printed import printed
+from foveate_lab.reproduce.tables.table import (
     BUDGET_BLOCKS,
     BUDGETS_FIRST,
     METHODS_ACROSS,
@@ -174,8 +174,8 @@ def test_what_is_known_to_be_misprinted_is_marked():
 def test_sections_have_every_experiment_once():
     named = [
         f"{paper}:{name}"
-        for paper, sections in SECTIONS.items()
-        for names in sections.values()
+        for paper, reproduced in PAPERS.items()
+        for names in reproduced.sections.values()
         for name in names
     ]
     assert sorted(named) == sorted(EXPERIMENTS)

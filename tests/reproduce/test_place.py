@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw
 from foveate.errors import InvalidInput
 from foveate.prompts.prompt import read
 from foveate_lab.reproduce import EXPERIMENTS, find_experiments
-from foveate_lab.reproduce.lab import Lab
 from foveate_lab.reproduce.models import MODELS, Place
+from foveate_lab.reproduce.running.lab import Lab
 from tests.zoo.directory import save_llava
 
 LLAVA = {name for name, model in MODELS.items() if model.pad_images}

@@ -9,8 +9,8 @@ import pytest
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import described
 from foveate_lab.reproduce import EXPERIMENTS
-from foveate_lab.reproduce.plots import Plot, plotted
-from foveate_lab.reproduce.table import Table, TableCell, TableLine
+from foveate_lab.reproduce.tables.plots import Plot, plotted
+from foveate_lab.reproduce.tables.table import Table, TableCell, TableLine
 
 DRAWN = (
     *("csp:fig1a", "csp:fig4", "csp:fig5", "csp:fig6", "david:fig3"),

@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 
 from foveate.errors import InvalidInput
-from foveate_lab.reproduce.printed import printed
+from foveate_lab.reproduce.tables.printed import printed
 
 
 @pytest.mark.parametrize(

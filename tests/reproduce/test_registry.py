@@ -12,9 +12,9 @@ from foveate.errors import InvalidInput
 from foveate_lab.eval.benchmarks import BENCHMARKS
 from foveate_lab.reproduce import EXPERIMENTS, FACTS, find_experiments
 from foveate_lab.reproduce.experiment import Trial
-from foveate_lab.reproduce.printed import printed
 from foveate_lab.reproduce.registry import brought
 from foveate_lab.reproduce.setting import folder_of
+from foveate_lab.reproduce.tables.printed import printed
 from foveate_lab.reproduce.trials import GridTrial, Panels, Probe, ThroughputTrial
 
 IDS = """

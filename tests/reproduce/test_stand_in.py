@@ -6,8 +6,8 @@ import pytest
 
 from foveate_lab.eval.tasks import find_task
 from foveate_lab.reproduce import EXPERIMENTS
+from foveate_lab.reproduce.resources import toml
 from foveate_lab.reproduce.setting import folder_of
-from foveate_lab.reproduce.sources import SOURCES
 from foveate_lab.reproduce.stand_in import judge
 from foveate_lab.reproduce.stand_in.folders import WRITERS, write
 
@@ -23,7 +23,7 @@ def data(tmp_path_factory):
 
 def test_every_folder_has_a_source_and_a_writer():
     assert {folder_of(task) for task in TASKS} <= set(WRITERS)
-    assert set(WRITERS) == set(SOURCES)
+    assert set(WRITERS) == set(toml("sources"))
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from foveate_lab.reproduce.tsne import affinities, tsne
+from foveate_lab.reproduce.probes.tsne import affinities, tsne
 
 
 def clusters():

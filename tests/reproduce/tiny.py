@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from foveate_lab.reproduce import lab
+from foveate_lab.reproduce.running import lab
 from tests.eval import killing
 
 

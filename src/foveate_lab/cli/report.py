@@ -9,10 +9,8 @@ import typer
 
 from foveate.cli.findings import counted, of_page
 from foveate.cli.outputs import check_file
-from foveate.data import files
 from foveate.errors import InvalidInput
-from foveate_lab.eval.bundle import read_bundles
-from foveate_lab.report.page import page
+from foveate_lab.report.page import write_page
 
 
 def report(
@@ -38,8 +36,7 @@ def report(
             )
     path = out or folder[0] / "report.html"
     check_file("report", "--out", path)
-    files.write(path, page(*folder))
-    rows = [row for one in folder for bundle in read_bundles(one) for row in bundle.stored.rows]
-    kinds = (("task", "task"), ("spec", "policy"), ("sample", "sample"))
-    said = [counted(len({row[key] for row in rows}), thing) for key, thing in kinds]
-    typer.echo(of_page(path, f"{counted(len(rows), 'answer')}, of {', '.join(said)}"))
+    written = write_page(*folder, out=path)
+    kinds = ((written.tasks, "task"), (written.policies, "policy"), (written.samples, "sample"))
+    said = ", ".join(counted(number, thing) for number, thing in kinds)
+    typer.echo(of_page(path, f"{counted(written.answers, 'answer')}, of {said}"))

@@ -10,29 +10,18 @@ from typing import Annotated
 import typer
 
 from foveate.cli import console, options
-from foveate.cli.findings import counted, of_page
+from foveate.cli.findings import of_page
 from foveate.cli.outputs import check_folder
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate_lab.cli import reproduce_tables
 from foveate_lab.cli.eval import REFUSED
 from foveate_lab.cli.options import Batch, Executor, Workers
 from foveate_lab.cli.telling import Teller
-from foveate_lab.eval.executors import find_executor
 from foveate_lab.eval.judge import find_judge
-from foveate_lab.reproduce import FACTS, find_experiments
+from foveate_lab.reproduce import FACTS, Options, find_experiments, merge, plan, run
 from foveate_lab.reproduce.ask import Part
 from foveate_lab.reproduce.check import check
-from foveate_lab.reproduce.costs import costs
-from foveate_lab.reproduce.lab import Lab
-from foveate_lab.reproduce.merge import merge
-from foveate_lab.reproduce.outcome import Outcome, outcome, write
-from foveate_lab.reproduce.perform import perform
-from foveate_lab.reproduce.progress import Done
-from foveate_lab.reproduce.registry import folders
-from foveate_lab.reproduce.stand_in import judge as stand_in_judge
-from foveate_lab.reproduce.stand_in import write as write_data
-
-ALL = 10_000_000  # samples of each benchmark
+from foveate_lab.reproduce.running.costs import Costs
 
 
 def reproduce(
@@ -140,38 +129,31 @@ def reproduce(
         )
     if not planned:
         check_folder("--out", out)
-    find_executor(executor, "", "query-aware", workers, device_map=device_map)  # if it can be had
-    experiments = find_experiments(names)
-    lab = Lab(
-        experiments,
-        out=out,
-        data=out / "data" if stand_in else data,
-        models=model or (),
-        limit=limit or (2 if stand_in else ALL),
-        seed=seed,
-        small=stand_in,
-        judge=stand_in_judge if stand_in else find_judge(judge) if judge else None,
-        outside=allow_outside,
-        trust_remote_code=trust_remote_code,
-        device_map=device_map,
-        executor=executor,
-        workers=workers,
-        part=_part(part, batch),
-        read_only=planned,
-    )
-    if stand_in:
-        needed = dict.fromkeys(name for one in experiments for name in folders(one))
-        write_data(lab.data, lab.limit, needed)
+    settings: Options = {
+        "out": out,
+        "data": data,
+        "models": model or (),
+        "limit": limit,
+        "seed": seed,
+        "judge": find_judge(judge) if judge else None,
+        "stand_in": stand_in,
+        "allow_outside": allow_outside,
+        "trust_remote_code": trust_remote_code,
+        "device_map": device_map,
+        "executor": executor,
+        "workers": workers,
+        "part": _part(part, batch),
+    }
     if planned:
         with console.progress(hidden=json, lines=False):  # what loads a model is quiet
-            left = costs(lab)
+            left = plan(names, **settings)
         reproduce_tables.show_plan(left, json)
-        return
-    with lab:
-        if merged:
-            _merge(lab, merged)
-        else:
-            _perform(lab, json)
+    elif merged:
+        found, left = merge(names, merged, **settings)
+        typer.echo(of_page(found.page, reproduce_tables.counts(found.outcomes)))
+        typer.echo(reproduce_tables.rest(left), err=True)
+    else:
+        _run(names, settings, json)
 
 
 def _part(said: str | None, batch: int) -> Part:
@@ -184,21 +166,13 @@ def _part(said: str | None, batch: int) -> Part:
     return Part(int(match[1]), int(match[2]), batch)
 
 
-def _merge(lab: Lab, folders: Sequence[Path]) -> None:
-    """Puts the rows of other folders into this one, and writes the page."""
-    merge(lab, folders)
-    lab.rows.sort()
-    _write(lab, Done())
-    typer.echo(reproduce_tables.rest(costs(lab)), err=True)
-
-
-def _perform(lab: Lab, json: bool) -> None:
-    """Runs them one after the other, and writes the page."""
+def _run(names: Sequence[str], settings: Options, json: bool) -> None:
+    """Run them one after the other, and say what is on the page and what was left out."""
     with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own
-        if not json:
-            typer.echo(reproduce_tables.summary(costs(lab)), err=True)
-        done = perform(lab, Teller(bars, quiet=json))
-    _write(lab, done)
+        begin = None if json else _say_what_is_left
+        found = run(names, tell=Teller(bars, quiet=json), begin=begin, **settings)
+    typer.echo(of_page(found.page, reproduce_tables.counts(found.outcomes)))
+    done = found.done
     for name, why in done.missing.items():
         typer.echo(f"{name}: {why}", err=True)
     for name, why in done.left_out.items():
@@ -209,23 +183,5 @@ def _perform(lab: Lab, json: bool) -> None:
         raise typer.Exit(REFUSED)
 
 
-def _write(lab: Lab, done: Done) -> None:
-    """The page of what there is, and the manifests of the rows."""
-    shown = [outcome(lab, one) for one in lab.experiments if one.id not in done.missing]
-    page = write(lab, shown)
-    lab.seal()
-    typer.echo(of_page(page, _held(shown)))
-
-
-def _held(shown: Sequence[Outcome]) -> str:
-    """What the page has."""
-    tables = [table for one in shown for table in one.tables]
-    cells = [cell for table in tables for line in table.lines for cell in line.cells]
-    beside = sum(cell.paper is not None and cell.measured is not None for cell in cells)
-    held = {
-        "experiment": len(shown),
-        "table": len(tables),
-        "figure": sum(len(one.figures) for one in shown),
-    }
-    said = [counted(number, thing) for thing, number in held.items() if number]
-    return ", ".join([*said, *([f"{counted(beside, 'number')} beside the paper's"] * bool(beside))])
+def _say_what_is_left(costs: Costs) -> None:
+    typer.echo(reproduce_tables.summary(costs), err=True)

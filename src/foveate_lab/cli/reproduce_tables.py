@@ -14,9 +14,9 @@ from foveate_lab.cli.eval import REFUSED
 from foveate_lab.cli.telling import said
 from foveate_lab.reproduce import EXPERIMENTS, FACTS, find_experiments
 from foveate_lab.reproduce.check import BenchmarkFolder, Checked
-from foveate_lab.reproduce.costs import Costs
-from foveate_lab.reproduce.experiment import Experiment
+from foveate_lab.reproduce.experiment import Experiment, Outcome
 from foveate_lab.reproduce.registry import brought
+from foveate_lab.reproduce.running.costs import Costs
 
 UNKNOWN = "unknown until the first answers"
 
@@ -117,6 +117,20 @@ def rest(costs: Costs) -> str:
     left = costs.rows - costs.there
     said = f"{costs.there:,} of {costs.rows:,} rows are there"
     return f"{said}; the same command without --merge asks the others." if left else f"{said}."
+
+
+def counts(outcomes: Sequence[Outcome]) -> str:
+    """Count what is on the page."""
+    tables = [table for one in outcomes for table in one.tables]
+    cells = [cell for table in tables for line in table.lines for cell in line.cells]
+    beside = sum(cell.paper is not None and cell.measured is not None for cell in cells)
+    found = {
+        "experiment": len(outcomes),
+        "table": len(tables),
+        "figure": sum(len(one.figures) for one in outcomes),
+    }
+    said = [counted(number, thing) for thing, number in found.items() if number]
+    return ", ".join([*said, *([f"{counted(beside, 'number')} beside the paper's"] * bool(beside))])
 
 
 def show_list(names: Sequence[str], json: bool) -> None:

@@ -7,7 +7,7 @@ from time import monotonic
 import typer
 from rich.progress import Progress as Bars
 
-from foveate_lab.reproduce.progress import Progress
+from foveate_lab.reproduce.running.progress import Progress
 
 EVERY = 60.0  # seconds between lines
 LETTERS = 60

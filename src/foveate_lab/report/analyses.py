@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,8 @@ from foveate_lab.report.summary import FULL, Rows, bytes_shares
 
 SHADES = "cividis"
 LETTERS = 92  # of titles beside each other
+ERRORS, KEPT_KEYS = "Error of the features", "Kept keys among all keys"
+WEIGHTS = "Weights of self- and cross-attention"
 
 
 class Figure(NamedTuple):
@@ -26,23 +28,32 @@ class Figure(NamedTuple):
     key: Sequence[Entry] = ()
 
 
-def figures(rows: Rows) -> list[Figure]:
-    """All that the rows of one task have numbers for; layer curves are means over its prompts."""
+def figures(rows: Rows, titles: Collection[str] | None = None) -> list[Figure]:
+    """Draw what the rows of one task have numbers for: all of it, or what is of these titles. Layer
+    curves are means over its prompts.
+    """
+
+    def wanted(title: str) -> bool:
+        return titles is None or title in titles
+
     prompts = [row["analyses"] for row in rows if row.get("analyses")]
-    figures_made = list(_of_errors(rows))
+    figures_made = list(_of_errors(rows)) if wanted(ERRORS) else []
     if prompts:
-        figures_made = [*_of_prompts(prompts), *figures_made, *_of_keys(prompts[0]["keys"], rows)]
+        keys = _of_keys(prompts[0]["keys"], rows) if wanted(KEPT_KEYS) else ()
+        figures_made = [*_of_prompts(prompts, wanted), *figures_made, *keys]
     return figures_made
 
 
-def _of_prompts(prompts: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
+def _of_prompts(
+    prompts: Sequence[Mapping[str, Any]], wanted: Callable[[str], bool]
+) -> Iterator[Figure]:
     for name, draw, title, caption in CHARTS:
         having = [np.array(one[name], dtype=float) for one in prompts if name in one]
-        if having:
+        if having and wanted(title):
             yield Figure(title, draw(having), caption)
-    if "within" in prompts[0]:
+    if "within" in prompts[0] and wanted(WEIGHTS):
         yield Figure(
-            "Weights of self- and cross-attention",
+            WEIGHTS,
             _distributions(prompts),
             "Attention weights of the last queries to tokens of their own kind (text or "
             "image) and of the other, all layers (CSP, Fig. 1 b).",
@@ -175,7 +186,7 @@ def _of_errors(rows: Rows) -> Iterator[Figure]:
     axis.set(xlabel="layer", ylabel="mean absolute error of features")
     axis.set_ylim(bottom=0)
     yield Figure(
-        "Error of the features",
+        ERRORS,
         svg(figure),
         "Hidden states against those with the full cache, at the smallest budget "
         "(PrefixKV, Fig. 5).",
@@ -210,7 +221,7 @@ def _of_keys(keys: Sequence[Sequence[float]], rows: Rows) -> Iterator[Figure]:
         "One head in the middle layer, one prompt, two principal components: grey is every key, "
         "blue what is kept at the smallest budget (MixKV, Fig. 3)."
     )
-    yield Figure("Kept keys among all keys", svg(figure), caption)
+    yield Figure(KEPT_KEYS, svg(figure), caption)
 
 
 def _all_finite(numbers: Sequence[float | None] | None) -> bool:

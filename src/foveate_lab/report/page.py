@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from foveate.compression.labels import named
+from foveate.data import files
 from foveate.errors import InvalidInput
 from foveate.pictures.template import rendered
 from foveate_lab.eval.bundle import Bundle, read_bundles
@@ -18,6 +19,31 @@ from foveate_lab.report.heat import heat_maps
 from foveate_lab.report.parts import ReportPart, names, parts
 from foveate_lab.report.splits import LabelSplit, splits
 from foveate_lab.report.summary import FULL, Estimate, Rows, SummaryCell, cells, failures
+
+
+class WrittenPage(NamedTuple):
+    """A page that was written, and the numbers of what is on it."""
+
+    path: Path
+    answers: int
+    tasks: int
+    policies: int
+    samples: int
+
+
+def write_page(*folders: Path, out: Path | None = None) -> WrittenPage:
+    """Write the page of these folders to ``out``, or to report.html in the first.
+
+    Raises:
+        InvalidInput: no results, or some that are not as their manifest says.
+        CannotWrite: the disk is full, or the folder is not to be written to.
+        MissingPackage: jinja2, matplotlib or scipy is not installed.
+    """
+    path = out or folders[0] / "report.html"
+    files.write(path, page(*folders))
+    rows = [row for one in folders for bundle in read_bundles(one) for row in bundle.stored.rows]
+    each = (len({row[name] for row in rows}) for name in ("task", "spec", "sample"))
+    return WrittenPage(path, len(rows), *each)
 
 
 def page(*folders: Path) -> str:

@@ -12,8 +12,8 @@ from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.forms import Forms
 from foveate_lab.eval.tasks import find_forms, find_task
 from foveate_lab.reproduce.experiment import Experiment
+from foveate_lab.reproduce.resources import toml
 from foveate_lab.reproduce.setting import folder_of
-from foveate_lab.reproduce.sources import where_data
 
 LETTERS = 60  # of a question that are shown
 
@@ -95,6 +95,11 @@ def _found(task: str, data: Path, outside: bool) -> BenchmarkFolder:
     except FoveateError as error:
         missing = str(error)
     return BenchmarkFolder(task, parts, first, missing, address)
+
+
+def where_data(folder: str) -> str:
+    """Return a benchmark's folder in the data folder, and where what is in it is found."""
+    return f"{folder}/: {toml('sources')[folder]}"
 
 
 def _part(name: str, forms: Forms[Any], folder: Folder) -> DataSet:

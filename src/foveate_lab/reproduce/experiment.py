@@ -12,11 +12,10 @@ from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.ask import Asked
 from foveate_lab.reproduce.calibrations import CalibrationRun
-from foveate_lab.reproduce.differences import DIFFERENCES
 from foveate_lab.reproduce.models import MODELS, padded
 from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.setting import Setting
-from foveate_lab.reproduce.table import Table
+from foveate_lab.reproduce.tables.table import Table
 
 State = Literal["as the paper", "as far as the paper says", "cannot"]
 
@@ -31,27 +30,22 @@ class Open(NamedTuple):
     method: str = ""
 
 
-UNREADABLE = Open("plotted values", "none is in the text: drawn, with nothing to compare with")
-
-
 class Reproduced(NamedTuple):
-    """A method whose paper's experiments are here. ``name`` is what the paper calls it, ``open_``
-    what the paper leaves open in all of them. Lines (L52) are those of the paper's plain text.
+    """A method whose paper's experiments are here. ``name`` is what the paper calls it, ``open``
+    what the paper leaves open in all of them. ``differences``: where the paper, its authors' code
+    and the method differ. ``sections``: experiments by heading, in the paper's order.
     """
 
     method: Method
     name: str
-    open_: tuple[Open, ...]
+    open: tuple[Open, ...]
+    differences: tuple[str, ...]
+    sections: Mapping[str, tuple[str, ...]]
 
     @property
     def paper(self) -> Paper:
         """The method's own."""
         return self.method.papers[0]
-
-    @property
-    def differences(self) -> tuple[str, ...]:
-        """Where the paper, its authors' code and the method differ."""
-        return DIFFERENCES[self.method.name]
 
 
 class Trial(ABC):
@@ -96,7 +90,7 @@ class Trial(ABC):
 class Experiment:
     """One table or figure.
 
-    ``data``, ``metric`` and ``budgets`` are words for readers; ``trial`` is what is run. ``open_``
+    ``data``, ``metric`` and ``budgets`` are words for readers; ``trial`` is what is run. ``open``
     is what this experiment leaves open beside the paper as a whole; ``departs`` where what is run
     is known to differ from what the paper did. ``cannot`` says why its figures cannot be had again.
     """
@@ -110,7 +104,7 @@ class Experiment:
     metric: str
     budgets: str
     trial: Trial
-    open_: tuple[Open, ...] = ()
+    open: tuple[Open, ...] = ()
     departs: tuple[str, ...] = ()
     cannot: str = ""
     bring: tuple[str, ...] = ()
@@ -127,15 +121,15 @@ class Experiment:
     def unstated(self) -> tuple[Open, ...]:
         """All that is not said, each with what is taken."""
         models = tuple(
-            Open(*MODELS[name].open_.split(": ", 1)) for name in self.models if MODELS[name].open_
+            Open(*MODELS[name].open.split(": ", 1)) for name in self.models if MODELS[name].open
         )
         specs = self.trial.specs()
         shared = (
             one
-            for one in self.of.open_
+            for one in self.of.open
             if not one.method or any(spec.startswith(one.method) for spec in specs)
         )
-        return (*self.open_, *models, *shared)
+        return (*self.open, *models, *shared)
 
     @property
     def settled(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from foveate.defaults import SEES, DeviceMap
 from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.loading.model import Loaded, is_shipped, load
+from foveate_lab.reproduce.resources import toml
 
 END = 2**20  # bytes at either end of a file of weights that its digest is of
 WEIGHTS = (".safetensors", ".bin")
@@ -22,7 +23,7 @@ WEIGHTS = (".safetensors", ".bin")
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """``hub`` is the checkpoint that is loaded where no other place is named; ``open_`` what the
+    """``hub`` is the checkpoint that is loaded where no other place is named; ``open`` what the
     papers leave open about it, with what is taken here. ``pad_images``: every paper that has it
     pads images to squares, where the hub's processor crops them.
     """
@@ -30,47 +31,10 @@ class Model:
     hub: str
     convert: bool = False  # its files have to be converted first
     pad_images: bool = False
-    open_: str = ""
+    open: str = ""
 
 
-MODELS: dict[str, Model] = {
-    # PrefixKV's commands say pad; LOOK-M and CSP (MileBench) and VLMEvalKit, which DAVID measures
-    # with, do what the checkpoint's own configuration says, which is pad
-    "llava-1.5-7b": Model(hub="llava-hf/llava-1.5-7b-hf", pad_images=True),
-    "llava-1.5-13b": Model(hub="llava-hf/llava-1.5-13b-hf", pad_images=True),
-    "llava-next-mistral-7b": Model(hub="llava-hf/llava-v1.6-mistral-7b-hf"),
-    "llava-next-7b": Model(
-        hub="llava-hf/llava-v1.6-vicuna-7b-hf",
-        open_="the language model of LLaVA-NeXT-7B: Vicuna, as that of LLaVA-1.5",
-    ),
-    "internvl3-8b": Model(hub="OpenGVLab/InternVL3-8B-hf"),
-    "internvl3-38b": Model(hub="OpenGVLab/InternVL3-38B-hf"),
-    "internvl-chat-v1.5": Model(
-        hub="OpenGVLab/InternVL-Chat-V1-5",
-        convert=True,
-        open_='which checkpoint "InternVL-v1.5-7B" is: InternVL-Chat-V1.5, whose language model '
-        "has 20 billion weights; a checkpoint of 7 billion was not released",
-    ),
-    "mobilevlm-v2-3b": Model(hub="mtgv/MobileVLM_V2-3B", convert=True),
-    "qwen-vl": Model(
-        hub="Qwen/Qwen-VL-Chat",
-        convert=True,
-        open_="Qwen-VL or Qwen-VL-Chat: the one that follows instructions",
-    ),
-    "qwen2-vl-7b": Model(hub="Qwen/Qwen2-VL-7B-Instruct"),
-    "qwen2.5-vl-7b": Model(hub="Qwen/Qwen2.5-VL-7B-Instruct"),
-    "qwen3-vl-30b-a3b": Model(hub="Qwen/Qwen3-VL-30B-A3B-Instruct"),
-    "qwen2-7b": Model(
-        hub="Qwen/Qwen2-7B-Instruct",
-        open_="Qwen2-7B base or instruct: instruct, as Qwen2-VL-7B is",
-    ),
-    "mistral-7b-v0.2": Model(hub="mistralai/Mistral-7B-Instruct-v0.2"),
-    "llama-3.1-8b": Model(hub="meta-llama/Llama-3.1-8B-Instruct"),
-    "llama-3-8b": Model(
-        hub="meta-llama/Meta-Llama-3-8B-Instruct",
-        open_="LLaMA-3-8B base or instruct: instruct, as the work it follows (PyramidKV) does",
-    ),
-}
+MODELS = {name: Model(**entry) for name, entry in toml("models").items()}
 
 
 def stand_ins(names: Sequence[str]) -> dict[str, str]:

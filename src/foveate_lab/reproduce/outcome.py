@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from foveate.loading.hardware import versions_of_results
 from foveate.pictures.template import rendered, text_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.experiment import Experiment, Outcome
-from foveate_lab.reproduce.lab import Lab
 from foveate_lab.reproduce.pages import front, paper
-from foveate_lab.reproduce.sections import in_order
-from foveate_lab.reproduce.table import Table, TableCell, TableLine
+from foveate_lab.reproduce.registry import PAPERS
+from foveate_lab.reproduce.running.lab import Lab
+from foveate_lab.reproduce.tables.table import Table, TableCell, TableLine
 
 __all__ = ["NUMBERS", "PAGE", "Outcome", "outcome", "write"]
 
@@ -53,14 +53,23 @@ def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
         **ran,
     }
     fronts = []
-    for name, sections in in_order(by_id):
-        mine = {heading: [by_id[one] for one in ids] for heading, ids in sections.items()}
+    for name, reproduced in PAPERS.items():
+        sections = reproduced.sections.items()
+        held = {heading: _of_section(by_id, name, ids) for heading, ids in sections}
+        mine = {heading: found for heading, found in held.items() if found}
+        if not mine:
+            continue
         path = f"{name}.html"
         page = rendered(WHAT, _TEMPLATE, **paper(mine, lab.small), **style)
         files.write(lab.out / path, page)
         fronts.append(front(path, mine))
     files.write(lab.out / PAGE, rendered(WHAT, _FRONT, papers=fronts, **style))
     return lab.out / PAGE
+
+
+def _of_section(by_id: Mapping[str, Outcome], paper: str, ids: Sequence[str]) -> list[Outcome]:
+    """Return what there is of a section's experiments."""
+    return [by_id[f"{paper}:{one}"] for one in ids if f"{paper}:{one}" in by_id]
 
 
 def _in_numbers(one: Outcome) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import Any
 
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import described
-from foveate_lab.reproduce.digits import difference, measured, of_paper
 from foveate_lab.reproduce.experiment import Outcome
-from foveate_lab.reproduce.footnotes import Counts, Marks
-from foveate_lab.reproduce.layout import laid
-from foveate_lab.reproduce.placed import Laid, LaidRow, Placed, RowHeading
-from foveate_lab.reproduce.table import BUDGETS_LAST, Table
+from foveate_lab.reproduce.tables.digits import difference, measured, of_paper
+from foveate_lab.reproduce.tables.footnotes import Counts, Marks
+from foveate_lab.reproduce.tables.layout import laid
+from foveate_lab.reproduce.tables.placed import Laid, LaidRow, Placed, RowHeading
+from foveate_lab.reproduce.tables.table import BUDGETS_LAST, Table
 
 NARROW = 8  # columns of a table that has a figure beside it
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foveate.errors import InvalidInput, suggest
-from foveate_lab.reproduce.check import read_by
+from foveate_lab.reproduce.check import read_by, where_data
 from foveate_lab.reproduce.experiment import Experiment, FactsTable
 from foveate_lab.reproduce.models import where_found
-from foveate_lab.reproduce.papers import csp, david, lookm, mixkv, prefixkv
+from foveate_lab.reproduce.papers import PaperFile
 from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.setting import folder_of
-from foveate_lab.reproduce.sources import where_data
 
-PAPERS = (mixkv, prefixkv, csp, david, lookm)
-EXPERIMENTS: dict[str, Experiment] = {one.id: one for paper in PAPERS for one in paper.EXPERIMENTS}
-FACTS: dict[str, FactsTable] = {
-    one.id: one for paper in (prefixkv, csp, lookm) for one in paper.FACTS
+_FILES = {name: PaperFile(name) for name in ("mixkv", "prefixkv", "csp", "david", "lookm")}
+PAPERS = {name: file.paper for name, file in _FILES.items()}
+EXPERIMENTS: dict[str, Experiment] = {
+    one.id: one for file in _FILES.values() for one in file.experiments()
 }
+FACTS: dict[str, FactsTable] = {one.id: one for file in _FILES.values() for one in file.facts()}
 
 
 def find_experiments(ids: Sequence[str]) -> list[Experiment]:

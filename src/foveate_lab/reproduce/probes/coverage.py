@@ -17,16 +17,16 @@ from foveate_lab.eval.answering.analyses import plane
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.probes.numbers import evenly, rows_of
-from foveate_lab.reproduce.table import Row
-from foveate_lab.reproduce.trials.probe import ProbedPrompt
-from foveate_lab.reproduce.tsne import tsne
+from foveate_lab.reproduce.probes.tsne import tsne
+from foveate_lab.reproduce.tables.table import Row
+from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
 MOST = 700  # keys; of more, as many evenly over the prompt
 WAYS: dict[str, Callable[[Tensor], Tensor]] = {"t-SNE": tsne, "principal components": plane}
 
 
 @dataclass(frozen=True)
-class Coverage:
+class Coverage(Measure):
     """The keys of a head in two dimensions, and which of them each policy keeps. ``layer`` and
     ``head`` are those of the paper's model; a smaller one has its last in their place.
     """
@@ -35,7 +35,6 @@ class Coverage:
     layer: int
     head: int
     by_modality: bool = False
-    sums: bool = False
 
     @property
     def name(self) -> str:

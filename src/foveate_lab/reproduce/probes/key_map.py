@@ -12,27 +12,22 @@ from torch.nn.functional import normalize
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.probes.numbers import evenly, rows_of
-from foveate_lab.reproduce.table import Row
-from foveate_lab.reproduce.trials.probe import ProbedPrompt
+from foveate_lab.reproduce.tables.table import Row
+from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
 MOST = 160  # keys that are drawn, evenly over the prompt
 
 
 @dataclass(frozen=True)
-class KeyMap:
+class KeyMap(Measure):
     """The cosine of all pairs of keys of a head in the middle layer."""
 
     head: int = 0
-    sums: bool = False
 
     @property
     def name(self) -> str:
         """With the head."""
         return f"key map of head {self.head}"
-
-    def specs(self) -> Sequence[str]:
-        """None: nothing is compressed."""
-        return ()
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """``map`` [keys, keys], and the ``layer``."""

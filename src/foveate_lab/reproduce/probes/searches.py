@@ -12,9 +12,9 @@ from foveate.pictures.strips import PALETTE
 from foveate_lab.analysis import prefix_search
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
-from foveate_lab.reproduce.printed import BLANK, printed
 from foveate_lab.reproduce.probes.numbers import short
-from foveate_lab.reproduce.table import (
+from foveate_lab.reproduce.tables.printed import BLANK, printed
+from foveate_lab.reproduce.tables.table import (
     BUDGETS_ONLY,
     METHODS_ACROSS,
     Row,
@@ -22,11 +22,11 @@ from foveate_lab.reproduce.table import (
     TableCell,
     TableLine,
 )
-from foveate_lab.reproduce.trials.probe import ProbedPrompt
+from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
 
 @dataclass(frozen=True)
-class Searches:
+class Searches(Measure):
     """The search at each budget, with each tolerance. ``spread`` and ``steps`` are the paper's
     tables of how far sizes spread, and lie from the estimate, and of how long the search takes.
     """
@@ -35,16 +35,12 @@ class Searches:
     deltas: tuple[str, ...] = ("0",)
     spread: str = ""
     steps: str = ""
-    sums: bool = True
+    sums = True
 
     @property
     def name(self) -> str:
         """With the budgets and the tolerances."""
         return f"prefix search at {', '.join(self.budgets)}; delta {', '.join(self.deltas)}"
-
-    def specs(self) -> Sequence[str]:
-        """None: nothing is compressed."""
-        return ()
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """By budget and tolerance, the layers' shares and the steps."""

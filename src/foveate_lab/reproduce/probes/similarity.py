@@ -12,23 +12,18 @@ from foveate.methods.mixkv import redundancy
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.probes.numbers import rows_of
-from foveate_lab.reproduce.table import Row
-from foveate_lab.reproduce.trials.probe import ProbedPrompt
+from foveate_lab.reproduce.tables.table import Row
+from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
 BINS = 40
 ALL = (-1.0, 1.0)  # of a cosine: keys of a head may point apart
 
 
 @dataclass(frozen=True)
-class Similarity:
+class Similarity(Measure):
     """The mean cosine of all pairs of different keys of a head, and of its values."""
 
-    name: str = "similarity"
-    sums: bool = False
-
-    def specs(self) -> Sequence[str]:
-        """None: nothing is compressed."""
-        return ()
+    name = "similarity"
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """``keys`` and ``values`` [layers, heads]."""

@@ -13,14 +13,14 @@ from foveate.ops.softmax_n import softmax_n
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.probes.numbers import rows_of
-from foveate_lab.reproduce.table import Row
-from foveate_lab.reproduce.trials.probe import ProbedPrompt
+from foveate_lab.reproduce.tables.table import Row
+from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
 MOST = 200  # weights that are drawn, the largest first
 
 
 @dataclass(frozen=True)
-class Smoothing:
+class Smoothing(Measure):
     """The last query's weights in the head that pays most to the other modality, and in the one
     that pays least, by softmax and by n-softmax over what is kept of ``keep``: Q and Q~ of CSP
     eqs. 9 and 10.
@@ -28,16 +28,11 @@ class Smoothing:
 
     n: float = 1.0
     keep: float = 0.2
-    sums: bool = False
 
     @property
     def name(self) -> str:
         """With n and the share that is kept."""
         return f"n-softmax of {self.n:g} over {self.keep:g}"
-
-    def specs(self) -> Sequence[str]:
-        """None: both are computed from what was recorded."""
-        return ()
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """Sorted weights of both heads, by both."""

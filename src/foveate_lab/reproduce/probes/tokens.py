@@ -13,24 +13,19 @@ from foveate.pictures.strips import PALETTE
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.probes.numbers import evenly, rows_of
-from foveate_lab.reproduce.table import Row
-from foveate_lab.reproduce.trials.probe import ProbedPrompt
-from foveate_lab.reproduce.tsne import tsne
+from foveate_lab.reproduce.probes.tsne import tsne
+from foveate_lab.reproduce.tables.table import Row
+from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
 MOST = 300  # tokens of either kind
 SHOWN = 4  # layers, evenly from the first to the last
 
 
 @dataclass(frozen=True)
-class TokenMap:
+class TokenMap(Measure):
     """The keys of all heads of a token as one point, by t-SNE."""
 
-    name: str = "token map"
-    sums: bool = False
-
-    def specs(self) -> Sequence[str]:
-        """None: nothing is compressed."""
-        return ()
+    name = "token map"
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """``places`` [layers, tokens, 2] of some layers, and which tokens are of images."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from foveate_lab.reproduce.table import Row
+from foveate_lab.reproduce.tables.table import Row
 
 
 @dataclass(frozen=True, kw_only=True)

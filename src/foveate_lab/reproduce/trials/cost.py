@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -17,10 +17,10 @@ from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce import small
 from foveate_lab.reproduce.experiment import Trial
-from foveate_lab.reproduce.plots import Plot, plotted
-from foveate_lab.reproduce.printed import BLANK, printed
 from foveate_lab.reproduce.setting import Setting
-from foveate_lab.reproduce.table import (
+from foveate_lab.reproduce.tables.plots import Plot, plotted
+from foveate_lab.reproduce.tables.printed import BLANK, printed
+from foveate_lab.reproduce.tables.table import (
     BUDGETS_LAST,
     MEMBERS_ACROSS,
     OOM,
@@ -39,34 +39,48 @@ COLUMNS = ("s", "tokens/s")  # of Throughput
 
 
 @dataclass(frozen=True, kw_only=True)
-class Latency(Trial):
-    """Total latency and peak memory of one prompt of ``tokens`` and ``new`` more, drawn as the
-    ``plot`` says.
+class CostTrial(Trial):
+    """Policies at budgets whose time and memory are measured. Their rows are of the first part, as
+    times of other machines are others.
     """
 
     title: str
     arms: tuple[Arm, ...]
     budgets: tuple[str, ...]
+
+    def specs(self) -> Sequence[str]:
+        """Return what is compared."""
+        return [arm.spec for arm in self.arms]
+
+    def profiled(self, setting: Setting) -> Mapping[str, str]:
+        """Return the specs of missing rows, with their budgets."""
+        lacking = {key[-1] for key in self.measured(setting) if key not in setting.results}
+        return {spec: at for spec, at in self._specs(setting).items() if spec in lacking}
+
+    def _specs(self, setting: Setting) -> dict[str, str]:
+        return {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
+
+    def _lines(self) -> Iterator[tuple[Arm, str]]:
+        for arm in self.arms:
+            for budget in self.budgets if "{B}" in arm.spec else ("",):
+                yield arm, budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency(CostTrial):
+    """Total latency and peak memory of one prompt of ``tokens`` and ``new`` more, drawn as the
+    ``plot`` says.
+    """
+
     tokens: int
     new: int = 64
     rounds: int = 3
     plot: Plot | None = None
 
-    def specs(self) -> Sequence[str]:
-        """What is compared."""
-        return [arm.spec for arm in self.arms]
-
-    def profiled(self, setting: Setting) -> Mapping[str, str]:
-        """Those of missing rows."""
-        lacking = {key[-1] for key in self.measured(setting) if key not in setting.results}
-        specs = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
-        return {spec: budget for spec, budget in specs.items() if spec in lacking}
-
     def measured(self, setting: Setting) -> Iterator[Key]:
-        """A row of each policy; of the first part, as times of other machines are others."""
+        """Yield a row of each policy."""
         if setting.part.number == 1:
-            specs = dict.fromkeys(setting.spec(arm.spec, budget) for arm, budget in self._lines())
-            yield from ((self._task(setting), "0", spec) for spec in specs)
+            yield from ((self._task(setting), "0", spec) for spec in self._specs(setting))
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing, each measured beside the full cache."""
@@ -127,11 +141,6 @@ class Latency(Trial):
             layout=BUDGETS_LAST,
         )
 
-    def _lines(self) -> Iterator[tuple[Arm, str]]:
-        for arm in self.arms:
-            for budget in self.budgets if "{B}" in arm.spec else ("",):
-                yield arm, budget
-
     def _size(self, setting: Setting) -> tuple[int, int]:
         return (small.PROMPT, small.STEPS) if setting.small else (self.tokens, self.new)
 
@@ -176,36 +185,22 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThroughputTrial(Trial):
+class ThroughputTrial(CostTrial):
     """Batches at full load, under the full cache and under a policy at several budgets."""
 
-    title: str
     batches: tuple[Batch, ...]
-    arms: tuple[Arm, ...]
-    budgets: tuple[str, ...]
     figures: str
 
-    def specs(self) -> Sequence[str]:
-        """What is compared."""
-        return [arm.spec for arm in self.arms]
-
-    def profiled(self, setting: Setting) -> Mapping[str, str]:
-        """Those of missing rows."""
-        lacking = {key[-1] for key in self.measured(setting) if key not in setting.results}
-        specs = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
-        return {spec: budget for spec, budget in specs.items() if spec in lacking}
-
     def measured(self, setting: Setting) -> Iterator[Key]:
-        """A row of each policy and batch; of the first part, as those of latencies."""
+        """Yield a row of each policy and batch."""
         for batch in self._batches(setting) if setting.part.number == 1 else ():
-            specs = dict.fromkeys(setting.spec(arm.spec, budget) for arm, budget in self._lines())
-            yield from ((_task(batch), "0", spec) for spec in specs)
+            yield from ((_task(batch), "0", spec) for spec in self._specs(setting))
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""
         there = set(self.measured(setting))
         for batch in self._batches(setting):
-            wanted = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
+            wanted = self._specs(setting)
             keys = {spec: (_task(batch), "0", spec) for spec in wanted}
             missing = [s for s, key in keys.items() if key in there and key not in setting.results]
             if missing:
@@ -254,22 +249,11 @@ class ThroughputTrial(Trial):
     def _batches(self, setting: Setting) -> Iterator[Batch]:
         for one in self.batches:
             if one.model == setting.model:
-                yield (
-                    Batch(
-                        name=one.name,
-                        model=one.model,
-                        tokens=small.PROMPT,
-                        new=small.STEPS,
-                        rows=small.BATCH,
-                    )
-                    if setting.small
-                    else one
-                )
+                yield _shrunk(one) if setting.small else one
 
-    def _lines(self) -> Iterator[tuple[Arm, str]]:
-        for arm in self.arms:
-            for budget in self.budgets if "{B}" in arm.spec else ("",):
-                yield arm, budget
+
+def _shrunk(batch: Batch) -> Batch:
+    return replace(batch, tokens=small.PROMPT, new=small.STEPS, rows=small.BATCH)
 
 
 def _task(batch: Batch) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from foveate_lab.report.analyses import Figure
-from foveate_lab.reproduce.printed import BLANK, printed
 from foveate_lab.reproduce.setting import Setting
-from foveate_lab.reproduce.table import Table, TableCell, TableLine
+from foveate_lab.reproduce.tables.printed import BLANK, printed
+from foveate_lab.reproduce.tables.table import Table, TableCell, TableLine
 from foveate_lab.reproduce.trials.arms import Arm
 from foveate_lab.reproduce.trials.grid import GridTrial
 

@@ -11,14 +11,21 @@ from foveate_lab.report.heat import heat_maps
 from foveate_lab.reproduce import small
 from foveate_lab.reproduce.ask import Ask, Asked
 from foveate_lab.reproduce.experiment import Trial
-from foveate_lab.reproduce.plots import Plot, plotted
-from foveate_lab.reproduce.printed import BLANK, printed
-from foveate_lab.reproduce.reductions import COSTS, REDUCTIONS
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import ANSWER, PROFILE, PROMPT, some
-from foveate_lab.reproduce.table import NOT_BROUGHT, Row, Table, TableCell, TableLayout, TableLine
+from foveate_lab.reproduce.tables.plots import Plot, plotted
+from foveate_lab.reproduce.tables.printed import BLANK, printed
+from foveate_lab.reproduce.tables.table import (
+    NOT_BROUGHT,
+    Row,
+    Table,
+    TableCell,
+    TableLayout,
+    TableLine,
+)
 from foveate_lab.reproduce.trials.answers import answers
 from foveate_lab.reproduce.trials.arms import Arm, Column
+from foveate_lab.reproduce.trials.reductions import COSTS, REDUCTIONS
 from foveate_lab.reproduce.trials.warm_up import warmed_up
 
 SMALL = (

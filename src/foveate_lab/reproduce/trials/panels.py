@@ -11,7 +11,7 @@ from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.ask import Ask, Asked
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
-from foveate_lab.reproduce.table import Table
+from foveate_lab.reproduce.tables.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)

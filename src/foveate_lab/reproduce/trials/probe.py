@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ from foveate_lab.reproduce.ask import Ask, keys
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import PROMPT
-from foveate_lab.reproduce.table import Row, Table
+from foveate_lab.reproduce.tables.table import Row, Table
 from foveate_lab.reproduce.trials.answers import calibrate, missing
 
 
@@ -34,26 +35,29 @@ class ProbedPrompt:
     recording: Recording
 
 
-@runtime_checkable
-class Measure(Protocol):
-    """What is measured of one prompt, and shown of several."""
+class Measure(ABC):
+    """A measurement of one prompt, and a drawing or table of several. ``sums``: it needs column
+    sums.
+    """
+
+    sums = False
 
     @property
+    @abstractmethod
     def name(self) -> str:
-        """What rows are called by: all that their numbers depend on."""
-
-    @property
-    def sums(self) -> bool:
-        """Whether it needs column sums."""
+        """Name of the rows, with all that their numbers depend on."""
 
     def specs(self) -> Sequence[str]:
-        """Policies that it compares."""
+        """Return the policies that it compares."""
+        return ()
 
+    @abstractmethod
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
-        """Numbers of one prompt, as JSON takes them."""
+        """Return numbers of one prompt, as JSON takes them."""
 
+    @abstractmethod
     def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
-        """What those of several prompts show."""
+        """Yield what those of several prompts show."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from foveate.cli.findings import counted
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.report.analyses import Figure, figures
 from foveate_lab.reproduce.ask import Ask, Asked
@@ -59,12 +60,10 @@ class ViewTrial(Trial):
                     for row in there[ask.name]
                     if row["spec"] in (FULL, *specs) and "error" not in row
                 ]
-                for figure in figures(rows):
-                    if figure.title in self.charts:
-                        title = f"{figure.title}: {setting.model}, {ask.task}, {_counted(rows)}"
-                        yield figure._replace(title=title)
+                for figure in figures(rows, self.charts):
+                    title = f"{figure.title}: {setting.model}, {ask.task}, {_samples(rows)}"
+                    yield figure._replace(title=title)
 
 
-def _counted(rows: Sequence[Any]) -> str:
-    count = len({row["sample"] for row in rows})
-    return f"{count} sample{'s' if count != 1 else ''}"
+def _samples(rows: Sequence[Any]) -> str:
+    return counted(len({row["sample"] for row in rows}), "sample")

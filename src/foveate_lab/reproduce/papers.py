@@ -1,0 +1,137 @@
+"""The five papers' experiments, read from the TOML files beside the figures that they print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import foveate
+from foveate_lab.reproduce.calibrations import CalibrationRun
+from foveate_lab.reproduce.experiment import Experiment, FactsTable, Open, Reproduced, Trial
+from foveate_lab.reproduce.probes import (
+    Coverage,
+    KeyMap,
+    Searches,
+    Similarity,
+    Smoothing,
+    TokenMap,
+)
+from foveate_lab.reproduce.published import PublishedProfile
+from foveate_lab.reproduce.resources import Entry, toml
+from foveate_lab.reproduce.tables.plots import Plot
+from foveate_lab.reproduce.tables.table import LAYOUTS
+from foveate_lab.reproduce.trials import (
+    Arm,
+    Batch,
+    Column,
+    Gains,
+    GridTrial,
+    Latency,
+    Panels,
+    Probe,
+    ThroughputTrial,
+    ViewTrial,
+)
+
+TRIALS = {
+    "grid": GridTrial,
+    "gains": Gains,
+    "latency": Latency,
+    "panels": Panels,
+    "probe": Probe,
+    "throughput": ThroughputTrial,
+    "view": ViewTrial,
+}
+MEASURES = {
+    "coverage": Coverage,
+    "key map": KeyMap,
+    "searches": Searches,
+    "similarity": Similarity,
+    "smoothing": Smoothing,
+    "token map": TokenMap,
+}
+PROFILES = {"measured": CalibrationRun, "published": PublishedProfile}
+
+
+class PaperFile:
+    """A paper's file. Its experiments name arms, columns, open points, sentences and profiles that
+    stand elsewhere in it, or in shared.toml, or write them out.
+    """
+
+    def __init__(self, name: str):
+        self._entry, shared = toml(name), toml("shared")
+        named = {
+            kind: {**shared.get(kind, {}), **self._entry.get(kind, {})}
+            for kind in ("points", "texts", "arms", "columns", "calibrations")
+        }
+        self._texts: Mapping[str, str] = named["texts"]
+        self._points = {key: Open(**one) for key, one in named["points"].items()}
+        self._arms = {key: Arm(**one) for key, one in named["arms"].items()}
+        self._columns = {
+            key: Column(**{"name": key, **one}) for key, one in named["columns"].items()
+        }
+        self._profiles = {
+            key: _of_kind(PROFILES, one) for key, one in named["calibrations"].items()
+        }
+        self.paper = Reproduced(
+            method=foveate.METHODS[name],
+            name=self._entry["name"],
+            open=self._open(self._entry["open"]),
+            differences=self._entry["differences"],
+            sections=self._entry["sections"],
+        )
+
+    def experiments(self) -> Iterator[Experiment]:
+        """Yield the experiments in the order of the file."""
+        readers = {
+            "trial": self._trial,
+            "open": self._open,
+            "departs": self._sentences,
+            "bring": self._sentences,
+            "calibrations": lambda keys: {key: self._profiles[key] for key in keys},
+        }
+        for entry in self._entry["experiments"]:
+            yield Experiment(of=self.paper, **_read(self._with_id(entry), readers))
+
+    def facts(self) -> Iterator[FactsTable]:
+        """Yield the tables that hold no result."""
+        for entry in self._entry.get("facts", ()):
+            yield FactsTable(of=self.paper, **self._with_id(entry))
+
+    def _with_id(self, entry: Entry) -> Entry:
+        return {**entry, "id": f"{self._entry['method']}:{entry['id']}"}
+
+    def _trial(self, entry: Entry) -> Trial:
+        readers = {
+            "arms": lambda arms: _each(Arm, self._arms, arms),
+            "across": lambda columns: _each(Column, self._columns, columns),
+            "batches": lambda batches: _each(Batch, {}, batches),
+            "panels": lambda panels: tuple(map(self._trial, panels)),
+            "measure": lambda measure: _of_kind(MEASURES, measure),
+            "plot": lambda plot: Plot(**plot),
+            "layout": LAYOUTS.__getitem__,
+            "samples": lambda samples: None if samples == "all" else samples,
+        }
+        trial: Trial = _of_kind(TRIALS, _read(entry, readers))
+        return trial
+
+    def _open(self, points: Iterable[str | Entry]) -> tuple[Open, ...]:
+        return _each(Open, self._points, points)
+
+    def _sentences(self, texts: Iterable[str]) -> tuple[str, ...]:
+        return tuple(self._texts.get(text, text) for text in texts)
+
+
+def _read(entry: Entry, readers: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the values of the fields that have a reader; keep the others."""
+    return {name: readers[name](one) if name in readers else one for name, one in entry.items()}
+
+
+def _each(kind: Any, named: Mapping[str, Any], entries: Iterable[str | Entry]) -> tuple[Any, ...]:
+    """Return what each entry names or writes out."""
+    return tuple(named[one] if isinstance(one, str) else kind(**one) for one in entries)
+
+
+def _of_kind(kinds: Mapping[str, Any], entry: Entry) -> Any:
+    """Build what an entry's ``kind`` says, of its other fields."""
+    return kinds[entry["kind"]](**{name: one for name, one in entry.items() if name != "kind"})

@@ -1,1 +1,0 @@
-"""The experiments of each paper: a file each, or a folder where there are many."""

@@ -1,0 +1,142 @@
+"""Reproducing papers from a program or a notebook, as ``foveate reproduce`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypedDict, Unpack
+
+from foveate.defaults import DeviceMap
+from foveate_lab.eval.executors import Name, find_executor
+from foveate_lab.eval.judge import Judge
+from foveate_lab.reproduce.ask import Part
+from foveate_lab.reproduce.experiment import Outcome
+from foveate_lab.reproduce.outcome import outcome, write
+from foveate_lab.reproduce.registry import find_experiments, folders
+from foveate_lab.reproduce.running.costs import Costs, costs
+from foveate_lab.reproduce.running.lab import Lab
+from foveate_lab.reproduce.running.merge import merge as merge_rows
+from foveate_lab.reproduce.running.perform import perform
+from foveate_lab.reproduce.running.progress import Done, Progress
+
+ALL = 10_000_000  # samples of each benchmark
+STAND_IN_SAMPLES = 2
+
+
+class Options(TypedDict, total=False):
+    """Options of a run, by the names that ``foveate reproduce`` gives them.
+
+    ``out`` is where rows, profiles and the page go, ``data`` the folder with the benchmarks'
+    folders; ``models`` are places, as ``NAME=PLACE``, all of the papers' if none is named.
+    ``limit`` bounds the samples of each benchmark, ``part`` says which of them are asked here.
+    """
+
+    out: Path
+    data: Path
+    models: Sequence[str]
+    limit: int | None
+    seed: int
+    judge: Judge | None
+    stand_in: bool
+    allow_outside: bool
+    trust_remote_code: bool
+    device_map: DeviceMap | None
+    executor: Name
+    workers: int | None
+    part: Part
+
+
+class Reproduction(NamedTuple):
+    """Results of a run: its page, the tables and figures on it, and what was refused or missing."""
+
+    page: Path
+    outcomes: tuple[Outcome, ...]
+    done: Done
+
+
+def run(
+    ids: Sequence[str],
+    *,
+    tell: Callable[[Progress], object] = lambda progress: None,
+    begin: Callable[[Costs], object] | None = None,
+    **options: Unpack[Options],
+) -> Reproduction:
+    """Run what is missing of these experiments ("csp:table2", "csp", "all"), and write the page.
+
+    Args:
+        ids: of experiments, of papers, or "all".
+        tell: called with every row and profile.
+        begin: called with what is left, before the first.
+        options: see :class:`Options`.
+
+    Raises:
+        FoveateError: an unknown id, or data, a model or a profile that the only one needs.
+    """
+    with _lab(ids, options) as lab:
+        if begin:
+            begin(costs(lab))
+        return _written(lab, perform(lab, tell))
+
+
+def plan(ids: Sequence[str], **options: Unpack[Options]) -> Costs:
+    """Return what is left of these experiments, and what it costs. Nothing is run."""
+    return costs(_lab(ids, options, read_only=True))
+
+
+def merge(
+    ids: Sequence[str], others: Sequence[Path], **options: Unpack[Options]
+) -> tuple[Reproduction, Costs]:
+    """Put the rows of other folders into ``out``, and write the page; return what is left, too.
+
+    Raises:
+        InvalidInput: a folder does not fit, or holds no rows of these experiments.
+    """
+    with _lab(ids, options) as lab:
+        merge_rows(lab, others)
+        lab.rows.sort()
+        return _written(lab, Done()), costs(lab)
+
+
+def _lab(ids: Sequence[str], options: Options, *, read_only: bool = False) -> Lab:
+    """Open the folder; of a stand-in, write its data first."""
+    executor, workers = options.get("executor", "local"), options.get("workers")
+    device_map, small = options.get("device_map"), options.get("stand_in", False)
+    find_executor(executor, "", "query-aware", workers, device_map=device_map)  # if it can be had
+    experiments, out = find_experiments(ids), options.get("out", Path("reproduced"))
+    lab = Lab(
+        experiments,
+        out=out,
+        data=out / "data" if small else options.get("data", Path("data")),
+        models=options.get("models", ()),
+        limit=options.get("limit") or (STAND_IN_SAMPLES if small else ALL),
+        seed=options.get("seed", 0),
+        small=small,
+        judge=options.get("judge"),
+        outside=options.get("allow_outside", False),
+        trust_remote_code=options.get("trust_remote_code", False),
+        device_map=device_map,
+        executor=executor,
+        workers=workers,
+        part=options.get("part", Part()),
+        read_only=read_only,
+    )
+    if small:
+        _stand_in(lab)
+    return lab
+
+
+def _stand_in(lab: Lab) -> None:
+    """Write generated data, and judge by a rule."""
+    from foveate_lab.reproduce import stand_in  # of foveate-demo, which nothing else here needs
+
+    lab.judge = stand_in.judge
+    needed = dict.fromkeys(name for one in lab.experiments for name in folders(one))
+    stand_in.write(lab.data, lab.limit, needed)
+
+
+def _written(lab: Lab, done: Done) -> Reproduction:
+    """Write the page of what there is, and the manifests of the rows."""
+    outcomes = tuple(outcome(lab, one) for one in lab.experiments if one.id not in done.missing)
+    page = write(lab, outcomes)
+    lab.seal()
+    return Reproduction(page, outcomes, done)

@@ -1,0 +1,148 @@
+"""Several folders of reproductions as one: of several people, machines, parts of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from foveate.data import files
+from foveate.errors import InvalidInput
+from foveate_lab.eval.bundle import Bundle, read_bundle
+from foveate_lab.eval.held import HeldRows, Key, key_of
+from foveate_lab.eval.results import CONFIGURATION, UNSAID
+from foveate_lab.report.parts import answers_differ, same_question
+from foveate_lab.reproduce.ask import drawn, note_drawn
+from foveate_lab.reproduce.models import Place
+from foveate_lab.reproduce.running.lab import Lab
+from foveate_lab.reproduce.running.perform import planned
+from foveate_lab.reproduce.running.progress import Done
+
+VERSIONS = ("foveate", "torch", "transformers")
+"""What has to be the same on all machines; a build of PyTorch for another device is."""
+
+
+class Merged(NamedTuple):
+    """What is written: rows, by the place of their model, profiles, by their files, and digests of
+    the data.
+    """
+
+    rows: dict[Place, list[dict[str, Any]]]
+    profiles: dict[Path, bytes]
+    drawn: dict[str, str]
+
+
+def merge(lab: Lab, folders: Sequence[Path]) -> None:
+    """Adds the rows and profiles of what other labs wrote, once all of it is known to fit.
+
+    An answer takes the place of a refusal; of two answers, which have to be the same, and of times
+    that both took, the first stays: that of the lab's own folder, then those of the folders in
+    their order.
+
+    Raises:
+        InvalidInput: a folder is not as its manifest says; it is of another model, other weights,
+            settings, versions or data, or has other answers or profiles, which the message names;
+            or none of its rows is of these experiments' models.
+        CannotWrite: the disk is full, or the folder is not to be written to.
+    """
+    places = list(planned(lab, Done()))
+    merged = Merged({place: list(lab.rows.of(place).rows) for place in places}, {}, drawn(lab.out))
+    for folder in folders:
+        mine = [one for one in places if (folder / "rows" / one.folder / CONFIGURATION).exists()]
+        if not mine:
+            raise InvalidInput(
+                f"{str(folder)!r} holds no rows of {', '.join(one.at for one in places)}. Give a "
+                "folder that 'foveate reproduce --out' wrote of these experiments, and --model as "
+                "it was given for it."
+            )
+        _check_data(folder, merged)
+        for place in mine:
+            _add(lab, place, folder, merged)
+    for path, content in merged.profiles.items():
+        with files.reporting(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, content)
+    for place, rows in merged.rows.items():
+        lab.rows.take(place, rows)
+    note_drawn(lab.out, merged.drawn)
+
+
+def _check_data(folder: Path, merged: Merged) -> None:
+    """Raises InvalidInput unless its samples are those of the others, also those that it did not
+    ask: the parts of a plan have none in common.
+    """
+    theirs = drawn(folder)
+    for name in theirs.keys() & merged.drawn.keys():
+        if theirs[name] != merged.drawn[name]:
+            raise InvalidInput(
+                f"{str(folder)!r} cannot be merged: its data of {name} samples are others (digest "
+                f"{theirs[name]}, not {merged.drawn[name]}). Give all machines a copy of the same."
+            )
+    merged.drawn.update(theirs)
+
+
+def _add(lab: Lab, place: Place, folder: Path, merged: Merged) -> None:
+    """The rows and profiles of a model in a folder, if they fit."""
+    bundle = read_bundle(folder / "rows" / place.folder)
+    _check_made_alike(bundle, lab.configuration(place))
+    rows = HeldRows(bundle.stored.rows, lab.out).rows
+    if why := _asked_otherwise(merged.rows[place], rows) or answers_differ(
+        merged.rows[place], rows
+    ):
+        raise InvalidInput(
+            f"{str(bundle.folder)!r} cannot be merged: {why}. Ask those samples on one machine, or "
+            "give each folder a page of its own."
+        )
+    merged.rows[place] += rows
+    for path in sorted((folder / "profiles" / place.folder).glob("*.json")):
+        target = lab.out / "profiles" / place.folder / path.name
+        there = merged.profiles.get(target) or (target.read_bytes() if target.exists() else b"")
+        if there and there != path.read_bytes():
+            raise InvalidInput(
+                f"{str(path)!r} cannot be merged: its numbers are not those of the same profile in "
+                "another folder, so answers under it are not either. Copy the profiles of one "
+                "machine into --out of the others before they start."
+            )
+        merged.profiles[target] = path.read_bytes()
+
+
+def _check_made_alike(bundle: Bundle, wanted: Mapping[str, Any]) -> None:
+    """Raises InvalidInput unless a folder's rows are made with the same settings; where the model
+    is, is of each machine, and its weights tell it from others of its name.
+    """
+    theirs, wanted = UNSAID | bundle.stored.configuration, {**UNSAID, **wanted}
+    settings = {*theirs, *wanted} - {"schema", "model", "versions"}
+    ours = {name: wanted.get(name) for name in sorted(settings)}
+    said = {name: theirs.get(name) for name in ours}
+    for name in VERSIONS:
+        ours[name], said[name] = (_public(one, name) for one in (wanted, theirs))
+    if differing := [name for name in ours if ours[name] != said[name]]:
+        name = differing[0]
+        raise InvalidInput(
+            f"{str(bundle.folder)!r} cannot be merged: it is of {name}={said[name]!r}, and this is "
+            f"of {ours[name]!r}. Only what was asked alike stands in one table: give the options "
+            "that it was made with, or leave it out."
+        )
+
+
+def _public(configuration: Mapping[str, Any], name: str) -> str:
+    return str(configuration.get("versions", {}).get(name)).partition("+")[0]
+
+
+def _asked_otherwise(mine: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> str:
+    """Which sample is not the same in both, by its digest, or by its place among those drawn."""
+    answered = {key_of(row)[:2]: row for row in mine if "error" not in row}
+    at: dict[tuple[str, Any], Key] = {
+        (row["task"], row["place"]): key_of(row) for row in mine if "place" in row
+    }
+    for row in theirs:
+        task, sample, _ = key_of(row)
+        other = answered.get((task, sample))
+        if other is not None and "error" not in row and not same_question(other, row):
+            return f"sample {sample} of {task} is another question in its data"
+        there = at.get((task, row.get("place")))
+        if there is not None and there[1] != sample:
+            return (
+                f"sample {row['place']} of {task} is {sample} in its data, and {there[1]} elsewhere"
+            )
+    return ""

@@ -1,0 +1,173 @@
+"""Running experiments: model by model, so that each is loaded once; row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from time import monotonic
+from typing import Any
+
+from foveate.errors import CannotWrite, ClusterFailed, FoveateError, InvalidInput
+from foveate_lab.eval.executors import Execute
+from foveate_lab.eval.held import key_of
+from foveate_lab.reproduce.ask import Ask, Asked
+from foveate_lab.reproduce.experiment import Experiment
+from foveate_lab.reproduce.models import Place
+from foveate_lab.reproduce.running.lab import Lab
+from foveate_lab.reproduce.running.progress import Done, Meter, Step, Tell
+from foveate_lab.reproduce.trials.answers import calibrate, jobs, unprepared
+
+
+def perform(lab: Lab, tell: Tell = lambda progress: None) -> Done:
+    """Runs what is missing of all experiments, and tells of every row and every profile. What
+    one experiment lacks does not keep the others.
+
+    Model by model, profiles come first, then the answers, which the executor shares out, and
+    then, by this process and alone, what is timed and what is read off prompts: what worked beside
+    it would be in the times. Rows end in one order, whoever made them.
+
+    Raises:
+        FoveateError: data, a model or a profile that is not there, of the only experiment.
+        CannotWrite: the disk is full, or the folder is not to be written to.
+        ClusterFailed: no worker of the cluster is left; what is answered is kept.
+    """
+    done = Done()
+    plan = planned(lab, done)
+    keys = {place: set(lab.keys(steps)) for place, steps in plan.items()}
+    there = sum(key in lab.rows.of(place) for place, wanted in keys.items() for key in wanted)
+    meter = Meter(there, sum(map(len, keys.values())), tell)
+    for place, steps in plan.items():
+        _Run(lab, place, steps, meter, done).all()
+    meter.say("", over=True)
+    _sum_up(lab, done)
+    lab.rows.sort()
+    return done
+
+
+def planned(lab: Lab, done: Done) -> dict[Place, list[Step]]:
+    """All steps, place by place; ``done`` notes why there are none of an experiment.
+
+    Raises:
+        FoveateError: of the only one there are none.
+    """
+    by_place: dict[Place, list[Step]] = {}
+    for experiment in lab.experiments:
+        with _noting(lab, [experiment], done):
+            for step in lab.steps(experiment):
+                by_place.setdefault(Place(step.place, step.pad_images), []).append(step)
+    return by_place
+
+
+@dataclass
+class _Run:
+    """What is run of one model."""
+
+    lab: Lab
+    place: Place
+    steps: Sequence[Step]
+    meter: Meter
+    done: Done
+
+    def all(self) -> None:
+        with self.meter.not_counted():
+            self._prepare()
+        self._share_out()
+        for step in self._left():
+            self._do_alone(step)
+
+    def _left(self) -> list[Step]:
+        return [step for step in self.steps if step.experiment.id not in self.done.missing]
+
+    def _prepare(self) -> None:
+        """Measures the profiles that missing rows need: those of answers for all experiments in one
+        go, and where that does not do, for one after the other.
+        """
+        shared = {
+            name: self.lab.asks(self.steps, name) for step in self.steps for name in step.models
+        }
+        for step in self.steps:
+            with _noting(self.lab, [step.experiment], self.done):
+                for setting in self.lab.each(step, say=self.meter.say):
+                    with suppress(FoveateError):
+                        setting.calibrate(unprepared(setting, shared[setting.model]))
+                    trial = step.experiment.trial
+                    mine = unprepared(setting, trial.asks(setting))
+                    calibrate(setting, {**mine, **trial.profiled(setting)})
+
+    @cached_property
+    def _asked(self) -> dict[str, Asked]:
+        """What each experiment asks, by its id."""
+        return {step.experiment.id: self.lab.asks([step]) for step in self.steps}
+
+    def _all_asked(self) -> dict[Ask, dict[str, str]]:
+        """What is asked for those that are left."""
+        asks: dict[Ask, dict[str, str]] = {}
+        for step in self._left():
+            for ask, specs in self._asked[step.experiment.id].items():
+                asks.setdefault(ask, {}).update(specs)
+        return asks
+
+    def _share_out(self) -> None:
+        """The answers whose time is not taken: one evaluation after the other."""
+        lab = self.lab
+        with ExitStack() as stack:
+            execute: Execute | None = None
+            for ask, specs in self._all_asked().items():
+                asking = [one for one in self._left() if ask in self._asked[one.experiment.id]]
+                if ask.timed or not asking:
+                    continue
+                with _noting(lab, [step.experiment for step in asking], self.done):
+                    shares = jobs(lab.each(asking[0])[0], ask, specs)
+                    for job in shares:  # none where nothing is missing: then no model is needed
+                        execute = execute or stack.enter_context(lab.executed(self.place))
+                        for _, rows in execute(chain([job], shares)):
+                            for row in rows:
+                                self._add(row)
+
+    def _do_alone(self, step: Step) -> None:
+        """What is timed, and what is read off prompts."""
+        along = self._all_asked()
+        with _noting(self.lab, [step.experiment], self.done):
+            for setting in self.lab.each(step, along, self.meter.say):
+                began = monotonic()
+                for row in step.experiment.trial.run(setting):
+                    self._add({"spent_s": round(monotonic() - began, 4), **row})
+                    began = monotonic()
+
+    def _add(self, row: Mapping[str, Any]) -> None:
+        """One more row, unless it is there: what lacks one row is answered with the full cache, and
+        with those beside it, anew.
+        """
+        if key_of(row) in self.lab.rows.of(self.place):
+            return
+        self.lab.rows.add(self.place, row)
+        self.done.note(row)
+        self.meter.row(row)
+
+
+@contextmanager
+def _noting(lab: Lab, experiments: Sequence[Experiment], done: Done) -> Iterator[None]:
+    """Notes what experiments lack; of the only one it is an error."""
+    try:
+        yield
+    except FoveateError as error:
+        if len(lab.experiments) == 1 or isinstance(error, CannotWrite | ClusterFailed):
+            raise
+        done.missing.update({one.id: str(error) for one in experiments})
+
+
+def _sum_up(lab: Lab, done: Done) -> None:
+    """Notes what data were missing: some leave cells empty, all leave nothing to show."""
+    for experiment in lab.experiments:
+        read = lab.read_by.get(experiment.id, {})
+        lacking = {ask.task: why for ask, why in read.items() if why}
+        if lacking and all(read.values()) and experiment.id not in done.missing:
+            with _noting(lab, [experiment], done):
+                raise InvalidInput(next(iter(lacking.values())))
+        else:
+            done.left_out.update(lacking)
+    for specs in lab.unmeasured.values():
+        done.left_out.update(specs)

@@ -1,0 +1,1 @@
+"""Tables beside the papers' figures: their cells, their layout and their drawings."""

@@ -1,0 +1,76 @@
+"""What stands below a table: of how many samples it is, what was refused, and its marks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from string import ascii_lowercase
+
+from foveate_lab.reproduce.tables.placed import PlacedCell
+from foveate_lab.reproduce.tables.table import NOT_BROUGHT, TableCell
+
+
+@dataclass
+class Marks:
+    """A letter for each thing that is said of single cells, in the order of their coming up."""
+
+    notes: dict[str, str] = field(default_factory=dict)  # what is said, and its letter
+
+    def of(self, *said: str) -> str:
+        """The letters of what is said of a cell."""
+        return " ".join(self.notes.setdefault(one, _letter(len(self.notes))) for one in said if one)
+
+    @property
+    def listed(self) -> list[tuple[str, str]]:
+        """Each letter, and what it stands for."""
+        return [(letter, said) for said, letter in self.notes.items()]
+
+
+def _letter(number: int) -> str:
+    count = len(ascii_lowercase)
+    more = _letter(number // count - 1) if number >= count else ""
+    return more + ascii_lowercase[number % count]
+
+
+class Counts:
+    """The samples of a table: what is usual in each column, and what is not in a cell."""
+
+    def __init__(self, pieces: Iterable[PlacedCell]) -> None:
+        self._cells = [(piece.at["column"], piece.cell) for piece in pieces]
+        by_column: dict[str, Counter[int]] = {}
+        remarks: dict[str, set[str]] = {}
+        for column, cell in self._cells:
+            if cell.samples:
+                by_column.setdefault(column, Counter())[cell.samples] += 1
+            remarks.setdefault(column, set()).add(cell.remark)
+        self._usual = {name: counter.most_common(1)[0][0] for name, counter in by_column.items()}
+        self._alike = {name: one for name, (one, *others) in remarks.items() if one and not others}
+
+    def exceptions(self, column: str, cell: TableCell) -> Iterator[str]:
+        """What is to be said of a cell, and is not said of its whole column or above the table."""
+        there = cell.samples is not None and (cell.samples or cell.refused)
+        if there and cell.samples != self._usual.get(column, 0):
+            yield f"{cell.samples} samples"
+        for one in cell.exceptions:
+            if one != self._alike.get(column):
+                yield f"{NOT_BROUGHT}: see above" if one.startswith(NOT_BROUGHT) else one
+
+    def said(self) -> Iterator[str]:
+        """In sentences: samples of a cell, refusals, what kept more, what is empty."""
+        numbers = {*self._usual.values()}
+        if len(numbers) == 1:
+            yield f"Samples in a cell: {numbers.pop():,}."
+        elif numbers:
+            each = (f"{name} {count:,}" for name, count in self._usual.items())
+            yield f"Samples in a cell: {'; '.join(each)}."
+        yield from (f"{name}: {remark}." for name, remark in self._alike.items())
+        if any(cell.samples is not None for _, cell in self._cells):
+            refused = sum(cell.refused for _, cell in self._cells)
+            yield f"Answers refused: {refused:,}."
+        if raised := sum(cell.raised for _, cell in self._cells):
+            yield f"Answers that kept more than was asked: {raised:,}."
+        if empty := sum(cell.measured is None for _, cell in self._cells):
+            yield f"Cells without a number of ours: {empty:,} of {len(self._cells):,}."
+        if idle := sum(cell.samples == 0 and not cell.refused for _, cell in self._cells):
+            yield f"Without any sample, of them: {idle:,}."

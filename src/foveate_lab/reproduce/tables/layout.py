@@ -1,0 +1,190 @@
+"""Lays a table out as the paper does: blocks, lines of gains, and spanned cells, without HTML."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from foveate_lab.reproduce.tables.digits import decimals
+from foveate_lab.reproduce.tables.placed import (
+    ColumnHeading,
+    Coordinates,
+    Laid,
+    LaidRow,
+    Placed,
+    PlacedCell,
+    RowHeading,
+)
+from foveate_lab.reproduce.tables.table import (
+    BUDGETS_ACROSS,
+    METHODS_DOWN,
+    Dimension,
+    Table,
+    TableCell,
+    TableLayout,
+)
+
+GAINS = "Δ"
+WHOLE = "100%"  # the budget of what keeps everything
+HEADS: Mapping[Dimension, str] = {
+    "model": "model",
+    "method": "method",
+    "budget": "budget",
+    "column": "",
+    "group": "",
+    "member": "setting",
+}
+
+
+def laid(table: Table, columns: Sequence[str]) -> Laid:
+    """These columns of a table, laid out as it says."""
+    pieces = list(_pieces(table, columns))
+    layout = table.layout or _usual(table)
+    spanned = "budget" in layout.across and "method" in layout.down
+    several = spanned and any(piece.at["budget"] for piece in pieces)
+    along = [piece for piece in pieces if piece.at["budget"] or not several]
+    keys = _together([_key(piece, layout.across) for piece in along])
+    return Laid(
+        tuple(HEADS[one] for one in layout.down),
+        tuple(_heads(keys)),
+        tuple(_rows(pieces, layout, keys)),
+    )
+
+
+def _usual(table: Table) -> TableLayout:
+    several = len({line.budget for line in table.lines if line.budget}) > 1
+    return BUDGETS_ACROSS if several else METHODS_DOWN
+
+
+def _pieces(table: Table, columns: Sequence[str]) -> Iterator[PlacedCell]:
+    like = {name: _like(table, at) for at, name in enumerate(table.columns)}
+    for line in table.lines:
+        group, _, member = line.method.rpartition(", ")
+        for name, cell in zip(table.columns, line.cells, strict=True):
+            if name in columns:
+                at: Coordinates = {
+                    "model": line.model,
+                    "method": line.method,
+                    "budget": line.budget,
+                    "column": name,
+                    "group": group,
+                    "member": member,
+                }
+                yield PlacedCell(at, line, cell, like[name])
+
+
+def _like(table: Table, at: int) -> str:
+    """A printed number of a column, with as many digits as most of its numbers have."""
+    texts = [line.cells[at].printed for line in table.lines if line.cells[at].paper is not None]
+    count = Counter(map(decimals, texts))
+    return max(texts, key=lambda text: count[decimals(text)], default="")
+
+
+def _key(piece: PlacedCell, dimensions: Sequence[Dimension]) -> tuple[str, ...]:
+    return tuple(piece.at[one] for one in dimensions)
+
+
+def _together(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Each key once, those that begin alike beside each other, in the order of the first."""
+    first: dict[tuple[str, ...], int] = {}
+    for at, key in enumerate(keys):
+        for depth in range(1, len(key) + 1):
+            first.setdefault(key[:depth], at)
+    return sorted(
+        dict.fromkeys(keys),
+        key=lambda key: [first[key[:depth]] for depth in range(1, len(key) + 1)],
+    )
+
+
+def _heads(keys: Sequence[tuple[str, ...]]) -> Iterator[tuple[ColumnHeading, ...]]:
+    """A row of headings for each dimension, those that are alike joined."""
+    for depth in range(len(keys[0]) if keys else 0):
+        groups = groupby(keys, key=lambda key, depth=depth: key[: depth + 1])  # type: ignore[misc]
+        yield tuple(ColumnHeading(begin[-1], len(list(mine))) for begin, mine in groups)
+
+
+def _rows(
+    pieces: Sequence[PlacedCell], layout: TableLayout, keys: Sequence[tuple[str, ...]]
+) -> Iterator[RowHeading | LaidRow]:
+    """Block by block; below what is compared with a base method, the gains over it."""
+    by_line: dict[tuple[str, ...], list[PlacedCell]] = {}
+    for piece in pieces:
+        by_line.setdefault(_key(piece, (*layout.blocks, *layout.down)), []).append(piece)
+    last = None
+    for place in _together(list(by_line)):
+        mine, count = by_line[place], len(layout.blocks)
+        block, names = place[:count], place[count:]
+        if block != last and layout.blocks:
+            yield RowHeading(_named(layout.blocks, block))
+        last = block
+        source = ", ".join(dict.fromkeys(_sources(mine)))
+        yield LaidRow(_labels(layout, names, mine), tuple(_cells(mine, layout, keys)), source)
+        gained = [gain for one in mine if one.line.over and (gain := _gain(one, pieces))]
+        if gained:
+            cells = tuple(one._replace(gain=True) for one in _cells(gained, layout, keys))
+            yield LaidRow((GAINS, *[""] * (len(names) - 1)), cells, "")
+
+
+def _sources(mine: Sequence[PlacedCell]) -> Iterator[str]:
+    """Of the cells that the paper says something of."""
+    for one in mine:
+        if one.line.source and (one.cell.printed or one.cell.paper is not None):
+            yield one.line.source
+
+
+def _named(dimensions: Sequence[Dimension], values: Sequence[str]) -> str:
+    said = (
+        f"budget {value}" if dimension == "budget" else value
+        for dimension, value in zip(dimensions, values, strict=True)
+        if value
+    )
+    return ", ".join(said)
+
+
+def _labels(
+    layout: TableLayout, names: Sequence[str], mine: Sequence[PlacedCell]
+) -> tuple[str, ...]:
+    """The names of a row: what it adds to a base method ("+ MixKV"), 100% if it has no budget."""
+    labels = dict(zip(layout.down, names, strict=True))
+    over = mine[0].line.over
+    if over and "method" in labels and labels["method"].startswith(f"{over} "):
+        labels["method"] = labels["method"].removeprefix(over).strip()
+    if labels.get("budget") == "":
+        labels["budget"] = WHOLE
+    return tuple(labels.values())
+
+
+def _cells(
+    mine: Sequence[PlacedCell], layout: TableLayout, keys: Sequence[tuple[str, ...]]
+) -> Iterator[Placed]:
+    """Along the columns; what has no budget stands across all of them."""
+    there = {_key(piece, layout.across): piece for piece in mine}
+    if keys and not any(key in there for key in keys):
+        at = layout.across.index("budget")
+        for begin, group in groupby(keys, key=lambda key: key[:at]):
+            yield Placed(there.get((*begin, "")), len(list(group)), begins=True)
+        return
+    for before, key in zip((None, *keys), keys, strict=False):
+        begins = len(key) > 1 and (before is None or before[0] != key[0])
+        yield Placed(there.get(key), begins=begins)
+
+
+def _gain(piece: PlacedCell, pieces: Sequence[PlacedCell]) -> PlacedCell | None:
+    """What it has more than the base method: measured, and of the paper's numbers."""
+    wanted = {**piece.at, "method": piece.line.over}
+    for one in pieces:
+        if all(one.at[d] == wanted[d] for d in ("model", "method", "budget", "column")):
+            return piece._replace(cell=_more(one.cell, piece.cell))
+    return None
+
+
+def _more(base: TableCell, cell: TableCell) -> TableCell:
+    measured = None
+    if base.measured is not None and cell.measured is not None:
+        measured = cell.measured - base.measured
+    if base.paper is None or cell.paper is None:
+        return TableCell(measured, None)
+    paper, places = cell.paper - base.paper, decimals(cell.printed)
+    printed = cell.delta or f"{paper:+.{places}f}"
+    return TableCell(measured, paper, printed=printed, misprint=cell.misprint if cell.delta else "")

@@ -1,0 +1,123 @@
+"""What experiments end in: tables whose cells stand beside the paper's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Row = Mapping[str, Any]
+Dimension = Literal["model", "method", "budget", "column", "group", "member"]
+"""What tells the cells of a table apart; "group" and "member" are a method's name before and after
+its last comma ("SnapKV, diversity")."""
+
+NOT_BROUGHT = "not brought"  # begins the remark of what needs a file that was not
+OOM = "out of memory"  # the remark of what does not fit; the papers print "OOM"
+
+
+class TableCell(NamedTuple):
+    """What was measured, and what the paper says; None where there is none.
+
+    ``samples`` is of how many the number is, beside ``refused`` ones; ``raised`` of them kept more
+    than was asked. ``remark`` says anything else, such as why it is empty. ``printed`` is the
+    paper's number as it prints it, or its word ("OOM"); ``misprint`` what is known to be wrong
+    with it; ``delta`` the gain that it prints, where that is not the difference of its numbers.
+    """
+
+    measured: float | None
+    paper: float | None
+    remark: str = ""
+    samples: int | None = None
+    refused: int = 0
+    raised: int = 0
+    printed: str = ""
+    misprint: str = ""
+    delta: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """Measured less the paper's."""
+        if self.measured is None or self.paper is None:
+            return None
+        return self.measured - self.paper
+
+    @property
+    def note(self) -> str:
+        """All that is said of what was measured."""
+        count = [f"{self.samples} samples"] if self.samples is not None else []
+        return ", ".join((*count, *self.exceptions))
+
+    @property
+    def exceptions(self) -> tuple[str, ...]:
+        """What is not as with every other cell: refusals, raised budgets, the remark."""
+        said = (
+            f"{self.refused} refused" if self.refused else "",
+            f"{self.raised} kept more than was asked: what is always kept" if self.raised else "",
+            self.remark,
+        )
+        return tuple(filter(None, said))
+
+
+class TableLine(NamedTuple):
+    """A line of a table; ``source`` is that of the paper's text.
+
+    ``over`` is the base method whose numbers are taken off in the paper's line of gains;
+    ``specs`` are the whole specs with the benchmarks of each ("" for all of them).
+    """
+
+    model: str
+    method: str
+    budget: str
+    spec: str
+    source: str
+    cells: tuple[TableCell, ...]
+    over: str = ""
+    specs: tuple[tuple[str, str], ...] = ()
+
+
+class TableLayout(NamedTuple):
+    """How the paper lays a table out: what its blocks are, its lines and its columns."""
+
+    blocks: tuple[Dimension, ...]
+    down: tuple[Dimension, ...]
+    across: tuple[Dimension, ...]
+
+
+METHODS_DOWN = TableLayout(("model",), ("method",), ("column",))
+METHODS_ACROSS = TableLayout(("model",), ("column",), ("method",))
+MODELS_ACROSS = TableLayout((), ("column",), ("model", "method"))
+MEMBERS_DOWN = TableLayout(("model",), ("member",), ("column", "group"))
+MEMBERS_ACROSS = TableLayout(("model",), ("group",), ("column", "member", "budget"))
+BUDGETS_ACROSS = TableLayout(("model",), ("method",), ("column", "budget"))
+BUDGETS_ONLY = TableLayout(("model",), ("column",), ("budget",))
+BUDGET_BLOCKS = TableLayout(("model", "budget"), ("method",), ("column",))
+BUDGETS_FIRST = TableLayout(("model",), ("budget", "method"), ("column",))
+BUDGETS_LAST = TableLayout(("model",), ("method", "budget"), ("column",))
+LAYOUTS = {
+    "methods down": METHODS_DOWN,
+    "methods across": METHODS_ACROSS,
+    "models across": MODELS_ACROSS,
+    "members down": MEMBERS_DOWN,
+    "budgets across": BUDGETS_ACROSS,
+    "budget blocks": BUDGET_BLOCKS,
+    "budgets first": BUDGETS_FIRST,
+    "budgets last": BUDGETS_LAST,
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells beside the paper's figures. ``shrunk`` says what of it is smaller than in the paper,
+    or empty. ``costs`` are the columns of measured time and memory, which differ from run to run;
+    ``aside`` those that the paper's table does not have. Without a ``layout`` methods stand down,
+    and budgets across where there are several.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    lines: tuple[TableLine, ...]
+    shrunk: tuple[str, ...] = ()
+    costs: tuple[str, ...] = ()
+    aside: tuple[str, ...] = ()
+    layout: TableLayout | None = None
+    kind: Literal["table"] = field(default="table", init=False)

@@ -1,0 +1,65 @@
+"""From the rows of a cell to the number that a paper prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import mean, median
+
+from foveate_lab.eval.answering.perplexity import perplexity
+from foveate_lab.reproduce.tables.table import Row
+
+Reduction = Callable[[Sequence[Row]], float | None]
+
+
+def _numbers(rows: Sequence[Row], name: str) -> list[float]:
+    numbers = [row.get(name) for row in rows]
+    return [float(x) for x in numbers if isinstance(x, int | float) and math.isfinite(x)]
+
+
+def _average(name: str, times: float = 1) -> Reduction:
+    """Return a reduction to the mean of a number, in another unit."""
+
+    def reduced(rows: Sequence[Row]) -> float | None:
+        numbers = _numbers(rows, name)
+        return times * mean(numbers) if numbers else None
+
+    return reduced
+
+
+percent = _average("score", 100)
+
+
+def count(rows: Sequence[Row]) -> float | None:
+    """Return how many answers are right."""
+    numbers = _numbers(rows, "score")
+    return sum(numbers) if numbers else None
+
+
+def over_sets(rows: Sequence[Row]) -> float | None:
+    """The mean over sets of each set's mean, in percent: MileBench's, whose samples are SET/ID."""
+    sets: dict[str, list[Row]] = {}
+    for row in rows:
+        sets.setdefault(row["sample"].partition("/")[0], []).append(row)
+    percents = [value for each in sets.values() if (value := percent(each)) is not None]
+    return mean(percents) if percents else None
+
+
+def milliseconds(rows: Sequence[Row]) -> float | None:
+    """Return the time of a decoded token, the median of the samples."""
+    numbers = _numbers(rows, "decode_s_per_token")
+    return 1000 * median(numbers) if numbers else None
+
+
+REDUCTIONS: dict[str, Reduction] = {
+    "score": _average("score"),
+    "percent": percent,
+    "count": count,
+    "over sets": over_sets,
+    "PPL": perplexity,
+    "ROUGE": _average("rouge_full"),  # ROUGE-L to the answer of the full cache
+    "ms/token": milliseconds,
+    "GiB": _average("kv_bytes", 2**-30),  # of the cache after the prompt
+    "decoupled layers": _average("decoupled_layers"),
+}
+COSTS = ("ms/token", "GiB")  # measured time and memory: others on another machine
