@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from equation_lines import label, located
 
-SRC = Path(__file__).parents[2] / "src" / "foveate"
+SRC = Path(__file__).parents[2] / "src"
 TITLES = {
     "mixkv": "MixKV",
     "prefixkv": "PrefixKV",
@@ -24,7 +24,8 @@ TITLES = {
 
 class Equation(NamedTuple):
     """``number`` as the paper has it ("3", "Algorithm 1"). ``places`` are symbols of the method's
-    own file, or "FILE:SYMBOL" under src/foveate; without any, ``why`` says why there is no code.
+    own file, or "FILE:SYMBOL" under src/foveate, or from
+    foveate_lab/ on; without any, ``why`` says why there is no code.
     """
 
     number: str
@@ -42,7 +43,7 @@ def table(name: str) -> str:
     rows = ["| in the paper | what it says | in the source |", "|---|---|---|"]
     for one in EQUATIONS[name]:
         places = [file_and_symbol(name, place) for place in one.places]
-        at = [f"`src/foveate/{f}:{line(name, one.number, f, s)}`, `{s}`" for f, s in places]
+        at = [f"`src/{in_src(f)}:{line(name, one.number, f, s)}`, `{s}`" for f, s in places]
         rows.append(f"| {label(one.number)} | {one.says} | {'<br>'.join(at) or one.why} |")
     return "\n".join(rows)
 
@@ -53,15 +54,20 @@ def file_and_symbol(name: str, place: str) -> tuple[str, str]:
     return file or f"methods/{name}.py", symbol
 
 
+def in_src(file: str) -> str:
+    """Return where under src a file of the library, or of the laboratory, is."""
+    return file if file.startswith("foveate_lab/") else f"foveate/{file}"
+
+
 def line(name: str, number: str, file: str, symbol: str) -> int:
-    """The line of a file under src/foveate that an equation of this method's paper stands at."""
-    text = (SRC / file).read_text(encoding="utf-8")
+    """Return the line of a file at which an equation of this method's paper stands."""
+    text = (SRC / in_src(file)).read_text(encoding="utf-8")
     title = "" if file == f"methods/{name}.py" else TITLES[name]
     try:
         return located(text, symbol, number, title)
     except ValueError as error:
         raise ValueError(
-            f"src/foveate/{file}: {error}, or mend docs/scripts/equations.py."
+            f"src/{in_src(file)}: {error}, or mend docs/scripts/equations.py."
         ) from None
 
 
@@ -71,7 +77,7 @@ def eq(number: str, says: str, *places: str, why: str = "") -> Equation:
 
 
 STATISTICS = "ops/mix_statistics/reference.py"
-SMOOTHING = "reproduce/probes/smoothing.py:Smoothing"
+SMOOTHING = "foveate_lab/reproduce/probes/smoothing.py:Smoothing"
 SOFTMAX_N = "ops/softmax_n.py:softmax_n"
 MERGE = "stages/merge.py:MergeNearest"
 TOP_K = "stages/select.py:TopK"
@@ -102,9 +108,13 @@ EQUATIONS: dict[str, tuple[Equation, ...]] = {
     "prefixkv": (
         eq("1", "prefixes that hold the same share fill the budget", "_prefixes", "search"),
         eq("Algorithm 1", "the binary search for that share", "search"),
-        eq("2", "a word's cross-entropy", "eval/perplexity.py:mean_nll"),
-        eq("3", "perplexity, the exponential of its mean", "eval/perplexity.py:perplexity"),
-        eq("4", "F1 of ROUGE-L", "eval/metrics/rouge.py:rouge_l_to"),
+        eq("2", "a word's cross-entropy", "foveate_lab/eval/answering/perplexity.py:mean_nll"),
+        eq(
+            "3",
+            "perplexity, the exponential of its mean",
+            "foveate_lab/eval/answering/perplexity.py:perplexity",
+        ),
+        eq("4", "F1 of ROUGE-L", "foveate_lab/eval/metrics/rouge.py:rouge_l_to"),
     ),
     "csp": (
         eq(
