@@ -194,7 +194,7 @@ def test_a_prompt_without_questions_may_come_first():
 
 def test_questions_go_with_prompts_of_a_method_that_asks_them():
     model = zoo.build("llama")
-    said = r"one foveate\.core\.gathering\.Asked for each"
+    said = r"one foveate\.policies\.gathering\.Asked for each"
     for questions in ([], ASKED * 2, ["What?"]):
         with pytest.raises(InvalidInput, match=said), unchecked():
             foveate.calibrate(model, "recommended", PROMPTS[:1], questions=questions)

@@ -137,7 +137,7 @@ def test_a_benchmark_is_one_file_and_one_line(copy: Path) -> None:
 def test_the_page_names_files_that_are_there(one: Addition) -> None:
     assert (ROOT / one.place).parent.is_dir()
     assert compile(one.file, one.place, "exec")
-    assert one.line.startswith("from foveate.")
+    assert one.line.startswith(("from foveate.", "from foveate_lab."))
 
 
 def test_the_benchmark_is_read_from_the_folders_of_the_page(tmp_path: Path) -> None:

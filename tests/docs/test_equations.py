@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-SOURCE = Path(__file__).parents[2] / "src" / "foveate"
+SOURCE = Path(__file__).parents[2] / "src"
 LAST = {"mixkv": 5, "prefixkv": 4, "csp": 18, "david": 7, "lookm": 12}  # numbers in the papers
 WITHOUT_ALGORITHM = ("lookm",)
 TEXT = '''
@@ -52,13 +52,13 @@ def test_what_a_row_points_to_exists_and_names_the_equation(equations, name):
 
     for row in equations.EQUATIONS[name]:
         for place in row.places:
-            file, symbol = equations.file_and_symbol(name, place)
-            parts = Path(file).with_suffix("").parts
-            module = importlib.import_module(".".join(("foveate", *parts)))
+            place_file, symbol = equations.file_and_symbol(name, place)
+            file = equations.in_src(place_file)
+            module = importlib.import_module(".".join(Path(file).with_suffix("").parts))
             found = inspect.unwrap(reduce(getattr, symbol.split("."), module))
             lines, first = inspect.getsourcelines(found)
             assert row.number in named("".join(lines)), f"{file}: {symbol} of {row.number}"
-            line = equations.line(name, row.number, file, symbol)
+            line = equations.line(name, row.number, place_file, symbol)
             assert first <= line < first + len(lines)
             assert not (SOURCE / file).read_text().splitlines()[line - 1].lstrip().startswith("#")
 

@@ -5,6 +5,7 @@ imports PyTorch, which takes seconds.
 from __future__ import annotations
 
 import re
+import sys
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -13,6 +14,7 @@ from foveate.errors import UnknownMethod, suggest
 from foveate.policies.parameters import shown
 from foveate.policies.spec import split
 
+_OF_OTHERS = "foveate.methods"
 _PLAIN = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\(.*\))?\s*", re.DOTALL)
 
 
@@ -33,8 +35,8 @@ def known(given: Any) -> Any:
         for term in split(split(spec, ":")[0], "+"):
             match = _PLAIN.fullmatch(term)
             if match and match[1] not in ("policy", *foveate.METHOD_NAMES):
-                if entry_points(group="foveate.methods"):
-                    break  # one of theirs may have it
+                if "foveate.policies.method" in sys.modules or entry_points(group=_OF_OTHERS):
+                    break  # another package may have it
                 names = foveate.METHOD_NAMES
                 raise UnknownMethod(
                     f"no method named {shown(match[1])}. {suggest(match[1], names)}"
