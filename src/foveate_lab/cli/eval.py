@@ -33,9 +33,9 @@ from foveate_lab.eval.held import Key
 from foveate_lab.eval.judge import Judge, find_judge
 from foveate_lab.eval.questions import questions
 from foveate_lab.eval.results import DAMAGED, ROWS, Results
+from foveate_lab.eval.summary import Rows, failures
 from foveate_lab.eval.task import Task
 from foveate_lab.eval.tasks import find_tasks, separate_tasks
-from foveate_lab.report.summary import Rows, failures
 
 REFUSED = 3  # the exit code where some samples were
 

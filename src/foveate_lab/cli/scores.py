@@ -14,7 +14,7 @@ from foveate.cli.policies import short
 from foveate.cli.run.rows import broken
 from foveate.compression.labels import named
 from foveate.errors import MissingPackage
-from foveate_lab.report.summary import Estimate, Rows, SummaryCell, cells
+from foveate_lab.eval.summary import Estimate, Rows, SummaryCell, cells
 
 MOST = 24  # lines; a report has more room
 _CLOSE = (0, 1, 0, 0)
