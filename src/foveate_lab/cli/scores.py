@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import typer
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -14,10 +16,36 @@ from foveate.cli.policies import short
 from foveate.cli.run.rows import broken
 from foveate.compression.labels import named
 from foveate.errors import MissingPackage
-from foveate_lab.eval.summary import Estimate, Rows, SummaryCell, cells
+from foveate_lab.eval.evaluation import Evaluation
+from foveate_lab.eval.summary import Estimate, Failure, Rows, SummaryCell, cells
 
 MOST = 24  # lines; a report has more room
 _CLOSE = (0, 1, 0, 0)
+
+
+def show_outcome(out: Path, result: Evaluation) -> None:
+    """Print how many answers there are, the scores, what was refused, and the next command."""
+    rows, refused = result.rows, result.refused
+    count = sum(failure.times for failure in refused)
+    typer.echo(f"{out}: {len(rows) - count} answers" + (f", {count} refused" if count else ""))
+    if raised := sum(bool(row.get("raised")) for row in rows):
+        typer.echo(
+            f"{raised} of them keep more than was asked for: what their policies always keep.\n"
+            "--strict refuses such budgets."
+        )
+    console.show(*scores(rows))
+    if refused:
+        console.show("", _refusals(rows, refused))
+    typer.echo(f"\nNext: foveate report {out}")
+
+
+def _refusals(rows: Rows, refused: Sequence[Failure]) -> RenderableType:
+    table = console.table("Task", "Policy", "Refused", "Sample", "Why")
+    for task, spec, times, sample, why in refused:
+        requested = sum((row["task"], row["spec"]) == (task, spec) for row in rows)
+        cells = (task, broken(short(spec)), f"{times} of {requested}", sample, why)
+        table.add_row(*map(Text, cells))
+    return table
 
 
 def scores(rows: Rows) -> list[RenderableType]:
