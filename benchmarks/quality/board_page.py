@@ -7,7 +7,7 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.quality.named import name, short
-from foveate_lab.report.summary import Estimate, estimate, mean_difference
+from foveate_lab.eval.summary import Estimate, estimate, mean_difference
 
 FULL, REFUSED = "full", "x"
 REFERENCES = (FULL, "oracle", "random")

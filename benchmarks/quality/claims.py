@@ -15,8 +15,8 @@ from foveate.compression.labels import Named, named
 from foveate.loading.hardware import versions_of_results
 from foveate_lab.eval.answering.reading import Protocol
 from foveate_lab.eval.contenders import contenders
+from foveate_lab.eval.summary import FULL, Estimate, SummaryCell, cells, mean_difference
 from foveate_lab.report.page import blind
-from foveate_lab.report.summary import FULL, Estimate, SummaryCell, cells, mean_difference
 
 TASKS = "three_documents,chart"
 PROFILES = "benchmarks/profiles"  # of the demo model, by `foveate calibrate`

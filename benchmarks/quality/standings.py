@@ -14,7 +14,7 @@ from foveate.compression.labels import named
 from foveate_lab.bench import processor
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.results import read
-from foveate_lab.report.summary import Estimate, estimate, mean_difference
+from foveate_lab.eval.summary import Estimate, estimate, mean_difference
 
 Row = Mapping[str, Any]
 Key = tuple[str, str]  # task and sample

@@ -6,8 +6,8 @@ from inspect import signature
 
 import pytest
 import torch
-from foveate.cli.pages import lens
 
+from foveate.cli.lens import lens
 from foveate.cli.run.run import run
 from foveate.defaults import SEES
 from foveate.errors import InvalidParameter

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from foveate.pictures.strips import PALETTE
+from foveate_lab.eval.summary import FULL, Estimate, SummaryCell
 from foveate_lab.report.charts import MARKERS, against_bytes, axes, svg
-from foveate_lab.report.summary import FULL, Estimate, SummaryCell
 
 from .hostile import SPECS
 

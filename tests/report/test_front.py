@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from foveate_lab.eval.summary import NOTHING, Estimate, SummaryCell
 from foveate_lab.report.front import Point, front, on_front
-from foveate_lab.report.summary import NOTHING, Estimate, SummaryCell
 
 
 def dominated(one: Point, other: Point) -> bool:

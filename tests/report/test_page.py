@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from foveate.cli.app import app
 from foveate.errors import InvalidInput
+from foveate_lab.eval.summary import cells, estimate, mean_difference
 from foveate_lab.report.page import page
-from foveate_lab.report.summary import cells, estimate, mean_difference
 from tests.browser import OpenPage, overflow
 
 CONFIGURATION = {

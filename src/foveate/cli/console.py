@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import Annotated, Any
@@ -37,9 +37,11 @@ def show(*parts: RenderableType) -> None:
 
 
 @contextmanager
-def progress(hidden: bool, lines: bool = True) -> Iterator[Progress]:
+def progress(
+    hidden: bool, lines: bool = True, columns: Sequence[ProgressColumn] = ()
+) -> Iterator[Progress]:
     """Progress bars on stderr, which vanish when the work is done; in a pipe lines, if
-    ``lines``.
+    ``lines``. The last column is the time unless there are ``columns``.
 
     The bars of transformers give way to ours; those of hub downloads stay unless all are hidden.
     """
@@ -59,7 +61,7 @@ def progress(hidden: bool, lines: bool = True) -> Iterator[Progress]:
     if silent:
         disable_progress_bars()
     try:
-        with bars(TimeElapsedColumn(), hidden=hidden, lines=lines) as made:
+        with bars(*(columns or (TimeElapsedColumn(),)), hidden=hidden, lines=lines) as made:
             yield made
     finally:
         if loading:

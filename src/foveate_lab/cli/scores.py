@@ -2,19 +2,51 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from foveate.cli import tables
+from foveate.cli import console, tables
 from foveate.compression.labels import named
 from foveate.errors import MissingPackage
-from foveate_lab.report.summary import Estimate, Rows, SummaryCell, cells
+from foveate_lab.eval.evaluation import Evaluation
+from foveate_lab.eval.summary import Estimate, Failure, Rows, SummaryCell, cells
 
 MOST = 24  # lines; a report has more room
+
+
+def show_outcome(out: Path, result: Evaluation) -> None:
+    """Print how many answers there are, the scores, what was refused, and the next command."""
+    rows, refused = result.rows, result.refused
+    count = sum(failure.times for failure in refused)
+    typer.echo(f"{out}: {len(rows) - count} answers" + (f", {count} refused" if count else ""))
+    if raised := sum(bool(row.get("raised")) for row in rows):
+        typer.echo(
+            f"{raised} of them keep more than was asked for: what their policies always keep.\n"
+            "--strict refuses such budgets."
+        )
+    console.show(*scores(rows))
+    if refused:
+        console.show("", _refusals(rows, refused))
+    typer.echo(f"\nNext: foveate report {out}")
+
+
+def _refusals(rows: Rows, refused: Sequence[Failure]) -> RenderableType:
+    asked = Counter((row["task"], row["spec"]) for row in rows)
+    return tables.table(
+        refused,
+        tables.column("Task", "task"),
+        tables.column("Policy", lambda one: tables.broken(tables.short(one.spec))),
+        tables.column("Refused", lambda one: f"{one.times} of {asked[one.task, one.spec]}"),
+        tables.column("Sample", "sample"),
+        tables.column("Why", "said"),
+    )
 
 
 def scores(rows: Rows) -> list[RenderableType]:

@@ -10,8 +10,8 @@ import numpy as np
 from foveate.compression.labels import named
 from foveate.pictures.shown import short, without_folders
 from foveate.pictures.strips import PALETTE
+from foveate_lab.eval.summary import FULL, Rows, bytes_shares
 from foveate_lab.report.charts import MARKERS, Entry, axes, brief, entry, style, svg
-from foveate_lab.report.summary import FULL, Rows, bytes_shares
 
 SHADES = "cividis"
 LETTERS = 92  # of titles beside each other

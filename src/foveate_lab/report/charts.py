@@ -13,8 +13,8 @@ from foveate.compression.labels import named
 from foveate.errors import MissingPackage
 from foveate.pictures.shown import without_folders
 from foveate.pictures.strips import PALETTE
+from foveate_lab.eval.summary import FULL, SummaryCell
 from foveate_lab.report.front import on_front
-from foveate_lab.report.summary import FULL, SummaryCell
 
 MARKERS = "osD^vP*X<>hp"
 FULL_CACHE = {"color": "#808080", "linestyle": "--", "marker": ""}

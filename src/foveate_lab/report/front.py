@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from foveate_lab.report.summary import FULL, SummaryCell
+from foveate_lab.eval.summary import FULL, SummaryCell
 
 
 class Point(NamedTuple):

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foveate.pictures.shown import short, without_folders
+from foveate_lab.eval.summary import Rows, score_of
 from foveate_lab.report.analyses import SHADES, Figure
 from foveate_lab.report.charts import axes, svg
 from foveate_lab.report.splits import values_of
-from foveate_lab.report.summary import Rows, score_of
 
 ACROSS = 3  # maps beside each other
 LETTERS = 75  # of their titles, beside the scale

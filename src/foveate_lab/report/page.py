@@ -12,13 +12,13 @@ from foveate.data import files
 from foveate.errors import InvalidInput
 from foveate.pictures.template import rendered
 from foveate_lab.eval.bundle import Bundle, read_bundles
+from foveate_lab.eval.summary import FULL, Estimate, Rows, SummaryCell, cells, failures
 from foveate_lab.report.analyses import figures
 from foveate_lab.report.charts import against_bytes
 from foveate_lab.report.front import on_front
 from foveate_lab.report.heat import heat_maps
 from foveate_lab.report.parts import ReportPart, names, parts
 from foveate_lab.report.splits import LabelSplit, splits
-from foveate_lab.report.summary import FULL, Estimate, Rows, SummaryCell, cells, failures
 
 
 class WrittenPage(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 from foveate_lab.eval.bundle import Bundle
 from foveate_lab.eval.held import key_of
-from foveate_lab.report.summary import Rows
+from foveate_lab.eval.summary import Rows
 
 SAME = ("model", "protocol", "seed", "judge", "longest_prompt", "stand-in")
 """What has to be the same of two runs for their rows to be those of one."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from foveate_lab.report.summary import Rows, score_of
+from foveate_lab.eval.summary import Rows, score_of
 
 MOST = 40  # values of a label that a table has a column for
 

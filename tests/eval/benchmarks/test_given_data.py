@@ -49,7 +49,7 @@ def test_samples_of_one_name_are_told_apart(textvqa: Any, folder: Folder) -> Non
 
 
 def test_samples_of_a_users_own_task_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foveate.prompts.sample.TASKS", dict(TASKS))
+    monkeypatch.setattr("foveate_lab.eval.task.TASKS", dict(TASKS))
 
     @task("twice", metric=exact)
     def twice(count: int, seed: int) -> Iterator[Sample]:
