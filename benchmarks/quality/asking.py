@@ -25,8 +25,9 @@ from foveate.loading.model import Loaded
 from foveate.policies.policy import Policy
 from foveate.policies.pruning import Prune
 from foveate.prompts.sample import Sample
+from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.measure import read_as
-from foveate_lab.eval.answering.reading import FULL, Protocol, Reading, read_prompt
+from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
 from foveate_lab.eval.metrics import exact
 from foveate_lab.eval.results import Results
 from foveate_lab.eval.task import Task

@@ -32,7 +32,8 @@ from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import load
 from foveate.prompts.sample import Sample
 from foveate_lab.bench import processor
-from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.defaults import Protocol
+from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.contenders import contenders
 from foveate_lab.eval.task import TASKS
 

@@ -13,7 +13,7 @@ from benchmarks.quality.recipe import Run, answered, ask
 from benchmarks.written import demo
 from foveate.compression.labels import Named, named
 from foveate.loading.hardware import versions_of_results
-from foveate_lab.eval.answering.reading import Protocol
+from foveate_lab.defaults import Protocol
 from foveate_lab.eval.contenders import contenders
 from foveate_lab.eval.summary import FULL, Estimate, SummaryCell, cells, mean_difference
 from foveate_lab.report.page import blind

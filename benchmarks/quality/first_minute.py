@@ -21,7 +21,7 @@ from foveate.cli.tables import short
 from foveate.prompts.sample import Sample
 from foveate_demo import FIGURES
 from foveate_lab.cli.eval import evaluate
-from foveate_lab.eval.answering.reading import Protocol
+from foveate_lab.defaults import Protocol
 from foveate_lab.eval.metrics import exact
 from foveate_lab.eval.results import CONFIGURATION, read
 

@@ -21,7 +21,8 @@ from benchmarks.written import demo, write
 from foveate.compression.labels import named
 from foveate.pictures.shown import without_folders
 from foveate_demo import PROFILES
-from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.defaults import Protocol
+from foveate_lab.eval.answering.reading import FULL
 
 RUNS = Path(__file__).parents[1] / "runs" / "passing_pages"
 TASK = "passing_pages"

@@ -24,7 +24,8 @@ from benchmarks.written import RESULTS, demo, write
 from foveate.prompts.sample import Sample, Span
 from foveate_demo import questions
 from foveate_demo.scenes import BUILT_IN, CELL, WIDTH
-from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.defaults import Protocol
+from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.metrics import anls
 from foveate_lab.eval.task import TASKS, Task
 

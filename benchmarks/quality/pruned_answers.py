@@ -26,7 +26,8 @@ from benchmarks.quality.profiles_made import PROFILES
 from benchmarks.quality.same_questions import results_of
 from benchmarks.written import demo, write
 from foveate.loading.model import load
-from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.defaults import Protocol
+from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.results import read
 from foveate_lab.eval.task import TASKS
 

@@ -20,7 +20,7 @@ from benchmarks.quality import claims, same_questions
 from benchmarks.quality.profiles_made import make_missing
 from benchmarks.quality.standings import standings
 from benchmarks.written import RESULTS, write
-from foveate_lab.eval.answering.reading import Protocol
+from foveate_lab.defaults import Protocol
 
 RUNS = Path(__file__).parents[1] / "runs"
 BUDGETS = "50%,33%,20%,10%,5%"

@@ -27,7 +27,8 @@ from foveate.compression.labels import named
 from foveate.hf.saving.identity import ModelIdentity
 from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import Loaded, load
-from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.defaults import Protocol
+from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.contenders import contenders
 from foveate_lab.eval.results import CONFIGURATION, Results, read
 from foveate_lab.eval.task import TASKS

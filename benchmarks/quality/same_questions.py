@@ -16,7 +16,7 @@ from benchmarks.quality.profiles_made import FILTERS, KVZAP, PROFILES, STATISTIC
 from foveate.data import lines
 from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import load
-from foveate_lab.eval.answering.reading import Protocol
+from foveate_lab.defaults import Protocol
 from foveate_lab.eval.contenders import contenders
 from foveate_lab.eval.results import ROWS, Results
 from foveate_lab.eval.task import TASKS

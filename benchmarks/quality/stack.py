@@ -32,7 +32,8 @@ from benchmarks.quality.stack_splits import SHARES, Sizes, specs_at
 from benchmarks.written import RESULTS, write
 from foveate.loading.model import Loaded, load
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.answering.reading import Protocol, read_prompt
+from foveate_lab.defaults import Protocol
+from foveate_lab.eval.answering.reading import read_prompt
 from foveate_lab.eval.task import TASKS, Task
 
 RUNS = Path(__file__).parents[1] / "runs" / "stack"

@@ -11,7 +11,8 @@ import numpy as np
 
 from benchmarks.quality.stack_splits import NAMES, RESIDUAL, SHARES, Sizes, specs_at
 from benchmarks.written import demo
-from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.defaults import Protocol
+from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.results import read
 from foveate_lab.report.charts import axes, style, svg
 

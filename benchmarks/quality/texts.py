@@ -31,7 +31,8 @@ from foveate.hf.model.internals import CACHE
 from foveate.loading.model import Loaded, load
 from foveate.policies.policy import Policy
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.answering.reading import FULL, Protocol, Reading, read_prompt
+from foveate_lab.defaults import Protocol
+from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
 from foveate_lab.eval.contenders import contenders
 from foveate_lab.eval.metrics import says
 from foveate_lab.eval.task import TASKS, Task

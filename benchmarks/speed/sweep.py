@@ -27,8 +27,8 @@ from foveate.loading.model import Loaded, load
 from foveate.prompts.prompt import read
 from foveate.prompts.sample import Sample
 from foveate_lab.cli.eval import evaluate
+from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.measure import measured
-from foveate_lab.eval.answering.reading import Protocol
 from foveate_lab.eval.contenders import contenders
 from foveate_lab.eval.task import TASKS
 from foveate_lab.report.page import page

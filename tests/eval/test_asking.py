@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks.quality.asking import rows
 from foveate.loading.model import Loaded
+from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.measure import measured
-from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.contenders import contenders, separate
 from foveate_lab.eval.metrics import exact
 from foveate_lab.eval.tasks import find_task

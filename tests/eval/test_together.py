@@ -9,8 +9,9 @@ import pytest
 
 from foveate.loading.model import Loaded
 from foveate.prompts.sample import Sample
+from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.measure import measured
-from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.answering.together import measured_together
 from tests.eval.test_measure import TASK, TIMES, alone, samples
 

@@ -14,10 +14,7 @@ from foveate.cli.options import model_option
 from foveate.cli.outputs import check_folder
 from foveate.defaults import BUDGET_BY_DEFAULT, FRAMES, SEES
 from foveate_lab.cli.options import Batch, Executor, Workers
-from foveate_lab.cli.scores import show_outcome
-from foveate_lab.eval import evaluation
-from foveate_lab.eval.answering.reading import Protocol
-from foveate_lab.eval.benchmarks import film
+from foveate_lab.defaults import FILM_FRAMES, Protocol
 
 REFUSED = 3  # the exit code where some samples were
 
@@ -47,7 +44,7 @@ def evaluate(
             "--frames",
             metavar="N",
             help="Frames that are taken of a video, at even distances. "
-            f"[default: {FRAMES} of --data, {film.FRAMES} of benchmarks]",
+            f"[default: {FRAMES} of --data, {FILM_FRAMES} of benchmarks]",
             show_default=False,
         ),
     ] = None,
@@ -110,6 +107,9 @@ def evaluate(
     answer; a run that was broken off goes on with --resume, which also tries again what was
     refused. The exit code is 3 if everything is asked and something was refused.
     """
+    from foveate_lab.cli.scores import show_outcome
+    from foveate_lab.eval import evaluation
+
     settings = locals()  # the options are the arguments of evaluate()
     check_folder("--out", out)
     columns = (MofNCompleteColumn(), TimeRemainingColumn())

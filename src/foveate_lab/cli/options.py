@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from foveate_lab.eval.executors import Name
+from foveate_lab.defaults import ExecutorName
 
 Executor = Annotated[
-    Name, typer.Option("--executor", help="Where: in this process, or on a Ray cluster.")
+    ExecutorName, typer.Option("--executor", help="Where: in this process, or on a Ray cluster.")
 ]
 Workers = Annotated[
     int | None,

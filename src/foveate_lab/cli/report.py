@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from foveate.cli.findings import counted, of_page
 from foveate.cli.outputs import check_file
 from foveate.errors import InvalidInput
-from foveate_lab.report.page import write_page
 
 
 def report(
@@ -28,6 +26,9 @@ def report(
     Several folders are put together where they asked the same questions of the same model, and
     stand beside each other where they did not. One that is not as its manifest says is refused.
     """
+    from foveate.cli.findings import counted, of_page
+    from foveate_lab.report.page import write_page
+
     for one in folder:
         if not one.is_dir():
             what = "is a file" if one.exists() else "does not exist"

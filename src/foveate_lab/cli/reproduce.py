@@ -5,23 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foveate.cli import console, options
-from foveate.cli.findings import of_page
 from foveate.cli.outputs import check_folder
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate_lab.cli import reproduce_tables
-from foveate_lab.cli.eval import REFUSED
 from foveate_lab.cli.options import Batch, Executor, Workers
-from foveate_lab.cli.telling import Teller
-from foveate_lab.eval.judge import find_judge
-from foveate_lab.reproduce import FACTS, Options, find_experiments, merge, plan, run
-from foveate_lab.reproduce.ask import Part
-from foveate_lab.reproduce.check import check
-from foveate_lab.reproduce.running.costs import Costs
+
+if TYPE_CHECKING:
+    from foveate_lab.reproduce import Options
+    from foveate_lab.reproduce.ask import Part
+    from foveate_lab.reproduce.running.costs import Costs
 
 
 def reproduce(
@@ -109,6 +105,12 @@ def reproduce(
 
     What is in --out already is gone on with. The exit code is 3 if something was refused.
     """
+    from foveate.cli.findings import of_page
+    from foveate_lab.cli import reproduce_tables
+    from foveate_lab.eval.judge import find_judge
+    from foveate_lab.reproduce import FACTS, find_experiments, merge, plan
+    from foveate_lab.reproduce.check import check
+
     names = ids or []
     if checked is not None:
         checks = check(find_experiments(names or ["all"]), checked, outside=allow_outside)
@@ -158,6 +160,8 @@ def reproduce(
 
 def _part(said: str | None, batch: int) -> Part:
     """Which part of the samples is asked, in batches; all, where nothing is said."""
+    from foveate_lab.reproduce.ask import Part
+
     if said is None:
         return Part(batch=batch)
     match = re.fullmatch(r"(\d+)/(\d+)", said)
@@ -168,6 +172,12 @@ def _part(said: str | None, batch: int) -> Part:
 
 def _run(names: Sequence[str], settings: Options, json: bool) -> None:
     """Run them one after the other, and say what is on the page and what was left out."""
+    from foveate.cli.findings import of_page
+    from foveate_lab.cli import reproduce_tables
+    from foveate_lab.cli.eval import REFUSED
+    from foveate_lab.cli.telling import Teller
+    from foveate_lab.reproduce import run
+
     with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own
         begin = None if json else _say_what_is_left
         found = run(names, tell=Teller(bars, quiet=json), begin=begin, **settings)
@@ -184,4 +194,6 @@ def _run(names: Sequence[str], settings: Options, json: bool) -> None:
 
 
 def _say_what_is_left(costs: Costs) -> None:
+    from foveate_lab.cli import reproduce_tables
+
     typer.echo(reproduce_tables.summary(costs), err=True)

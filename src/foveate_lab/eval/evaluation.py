@@ -24,10 +24,10 @@ from foveate.errors import InvalidInput, InvalidParameter
 from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import Loaded
 from foveate.policies.policy import Policy
-from foveate_lab.eval.answering.reading import Protocol
+from foveate_lab.defaults import ExecutorName, Protocol
 from foveate_lab.eval.bundle import seal
 from foveate_lab.eval.contenders import check_strictly, contenders, separate
-from foveate_lab.eval.executors import Executor, Job, Name, find_executor, lacking
+from foveate_lab.eval.executors import Executor, Job, find_executor, lacking
 from foveate_lab.eval.held import Key
 from foveate_lab.eval.judge import Judge, find_judge
 from foveate_lab.eval.questions import questions
@@ -84,7 +84,7 @@ def evaluate(
     timed: int = 3,
     batch: int = 1,
     resume: bool = False,
-    executor: Name = "local",
+    executor: ExecutorName = "local",
     workers: int | None = None,
     strict: bool = False,
     allow_outside: bool = False,

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple, TypedDict, Unpack
 
 from foveate.defaults import DeviceMap
-from foveate_lab.eval.executors import Name, find_executor
+from foveate_lab.defaults import ExecutorName
+from foveate_lab.eval.executors import find_executor
 from foveate_lab.eval.judge import Judge
 from foveate_lab.reproduce.ask import Part
 from foveate_lab.reproduce.experiment import Outcome
@@ -41,7 +42,7 @@ class Options(TypedDict, total=False):
     allow_outside: bool
     trust_remote_code: bool
     device_map: DeviceMap | None
-    executor: Name
+    executor: ExecutorName
     workers: int | None
     part: Part
 

@@ -28,9 +28,10 @@ from foveate.loading.model import Loaded
 from foveate.policies.policy import Policy
 from foveate.policies.spec import print_value
 from foveate.prompts.sample import Sample
+from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.analyses import analysed, kept_places
 from foveate_lab.eval.answering.perplexity import reference_tokens
-from foveate_lab.eval.answering.reading import FULL, Protocol, Reading, read_prompt
+from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
 from foveate_lab.eval.answering.row import AnswerRow, Row, row
 from foveate_lab.eval.task import Task
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -20,11 +20,11 @@ from foveate.prompts.evidence import in_text, tokens_of, tokens_of_images, view_
 from foveate.prompts.pixels import seen_sizes
 from foveate.prompts.prompt import Prompt, read
 from foveate.prompts.sample import PLACE, Sample
+from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.shorten import without_middle
 from foveate_lab.eval.contenders import is_oracle, resolved
 from foveate_lab.eval.task import Task
 
-Protocol = Literal["query-aware", "query-agnostic"]
 FULL = "full"
 
 

@@ -27,8 +27,9 @@ from foveate.hf.measuring.joined import can_join, check_joins, check_places
 from foveate.loading.model import Loaded
 from foveate.policies.policy import Policy
 from foveate.prompts.sample import Sample
+from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.measure import agrees, answer_alone, failed, read_as, reference_of
-from foveate_lab.eval.answering.reading import FULL, Protocol, Reading, read_prompt
+from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
 from foveate_lab.eval.answering.row import AnswerRow, Row, row
 from foveate_lab.eval.task import Task
 

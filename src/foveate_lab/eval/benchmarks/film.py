@@ -8,9 +8,9 @@ from typing import Annotated
 from foveate.data import Folder, Record, VideoFile
 from foveate.errors import InvalidInput
 from foveate.policies.parameters import Range
+from foveate_lab.defaults import FILM_FRAMES
 
 ASK = "Which choice answers this question about the video? Reply with its letter alone."
-FRAMES = 32  # of a video, where no option says otherwise
 LETTERS = "ABCDEFGH"
 _FRAMES_A_SECOND = Range(0, 1000, above=True)
 Rate = Annotated[int, _FRAMES_A_SECOND] | Annotated[float, _FRAMES_A_SECOND]
@@ -33,7 +33,7 @@ def video(
         InvalidInput: it is at none of them, or leads out of the folder.
     """
     path = folder.named_file(name, record.where, *places)
-    frames = FRAMES if fps is None and frames is None else frames
+    frames = FILM_FRAMES if fps is None and frames is None else frames
     return VideoFile(path, fps, frames, start, end)
 
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 from foveate.defaults import DeviceMap
 from foveate.errors import InvalidParameter
 from foveate.loading.model import Loaded, load
-from foveate_lab.eval.answering.reading import Protocol
+from foveate_lab.defaults import ExecutorName, Protocol
 from foveate_lab.eval.executors.job import Execute, Executor, Job, lacking
 
-__all__ = ["Execute", "Executor", "Job", "Name", "find_executor", "lacking"]
-
-Name = Literal["local", "ray"]
+__all__ = ["Execute", "Executor", "Job", "find_executor", "lacking"]
 
 
 def find_executor(
-    name: Name,
+    name: ExecutorName,
     model: str,
     protocol: Protocol,
     workers: int | None,

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from foveate.hf.model.devices import input_device
 from foveate.loading.model import Loaded
 from foveate.prompts.sample import Sample
+from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.measure import measured
-from foveate_lab.eval.answering.reading import FULL, Protocol
+from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.answering.row import Row
 from foveate_lab.eval.answering.together import measured_together
 from foveate_lab.eval.held import Key

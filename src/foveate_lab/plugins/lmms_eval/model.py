@@ -28,7 +28,7 @@ from foveate.errors import (
 )
 from foveate.prompts.messages import Message
 from foveate.prompts.prompt import Part, image_part, text_part, video_part
-from foveate_lab.eval.benchmarks.film import FRAMES
+from foveate_lab.defaults import FILM_FRAMES
 from foveate_lab.plugins.answerer import PluginAnswer, PluginAnswerer
 from foveate_lab.plugins.lmms_eval.context import instruction
 from foveate_lab.plugins.lmms_eval.results import log, result
@@ -105,7 +105,7 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
         if refused not in ("stop", "empty"):
             raise InvalidParameter(f"refused={refused!r}: choose 'stop' or 'empty'.")
         check_sampling(fps, frames)
-        self.sampling = (fps, FRAMES if fps is None and frames is None else frames)
+        self.sampling = (fps, FILM_FRAMES if fps is None and frames is None else frames)
         self.goes_on = refused == "empty"
         self.system_prompt = self._resolve_system_prompt(str(system_prompt or ""))
         self.answerer = PluginAnswerer(pretrained, method, device, trust_remote_code, strict)

@@ -15,7 +15,8 @@ import torch
 from foveate.defaults import DeviceMap
 from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import Loaded
-from foveate_lab.eval.executors import Executor, Name, find_executor
+from foveate_lab.defaults import ExecutorName
+from foveate_lab.eval.executors import Executor, find_executor
 from foveate_lab.eval.held import Key
 from foveate_lab.eval.judge import Judge
 from foveate_lab.reproduce.ask import WHOLE, Ask, Asked, Drawn, Part, digests, keys, note_drawn
@@ -57,7 +58,7 @@ class Lab(AbstractContextManager["Lab"]):
     outside: bool = False
     trust_remote_code: bool = False
     device_map: DeviceMap | None = None
-    executor: Name = "local"
+    executor: ExecutorName = "local"
     workers: int | None = None
     part: Part = WHOLE
     read_only: bool = False

@@ -1,0 +1,10 @@
+"""Names and defaults that options need before anything large is imported."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Protocol = Literal["query-aware", "query-agnostic"]
+ExecutorName = Literal["local", "ray"]
+FILM_FRAMES = 32
+"""Frames that benchmarks take of a video where no option says otherwise."""
