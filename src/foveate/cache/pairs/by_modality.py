@@ -50,7 +50,9 @@ class ModalityPairs(CodedPairs[Text]):
             return self
         left = only(exact, (exact.columns >= 0) & ~chosen)
         body = joined(self.body, codes_of(exact, chosen, self.layout))
-        return self.but(text.but(left) if isinstance(text, QuantisedPairs) else left, body)
+        rest = text.but(left) if isinstance(text, QuantisedPairs) else left
+        copied: ModalityPairs = self.but(rest, body)
+        return copied
 
     @property
     def columns(self) -> Int[Tensor, "b h n"]:
@@ -96,7 +98,8 @@ class ModalityPairs(CodedPairs[Text]):
         body = some(self.body, coded[early >= 0])
         text, left = self.rest, left & (newer >= 0)
         rest = text.only(left) if isinstance(text, QuantisedPairs) else only(text, left)
-        return self.but(rest, body)
+        copied: ModalityPairs = self.but(rest, body)
+        return copied
 
 
 def of_columns(visual: Bool[Tensor, "b c"], columns: Int[Tensor, "b h n"]) -> Bool[Tensor, "b h n"]:

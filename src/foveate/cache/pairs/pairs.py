@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.cache.pairs.dense import DensePairs, Padded
 from foveate.cache.pairs.ragged import RaggedPairs
+
+P = TypeVar("P")
 
 
 @runtime_checkable
@@ -45,7 +47,7 @@ class Pairs(Protocol):
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None: ...
 
-    def fork(self) -> Self: ...
+    def fork(self: P) -> P: ...
 
     def tensors(self) -> dict[str, Tensor]: ...
 

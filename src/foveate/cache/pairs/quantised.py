@@ -9,7 +9,7 @@ and leave a code a byte; optimum-quanto packs weights, symmetrically.
 from __future__ import annotations
 
 import copy
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -54,7 +54,7 @@ class CodedPairs(BodyAndRest[Others]):
         self.body = of_rows(self.body, rows)
         self.rest.take_rows(rows)
 
-    def fork(self) -> Self:
+    def fork(self) -> Any:
         """Return an independent copy: it shares the body, and copies the rest."""
         return self.but(self.rest.fork())
 
@@ -63,7 +63,7 @@ class CodedPairs(BodyAndRest[Others]):
         body = {f"{self.name}.{name}": t for name, t in self.body._asdict().items()}
         return self.rest.tensors() | body
 
-    def but(self, rest: Others, body: Body | None = None) -> Self:
+    def but(self, rest: Others, body: Body | None = None) -> Any:
         """Return a copy with this rest, and with the same body or another one."""
         other = copy.copy(self)
         other.body, other.rest = self.body if body is None else body, rest
@@ -179,7 +179,8 @@ class QuantisedPairs(CodedPairs[Exact]):
         held, coded, rest = kept[self._slots()], self._coded(), self.rest
         slots = rest.columns >= 0
         left = torch.zeros_like(slots).masked_scatter(slots, held[~coded])
-        return self.but(only(rest, left), some(self.body, held[coded]))
+        copied: QuantisedPairs = self.but(only(rest, left), some(self.body, held[coded]))
+        return copied
 
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
         """Add the next columns."""
