@@ -30,7 +30,7 @@ from foveate_lab.eval.answering.measure import read_as
 from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
 from foveate_lab.eval.metrics import exact
 from foveate_lab.eval.results import Results
-from foveate_lab.eval.task import Task
+from foveate_lab.eval.task_registry import Task
 
 Row = dict[str, Any]
 

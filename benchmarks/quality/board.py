@@ -35,7 +35,7 @@ from foveate_lab.bench import processor
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.contenders import contenders
-from foveate_lab.eval.task import TASKS
+from foveate_lab.eval.task_registry import TASKS
 
 FILE = RESULTS / "board.json"
 TASKS_ASKED = ("eight_people", "sixteen_people", "chart", "mixed")

@@ -27,7 +27,7 @@ from foveate_demo.scenes import BUILT_IN, CELL, WIDTH
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.metrics import anls
-from foveate_lab.eval.task import TASKS, Task
+from foveate_lab.eval.task_registry import TASKS, Task
 
 PROFILES = "benchmarks/profiles"
 METHODS = (

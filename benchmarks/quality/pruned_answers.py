@@ -29,7 +29,7 @@ from foveate.loading.model import load
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.results import read
-from foveate_lab.eval.task import TASKS
+from foveate_lab.eval.task_registry import TASKS
 
 RUNS = Path(__file__).parents[1] / "runs" / "pruned"
 SHARES = (0.5, 0.25, 0.125)

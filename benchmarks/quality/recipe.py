@@ -31,7 +31,7 @@ from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.contenders import contenders
 from foveate_lab.eval.results import CONFIGURATION, Results, read
-from foveate_lab.eval.task import TASKS
+from foveate_lab.eval.task_registry import TASKS
 
 RUNS = Path(__file__).parents[1] / "runs" / "recipe"
 PROFILES = "benchmarks/profiles"

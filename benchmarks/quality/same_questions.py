@@ -19,7 +19,7 @@ from foveate.loading.model import load
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.contenders import contenders
 from foveate_lab.eval.results import ROWS, Results
-from foveate_lab.eval.task import TASKS
+from foveate_lab.eval.task_registry import TASKS
 
 HEADS = f"profile={PROFILES}/headkv.json"
 BUDGETS = ("40%", "20%", "10%", "5%")

@@ -34,7 +34,7 @@ from foveate.loading.model import Loaded, load
 from foveate.prompts.sample import Sample
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.reading import read_prompt
-from foveate_lab.eval.task import TASKS, Task
+from foveate_lab.eval.task_registry import TASKS, Task
 
 RUNS = Path(__file__).parents[1] / "runs" / "stack"
 ASKED = ("three_documents", "document", "chart", "naming")

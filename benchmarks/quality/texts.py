@@ -35,7 +35,7 @@ from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
 from foveate_lab.eval.contenders import contenders
 from foveate_lab.eval.metrics import says
-from foveate_lab.eval.task import TASKS, Task
+from foveate_lab.eval.task_registry import TASKS, Task
 from foveate_lab.eval.tasks.text_needle import samples
 
 RUNS = Path(__file__).parents[1] / "runs" / "texts"

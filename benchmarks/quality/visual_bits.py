@@ -23,7 +23,7 @@ from foveate.hf.measuring.answer import greedy, with_the_rest
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import Loaded, load
 from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
-from foveate_lab.eval.task import TASKS
+from foveate_lab.eval.task_registry import TASKS
 
 TASK = "three_documents"
 SPECS = (

@@ -30,7 +30,7 @@ from foveate_lab.cli.eval import evaluate
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.measure import measured
 from foveate_lab.eval.contenders import contenders
-from foveate_lab.eval.task import TASKS
+from foveate_lab.eval.task_registry import TASKS
 from foveate_lab.report.page import page
 
 TASK = "three_documents"

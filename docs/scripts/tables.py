@@ -36,7 +36,7 @@ from foveate.policies.prunes import PRUNES
 from foveate.policies.spec import print_value
 from foveate_lab.eval.benchmarks import BENCHMARKS
 from foveate_lab.eval.summary import estimate
-from foveate_lab.eval.task import TASKS, Task
+from foveate_lab.eval.task_registry import TASKS, Task
 
 ROOT = Path(__file__).parents[2]
 

@@ -280,7 +280,6 @@ def test_all_measures_are_public_and_documented():
     others = ["Searched", "prefix_search"]  # tests/analysis/test_prefixes.py
     others += ["received", "self_and_cross"]  # tests/analysis/test_modalities.py
     assert sorted([*MEASURES, "ncar", *others]) == sorted(analysis.__all__)
-    assert foveate_lab.analysis is analysis
     assert all(getattr(analysis, name).__doc__ for name in analysis.__all__)
 
 

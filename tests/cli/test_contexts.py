@@ -2,8 +2,9 @@
 
 import pytest
 
-from foveate.cli.calibrate.contexts import KINDS, contexts
+from foveate.cli.calibrate.contexts import contexts
 from foveate.defaults import SAMPLES
+from foveate_demo.calibration import KINDS
 
 
 @pytest.mark.parametrize("sees", [True, False])

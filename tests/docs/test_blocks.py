@@ -24,7 +24,7 @@ from foveate.errors import FoveateError
 from foveate.policies.method import METHODS
 from foveate.policies.prunes import PRUNES
 from foveate.policies.spec import STAGES
-from foveate_lab.eval.task import TASKS
+from foveate_lab.eval.task_registry import TASKS
 from tests import zoo
 
 ROOT = Path(__file__).parents[2]

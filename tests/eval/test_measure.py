@@ -24,7 +24,7 @@ from foveate_lab.eval.answering.shorten import without_middle
 from foveate_lab.eval.contenders import contenders, resolved, separate
 from foveate_lab.eval.metrics import exact
 from foveate_lab.eval.metrics.milebench import choice
-from foveate_lab.eval.task import Task
+from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
 from tests.answers import certain
 

@@ -7,7 +7,7 @@ import importlib
 import foveate
 from foveate_lab.eval import metrics
 from foveate_lab.eval.benchmarks import BENCHMARKS
-from foveate_lab.eval.task import TASKS
+from foveate_lab.eval.task_registry import TASKS
 from foveate_lab.reproduce import registry
 from tests.surface import listing
 

@@ -107,10 +107,10 @@ def evaluate(
     answer; a run that was broken off goes on with --resume, which also tries again what was
     refused. The exit code is 3 if everything is asked and something was refused.
     """
+    settings = locals()  # the options are the arguments of evaluate()
     from foveate_lab.cli.scores import show_outcome
     from foveate_lab.eval import evaluation
 
-    settings = locals()  # the options are the arguments of evaluate()
     check_folder("--out", out)
     columns = (MofNCompleteColumn(), TimeRemainingColumn())
     with console.progress(hidden=False, columns=columns) as bars:

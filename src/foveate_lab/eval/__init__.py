@@ -1,6 +1,6 @@
 """Evaluation: which method, at which budget, on what."""
 
 from foveate.prompts.sample import Sample, Span
-from foveate_lab.eval.task import TASKS, Task, task
+from foveate_lab.eval.task_registry import TASKS, Task, task
 
 __all__ = ["TASKS", "Sample", "Span", "Task", "task"]

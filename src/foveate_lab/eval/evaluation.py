@@ -33,7 +33,7 @@ from foveate_lab.eval.judge import Judge, find_judge
 from foveate_lab.eval.questions import questions
 from foveate_lab.eval.results import DAMAGED, ROWS, Results
 from foveate_lab.eval.summary import Failure, Rows, SummaryCell, cells, failures
-from foveate_lab.eval.task import Task
+from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_tasks, separate_tasks
 
 Advance = Callable[[str, int, int], object]

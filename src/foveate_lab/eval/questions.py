@@ -21,7 +21,7 @@ from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.film import answer_of, lettered
 from foveate_lab.eval.metrics import says
 from foveate_lab.eval.metrics.choices import choice
-from foveate_lab.eval.task import Metric, Task, distinct
+from foveate_lab.eval.task_registry import Metric, Task, distinct
 
 CHOOSE = "Which choice answers this question? Reply with its letter alone."
 LONGEST = 32  # tokens of an answer

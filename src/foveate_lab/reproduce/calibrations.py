@@ -19,7 +19,7 @@ from foveate.policies.heads import HEAD_READINGS, Shown
 from foveate.profiles.profile import Profile
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.reading import read_prompt
-from foveate_lab.eval.task import Task
+from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
 from foveate_lab.reproduce import small
 

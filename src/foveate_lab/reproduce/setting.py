@@ -14,7 +14,7 @@ from foveate.loading.model import Loaded
 from foveate.prompts.sample import AS_THEY_ARE, Sample
 from foveate_lab.eval.held import HeldRows
 from foveate_lab.eval.judge import Judge
-from foveate_lab.eval.task import Task
+from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
 from foveate_lab.reproduce import small
 from foveate_lab.reproduce.ask import WHOLE, Ask, Asked, Drawn, Part

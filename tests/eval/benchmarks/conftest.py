@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.task import Task
+from foveate_lab.eval.task_registry import Task
 
 Folder = Callable[..., Path]
 

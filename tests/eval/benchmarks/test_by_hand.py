@@ -14,7 +14,7 @@ from PIL import Image
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.perplexity import perplexity
 from foveate_lab.eval.metrics import rouge_l_to
-from foveate_lab.eval.task import Task
+from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
 from tests.eval.benchmarks.conftest import Folder, samples
 from tests.eval.benchmarks.test_longbench import record as long_record

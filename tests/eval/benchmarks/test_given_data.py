@@ -20,7 +20,7 @@ from foveate.errors import InvalidInput
 from foveate.prompts.prompt import image_part
 from foveate_lab.eval import Sample, task
 from foveate_lab.eval.metrics import exact
-from foveate_lab.eval.task import TASKS
+from foveate_lab.eval.task_registry import TASKS
 from foveate_lab.eval.tasks import find_task, find_tasks
 from tests.eval.benchmarks.conftest import Folder, samples
 from tests.eval.benchmarks.test_judged import CHOICES, problem
@@ -49,7 +49,7 @@ def test_samples_of_one_name_are_told_apart(textvqa: Any, folder: Folder) -> Non
 
 
 def test_samples_of_a_users_own_task_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foveate_lab.eval.task.TASKS", dict(TASKS))
+    monkeypatch.setattr("foveate_lab.eval.task_registry.TASKS", dict(TASKS))
 
     @task("twice", metric=exact)
     def twice(count: int, seed: int) -> Iterator[Sample]:

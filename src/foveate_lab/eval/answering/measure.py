@@ -33,7 +33,7 @@ from foveate_lab.eval.answering.analyses import analysed, kept_places
 from foveate_lab.eval.answering.perplexity import reference_tokens
 from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
 from foveate_lab.eval.answering.row import AnswerRow, Row, row
-from foveate_lab.eval.task import Task
+from foveate_lab.eval.task_registry import Task
 
 OF_THE_RUN = (CannotWrite, ClusterFailed, MissingPackage, ModelNotFound)
 """Errors that the next sample would meet as well, whatever it is: they end the run."""

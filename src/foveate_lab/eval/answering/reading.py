@@ -23,7 +23,7 @@ from foveate.prompts.sample import PLACE, Sample
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.shorten import without_middle
 from foveate_lab.eval.contenders import is_oracle, resolved
-from foveate_lab.eval.task import Task
+from foveate_lab.eval.task_registry import Task
 
 FULL = "full"
 

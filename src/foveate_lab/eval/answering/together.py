@@ -31,7 +31,7 @@ from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.measure import agrees, answer_alone, failed, read_as, reference_of
 from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
 from foveate_lab.eval.answering.row import AnswerRow, Row, row
-from foveate_lab.eval.task import Task
+from foveate_lab.eval.task_registry import Task
 
 
 class Begun(NamedTuple):

@@ -16,7 +16,7 @@ from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.forms import Forms, Parts
 from foveate_lab.eval.benchmarks.options import options
 from foveate_lab.eval.judge import Judge, Judged, unscored
-from foveate_lab.eval.task import Fit, Metric, Task, distinct
+from foveate_lab.eval.task_registry import Fit, Metric, Task, distinct
 
 Reader = Callable[..., Iterator[Sample]]
 """Takes a folder, and its options by name."""

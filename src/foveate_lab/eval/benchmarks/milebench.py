@@ -24,7 +24,7 @@ from foveate_lab.eval.benchmarks.joined import joined
 from foveate_lab.eval.benchmarks.milebench_prompt import Cut, fitted, parts, read_context
 from foveate_lab.eval.benchmarks.release import Release
 from foveate_lab.eval.metrics import milebench as score
-from foveate_lab.eval.task import Metric
+from foveate_lab.eval.task_registry import Metric
 
 TASKS = {
     "T-1": ("ActionLocalization", "ActionPrediction", "ActionSequence"),

@@ -16,7 +16,7 @@ from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.answering.row import Row
 from foveate_lab.eval.answering.together import measured_together
 from foveate_lab.eval.held import Key
-from foveate_lab.eval.task import Task
+from foveate_lab.eval.task_registry import Task
 
 
 class Job(NamedTuple):

@@ -16,7 +16,7 @@ from foveate_lab.eval.benchmarks.folder import NONE
 from foveate_lab.eval.benchmarks.forms import Forms
 from foveate_lab.eval.benchmarks.options import options, parameters
 from foveate_lab.eval.judge import Judge
-from foveate_lab.eval.task import TASKS, Task
+from foveate_lab.eval.task_registry import TASKS, Task
 from foveate_lab.eval.tasks import (
     drawn,
     gui_icon,

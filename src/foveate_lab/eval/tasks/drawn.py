@@ -13,7 +13,7 @@ from foveate_demo.scenes import BUILT_IN, CELL, WIDTH, Scene, form, some_facts
 from foveate_demo.scenes.documents import Facts, Fonts
 from foveate_demo.scenes.words import FIELDS
 from foveate_lab.eval.metrics import anls, exact, relaxed, rouge_l, says
-from foveate_lab.eval.task import TASKS, Task, task
+from foveate_lab.eval.task_registry import TASKS, Task, task
 
 Draw = Callable[[Random, Fonts], Album]
 FONTS: Fonts = (BUILT_IN,)

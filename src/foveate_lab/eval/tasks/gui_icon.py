@@ -21,7 +21,7 @@ from foveate.prompts.sample import Sample
 from foveate_demo.scenes.words import FIELDS
 from foveate_lab.eval.benchmarks.screenspot import inside
 from foveate_lab.eval.browser import window
-from foveate_lab.eval.task import task
+from foveate_lab.eval.task_registry import task
 from foveate_lab.eval.tasks.screen import SIZE, Shot, chosen, screen_samples, targets
 
 FRAME = 110  # pixels of height for title, toolbar and margins

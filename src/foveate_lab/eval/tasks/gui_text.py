@@ -18,7 +18,7 @@ from foveate.errors import InvalidInput
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.screenspot import inside
 from foveate_lab.eval.browser import window
-from foveate_lab.eval.task import task
+from foveate_lab.eval.task_registry import task
 from foveate_lab.eval.tasks.screen import SIZE, Shot, Target, chosen, screen_samples, targets
 
 MODULES = (

@@ -14,7 +14,7 @@ from random import Random
 from foveate.prompts.manual import manual
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.metrics import rouge_l
-from foveate_lab.eval.task import task
+from foveate_lab.eval.task_registry import task
 
 READ, ASKED, TOLD, LONGEST = 300, 40, 400, 640  # words before, of them the last, words told; tokens
 

@@ -19,7 +19,7 @@ from foveate_demo.questions import same_fields
 from foveate_demo.scenes.words import PEOPLE
 from foveate_lab.eval.benchmarks.options import whole_numbers
 from foveate_lab.eval.metrics import anls
-from foveate_lab.eval.task import task
+from foveate_lab.eval.task_registry import task
 from foveate_lab.eval.tasks.drawn import FONTS, sample_of
 
 MOST = len(PEOPLE)  # pages: a person each

@@ -20,7 +20,7 @@ from foveate_demo.scenes import BUILT_IN, CELL, WIDTH
 from foveate_demo.scenes.drawing import any_style, font
 from foveate_demo.scenes.words import FIELDS
 from foveate_lab.eval.metrics import says
-from foveate_lab.eval.task import task
+from foveate_lab.eval.task_registry import task
 
 PHOTOGRAPHS = (
     "astronaut.png",

@@ -14,7 +14,7 @@ from foveate.prompts.manual import manual
 from foveate.prompts.sample import Sample, Span
 from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE
 from foveate_lab.eval.metrics import says
-from foveate_lab.eval.task import TASKS, Task
+from foveate_lab.eval.task_registry import TASKS, Task
 
 SHORT, LONG = 90, 2000  # words of the text around the needle
 

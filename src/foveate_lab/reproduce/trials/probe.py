@@ -16,7 +16,7 @@ from foveate.prompts.prompt import Prompt
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.reading import FULL, read_prompt
 from foveate_lab.eval.held import Key
-from foveate_lab.eval.task import Task
+from foveate_lab.eval.task_registry import Task
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.ask import Ask, keys
 from foveate_lab.reproduce.experiment import Trial
