@@ -48,6 +48,8 @@ def doctor(
     Nothing is downloaded, and no weights are loaded. The exit code is 1 if the model lacks
     something.
     """
+    import foveate.loading.checkup  # noqa: F401 - raises if a package cannot be imported
+
     extras = {name: lacking(name) for name in EXTRAS}
     findings = _examined(model, trust_remote_code) if model else []
     if json:
