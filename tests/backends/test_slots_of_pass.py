@@ -2,8 +2,11 @@
 
 import torch
 
+import foveate
+from foveate.cache.tokens import Tokens
 from foveate.hf.attention.masks import MaskFacts
-from foveate.hf.layer.shared import SharedByLayers
+from foveate.hf.attention.pass_view import slots_of
+from foveate.hf.layer.state import CacheState, Link
 
 PADS = torch.tensor([0, 2])
 IMAGE = torch.tensor([[-1, 0, 0, 1, -1, -1], [-1, -1, -1, 0, 0, -1]])
@@ -19,7 +22,7 @@ def columns(heads: int, held: int = 5) -> torch.Tensor:
 
 
 def test_positions_count_from_each_rows_first_token() -> None:
-    found = SharedByLayers().slots(columns(3), (3, 5), facts(), (IMAGE, SPOT), None)
+    found = slots_of(columns(3), False, (3, 5), facts(), (IMAGE, SPOT), None)
     assert found.pos[:, 1].tolist() == [[0, 1, 2, 3, 4], [-2, -1, 0, 1, 2]]
     assert found.q_pos.tolist() == [[3, 4], [1, 2]]
     assert torch.equal(found.image[:, 2], IMAGE[:, :5])
@@ -29,22 +32,24 @@ def test_positions_count_from_each_rows_first_token() -> None:
 
 def test_slots_of_a_compressed_layer_are_looked_up() -> None:
     kept = torch.tensor([[[-1, 1, 3]], [[2, 4, 5]]])
-    found = SharedByLayers().slots(kept, (5, 6), facts(), (IMAGE, SPOT), None)
+    found = slots_of(kept, True, (5, 6), facts(), (IMAGE, SPOT), None)
     assert found.pos.tolist() == [[[-1, 1, 3]], [[0, 2, 3]]]
     assert found.image.tolist() == [[[-1, 0, 1]], [[-1, 0, -1]]]
     assert found.spot.tolist() == [[[-1, 0, 0]], [[-1, 1, -1]]]
 
 
 def test_layers_alike_share_what_was_worked_out() -> None:
-    shared, of_pass, images = SharedByLayers(), facts(), (IMAGE, SPOT)
-    three, one, span = torch.zeros(2, 3, 5, 4), torch.zeros(2, 1, 5, 4), (4, 5)
-    held = shared.columns(three)
+    state = CacheState(foveate.policy("snapkv:budget=3"), Link(), 2)
+    state.tokens = Tokens(image=IMAGE, slot=SPOT, pad=PADS)
+    view = state.look(None, 2, 1, 5, torch.device("cpu"))
+    assert state.look(None, 2, 1, 5, torch.device("cpu")) is view
+    three, one = torch.zeros(2, 3, 5, 4), torch.zeros(2, 1, 5, 4)
+    held = state.columns(three)
     assert torch.equal(held, columns(3))
-    first = shared.slots(held, span, of_pass, images, None)
-    assert shared.slots(shared.columns(three + 1), span, of_pass, images, None) is first
-    fewer = shared.slots(shared.columns(one), span, of_pass, images, None)
+    first = state.slots(held, view, 1)
+    assert state.slots(state.columns(three + 1), view, 1) is first
+    fewer = state.slots(state.columns(one), view, 1)
     assert fewer.pos.shape == (2, 1, 5)
-    later = shared.slots(shared.columns(one), span, facts(), images, None)
+    later = state.slots(state.columns(one), state.look(None, 2, 2, 5, torch.device("cpu")), 2)
     assert later is not fewer
-    assert shared.slots(shared.columns(one), span, of_pass, None, None).image is None
-    assert shared.columns(one[:, :, :4]).shape == (2, 1, 4)
+    assert state.columns(one[:, :, :4]).shape == (2, 1, 4)

@@ -157,4 +157,4 @@ def apart(ours: Any, theirs: Any) -> float:
 
 def _sees(cache: Any) -> bool:
     state = next(layer.state for layer in cache.layers if hasattr(layer, "state"))
-    return bool(state.vision_known and state.vision is not None and state.vision.any())
+    return state.tokens.seen_visual is not None and bool(state.tokens.seen_visual.any())

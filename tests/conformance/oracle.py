@@ -217,7 +217,7 @@ def event_of(cache, rows: list[int] | None = None, now: bool = False) -> Event:
             lost = torch.ones(*held.shape[:2], layer.pairs.padded().k.shape[3], dtype=torch.bool)
             lost = lost.scatter(2, held, value=False)
             dropped[layer.model_index] = lost if rows is None else lost[rows]
-    pads = [] if state is None or state.pads is None else state.pads.tolist()
+    pads = [] if state is None or state.tokens.pad is None else state.tokens.pad.tolist()
     merge = None if state is None or now else literal_merge(state.policy.merge)
     n = 0.0 if state is None else state.policy.attend.n
     whole = 0 if state is None else getattr(state.policy.store, "residual", 0)

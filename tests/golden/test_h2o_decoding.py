@@ -63,7 +63,7 @@ def decode(given, args):
     policy = foveate.h2o(budget=budget, recent=args["recent_size"]).but(when=OverBudget())
     n = given["prefill_attn"].shape[2]
     state = CacheState(policy, Link(), 1)
-    state.prompt_end = n
+    state.arm(n)
     layer = FoveateLayer(state, 0, 0)
     seen = []
 

@@ -104,7 +104,7 @@ def test_nothing_that_exists_is_pending():
 def fed(policy, k, v, passes, prompt):
     """What a cache layer holds in the end, [h, n], if pairs arrive in passes of these sizes."""
     state = CacheState(policy, Link(), 1)
-    state.prompt_end = prompt
+    state.arm(prompt)
     layer, first = FoveateLayer(state, 0, 0), 0
 
     def nothing(q, k, v, mask):

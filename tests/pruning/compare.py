@@ -13,7 +13,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import foveate
-from foveate.hf.attention.computed import dropped_before
 from foveate.hf.layer.support import text_config
 from foveate.hf.model.decoder import find, layer_stacks
 from foveate.hf.model.internals import CACHE, CACHE_NAMES
@@ -51,7 +50,7 @@ def hidden_of(cache: Any) -> dict[int, Tensor]:
     found = {}
     for layer in cache.layers:
         if hasattr(layer, "pairs"):
-            dropped = dropped_before(layer.state.dropped, layer.model_index, layer.seen)
+            dropped = layer.state.tokens.dropped_before(layer.model_index, layer.seen)
             if dropped is not None:
                 found[layer.model_index] = dropped.clone()
     return found

@@ -80,7 +80,7 @@ def test_the_same_is_kept_as_of_the_short_prompt_at_these_positions(family, behi
     with foveate.compress(model, f"{CUTS['at the door']}+{behind}", vision=vision) as session:
         session.prefill(inputs_embeds=embeds)
         ours = [layer.pairs.columns for layer in session.cache.layers]
-        (dropped,) = session.cache.layers[0].state.dropped.values()
+        (dropped,) = session.cache.layers[0].state.tokens.dropped.values()
     left = (~dropped[0]).nonzero()[:, 0]
     assert len(left) < 40
     with foveate.compress(model, behind, vision=vision[:, left]) as session:

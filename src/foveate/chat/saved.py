@@ -78,7 +78,7 @@ def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[st
             "to say() instead."
         ) from error
     cache = copy.deepcopy(now.cache)
-    known_state(cache).extras[_CHAT] = held
+    known_state(cache).note({_CHAT: held})
     return answerer.block().save(path, cache=cache, tokenizer=answerer.processor)
 
 
@@ -87,7 +87,7 @@ def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     with enter(answerer.model, sys._getframe()), answerer.block() as session:
         cache = session.load(path, tokenizer=answerer.processor)
     trim(cache)  # ragged pairs come back with spare room
-    stored = known_state(cache).extras.pop(_CHAT, None)
+    stored = known_state(cache).take_note(_CHAT)
     if stored is None:
         raise InvalidInput(f"{str(path)!r} holds a cache and no chat: session.load reads it.")
     entries = unpacked(stored)

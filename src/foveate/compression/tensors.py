@@ -11,6 +11,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer
 from foveate.cache.pairs import Form
 from foveate.cache.slots import Slots
+from foveate.cache.tokens import image_index, spot_index
 from foveate.compression.composition import policy as policy_of
 from foveate.compression.dividing import divided
 from foveate.compression.pipeline import Kept, everything
@@ -130,30 +131,6 @@ def left_padding(
     if whole and bool((pads == n).any()):
         raise InvalidInput(f"row {int((pads == n).nonzero()[0, 0])} is nothing but padding.")
     return pads
-
-
-def image_index(
-    vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None = None
-) -> Int[Tensor, "b n"]:
-    """Which image each token belongs to, -1 for text: a run of visual tokens is an image, and each
-    frame of a video is one. ``frames`` is True where a frame begins.
-    """
-    return torch.where(vision, _starts(vision, frames).cumsum(-1) - 1, -1)
-
-
-def spot_index(
-    vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None = None
-) -> Int[Tensor, "b n"]:
-    """Which visual token of its image each is, from 0; -1 for text."""
-    counted = vision.cumsum(-1)
-    first = (counted * _starts(vision, frames)).cummax(-1).values  # of this token's image
-    return torch.where(vision, counted - first, -1)
-
-
-def _starts(vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None) -> Bool[Tensor, "b n"]:
-    """True at the first token of each image."""
-    runs = vision & ~torch.nn.functional.pad(vision, (1, 0))[:, :-1]
-    return runs if frames is None else runs | (vision & frames)
 
 
 def check_shapes(index: int, q: Tensor, k: Tensor, v: Tensor) -> None:

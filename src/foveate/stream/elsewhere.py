@@ -192,7 +192,7 @@ class Offloaded:
         numbers = torch.tensor(
             [frame.number for frame in self.frames], dtype=torch.long, device="cpu"
         )
-        images = known_state(cache).images_given
+        images = known_state(cache).images()
         missing = []
         for layer in foveate_layers(cache):
             columns = layer.pairs.columns.cpu()

@@ -42,9 +42,8 @@ class Places:
 
     def note(self, cache: DynamicCache) -> None:
         """From now on the cache notes them."""
-        known_state(cache).places = torch.zeros(
-            1, 0, dtype=torch.long, device=input_device(self.model)
-        )
+        none = torch.zeros(1, 0, dtype=torch.long, device=input_device(self.model))
+        known_state(cache).update_tokens(position=none)
 
     def keep(self, cache: DynamicCache) -> None:
         """Before the model's range ends: closes gaps, or says that it does."""

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foveate.compression.tensors import image_index, spot_index
+from foveate.cache.tokens import image_index, spot_index
 from foveate.data import Clip
 from foveate.errors import InvalidInput
 from foveate.hf.model.devices import input_device

@@ -14,6 +14,7 @@ from foveate.chat.saved import packed, unpacked
 from foveate.errors import InvalidInput, InvalidParameter, NothingCompressed
 from foveate.hf import Session
 from foveate.hf.endless.endless import finish, go_on
+from foveate.hf.layer.state import CacheState
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.stream.elsewhere import HOST, Offloaded
 from foveate.stream.offload import Offload
@@ -40,11 +41,16 @@ def save(
     finish(held)
     how = None if elsewhere is None else elsewhere.how.as_json
     numbers = packed(
-        {**entries, "forgotten": state.forgotten, "shift": state.shift, "offload": how}
+        {
+            **entries,
+            "forgotten": state.tokens.forgotten,
+            "shift": state.tokens.shift,
+            "offload": how,
+        }
     )
-    state.extras |= {_TOLD: numbers, _IMAGE: images[0], _SPOT: images[1]}
-    state.extras |= {} if state.places is None else {_PLACES: state.places}
-    state.extras |= {} if elsewhere is None else elsewhere.tensors()
+    state.note({_TOLD: numbers, _IMAGE: images[0], _SPOT: images[1]})
+    state.note({} if state.tokens.position is None else {_PLACES: state.tokens.position})
+    state.note({} if elsewhere is None else elsewhere.tensors())
     return session.save(path, cache=held, tokenizer=processor)
 
 
@@ -57,30 +63,30 @@ def load(
     with session:
         cache = session.load(path, tokenizer=processor)
     state = known_state(cache)
-    extras = [state.extras.pop(name, None) for name in (_TOLD, _IMAGE, _SPOT)]
-    if any(one is None for one in extras):
+    text, image, spot = (state.take_note(name) for name in (_TOLD, _IMAGE, _SPOT))
+    if text is None or image is None or spot is None:
         raise InvalidInput(f"{str(path)!r} holds a cache and no stream: session.load reads it.")
-    text, image, spot = extras
     entries = unpacked(text)
     if image.shape[1] != foveate_layers(cache)[0].seen:
         raise InvalidInput(
             f"{str(path)!r} was saved after a call of see() that was interrupted, and cannot be "
             "used. Load an earlier file, or begin the stream anew."
         )
-    state.forgotten, state.shift = entries["forgotten"], entries["shift"]
-    state.places = state.extras.pop(_PLACES, None)
+    state.update_tokens(forgotten=entries["forgotten"], shift=entries["shift"])
+    state.update_tokens(position=state.take_note(_PLACES))
     go_on(cache, (image, spot))
     for layer in foveate_layers(cache):
         if (queries := layer.memory.queries) is not None:
             layer.memory.images = image[:, -queries.shape[2] :]
-    return cache, entries, _elsewhere(state.extras, entries.get("offload"), folder)
+    return cache, entries, _elsewhere(state, entries.get("offload"), folder)
 
 
 def _elsewhere(
-    extras: dict[str, Any], how: Mapping[str, Any] | None, folder: Path | None
+    state: CacheState, how: Mapping[str, Any] | None, folder: Path | None
 ) -> Offloaded | None:
     """Takes what a file has of frames elsewhere."""
-    tensors = {name: extras.pop(name) for name in list(extras) if name.startswith(HOST)}
+    names = [name for name in state.tokens.extras if name.startswith(HOST)]
+    tensors = {name: state.take_note(name) for name in names}
     if how is None:
         if folder is not None:
             raise InvalidParameter(

@@ -210,7 +210,7 @@ class Stream(AbstractContextManager["Stream"]):
         offloaded = 0 if self._elsewhere is None else self._elsewhere.nbytes
         layers = foveate_layers(self._cache)
         tokens, bound = tokens_of(layers), self._bound.bytes(layers)
-        seen = layers[0].seen + known_state(self._cache).forgotten
+        seen = layers[0].seen + known_state(self._cache).tokens.forgotten
         return StreamHeld(
             tokens, seen, self._images, bytes_of(self._cache), self._peak, bound, offloaded
         )

@@ -78,16 +78,16 @@ class LaterTurns:
         several axes the offset counts them.
         """
         state, seen = _held(cache)
-        if state is None or not state.shift or self._axes:
+        if state is None or not state.tokens.shift or self._axes:
             return kwargs
         given = next(kwargs[name] for name in GIVEN if kwargs.get(name) is not None)
         if (places := kwargs.get("position_ids")) is None:
             places = torch.arange(seen, seen + given.shape[1], device=given.device)[None]
-        return {**kwargs, "position_ids": places + state.shift}
+        return {**kwargs, "position_ids": places + state.tokens.shift}
 
     def note_places(self, state: CacheState, seen: int, inputs: Mapping[str, Any]) -> None:
         """Notes the positions of a pass, as the decoder was given them, where somebody asks."""
-        if state.places is None:
+        if state.tokens.position is None:
             return
         given = next(inputs[name] for name in GIVEN if inputs.get(name) is not None)
         places = inputs.get("position_ids")
@@ -95,8 +95,7 @@ class LaterTurns:
             places = torch.arange(seen - given.shape[1], seen, device=given.device)[None]
         places = places if places.ndim == 3 else places[None]
         places = places[1:] if len(places) == 4 else places  # the first of four is for masks
-        before = state.places.expand(len(places), -1) if len(state.places) == 1 else state.places
-        state.places = torch.cat([before, places[:, 0].expand(len(before), -1)], dim=1)
+        state.tokens = state.tokens.place(places[:, 0])
 
     def note(self, state: CacheState, seen: int, inputs: Mapping[str, Any]) -> None:
         """Where a pass of the decoder ended. After a later turn the model's own note is of some

@@ -79,16 +79,17 @@ class PassNotes:
             check_rows(first.pairs.counts.shape[0], rows)
         if (end := self._next.end(call_inputs, ongoing, state, seen, count)) is not None:
             state.arm(end)
-        if state.prompt_end is not None:
+        if state.turn.end is not None:
             state.note_padding(kwargs.get("attention_mask"), rows, seen + count)
         if end is not None and self._policy.left_open:
             pads = state.padding(cutting.given_mask(kwargs), rows, seen, count, given.device)
             divide_for_prompt(self._model, state, [end - pad for pad in pads.tolist()], end)
         ids = kwargs.get("input_ids")
-        vision = self._next.visual_tokens(call_inputs, state.prompt_end, seen, ids, given)
-        frames = call_inputs.of_pass("frames", state.prompt_end, seen, given)
-        state.extend_vision(vision, None if vision is None else frames)
-        if keeps_passes(self._policy) and state.prompt_end is not None:
+        vision = self._next.visual_tokens(call_inputs, state.turn.end, seen, ids, given)
+        frames = call_inputs.of_pass("frames", state.turn.end, seen, given)
+        state.tokens = state.tokens.extend(vision, frames, state.turn.coming)
+        state.update_turn(coming=None)
+        if keeps_passes(self._policy) and state.turn.end is not None:
             note_pass(state, seen, kwargs)
         if seen and self._place.decoder is self._model:
             restore_offsets(self.offsets, state)
@@ -120,13 +121,13 @@ class PassNotes:
         state, layers = known_state(cache), foveate_layers(cache)
         check_all_took_part(self._model, layers)
         state.computed = state.before = None
-        if state.prompt_end is not None:
+        if state.turn.end is not None:
             self.read_again(cache)
-        if state.prompt_end is not None and not layers[-1].armed:
+        if state.turn.end is not None and not layers[-1].armed:
             for layer in layers:
                 layer.settle()
             _note_stats(cache)
-            state.prompt_end = None
+            state.update_turn(end=None)
         note_offsets(self.offsets, state)
         self.turns.note(state, layers[0].seen, kwargs)
         self.turns.note_places(state, layers[0].seen, kwargs)
@@ -168,4 +169,5 @@ def _note_stats(cache: DynamicCache) -> None:
     requested = state.reading.requested
     noted = counted(state.reading.notes)
     of_layers = [layer.stats() for layer in layers]
-    state.stats = Stats(state.policy.spec, of_layers, requested, noted, state.visual_given())
+    stats = Stats(state.policy.spec, of_layers, requested, noted, state.visual_given())
+    state.update_turn(stats=stats)

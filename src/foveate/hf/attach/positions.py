@@ -39,28 +39,33 @@ def note_positions(state: CacheState, positions: Any, seen: int) -> None:
     decoder was given, [b, t] or [axes, b, t], or None where it counts columns.
     """
     if not isinstance(positions, Tensor):
-        rows, at = (1, "cpu") if state.pads is None else (len(state.pads), state.pads.device)
-        state.extras[AHEAD] = torch.zeros(rows, 1, dtype=torch.int64, device=at)
+        rows, at = (
+            (1, "cpu")
+            if state.tokens.pad is None
+            else (len(state.tokens.pad), state.tokens.pad.device)
+        )
+        state.note({AHEAD: torch.zeros(rows, 1, dtype=torch.int64, device=at)})
         return
     axes = positions if positions.ndim == 3 else positions[None]
     axes = axes[1:] if len(axes) == 4 else axes  # the first of four is the text's, for masks
-    state.extras[AHEAD] = axes[..., -1:].amax(0) + 1 - seen
+    state.note({AHEAD: axes[..., -1:].amax(0) + 1 - seen})
 
 
 def note_recorded(state: CacheState, seen: int) -> None:
     """Notes where a recorded prompt ended, in a model that places its tokens on one axis."""
-    positions = state.passes[-1].inputs.get("position_ids") if state.passes else None
-    if AHEAD not in state.extras and isinstance(positions, Tensor) and positions.ndim == 2:
-        state.extras[ON_ONE_AXIS] = positions[:, -1:] + 1 - seen
+    positions = state.turn.passes[-1].inputs.get("position_ids") if state.turn.passes else None
+    if AHEAD not in state.tokens.extras and isinstance(positions, Tensor) and positions.ndim == 2:
+        state.note({ON_ONE_AXIS: positions[:, -1:] + 1 - seen})
 
 
 def go_on(modules: Mapping[str, Any], state: CacheState) -> None:
     """Has the model continue where the cache ends, wherever the offset that it noted comes from."""
-    if (ahead := state.extras.get(AHEAD)) is None:
+    if (ahead := state.tokens.extras.get(AHEAD)) is None:
         return
     for name, module in modules.items():
-        pads = 0 if state.pads is None else state.pads.to(ahead.device)[:, None]
-        state.extras[name] = module.rope_deltas = ahead + pads
+        pads = 0 if state.tokens.pad is None else state.tokens.pad.to(ahead.device)[:, None]
+        module.rope_deltas = ahead + pads
+        state.note({name: module.rope_deltas})
 
 
 def of_turn(
@@ -146,8 +151,10 @@ def _a_word(alone: Inputs) -> int:
 def _starts(state: CacheState, seen: int, like: Int[Tensor, "axes b n"]) -> Int[Tensor, "axes b 1"]:
     """Where each axis goes on. The first of four counts tokens, as masks do."""
     rows = like.shape[1]
-    pads = like.new_zeros(rows, 1) if state.pads is None else state.pads[:, None].to(like)
-    ahead = state.extras.get(AHEAD, -pads)
+    pads = (
+        like.new_zeros(rows, 1) if state.tokens.pad is None else state.tokens.pad[:, None].to(like)
+    )
+    ahead = state.tokens.extras.get(AHEAD, -pads)
     starts = torch.stack([_of_rows(seen + ahead.to(like), rows)] * like.shape[0])
     if like.shape[0] == 4:
         starts[0] = _of_rows(seen - pads, rows)

@@ -21,7 +21,6 @@ from foveate.errors import InvalidParameter, NothingCompressed
 from foveate.hf.attach.calls import Calls
 from foveate.hf.attach.installed_profile import with_installed
 from foveate.hf.attach.no_images import say_without_images
-from foveate.hf.attention.computed import dropped_before
 from foveate.hf.layer import fixed
 from foveate.hf.layer.cache_layer import FoveateLayer
 from foveate.hf.layer.state import Link
@@ -177,7 +176,7 @@ class Session:
     @property
     def stats(self) -> Stats:
         """What was kept of the latest prompt, per layer and head, in bytes and in seconds."""
-        return known_state(self.cache).stats
+        return known_state(self.cache).turn.stats
 
     @property
     def bytes_held(self) -> int:
@@ -265,7 +264,7 @@ class Session:
 
         Without this, what follows a compressed prompt (answer, questions) is kept whole.
         """
-        known_state(self.cache if cache is None else cache).awaiting = True
+        known_state(self.cache if cache is None else cache).update_turn(awaiting=True)
 
     def adopt(self, cache: DynamicCache) -> None:
         """Makes a cache that holds a finished prompt the latest one.
@@ -326,7 +325,7 @@ def held_share(layers: Sequence[FoveateLayer]) -> Float[Tensor, "b t"]:
 
 def _computed(layer: FoveateLayer) -> Float[Tensor, "b t"]:
     counts = layer.pairs.counts
-    dropped = dropped_before(layer.state.dropped, layer.model_index, layer.seen)
+    dropped = layer.state.tokens.dropped_before(layer.model_index, layer.seen)
     if dropped is None:
         return torch.ones(len(counts), layer.seen, dtype=torch.float32, device=counts.device)
     return (~dropped).to(counts.device, torch.float32)

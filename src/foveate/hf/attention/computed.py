@@ -8,7 +8,6 @@ looked at by anybody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,10 +15,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.cache.slots import Slots, once_for_heads
+from foveate.cache.tokens import Images
 from foveate.hf.attention.masks import MaskFacts, as_bool
-
-Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
-"""Of every token seen: its image (-1: text), and which visual token of that image it is."""
 
 
 class Computed:
@@ -132,21 +129,3 @@ class Computed:
         index = some.clamp_min(0).flatten(1)
         gathered = known.gather(1, index).view_as(some).masked_fill(some < 0, -1)
         return gathered.expand_as(columns)
-
-
-def dropped_before(
-    dropped: Mapping[int, Bool[Tensor, "b s"]], layer: int, seen: int
-) -> Bool[Tensor, "b n"] | None:
-    """Which of the ``seen`` columns a layer of the model never computed, by what was dropped before
-    which; None if it computed all.
-    """
-    dropped_columns: Tensor | None = None
-    for before, which in dropped.items():
-        if before <= layer:
-            padded = torch.nn.functional.pad(which, (0, seen - which.shape[1]))
-            dropped_columns = (
-                padded
-                if dropped_columns is None
-                else dropped_columns | padded.to(dropped_columns.device)
-            )
-    return dropped_columns

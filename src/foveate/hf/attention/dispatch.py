@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,6 +27,7 @@ from foveate.hf.attention.by_products import (
 from foveate.hf.attention.computed import Computed
 from foveate.hf.attention.grouped import apart, folded, folds, head_by_head
 from foveate.hf.attention.masks import MaskFacts, for_model, over_slots
+from foveate.hf.attention.pass_view import PassView
 from foveate.ops.choice import chosen
 from foveate.ops.quantised_decode import quantised_decode
 from foveate.ops.ragged_decode import ragged_decode
@@ -40,14 +40,13 @@ WORTH = 128  # queries: short windows cost little, and the stock attention stays
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """The queries of one pass. ``own_mask`` is what the model's ``attention`` takes, ``mask`` the
-    same over queries and all ``seen`` columns, and ``facts`` reads what that says. Where not all
-    tokens of the pass were ``computed``, the masks are over all of them.
+    """The queries of one pass, after which ``seen`` tokens have been read. ``view`` has the model's
+    mask, and ``facts`` reads what that says. Where not all tokens of the pass were ``computed``,
+    the mask is over all of them.
     """
 
     q: Float[Tensor, "b hq m d"]
-    own_mask: Any
-    mask: Tensor | None
+    view: PassView
     scale: float
     attention: ModelAttention
     seen: int
@@ -65,7 +64,7 @@ class Queries:
         being traced cannot look into a mask (up to 5.13 transformers makes one there): it goes by
         the mask, slot by slot.
         """
-        if self.q.shape[2] > 1 or (self.mask is not None and torch.compiler.is_compiling()):
+        if self.q.shape[2] > 1 or (self.view.mask is not None and torch.compiler.is_compiling()):
             return False
         return self.facts().open
 
@@ -95,9 +94,16 @@ def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING)
     if sees_all and (ours or isinstance(pairs, DensePairs)):
         return _decoded(queries, pairs, n)
     padded = pairs.padded()
-    visible = over_slots(queries.mask, padded.columns, queries.columns)
+    visible = over_slots(queries.view.mask, padded.columns, queries.columns)
     return over_visible(
-        queries.attention, queries.q, padded.k, padded.v, visible, queries.mask, queries.scale, n
+        queries.attention,
+        queries.q,
+        padded.k,
+        padded.v,
+        visible,
+        queries.view.mask,
+        queries.scale,
+        n,
     )
 
 
@@ -111,14 +117,14 @@ def over_computed(queries: Queries, computed: Computed, pairs: Pairs) -> Attende
         k, v, _ = opened.padded()
         return Attended(*attend.plain(queries.q, k, v, None))
     k, v, columns = opened.padded()
-    visible = computed.visible(queries.mask, facts, columns)
-    return over_visible(attend, queries.q, k, v, visible, queries.mask, queries.scale, 0.0)
+    visible = computed.visible(queries.view.mask, facts, columns)
+    return over_visible(attend, queries.q, k, v, visible, queries.view.mask, queries.scale, 0.0)
 
 
 def _plain(queries: Queries) -> bool:
     """True where the model's own attention needs no mask of ours over all columns."""
     aligned = not queries.attention.takes_masks  # they put the last query at the last column
-    return aligned or queries.mask is not None or queries.q.shape[2] in (1, queries.seen)
+    return aligned or queries.view.mask is not None or queries.q.shape[2] in (1, queries.seen)
 
 
 def _over_all(queries: Queries, pairs: DensePairs, wanted: Wanted) -> Attended:
@@ -130,8 +136,10 @@ def _over_all(queries: Queries, pairs: DensePairs, wanted: Wanted) -> Attended:
         return with_column_maxima(q, k, v, scale)
     if wanted.window is not None:
         pads = queries.facts().pads.tolist()
-        return with_window_sums(attend.masked, q, k, v, queries.mask, scale, pads, wanted.window)
-    mask = queries.own_mask
+        return with_window_sums(
+            attend.masked, q, k, v, queries.view.mask, scale, pads, wanted.window
+        )
+    mask = queries.view.own
     shared = isinstance(mask, Tensor) and mask.shape[1] == 1  # a mask may be each query head's own
     if shared and apart(attend, q, k):
         return Attended(head_by_head(q, k, v, scale, mask))

@@ -14,10 +14,9 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.cache.pairs import Renumbered, RewrittenPairs
+from foveate.cache.tokens import Images
 from foveate.errors import InvalidBudget, InvalidParameter
-from foveate.hf.attention.computed import Images
-from foveate.hf.layer.shared import SharedByLayers
-from foveate.hf.layer.state import CacheState, Link
+from foveate.hf.layer.state import Link
 from foveate.hf.layer.support import convert, foveate_layers, known_state, text_config
 from foveate.hf.model.devices import input_device
 from foveate.policies.parameters import Positive, check
@@ -83,13 +82,14 @@ def say_images(cache: DynamicCache, coming: Images) -> None:
     """Says the image and the spot of each token of the next pass, [1, t] each; those of a pass of
     which nothing is said are text.
     """
-    known_state(cache).coming = coming
+    known_state(cache).update_turn(coming=coming)
 
 
 def go_on(cache: DynamicCache, images: Images) -> None:
     """Has the cache's prompt go on for ever; ``images`` are those of all tokens seen."""
     state = known_state(cache)
-    state.prompt_end, state.awaiting, state.images_given = END, False, images
+    state.update_turn(end=END, awaiting=False)
+    state.update_tokens(image=images[0], slot=images[1])
     for layer in foveate_layers(cache):
         layer.memory.finished = 0
 
@@ -97,7 +97,7 @@ def go_on(cache: DynamicCache, images: Images) -> None:
 def finish(cache: DynamicCache) -> None:
     """Ends the cache's prompt where it stands: what comes next is answered."""
     state = known_state(cache)
-    state.prompt_end, state.awaiting = None, False
+    state.update_turn(end=None, awaiting=False)
     for layer in foveate_layers(cache):
         layer.memory.finished = layer.seen
 
@@ -135,25 +135,6 @@ def forget(cache: DynamicCache) -> Bool[Tensor, "seen"] | None:
             pairs.renumber(table.to(layer.pairs.columns.device))
         layer.seen -= gone
         layer.at = layer.at._replace(seen=layer.seen)
-    _cut(state, held)
-    state.forgotten += gone
-    state.shift += gone
-    offsets = {name: t for name, t in state.extras.items() if isinstance(t, Tensor)}  # M-RoPE's
-    state.extras |= {name: t + gone for name, t in offsets.items()}
+    state.tokens = state.tokens.drop(held)
+    state.view = None
     return held
-
-
-def _cut(state: CacheState, held: Bool[Tensor, "seen"]) -> None:
-    """What is known of every token, of those alone that are held."""
-    state.shared = SharedByLayers()
-    for name in ("vision", "frames"):
-        if (known := getattr(state, name)) is not None:
-            setattr(state, name, known[:, held.to(known.device)])
-    if state.places is not None:
-        state.places = state.places[:, held.to(state.places.device)]
-    for before, which in state.dropped.items():
-        which = torch.nn.functional.pad(which, (0, len(held) - which.shape[1]))
-        state.dropped[before] = which[:, held.to(which.device)]
-    if state.images_given is not None:
-        image, spot = (t[:, held.to(t.device)] for t in state.images_given)
-        state.images_given = image, spot

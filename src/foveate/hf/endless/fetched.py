@@ -18,8 +18,6 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from foveate.cache.pairs import Pairs, store
-from foveate.hf.layer.shared import SharedByLayers
-from foveate.hf.layer.state import CacheState
 from foveate.hf.layer.support import foveate_layers, known_state
 
 
@@ -43,7 +41,7 @@ def looked_at(cache: DynamicCache, made: Made | None) -> Iterator[None]:
         state.made = made
         yield
         if made is not None:
-            made.places = state.places
+            made.places = state.tokens.position
     finally:
         state.made = None
 
@@ -86,11 +84,11 @@ def put_back(cache: DynamicCache, held: Int[Tensor, "seen"], returning: Returnin
         layer.put(_joined(layer.pairs, table, back, columns, len(whole)))
         layer.seen += came
         layer.at = layer.at._replace(seen=layer.seen)
-    _widen(state, len(whole), table, torch.searchsorted(whole, returning.tokens), returning)
-    state.forgotten -= came
-    state.shift -= came
-    offsets = {name: t for name, t in state.extras.items() if isinstance(t, Tensor)}  # M-RoPE's
-    state.extras |= {name: t - came for name, t in offsets.items()}
+    columns = torch.searchsorted(whole, returning.tokens)
+    state.tokens = state.tokens.concat(
+        (returning.image[None], returning.spot[None]), table, columns
+    )
+    state.view = None
 
 
 def _joined(
@@ -107,27 +105,3 @@ def _joined(
     k, v = (x.gather(2, order[..., None].expand(*order.shape, x.shape[3])) for x in (k, v))
     columns = columns.gather(2, order)
     return store(k, v, columns, columns >= 0, end)
-
-
-def _widen(
-    state: CacheState,
-    end: int,
-    table: Int[Tensor, "seen"],
-    places: Int[Tensor, "u"],
-    returning: Returning,
-) -> None:
-    """What is known of every token, of those that came back as well."""
-    state.shared, state.places = SharedByLayers(), None
-    if state.images_given is not None:
-        image, spot = (t.new_full((1, end), -1) for t in state.images_given)
-        for into, known, new in zip((image, spot), state.images_given, returning[1:3], strict=True):
-            into[:, places.to(into.device)] = new.to(into)
-            into[:, table.to(into.device)] = known
-        state.images_given = image, spot
-    for name in ("vision", "frames"):
-        if (known := getattr(state, name)) is not None:
-            wide = known.new_zeros(1, end)
-            if name == "vision":
-                wide[:, places.to(wide.device)] = True
-            wide[:, table.to(wide.device)] = known
-            setattr(state, name, wide)

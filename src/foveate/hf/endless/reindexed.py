@@ -76,7 +76,7 @@ def _axes(model: PreTrainedModel, ids: Int[Tensor, "1 t"], rotation: Rotation) -
 
 def next_position(cache: DynamicCache) -> int:
     """Where the next token stands; positions have to be noted."""
-    places = known_state(cache).places
+    places = known_state(cache).tokens.position
     return 0 if places is None or not places.numel() else int(places.max()) + 1
 
 
@@ -87,13 +87,13 @@ def reindex(cache: DynamicCache, ways: list[Turned]) -> None:
         UnsupportedCache: pairs that are not in full precision.
     """
     state, layers = known_state(cache), foveate_layers(cache)
-    if state.places is None:
+    if state.tokens.position is None:
         return
     remembered = [layer.memory.queries for layer in layers if layer.memory.queries is not None]
     wide = max((queries.shape[2] for queries in remembered), default=0)
-    last = state.places[:, state.places.shape[1] - wide :]
+    last = state.tokens.position[:, state.tokens.position.shape[1] - wide :]
     forget(cache)
-    places = state.places
+    places = state.tokens.position
     used = torch.unique(torch.cat([places.flatten(), last.flatten()]))
     difference, of_last = (
         torch.searchsorted(used, one.contiguous()) - one for one in (places, last)
@@ -108,11 +108,8 @@ def reindex(cache: DynamicCache, ways: list[Turned]) -> None:
         pairs.turn(partial(_turned, way, difference))
         if (queries := memory.queries) is not None:
             memory.queries = way.by(queries, of_last[:, None, None, -queries.shape[2] :])
-    state.places = places + difference
-    ahead = len(used) - layers[0].seen
-    state.shift = ahead
-    offsets = {name: t for name, t in state.extras.items() if isinstance(t, Tensor)}
-    state.extras |= {name: torch.full_like(t, ahead) for name, t in offsets.items()}
+    state.tokens = state.tokens.ahead(len(used) - layers[0].seen)
+    state.update_tokens(position=places + difference)
 
 
 def _turned(

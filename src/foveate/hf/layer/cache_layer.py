@@ -32,7 +32,7 @@ from foveate.compression.between_passes import Pass, Remembered
 from foveate.compression.pipeline import Kept, bytes_of_pairs
 from foveate.compression.shedding import to_the_right
 from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
-from foveate.hf.attention.computed import Computed, dropped_before
+from foveate.hf.attention.computed import Computed
 from foveate.hf.layer.projection import output_weight
 from foveate.hf.layer.state import CacheState
 from foveate.hf.layer.stats import LayerStats, Stopwatch
@@ -53,7 +53,6 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def __init__(self, state: CacheState, model_index: int, ordinal: int):
         self.state, self.model_index, self.ordinal = state, model_index, ordinal
-        self.policy: Policy = state.policy
         state.layers.append(self)  # ordinal after ordinal
         self._empty()
         super().__init__()  # type: ignore[no-untyped-call]
@@ -71,6 +70,11 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.ranks: tuple[Tensor, Tensor] | None = None  # columns and scores kept, if requested
         self._sizes: tuple[int, int, int, torch.dtype] | None = None  # of the pairs that come
         self.is_initialized = False
+
+    @property
+    def policy(self) -> Policy:
+        """What is kept, with the shares that its budget leaves open written out."""
+        return self.state.policy
 
     @property
     def pairs(self) -> Pairs:
@@ -102,13 +106,13 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """The n of the softmax over what is held. Where nothing was evicted, and some tokens were
         never computed, the softmax is the model's.
         """
-        plain = bool(self.state.dropped) and self.memory.kept is None
+        plain = bool(self.state.tokens.dropped) and self.memory.kept is None
         return 0.0 if plain else self.policy.attend.n
 
     @property
     def armed(self) -> bool:
         """True while the prompt that will be compressed is being read."""
-        end = self.state.prompt_end
+        end = self.state.turn.end
         return end is not None and self.memory.finished < end
 
     # What transformers asks of a cache layer
@@ -141,7 +145,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         new = k.shape[2] if computed is None else computed.given
         if pairs is not None and pairs.compressed:
             k, v = k.detach(), v.detach()
-        end, drafts = None if self.state.reread else self.state.prompt_end, None
+        end, drafts = None if self.state.reread else self.state.turn.end, None
         if end is not None and self.seen < end < self.seen + new:
             self._refuse_early_drafts()
             split = k.shape[2] - (self.seen + new - end)
@@ -172,7 +176,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def append(self, k: Tensor, v: Tensor) -> Pairs:
         """Takes in the pairs of a pass: from here on, this is where the latest one stands."""
-        new, end = k.shape[2], self.state.prompt_end
+        new, end = k.shape[2], self.state.turn.end
         if self.computed is not None:
             new = self.computed.given
         if self._sizes is None:
@@ -196,8 +200,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         own, held = computed.of_heads(k.shape[1], k.device), None
         if self._pairs is not None:
             held = self._pairs.opened().padded()
-            if is_whole(self._pairs) and self.state.pads is not None:
-                padding = held.columns < self.state.pads.to(k.device)[:, None, None]
+            if is_whole(self._pairs) and self.state.tokens.pad is not None:
+                padding = held.columns < self.state.tokens.pad.to(k.device)[:, None, None]
                 held = held._replace(columns=held.columns.masked_fill(padding, -1))
         return listed(held, k, v, own, computed.end)
 
@@ -206,7 +210,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         not computed: holds no empty slots, which rows and heads have that keep fewer than others.
         """
         pairs = self.pairs
-        if self.state.dropped and isinstance(pairs, DensePairs) and pairs.mixed:
+        if self.state.tokens.dropped and isinstance(pairs, DensePairs) and pairs.mixed:
             k, v, columns = pairs.padded()
             if bool((columns < 0).any()):
                 self._pairs = store(k, v, columns, columns >= 0, pairs.next_column)
@@ -277,8 +281,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
                 "Only tokens that came after the compression can be taken back."
             )
         self.seen -= count
-        state = self.state  # what was taken back is not read again
-        state.passes = [one for one in state.passes if one.first + one.length <= self.seen]
+        passes = self.state.turn.passes  # what was taken back is not read again
+        left = tuple(one for one in passes if one.first + one.length <= self.seen)
+        self.state.update_turn(passes=left)
 
     # What is held
 
@@ -293,7 +298,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         k, v, _ = pairs.padded()
         self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
         self.memory.finished = finished
-        end = self.state.prompt_end
+        end = self.state.turn.end
         self.at = Pass.of(finished if end is None else end, finished, seen - finished)
 
     def put(self, pairs: Pairs) -> None:
@@ -308,7 +313,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if not isinstance(pairs, DensePairs) or pairs.compressed:
             return pairs.padded()
         k = pairs.k
-        return Padded(k, pairs.v, self.state.shared.columns(k))
+        return Padded(k, pairs.v, self.state.columns(k))
 
     def in_order(self) -> None:
         """Holds its pairs, and what is remembered of them, in the order of their columns."""
@@ -328,7 +333,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             heads, size = layer.q.shape[1], layer.v.shape[3]
             weight = output_weight(state.link.projections, self.model_index, heads, size)
             layer = replace(layer, output_weight=weight)
-        whole = self.seen + state.forgotten
+        whole = self.seen + state.tokens.forgotten
         self.full_bytes = layer.k.shape[0] * whole * bytes_of_pairs(layer.k, layer.v)
         self.hold_each(state.reading.read(layer, self.at, self.pairs.counts))
         if policy.when.decodes:
@@ -357,7 +362,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             columns = pairs.columns.masked_fill(~kept.mask, -1)
             self.ranks = columns.gather(-1, slots), kept.scores.gather(-1, slots)
         if not pairs.compressed:
-            columns = self.state.shared.columns(kept.mask)
+            columns = self.state.columns(kept.mask)
             left: Pairs = kept.store(columns, first=self.seen)
         elif isinstance(policy.merge, NoMerge) and isinstance(pairs, Coded):
             left = pairs.only(kept.mask)
@@ -389,17 +394,17 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """What was kept of the prompt; call it right after the pass that completed it."""
         pairs, finished = self.pairs, self.memory.finished
         kept = pairs.counts - (self.seen - finished)
-        pads = self.state.pads
+        pads = self.state.tokens.pad
         padding = torch.zeros_like(kept[:, 0]) if pads is None else pads.to(kept)
         if not pairs.compressed:
             kept = kept - padding[:, None]
-        dropped = dropped_before(self.state.dropped, self.model_index, self.seen)
+        dropped = self.state.tokens.dropped_before(self.model_index, self.seen)
         made = 8 * self.form(kept.shape[1]).dtype.itemsize
         never = torch.zeros_like(padding) if dropped is None else dropped.sum(-1).to(kept)
         return LayerStats(
             layer=self.model_index,
             kept=kept,
-            seen=finished + self.state.forgotten,
+            seen=finished + self.state.tokens.forgotten,
             bytes_before=self.full_bytes,
             bytes_after=self.nbytes,
             compressed=pairs.compressed,

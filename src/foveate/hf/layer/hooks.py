@@ -64,12 +64,12 @@ def _is_compiled(module: nn.Module) -> bool:
 
 def note_offsets(modules: dict[str, Any], state: CacheState) -> None:
     """Keeps the offsets with the cache they are of; the model has those of its latest prompt."""
-    for name, module in modules.items():
-        state.extras[name] = None if module.rope_deltas is None else module.rope_deltas.clone()
+    offsets = {name: module.rope_deltas for name, module in modules.items()}
+    state.note({name: None if t is None else t.clone() for name, t in offsets.items()})
 
 
 def restore_offsets(modules: dict[str, Any], state: CacheState) -> None:
     """Gives the model the offsets of the cache that it is about to continue."""
     for name, module in modules.items():
-        if name in state.extras:
-            module.rope_deltas = state.extras[name]
+        if name in state.tokens.extras:
+            module.rope_deltas = state.tokens.extras[name]

@@ -142,7 +142,7 @@ class NextPrompt:
         Raises:
             InvalidInput: the cache has seen more than the length that was declared.
         """
-        if not state.awaiting:
+        if not state.turn.awaiting:
             return None
         ids = call_inputs.of("ids").ids
         without_ids = 0 if ids is None else max(0, count - ids.shape[1])

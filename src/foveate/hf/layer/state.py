@@ -1,26 +1,26 @@
-"""What the layers of one cache know together of its prompt: where it ends, padding, which tokens
-are visual, statistics.
-"""
+"""What the layers of one cache know together: tokens, the prompt's end, the pass at hand."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor, nn
 
 from foveate.cache.layer import Layer
 from foveate.cache.pairs import Form
-from foveate.cache.slots import known_images
+from foveate.cache.slots import Slots, known_images
+from foveate.cache.tokens import Images, Tokens
 from foveate.compression.between_passes import OneNumber
 from foveate.compression.pipeline import Kept
 from foveate.compression.reading import PromptReading
 from foveate.compression.tensors import left_padding
 from foveate.errors import UnsupportedCache
-from foveate.hf.attention.computed import Computed, Images
-from foveate.hf.attention.masks import MaskFacts
-from foveate.hf.layer.shared import SharedByLayers
+from foveate.hf.attention.computed import Computed
+from foveate.hf.attention.masks import MaskFacts, examine
+from foveate.hf.attention.pass_view import PassView, slots_of
 from foveate.hf.layer.stats import Stats
 from foveate.policies.policy import Policy
 
@@ -36,6 +36,23 @@ class RereadPass(NamedTuple):
     outputs: dict[int, tuple[Layer, Tensor]] | None = None
 
 
+class Turn(NamedTuple):
+    """Where a cache stands in its conversation. A value, as :class:`Tokens` is.
+
+    ``end`` is the column where the prompt at hand ends, None between prompts; ``awaiting`` says
+    that the next pass begins one. ``padding_told`` says that a mask [b, n] told where padding
+    stands, and not a layer's own. ``coming`` are the images of the next pass, where a caller gives
+    them. ``passes`` are inputs that will be read again. ``stats`` are of the latest prompt.
+    """
+
+    stats: Stats
+    end: int | None = None
+    awaiting: bool = True
+    padding_told: bool = False
+    coming: Images | None = None
+    passes: tuple[Any, ...] = ()
+
+
 class Ongoing:
     """A pass that a cache takes part in. ``reads`` once its layers are being filled, ``done`` when
     all of them are; until it reads, what was known of the cache before can be put back.
@@ -43,20 +60,18 @@ class Ongoing:
 
     def __init__(self, state: CacheState):
         self._state = state
-        changed = {"extras": dict(state.extras), "dropped": dict(state.dropped)}
-        own = {"passes": list(state.passes), **changed}  # in place
-        self._before = {**vars(state), **own}
+        self._before = state.tokens, state.turn, state.policy
         self.reads = self.done = False
 
     def put_back(self) -> None:
         """If nothing has been read."""
         if not self.reads and not self.done:
-            vars(self._state).update(self._before)
+            tokens, turn, policy = self._before
+            self._state.go_back(tokens, turn, policy)
 
     def finish(self) -> None:
         """All of the pass has been read."""
-        self.done = True  # first: from here on nothing has to be taken back
-        self._before = {}
+        self.done = True
 
 
 class Link:
@@ -100,7 +115,9 @@ def _left() -> Link:
 
 
 class CacheState:
-    """Shared by all layers of one cache."""
+    """Shared by all layers of one cache: its ``tokens``, its ``turn``, the ``reading`` of its
+    prompt, and what is known of the pass at hand alone.
+    """
 
     def __init__(
         self,
@@ -120,43 +137,57 @@ class CacheState:
 
     def clear(self) -> None:
         """Forgets the conversation."""
+        self.tokens = Tokens()
+        self._even = OneNumber()  # of the padding
+        self._images: tuple[tuple[Any, ...], Images | None] | None = None  # of which tokens
+        self._columns: Int[Tensor, "b h n"] | None = None
+        self.reading = PromptReading(
+            self.given, self.depth, strict=self.link.strict, most_heads=self.most_heads
+        )
         self._follow(self.given)
-        self.prompt_end: int | None = None  # column where the prompt ends; None: nothing to do
-        self.awaiting = True  # the next pass begins a prompt that is to be compressed
-        self.vision: Bool[Tensor, "b seen"] | None = None
-        self.vision_known = True
-        self.frames: Bool[Tensor, "b seen"] | None = None  # where those of videos begin
-        self.images_given: Images | None = None  # of every token seen, where somebody says it
-        self.coming: Images | None = None  # the same of the next pass alone
-        self.forgotten = 0  # tokens that no layer holds and that are counted no more
-        self.shift = 0  # of positions beyond columns, where they stand on one axis
-        self.places: Int[Tensor, "axes seen"] | None = None  # positions, where somebody asks
-        self.pads: Int[Tensor, "b"] | None = None
-        self._even = OneNumber()  # of pads
-        self.pads_told = False  # by a mask [b, n], not read off a layer's
-        self.passes: list[Any] = []  # of what was not read again yet, where it may be
-        self.reread: RereadPass | None = None  # while it is
+        self.turn = Turn(Stats(self.policy.spec))
+        self.reread: RereadPass | None = None  # the pass at hand, if it does not stay
         self.made: Any = None  # who is shown what passes make (foveate.hf.endless.fetched.Made)
         self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
-        self.computed: Computed | None = None  # of the pass at hand, where some tokens are not
+        self.ongoing: Ongoing | None = None
+        self.start_pass()
+
+    def start_pass(self) -> None:
+        """Forgets what was known of the latest pass alone."""
+        self.view: PassView | None = None
+        self.computed: Computed | None = None  # where some tokens are not
         self.before: Layer | None = None  # the latest layer read, where the next one asks for it
         self.asks_before: frozenset[int] = frozenset()  # layers of the model that do, in this pass
-        self.dropped: dict[int, Bool[Tensor, "b seen"]] = {}  # before which layer of the model
-        self.extras: dict[str, Any] = {}  # facts that the model itself keeps (M-RoPE deltas)
-        self.ongoing: Ongoing | None = None
-        self.reading = PromptReading(
-            self.policy, self.depth, strict=self.link.strict, most_heads=self.most_heads
-        )
-        self.stats = Stats(self.policy.spec)
-        self.shared = SharedByLayers()
 
     def _follow(self, policy: Policy) -> None:
-        self.policy = policy
-        # found now, as a traced step could not: cached properties hold a lock until Python 3.12
-        self.rewrites = policy.rewrites
-        _ = policy.prunes, policy.compresses_again
-        for layer in self.layers:
-            layer.policy = policy
+        self.policy = self.reading.policy = policy
+        # asked now, as a traced step could not: cached properties hold a lock until Python 3.12
+        _ = policy.prunes, policy.compresses_again, policy.rewrites
+
+    def update_tokens(self, **changes: Any) -> None:
+        """Put another table of tokens in place, with these columns changed."""
+        self.tokens = self.tokens._replace(**changes)
+
+    def update_turn(self, **changes: Any) -> None:
+        """Put another turn in place, with these facts changed."""
+        self.turn = self.turn._replace(**changes)
+
+    def note(self, extras: Mapping[str, Any]) -> None:
+        """Keep facts with the cache that are not of single tokens."""
+        self.tokens = self.tokens.note(extras)
+
+    def take_note(self, name: str) -> Any:
+        """Return such a fact, and keep it no more; None if there is none."""
+        extras = dict(self.tokens.extras)
+        value = extras.pop(name, None)
+        self.update_tokens(extras=extras)
+        return value
+
+    def go_back(self, tokens: Tokens, turn: Turn, policy: Policy) -> None:
+        """Put back what was known before a pass."""
+        self.tokens, self.turn = tokens, turn
+        self._follow(policy)
+        self.start_pass()
 
     @property
     def divided(self) -> bool:
@@ -168,12 +199,11 @@ class CacheState:
         for pairs of these forms; of the first prompt, as what is held stays as it is held.
         """
         self._follow(policy)
-        self.reading.policy, self.reading.forms = policy, forms
+        self.reading.forms = forms
 
     def arm(self, end: int) -> None:
         """A prompt begins that is to be compressed, and ends at this column."""
-        self.prompt_end, self.awaiting = end, False
-        self.stats = Stats(self.policy.spec)
+        self.update_turn(end=end, awaiting=False, stats=Stats(self.policy.spec))
 
     def begin(self) -> Ongoing:
         """A pass is about to be read.
@@ -182,7 +212,7 @@ class CacheState:
             UnsupportedCache: it was cut short while it was read, so that layers differ.
         """
         self.recover()
-        self.computed, self.before, self.asks_before = None, None, frozenset()
+        self.start_pass()
         self.ongoing = Ongoing(self)
         return self.ongoing
 
@@ -204,81 +234,59 @@ class CacheState:
 
     def follow(self, other: CacheState) -> None:
         """Takes over what is known of a prompt that was read into another cache."""
-        self.pads, self.vision, self.frames = other.pads, other.vision, other.frames
-        self.vision_known, self.awaiting = other.vision_known, False
-        self.passes, self.dropped = list(other.passes), dict(other.dropped)
-        self.extras = dict(other.extras)
-
-    def put_back(self, pads: Int[Tensor, "b"] | None) -> None:
-        """Forgets the masks of a pass that does not stay."""
-        self.pads, self.shared = pads, SharedByLayers()
+        self.tokens = other.tokens
+        self.update_turn(awaiting=False, passes=other.turn.passes)
 
     @property
     def pad(self) -> int | None:
         """The padding in front of every row, where that is one number. The device is asked once."""
-        return self._even.of(self.pads)
+        return self._even.of(self.tokens.pad)
 
     def note_padding(self, mask: Any, b: int, n: int) -> None:
         """Notes where padding stands in a prompt, where the model's own mask tells it. Layers make
         masks of it that say more: those of a sparse attention differ from layer to layer.
         """
         if mask is None or (isinstance(mask, Tensor) and mask.shape == (b, n)):
-            self.pads, self.pads_told = left_padding(mask, b, n, whole=False), True
+            self.update_tokens(pad=left_padding(mask, b, n, whole=False))
+            self.update_turn(padding_told=True)
 
-    def facts(
-        self, mask: Tensor | None, shape: tuple[int, int, int], device: torch.device
-    ) -> MaskFacts:
-        """The facts of this pass's mask, read once for all layers."""
-        facts = self.shared.known_facts(mask, shape)
-        if facts is None:
-            complete = mask is None or self.prompt_end is None or self.pads_told
-            facts = self.shared.read_facts(mask, shape, self.pads if complete else None, device)
-            self.pads = facts.pads
-        return facts
-
-    def padding(
-        self, mask: Tensor | None, rows: int, seen: int, new: int, device: torch.device
-    ) -> Int[Tensor, "b"]:
-        """The padding in front of each row, as the mask of the pass says that is about to be read:
-        ``new`` tokens after ``seen`` ones.
+    def look(self, own_mask: Any, rows: int, new: int, seen: int, device: torch.device) -> PassView:
+        """What the pass sees under the model's own mask: one object for all layers that have the
+        same. Where there is nothing to be made of a mask, a traced step remembers nothing, or it
+        would be traced anew for every length.
         """
-        columns = seen + new
-        whole = self.shared.over_columns(mask, rows, new, columns)
-        return self.facts(whole, (rows, new, columns), device).pads
+        view = self.view
+        shape = rows, new, seen
+        if view is None or view.own is not own_mask or view.shape != shape:
+            told = own_mask is None or self.turn.end is None or self.turn.padding_told
+            view = PassView.of(own_mask, shape, self.tokens.pad if told else None, device)
+            if not torch.compiler.is_compiling():
+                self.view = view
+        return view
 
-    def extend_vision(
-        self, vision: Bool[Tensor, "b t"] | None, frames: Bool[Tensor, "b t"] | None = None
-    ) -> None:
-        """Notes which of the new tokens are visual (None: unknown), and where frames begin."""
-        if vision is not None and (frames is not None or self.frames is not None):
-            none = torch.zeros_like(vision)
-            before = none[:, :0] if self.vision is None else torch.zeros_like(self.vision)
-            before = before if self.frames is None else self.frames
-            self.frames = torch.cat([before, none if frames is None else frames], dim=1)
-        self._extend_told(vision)
-        if vision is None:
-            self.vision_known = False
-        elif self.vision is None:
-            self.vision = vision
-        else:
-            self.vision = torch.cat([self.vision, vision], dim=1)
+    def padding(self, mask: Any, rows: int, seen: int, new: int, device: torch.device) -> Tensor:
+        """The padding in front of each row [b], as the mask of the pass says that is about to be
+        read: ``new`` tokens after ``seen`` ones.
+        """
+        return self.facts(self.look(mask, rows, new, seen + new, device)).pads
 
-    def _extend_told(self, vision: Bool[Tensor, "b t"] | None) -> None:
-        """What is told of a pass's images is of that pass alone; the next one's are text."""
-        if self.images_given is None or vision is None:
-            return
-        text = torch.full_like(vision, -1, dtype=torch.long)
-        now, self.coming = self.coming or (text, text), None
-        image, spot = (torch.cat(both, dim=1) for both in zip(self.images_given, now, strict=True))
-        self.images_given = image, spot
+    def facts(self, view: PassView) -> MaskFacts:
+        """What the mask of the pass says, read once for all layers that have the same."""
+        if view.facts is None:
+            view.facts = examine(view.mask, view.pads, view.shape, view.device)
+            if self.tokens.pad is not view.facts.pads:
+                self.update_tokens(pad=view.facts.pads)
+        return view.facts
 
     def images(self) -> Images | None:
-        """Image and spot of every token seen; None if nothing told which tokens are visual."""
-        if self.images_given is not None:
-            return self.images_given
-        if not self.vision_known or self.vision is None:
-            return None
-        return self.shared.images(self.vision, self.frames)
+        """Image and slot of every token seen; None if nothing told which tokens are visual."""
+        tokens = self.tokens
+        of = tokens.vision, tokens.image, tokens.told
+        if self._images is None or any(
+            a is not b for a, b in zip(self._images[0], of, strict=True)
+        ):
+            self._images = of, tokens.images
+        return self._images[1]
 
     def visual_columns(self) -> Bool[Tensor, "b seen"]:
         """Which tokens seen are visual; raises MissingModality if nothing told."""
@@ -289,24 +297,32 @@ class CacheState:
         """The visual tokens of each row so far, dropped ones included; None where the policy drops
         none, or nothing told which they are.
         """
-        known = self.vision is not None and self.vision_known and self.policy.prune is not None
-        return self.vision.sum(-1) if known else None  # type: ignore[union-attr]
+        vision = self.tokens.seen_visual
+        return None if vision is None or self.policy.prune is None else vision.sum(-1)
+
+    def columns(self, like: Shaped[Tensor, "b h n *d"]) -> Int[Tensor, "b h n"]:
+        """The columns of a layer that holds every column: one tensor for all that are alike."""
+        known, shape = self._columns, like.shape[:3]  # layers may differ in heads, in their device
+        if known is None or known.shape != shape or known.device != like.device:
+            columns = torch.arange(shape[2], dtype=torch.int32, device=like.device)  # as held
+            known = self._columns = columns.expand(shape)
+        return known
+
+    def slots(self, columns: Int[Tensor, "b h n"], view: PassView, queries: int) -> Slots:
+        """The slots that stand at these columns, seen by the latest ``queries``. Layers that hold
+        every column share them, so that what follows from them is worked out once a pass.
+        """
+        if columns is self._columns and view.whole is not None and view.whole[0] is columns:
+            return view.whole[1]
+        facts, images, end = self.facts(view), self.images(), view.shape[2]
+        if columns is not self._columns:
+            return slots_of(columns, True, (end - queries, end), facts, images, view.mask)
+        slots = slots_of(columns, False, (end - queries, end), facts, images, view.mask)
+        view.whole = columns, slots
+        return slots
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""
-        self.passes = []  # they are of other rows
-        if self.vision is not None and self.vision.shape[0] > int(rows.max()):
-            self.vision = self.vision.index_select(0, rows.to(self.vision.device))
-            if self.frames is not None:
-                self.frames = self.frames.index_select(0, rows.to(self.frames.device))
-        if self.images_given is not None:
-            image, spot = (t.index_select(0, rows.to(t.device)) for t in self.images_given)
-            self.images_given = image, spot
-        if self.pads is not None:
-            self.pads = self.pads.index_select(0, rows.to(self.pads.device))
-        for before, which in self.dropped.items():
-            self.dropped[before] = which.index_select(0, rows.to(which.device))
-        self.shared = SharedByLayers()
-        for key, value in self.extras.items():
-            if isinstance(value, Tensor) and value.shape[0] > int(rows.max()):
-                self.extras[key] = value.index_select(0, rows.to(value.device))
+        self.tokens = self.tokens.rows(rows)
+        self.update_turn(passes=())  # they are of other rows
+        self.view = None

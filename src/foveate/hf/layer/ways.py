@@ -31,6 +31,7 @@ from foveate.errors import UnsupportedCache
 from foveate.hf.attention.by_products import NOTHING, ModelAttention, Output, Wanted
 from foveate.hf.attention.dispatch import Queries, attended, in_blocks, wanted
 from foveate.hf.attention.gradients import refused
+from foveate.hf.attention.pass_view import PassView
 from foveate.hf.layer.cache_layer import FoveateLayer, is_whole
 from foveate.ops.column_sums import attention_of_one
 
@@ -47,11 +48,11 @@ def attend(
     b, given = query.shape[0], query.shape[2]
     if layer.state.computed is not None:
         own_mask, given = _of_given(layer, own_mask, given)
-    mask = layer.state.shared.over_columns(own_mask, b, given, layer.seen)
+    view = layer.state.look(own_mask, b, given, layer.seen, query.device)
     made = layer.state.made
     if made is not None and made.q is not None and layer.state.reread is None:
         made.q[layer.ordinal] = query.detach()
-    out = _way(layer, _queries(layer, attention, query, own_mask, mask, scale))
+    out = _way(layer, _queries(layer, attention, query, view, scale))
     layer.computed = None
     return out if whole else (refused(out[0]), out[1])
 
@@ -72,7 +73,7 @@ def _way(layer: FoveateLayer, queries: Queries) -> Output:
         layer.attended = layer.pairs
     if layer.at.phase is not Phase.ANSWERING:
         return read_prompt(layer, queries)
-    if state.rewrites and (held := _leaves_one(layer, queries)) is not None:
+    if state.policy.rewrites and (held := _leaves_one(layer, queries)) is not None:
         out: Output = answer_in_place(layer, held, queries)
         return out
     return answer(layer, queries)
@@ -82,14 +83,11 @@ def _queries(
     layer: FoveateLayer,
     attention: ModelAttention,
     q: Tensor,
-    own_mask: Any,
-    mask: Tensor | None,
+    view: PassView,
     scale: float,
 ) -> Queries:
-    seen, computed = layer.seen, layer.computed
-    given = q.shape[2] if computed is None else computed.given
-    facts = partial(layer.state.facts, mask, (q.shape[0], given, seen), q.device)
-    return Queries(q, own_mask, mask, scale, attention, seen, facts, computed)
+    facts = partial(layer.state.facts, view)
+    return Queries(q, view, scale, attention, layer.seen, facts, layer.computed)
 
 
 def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
@@ -134,15 +132,18 @@ def with_drafts(
     m, whole = query.shape[2], layer.seen + drafts[0].shape[2]
     split = m - drafts[0].shape[2]
     own_mask, given = _of_given(layer, own_mask, query.shape[2])
-    mask = layer.state.shared.over_columns(own_mask, query.shape[0], given, whole)
+    state, rows, device = layer.state, query.shape[0], query.device
+    mask = state.look(own_mask, rows, given, whole, device).mask
     end = -drafts[0].shape[2]
     cut = None if mask is None else mask[:, :, :end, : layer.seen]
     rest = None if mask is None else mask[:, :, end:]
     layer.drafts, attention = None, attention.with_masks()
-    before, _ = _way(layer, _queries(layer, attention, query[:, :, :split], cut, cut, scale))
+    view = state.look(cut, rows, given + end, layer.seen, device)
+    before, _ = _way(layer, _queries(layer, attention, query[:, :, :split], view, scale))
     layer.computed = None
     layer.append(*drafts)
-    queries = _queries(layer, attention, query[:, :, split:], rest, rest, scale)
+    view = state.look(rest, rows, -end, layer.seen, device)
+    queries = _queries(layer, attention, query[:, :, split:], view, scale)
     after = attended(queries, layer.pairs, layer.softmax_n)
     return refused(torch.cat([before, after.output], dim=1)), None
 
@@ -167,8 +168,9 @@ def attend_shared_kv(
             f"layer {layer.model_index} is read by other layers, and drafted tokens arrived in "
             "the pass that completes its prompt. Use this model without assisted decoding."
         )
-    mask = layer.state.shared.over_columns(own_mask, query.shape[0], query.shape[2], layer.seen)
-    queries = _queries(layer, attention, query, own_mask, mask, scale)
+    rows, new = query.shape[0], query.shape[2]
+    view = layer.state.look(own_mask, rows, new, layer.seen, query.device)
+    queries = _queries(layer, attention, query, view, scale)
     out = attended(queries, pairs, layer.softmax_n)
     return refused(out.output), out.weights
 
@@ -188,12 +190,12 @@ def _shown(layer: FoveateLayer, queries: Queries, ours: bool) -> tuple[Layer, Wa
 
 
 def _layer(layer: FoveateLayer, queries: Queries, k: Tensor, v: Tensor, columns: Tensor) -> Layer:
-    state, q, end = layer.state, queries.q, layer.seen
-    span, facts, images = (end - q.shape[2], end), queries.facts(), state.images()
+    state, q = layer.state, queries.q
     if queries.computed is None:
-        slots = state.shared.slots(columns, span, facts, images, queries.mask)
+        slots = state.slots(columns, queries.view, q.shape[2])
     else:
-        slots = queries.computed.slots(columns, facts, images, queries.mask)
+        facts, images = queries.facts(), state.images()
+        slots = queries.computed.slots(columns, facts, images, queries.view.mask)
     form = partial(layer.form, q.shape[1])
     return Layer(
         q=q.detach(),
@@ -247,9 +249,9 @@ def answer_in_place(
 def _prune(layer: FoveateLayer) -> None:
     """Keeps the slots that the rule says, without looking at anything but their number."""
     state = layer.state
-    if state.pads is None or _left_in_place(layer):
+    if state.tokens.pad is None or _left_in_place(layer):
         return
-    lengths = layer.seen - state.pads.to(layer.pairs.counts.device)
+    lengths = layer.seen - state.tokens.pad.to(layer.pairs.counts.device)
     with layer.watch.running(lengths.device):
         kept = state.reading.prune(layer.ordinal, layer.at, lengths, layer.pairs)
         if kept is not None:

@@ -154,6 +154,6 @@ def _run(session: Session) -> Run:
     kept = session.stats.kept
     tokens = layers[0].memory.finished
     lengths = torch.full((len(kept[0]),), tokens, dtype=torch.long, device="cpu")
-    if state.pads is not None:
-        lengths = lengths - state.pads.cpu()
+    if state.tokens.pad is not None:
+        lengths = lengths - state.tokens.pad.cpu()
     return Run(kept, lengths, state.reading.notes)

@@ -107,13 +107,14 @@ def join(session: Session, caches: Sequence[DynamicCache]) -> DynamicCache:
     pads = [longest - layers[0].seen for layers in rows]
     for mine, each in zip(foveate_layers(cache), zip(*rows, strict=True), strict=True):
         mine.refill(_stacked([one.pairs for one in each], pads, longest), longest, longest)
-    state.awaiting = False
-    state.pads = torch.tensor(pads, dtype=torch.int64, device=input_device(session.model))
-    known = [known_state(one).extras for one in caches]
+    state.update_turn(awaiting=False)
+    padding = torch.tensor(pads, dtype=torch.int64, device=input_device(session.model))
+    state.update_tokens(pad=padding)
+    known = [known_state(one).tokens.extras for one in caches]
     for name in (AHEAD, ON_ONE_AXIS):
         if all(name in extras for extras in known):
             ahead = torch.cat([extras[name] for extras in known])
-            state.extras[name] = ahead.to(state.pads.device) - state.pads[:, None]
+            state.note({name: ahead.to(padding.device) - padding[:, None]})
     return cache
 
 
@@ -123,10 +124,12 @@ def next_inputs(cache: DynamicCache, tokens: Int[Tensor, "b t"]) -> dict[str, An
     """
     state, seen = known_state(cache), foveate_layers(cache)[0].seen
     columns = torch.arange(seen + tokens.shape[1], device=tokens.device)
-    pads = torch.zeros_like(tokens[:, 0]) if state.pads is None else state.pads
+    pads = torch.zeros_like(tokens[:, 0]) if state.tokens.pad is None else state.tokens.pad
     pads = pads.to(tokens.device)[:, None]
-    positions = columns[seen:] + state.extras.get(AHEAD, state.extras.get(ON_ONE_AXIS, -pads))
-    if AHEAD in state.extras:
+    positions = columns[seen:] + state.tokens.extras.get(
+        AHEAD, state.tokens.extras.get(ON_ONE_AXIS, -pads)
+    )
+    if AHEAD in state.tokens.extras:
         positions = positions.expand(AXES, -1, -1)
     mask = (columns >= pads).long()
     return {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, CACHE: cache}

@@ -158,7 +158,8 @@ def branch(
     ]
     state.follow(theirs[0].state)
     note_recorded(state, recording.tokens)
-    state.prompt_end, state.noted = recording.tokens, noted
+    state.update_turn(end=recording.tokens)
+    state.noted = noted
     state.reading.most_heads = None  # masks are of the prompt, and its pairs are the recording's
     for layer, source, seen in zip(mine, theirs, recording.layers, strict=True):
         layer.refill(source.pairs, source.seen, 0)
@@ -166,7 +167,8 @@ def branch(
             layer.read(seen)
     recording.noted.put_back()
     session.read_again(cache)
-    state.prompt_end = state.noted = None
+    state.update_turn(end=None)
+    state.noted = None
     for layer, source in zip(mine, theirs, strict=True):
         if layer.pairs is source.pairs:
             layer.refill(source.pairs.fork(), source.seen, source.seen)

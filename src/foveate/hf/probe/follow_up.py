@@ -144,10 +144,10 @@ class Asker(NamedTuple):
         """The logits after each of these tokens, which stand at position ``at`` and on."""
         known = inspect.signature(self.model.forward).parameters
         inputs: dict[str, Any] = {"input_ids": tokens, CACHE: cache, "use_cache": True}
-        if state.pads is not None:
+        if state.tokens.pad is not None:
             seen = foveate_layers(cache)[0].seen + tokens.shape[1]
             columns = torch.arange(seen, device=tokens.device)
-            mask = columns >= state.pads.to(tokens.device)[:, None]
+            mask = columns >= state.tokens.pad.to(tokens.device)[:, None]
             inputs["attention_mask"] = mask.long()
         if at is not None and "position_ids" in known:
             inputs["position_ids"] = at + torch.arange(tokens.shape[1], device=at.device)
@@ -183,4 +183,4 @@ def _lengths(cache: DynamicCache, state: CacheState, like: Bool[Tensor, "b t"]) 
     """Tokens of each row's prompt."""
     tokens = foveate_layers(cache)[0].seen
     seen = torch.full((len(like),), tokens, dtype=torch.long, device=like.device)
-    return seen if state.pads is None else seen - state.pads.to(like.device)
+    return seen if state.tokens.pad is None else seen - state.tokens.pad.to(like.device)

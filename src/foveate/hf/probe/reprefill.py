@@ -156,10 +156,10 @@ def note_pass(state: CacheState, seen: int, inputs: Inputs) -> None:
     """
     score, given = state.policy.reads_again, PassInputs.of(seen, inputs)
     if score is None or score.reading.prompt:
-        state.passes.append(given)
+        state.update_turn(passes=(*state.turn.passes, given))
         return
     places = {name: x for name, x in given.inputs.items() if name == _POSITIONS}
-    state.passes = [PassInputs(seen, places)]
+    state.update_turn(passes=(PassInputs(seen, places),))
 
 
 def note_computed(
@@ -174,16 +174,17 @@ def note_computed(
     that have these ``columns``.
     """
     score = state.policy.reads_again
-    if not state.passes or (score is not None and not score.reading.prompt):
+    if not state.turn.passes or (score is not None and not score.reading.prompt):
         return
-    last = state.passes[-1]
+    *earlier, last = state.turn.passes
     inputs = {**PassInputs.of(last.first, door).inputs, _EMBEDS: hidden}
     if places is not None:
         hidden = cutting.states_at(hidden, places)
         inputs = cutting.at_places(inputs, hidden, places, columns)
     inputs.pop("input_ids", None)
-    state.passes[-1] = PassInputs(last.first, {**inputs, _MASK: last.inputs.get(_MASK)}, columns)
-    state.pads_told = True  # by the whole prompt: below, masks have gaps
+    computed = PassInputs(last.first, {**inputs, _MASK: last.inputs.get(_MASK)}, columns)
+    # padding was told by the whole prompt: below, masks have gaps
+    state.update_turn(passes=(*earlier, computed), padding_told=True)
 
 
 def keeps_passes(policy: Policy) -> bool:
@@ -207,10 +208,10 @@ def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None
         MissingModality: images are to be read one by one, and nothing told where they are.
         UnsupportedModel: masks or other inputs that cannot be repeated.
     """
-    score, layers, passes = state.policy.reads_again, foveate_layers(cache), state.passes
+    score, layers, passes = state.policy.reads_again, foveate_layers(cache), state.turn.passes
     if score is None:
         return
-    state.passes = []
+    state.update_turn(passes=())
     reading, end = score.reading, layers[0].seen
     with layers[0].watch.running(layers[0].pairs.counts.device):
         if reading.prompt:
@@ -252,7 +253,7 @@ def image_borders(state: CacheState) -> tuple[int, ...]:
 def _order(part: PassInputs, state: CacheState) -> Tensor:
     """Where the tokens of a piece stand in their rows' prompts; -1 for padding."""
     columns = part.own_columns
-    pads = 0 if state.pads is None else state.pads.to(part.device)[:, None]
+    pads = 0 if state.tokens.pad is None else state.tokens.pad.to(part.device)[:, None]
     return torch.where(columns < 0, -1, columns - pads).clamp_min(-1)
 
 
@@ -323,7 +324,11 @@ def _mask_of_computed(
     all of the prompt that is no padding.
     """
     mask, real = part.inputs.get(_MASK), columns >= 0
-    pads = real.new_zeros(len(real), dtype=torch.int64) if state.pads is None else state.pads
+    pads = (
+        real.new_zeros(len(real), dtype=torch.int64)
+        if state.tokens.pad is None
+        else state.tokens.pad
+    )
     before = torch.arange(end, device=real.device) >= pads.to(real.device)[:, None]
     whole = torch.cat([before, real], dim=1)
     if mask is None or (isinstance(mask, dict) and all(each is None for each in mask.values())):

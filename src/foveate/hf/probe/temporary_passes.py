@@ -17,7 +17,7 @@ from foveate.hf.layer.support import foveate_layers
 def restored_after(cache: DynamicCache, state: CacheState, reread: RereadPass) -> Iterator[None]:
     """Whatever is read inside, the cache holds what it held, also after an exception."""
     layers, held = foveate_layers(cache), _layers(cache)
-    own, pads, end = [layer.pairs for layer in layers], state.pads, layers[0].seen
+    own, pads, end = [layer.pairs for layer in layers], state.tokens.pad, layers[0].seen
     others = [(place, layer) for place, layer in enumerate(held) if layer not in layers]
     try:
         state.reread = reread
@@ -32,7 +32,8 @@ def restored_after(cache: DynamicCache, state: CacheState, reread: RereadPass) -
             layer.give_back(pairs, end)
         for place, other in others:
             held[place] = other
-        state.put_back(pads)
+        state.update_tokens(pad=pads)
+        state.view = None
 
 
 def _layers(cache: DynamicCache) -> list[Any]:

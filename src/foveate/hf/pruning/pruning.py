@@ -48,8 +48,8 @@ class PassToCut:
         self.state, self.first, self.requested = state, first, requested
         self.columns, self.given = columns, columns.shape[1]
         self.local: Int[Tensor, "b m"] | None = None
-        images, vision = state.images(), state.vision
-        if images is None or vision is None or not state.vision_known:
+        images, vision = state.images(), state.tokens.seen_visual
+        if images is None or vision is None:
             raise MissingModality(
                 f"{state.policy} drops visual tokens, and nothing tells which tokens are visual. "
                 "Pass input_ids, or compress(..., vision=...)."
@@ -67,7 +67,11 @@ class PassToCut:
         self, layer: int, depth: int, hidden: Tensor, tower: TowerAttention | None = None
     ) -> EnteringTokens:
         """What the stage is shown."""
-        pads = 0 if self.state.pads is None else self.state.pads.to(self.columns.device)[:, None]
+        pads = (
+            0
+            if self.state.tokens.pad is None
+            else self.state.tokens.pad.to(self.columns.device)[:, None]
+        )
         index, real = (self.columns - self.first).clamp_min(0), self.columns >= 0
         image, spot = (t.gather(1, index).masked_fill(~real, -1) for t in (self.image, self.spot))
         return EnteringTokens(
@@ -85,7 +89,7 @@ class PassToCut:
 
     def must_go_on(self, tokens: EnteringTokens) -> Bool[Tensor, "b m"]:
         """Text, and from the prompt's last token on everything: answers begin there."""
-        end = self.state.prompt_end
+        end = self.state.turn.end
         last = torch.zeros_like(tokens.vision) if end is None else self.columns >= end - 1
         return (self.columns >= 0) & (~tokens.vision | last)
 
@@ -100,12 +104,9 @@ class PassToCut:
 
     def _note(self, layer: int, dropped: Bool[Tensor, "b m"]) -> None:
         """What was dropped before a layer, of all columns so far."""
-        rows, at = len(dropped), self.columns[dropped]
-        all_dropped = dropped.new_zeros(rows, self.first + self.given)
-        if (known := self.state.dropped.get(layer)) is not None:
-            all_dropped[:, : known.shape[1]] = known
-        all_dropped[dropped.nonzero()[:, 0], at] = True
-        self.state.dropped[layer] = all_dropped
+        all_dropped = dropped.new_zeros(len(dropped), self.first + self.given)
+        all_dropped[dropped.nonzero()[:, 0], self.columns[dropped]] = True
+        self.state.tokens = self.state.tokens.drop_before(layer, all_dropped)
 
 
 class Pruner:
@@ -152,7 +153,7 @@ class Pruner:
         """The inputs of a pass that is about to be read after ``first`` tokens, cut where tokens
         are dropped before the first layer.
         """
-        end = state.prompt_end
+        end = state.turn.end
         if self.stage is None or end is None or first >= end:
             return kwargs
         cut: dict[str, Any] = self._enter(state, first, requested, kwargs)

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.cache.pairs import DensePairs, Pairs, RaggedPairs, RewrittenPairs, exact
+from foveate.cache.tokens import Tokens
 from foveate.compression.composition import policy as policy_of
 from foveate.data import files
 from foveate.errors import CacheMismatch, InvalidInput, UnsupportedCache
@@ -38,7 +39,7 @@ computed from it on.
 """
 
 HOST = "host_"
-"""In the name of a tensor among ``state.extras`` that stays in main memory where it is loaded."""
+"""In the name of a tensor among the extras that stays in main memory where it is loaded."""
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
@@ -78,14 +79,14 @@ def save(
             tensors |= {f"{index}.keys": layer.keys, f"{index}.values": layer.values}
             seen[index] = [getattr(layer, "cumulative_length", 0)]
     state = layers[0].state
-    extras = {k: v for k, v in state.extras.items() if isinstance(v, Tensor)}
+    extras = {k: v for k, v in state.tokens.extras.items() if isinstance(v, Tensor)}
     tensors |= {f"extra.{k}": v for k, v in extras.items()}
-    tensors["pads"] = state.pads  # type: ignore[assignment]
-    if state.vision is not None and state.vision_known:
-        tensors["vision"] = state.vision
-        if state.frames is not None:
-            tensors["frames"] = state.frames
-    tensors |= {f"{DROPPED}{layer}": which for layer, which in state.dropped.items()}
+    tensors["pads"] = state.tokens.pad  # type: ignore[assignment]
+    if state.tokens.seen_visual is not None:
+        tensors["vision"] = state.tokens.seen_visual
+        if state.tokens.frame is not None:
+            tensors["frames"] = state.tokens.frame
+    tensors |= {f"{DROPPED}{layer}": which for layer, which in state.tokens.dropped.items()}
     note = {
         "schema": SCHEMA,
         "model": ModelIdentity.of(model).as_json,
@@ -200,13 +201,18 @@ def _widths(model: PreTrainedModel) -> dict[int, dict[str, int]]:
 
 
 def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
-    state.pads, state.vision = tensors["pads"], tensors.get("vision")
-    state.frames = tensors.get("frames")
-    state.vision_known, state.awaiting = state.vision is not None, False
-    state.extras = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
-    state.dropped = {
-        int(k.removeprefix(DROPPED)): v for k, v in tensors.items() if k.startswith(DROPPED)
-    }
+    vision, frame = tensors.get("vision"), tensors.get("frames")
+    dropped = {int(k.removeprefix(DROPPED)): v for k, v in tensors.items() if k.startswith(DROPPED)}
+    extras = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
+    state.tokens = Tokens(
+        vision=vision,
+        told=vision is not None,
+        frame=frame,
+        pad=tensors["pads"],
+        dropped=dropped,
+        extras=extras,
+    )
+    state.update_turn(awaiting=False)
     if (images := state.images()) is not None:
         for layer in state.layers:
             if (queries := layer.memory.queries) is not None:

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.cache.slots import Slots
+from foveate.cache.tokens import image_index, spot_index
 from foveate.compression.reading import PromptReading
-from foveate.compression.tensors import image_index, spot_index
 from foveate.policies.policy import Policy
 from foveate.stages.when import OverBudget
 from foveate.vllm.plans.orders import Order
