@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.cache.slots import Slots, derived
+from foveate.cache.slots import Slots
 from foveate.errors import InvalidInput
 
 
@@ -72,7 +73,7 @@ class Layer:
         """
         return self.ordinal if self.model_index is None else self.model_index
 
-    @property
+    @cached_property
     def groups(self) -> int:
         """Query heads per KV head."""
         return self.q.shape[1] // self.k.shape[1]
@@ -119,21 +120,12 @@ class Layer:
         return replace(
             self,
             q=last.clone() if copied else last,
-            slots=_with_last_query(self.slots, copied),
+            slots=self.slots.last_query_copied if copied else self.slots.last_query,
             output_weight=None,
             residual_norm=None,
             column_sums=None,
             window_sums=None,
         )
-
-
-@derived
-def _with_last_query(slots: Slots, copied: bool) -> Slots:
-    some = slots.from_query(slots.q_pos.shape[1] - 1)
-    if not copied:
-        return some
-    q_image, mask = (None if t is None else t.clone() for t in (some.q_image, some.mask))
-    return replace(some, q_pos=some.q_pos.clone(), q_image=q_image, mask=mask)
 
 
 class Scores(NamedTuple):
@@ -192,8 +184,11 @@ def not_finite(layer: Layer, queries: int) -> Float[Tensor, ""]:
     """NaN where a key, value or query may be no number (also at padding, where that does not
     matter), otherwise zero; nothing is asked of the device. Of the queries the last so many count.
     """
-    sums = _doubt(layer.k) + _doubt(layer.v)
-    return sums + _doubt(layer.q[:, :, -queries:]) if queries else sums
+    sums = layer.k.new_zeros((), dtype=torch.float32)
+    for t in (layer.k, layer.v, layer.q[:, :, -queries:])[: 3 if queries else 2]:
+        least, most = t.detach().aminmax()
+        sums = sums + (most.float() - least.float()) * 0.0  # of what is no number, no number
+    return sums
 
 
 def check_finite(layer: Layer, queries: int, user: object) -> None:
@@ -225,9 +220,3 @@ def _parts(
     yield "values", layer.v, layer.valid
     if queries:
         yield "queries", layer.q[:, :, -queries:], (layer.q_pos[:, -queries:] >= 0)[:, None]
-
-
-def _doubt(t: Float[Tensor, "b h m d"]) -> Float[Tensor, ""]:
-    """Times zero, every number is zero, and nothing else is."""
-    least, most = t.detach().aminmax()
-    return (most.float() - least.float()) * 0.0

@@ -23,6 +23,28 @@ P = ParamSpec("P")
 Found = TypeVar("Found")
 
 
+def derived(
+    rule: Callable[Concatenate[Slots, P], Found],
+) -> Callable[Concatenate[Slots, P], Found]:
+    """Decorates a function of slots, so that what it says of the same slots is worked out once. It
+    knows nothing else, and its other arguments are numbers, names and stages. Nobody may write into
+    what comes out.
+    """
+
+    @functools.wraps(rule)
+    def once(slots: Slots, /, *of: P.args, **none: P.kwargs) -> Found:
+        # a window of 1 token and one of 1.0 of the budget are equal numbers and different windows
+        types = list(map(type, of))
+        for known, arguments, their_types, value in slots._derived:
+            if known is rule and arguments == of and their_types == types:
+                return value  # type: ignore[no-any-return]
+        new = rule(slots, *of, **none)
+        slots._derived.append((rule, of, types, new))
+        return new
+
+    return once
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Slots:
     """Positions, images and masks of one pass, and the budget of each row.
@@ -106,6 +128,23 @@ class Slots:
         """Whether every row fits its budget whole."""
         return self.tokens is not None and bool((self.available <= self.tokens[:, None]).all())
 
+    @cached_property
+    def longest_budget(self) -> int:
+        """Of the rows' budgets, in tokens; none is zero."""
+        return 0 if self.tokens is None else int(self.tokens.max())
+
+    @cached_property
+    def last_query(self) -> Slots:
+        """The same slots, and the last query alone."""
+        return self.from_query(self.q_pos.shape[1] - 1)
+
+    @cached_property
+    def last_query_copied(self) -> Slots:
+        """The same in memory of its own, where the other queries need not be held for it."""
+        some = self.last_query
+        q_image, mask = (None if t is None else t.clone() for t in (some.q_image, some.mask))
+        return replace(some, q_pos=some.q_pos.clone(), q_image=q_image, mask=mask)
+
     def where(
         self, holds: Callable[[Int[Tensor, "b #h n"]], Bool[Tensor, "b #h n"]]
     ) -> Bool[Tensor, "b h n"]:
@@ -125,9 +164,12 @@ class Slots:
         pos = once_for_heads(self.pos)[:, :, None, :]
         return (pos >= 0) & (pos <= self.q_pos[:, some][:, None, :, None])
 
-    def last_visible(self, w: int) -> Bool[Tensor, "b #h w s"]:
-        """The same of the last slots alone: these queries attend to all slots before them."""
-        return _last_visible(self, w)
+    @derived
+    def last_visible(self, w: int) -> Tensor:
+        """The same of the last slots alone, [b, #h, w, s]: these queries attend to all slots before
+        them.
+        """
+        return from_first_hidden(self.visible(w))
 
     def with_budget(self, tokens: Int[Tensor, "b"]) -> Slots:
         """The same slots where each row has this budget."""
@@ -141,33 +183,6 @@ class Slots:
             q_image=None if self.q_image is None else self.q_image[:, first:],
             mask=None if self.mask is None else self.mask[:, :, first:],
         )
-
-
-def derived(
-    rule: Callable[Concatenate[Slots, P], Found],
-) -> Callable[Concatenate[Slots, P], Found]:
-    """Decorates a function of slots, so that what it says of the same slots is worked out once. It
-    knows nothing else, and its other arguments are numbers, names and stages. Nobody may write into
-    what comes out.
-    """
-
-    @functools.wraps(rule)
-    def once(slots: Slots, /, *of: P.args, **none: P.kwargs) -> Found:
-        # a window of 1 token and one of 1.0 of the budget are equal numbers and different windows
-        types = list(map(type, of))
-        for known, arguments, their_types, value in slots._derived:
-            if known is rule and arguments == of and their_types == types:
-                return value  # type: ignore[no-any-return]
-        new = rule(slots, *of, **none)
-        slots._derived.append((rule, of, types, new))
-        return new
-
-    return once
-
-
-@derived
-def _last_visible(slots: Slots, w: int) -> Tensor:
-    return from_first_hidden(slots.visible(w))
 
 
 def once_for_heads(t: Shaped[Tensor, "b h n"]) -> Shaped[Tensor, "b #h n"]:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.cache.layer import Layer, Scored, Scores, not_finite, refuse_not_finite
+from foveate.cache.layer import Layer, Scored, not_finite, refuse_not_finite
 from foveate.cache.pairs import DensePairs, RaggedPairs, store
 from foveate.cache.slots import Slots, derived
 from foveate.compression.byte_budget import Bytes
@@ -89,8 +89,12 @@ def score(
         return None
     least, always = _held_by(slots, policy)
     if queries is None:
-        queries = policy.score.queries(longest_budget(slots))
-    scores = _scores(policy, layer, queries)
+        queries = policy.score.queries(slots.longest_budget)
+    try:
+        scores = policy.score(layer)
+    except Exception:  # of what is no number a score may make an error of another library
+        refuse_not_finite(layer, queries, policy)
+        raise
     raw = scores.values.float()
     values = raw if slots.whole else raw.masked_fill(~slots.valid, -torch.inf)
     alone = recompressed and layer.q.shape[2] == 1
@@ -98,15 +102,6 @@ def score(
     scores = scores._replace(values=torch.maximum(values, least))
     after = layer.after_scoring(copied=policy.scope == "model")
     return Scored(after, scores, raw, tokens, always)
-
-
-def _scores(policy: Policy, layer: Layer, queries: int) -> Scores:
-    """Of what is no number a score may make an error of another library."""
-    try:
-        return policy.score(layer)
-    except Exception:
-        refuse_not_finite(layer, queries, policy)
-        raise
 
 
 def _refuse_no_numbers(
@@ -122,12 +117,6 @@ def _refuse_no_numbers(
         refuse_not_finite(layer, queries, policy)
     if isnan(highest):
         raise InvalidParameter(f"the scores of layer {layer.number} contain NaN: {policy}.")
-
-
-@derived
-def longest_budget(slots: Slots) -> int:
-    """Of the rows' budgets, in tokens; none is zero."""
-    return 0 if slots.tokens is None else int(slots.tokens.max())
 
 
 class Protected(NamedTuple):

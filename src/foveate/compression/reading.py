@@ -21,7 +21,7 @@ from foveate.cache.slots import Slots
 from foveate.compression.between_passes import Pass, Phase, Remembered
 from foveate.compression.budgeting import Budgeted, budgeted, raised, say_where_raised
 from foveate.compression.byte_budget import Bytes, check_form
-from foveate.compression.pipeline import Kept, everything, keep, longest_budget, observed, score
+from foveate.compression.pipeline import Kept, everything, keep, observed, score
 from foveate.compression.shedding import shed
 from foveate.errors import InvalidInput
 from foveate.policies.policy import Policy
@@ -244,7 +244,7 @@ class PromptReading:
         """The largest budget of a row; of a prompt that goes on after the pass, the largest that it
         may be yet: text that is to come may have to stay.
         """
-        longest = longest_budget(layer.slots)
+        longest = layer.slots.longest_budget
         if at.phase is not Phase.READING or self.strict or self.policy.keeps_by_position:
             return longest
         return max(longest, int(layer.slots.lengths.max()) + at.to_read)

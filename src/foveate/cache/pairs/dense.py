@@ -74,6 +74,13 @@ class DensePairs:
         whole = self.size == v.shape[2] and not torch.compiler.is_compiling()
         return v if whole else v[:, :, : self.size]
 
+    def both(self) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n e"]]:
+        """``k`` and ``v``, in one call: it is made at every layer."""
+        k, v, size = self._k, self._v, self.size
+        if size == k.shape[2] and not torch.compiler.is_compiling():
+            return k, v
+        return k[:, :, :size], v[:, :, :size]
+
     @property
     def with_room(self) -> tuple[Float[Tensor, "b h r d"], Float[Tensor, "b h r e"]]:
         """Keys and values with the room at the end."""

@@ -129,7 +129,8 @@ def _plain(queries: Queries) -> bool:
 
 def _over_all(queries: Queries, pairs: DensePairs, wanted: Wanted) -> Attended:
     """Over every column, with the by-products that are wanted."""
-    q, k, v, scale, attend = queries.q, pairs.k, pairs.v, queries.scale, queries.attention
+    (k, v), attend = pairs.both(), queries.attention
+    q, scale = queries.q, queries.scale
     if wanted.column_sums:
         return with_column_sums(q, k, v, scale, queries.facts().pads.tolist())
     if wanted.column_maxima:
@@ -156,7 +157,7 @@ def _decoded(
             q, *pairs.parts, scale, n, starts=pairs.starts, longest=pairs.longest_body
         )
         return Attended(out.transpose(1, 2))
-    k, v = pairs.k, pairs.v
+    k, v = (pairs.k, pairs.v) if isinstance(pairs, RewrittenPairs) else pairs.both()
     if n:
         return Attended(attention_n(q, k, v, scale, n).transpose(1, 2))
     if folds(queries.attention, q, k):
@@ -216,7 +217,7 @@ def wanted(policy: Policy, shown: Layer, at: Pass) -> Wanted:
         return NOTHING
     if slots.tokens is None or slots.mask is not None:
         return NOTHING
-    if bool((slots.tokens >= slots.lengths + at.to_read).all()):
+    if bool((slots.tokens >= slots.lengths + at.end - at.seen).all()):
         return NOTHING
     if policy.reads_column_sums or window is None:
         return Wanted(column_sums=True)

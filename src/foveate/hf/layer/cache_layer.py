@@ -6,7 +6,6 @@ stay those of the full cache. How a pass attends to what is held is in ``ways.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from typing import Any, TypeGuard
@@ -58,7 +57,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
 
     def _empty(self) -> None:
-        self._pairs: Pairs | None = None
+        self.held: Pairs | None = None
         self.seen = 0
         self.at = Pass.of(0, 0, 0)  # where the latest pass stands
         self.linked = True  # whether the attention function found this layer
@@ -78,10 +77,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     @property
     def pairs(self) -> Pairs:
-        """The pairs held; there are none before the first pass."""
-        if self._pairs is None:
+        """The pairs ``held``; there are none before the first pass."""
+        if self.held is None:
             raise NothingCompressed(f"layer {self.model_index} of this cache has seen no token.")
-        return self._pairs
+        return self.held
 
     def form(self, query_heads: int) -> Form:
         """Of the pairs that come, under so many query heads."""
@@ -120,7 +119,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     @property
     def keys(self) -> Tensor | None:
         """Keys of the slots held, padded to the longest head."""
-        return None if self._pairs is None else self._pairs.padded().k
+        return None if self.held is None else self.held.padded().k
 
     @keys.setter
     def keys(self, value: Tensor | None) -> None: ...
@@ -128,7 +127,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     @property
     def values(self) -> Tensor | None:
         """Values of the slots held, padded to the longest head."""
-        return None if self._pairs is None else self._pairs.padded().v
+        return None if self.held is None else self.held.padded().v
 
     @values.setter
     def values(self, value: Tensor | None) -> None: ...
@@ -140,7 +139,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if not self.state.link.open:
             self.state.link.refuse()
         self.is_initialized, self.linked = True, False
-        k, v, pairs = key_states, value_states, self._pairs
+        k, v, pairs = key_states, value_states, self.held
         computed = self.computed = None if self.state.reread else self.state.computed
         new = k.shape[2] if computed is None else computed.given
         if pairs is not None and pairs.compressed:
@@ -159,7 +158,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             made.k[self.ordinal], made.v[self.ordinal] = k.detach(), v.detach()
         keys, values = key_states, value_states
         if drafts is None and isinstance(pairs, DensePairs):
-            keys, values = pairs.k, pairs.v
+            keys, values = pairs.both()
         keys = keys.view_as(keys)  # the mark is for this pass alone
         setattr(keys, LINK, self)
         return keys, values
@@ -181,26 +180,27 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             new = self.computed.given
         if self._sizes is None:
             self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
-        if self._pairs is None:
+        if self.held is None:
             # a prompt compressed on its way is never whole
             whole = 0 if end is None or self.policy.when.reads else end
-            self._pairs = None if self.computed else DensePairs.empty(k, v, max(new, whole))
+            self.held = None if self.computed else DensePairs.empty(k, v, max(new, whole))
         if self.computed is not None:
-            self._pairs = self._listed(self.computed, k, v)
-        elif self._pairs is not None:
-            if isinstance(self._pairs, ModalityPairs) and self.armed:  # what came in a pass before
-                self._pairs = self._pairs.see(self.state.visual_columns())
-            self._pairs.append(k, v)
-        self.at = Pass.of(self.memory.finished if end is None else end, self.seen, new)
+            self.held = self._listed(self.computed, k, v)
+        elif self.held is not None:
+            if isinstance(self.held, ModalityPairs) and self.armed:  # what came in a pass before
+                self.held = self.held.see(self.state.visual_columns())
+            self.held.append(k, v)
+        prompt = self.state.reading.layers[self.ordinal].finished if end is None else end
+        self.at = Pass.of(prompt, self.seen, new)
         self.seen += new
-        return self.pairs
+        return self.held or self.pairs
 
     def _listed(self, computed: Computed, k: Tensor, v: Tensor) -> DensePairs:
         """What is held, and the pairs of a pass of which not all tokens were computed."""
         own, held = computed.of_heads(k.shape[1], k.device), None
-        if self._pairs is not None:
-            held = self._pairs.opened().padded()
-            if is_whole(self._pairs) and self.state.tokens.pad is not None:
+        if self.held is not None:
+            held = self.held.opened().padded()
+            if is_whole(self.held) and self.state.tokens.pad is not None:
                 padding = held.columns < self.state.tokens.pad.to(k.device)[:, None, None]
                 held = held._replace(columns=held.columns.masked_fill(padding, -1))
         return listed(held, k, v, own, computed.end)
@@ -213,7 +213,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if self.state.tokens.dropped and isinstance(pairs, DensePairs) and pairs.mixed:
             k, v, columns = pairs.padded()
             if bool((columns < 0).any()):
-                self._pairs = store(k, v, columns, columns >= 0, pairs.next_column)
+                self.held = store(k, v, columns, columns >= 0, pairs.next_column)
 
     def get_seq_length(self) -> int:
         """Tokens seen, whatever is kept of them."""
@@ -243,8 +243,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Every row ``repeats`` times in a row."""
-        if self._pairs is not None:
-            counts = self._pairs.counts
+        if self.held is not None:
+            counts = self.held.counts
             rows = torch.arange(len(counts), device=counts.device)
             self._take_rows(rows.repeat_interleave(repeats))
 
@@ -253,10 +253,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._take_rows(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
 
     def _take_rows(self, rows: Tensor) -> None:
-        if self._pairs is None:
+        if self.held is None:
             return
-        rows = rows.to(self._pairs.counts.device, torch.int64)  # beam search has them of 32 bits
-        self._pairs.take_rows(rows)
+        rows = rows.to(self.held.counts.device, torch.int64)  # beam search has them of 32 bits
+        self.held.take_rows(rows)
         self.memory.take_rows(rows)
         if self.ordinal == 0:
             self.state.take_rows(rows)
@@ -268,14 +268,14 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             InvalidInput: they reach into the compressed prompt, whose other tokens are gone.
         """
         count = -tokens_to_remove if tokens_to_remove <= 0 else max(0, self.seen - tokens_to_remove)
-        if count == 0 or self._pairs is None:
+        if count == 0 or self.held is None:
             return
         if self.state.policy.when.decodes:
             raise InvalidInput(
                 f"tokens cannot be taken back under {self.state.policy.when!r}: they have already "
                 "changed what is kept. Use when=after_prefill with assisted decoding."
             )
-        if not self._pairs.crop(count):
+        if not self.held.crop(count):
             raise InvalidInput(
                 f"crop takes back {count} tokens, which reaches into the compressed prompt. "
                 "Only tokens that came after the compression can be taken back."
@@ -294,7 +294,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def refill(self, pairs: Pairs, seen: int, finished: int) -> None:
         """Takes over pairs that were read elsewhere, in one pass that ended there."""
-        self._pairs, self.seen, self.is_initialized = pairs, seen, True
+        self.held, self.seen, self.is_initialized = pairs, seen, True
         k, v, _ = pairs.padded()
         self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
         self.memory.finished = finished
@@ -303,24 +303,24 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def put(self, pairs: Pairs) -> None:
         """Holds these pairs from now on; nothing has been read."""
-        self._pairs = pairs
+        self.held = pairs
 
     def padded(self) -> Padded:
         """All slots held; those of layers that hold every column have the very same columns."""
-        pairs, computed = self.pairs, self.computed
+        pairs, computed = self.held or self.pairs, self.computed
         if computed is not None and isinstance(pairs, DensePairs) and self.fresh:
             return Padded(pairs.k, pairs.v, computed.of_heads(pairs.k.shape[1], pairs.k.device))
         if not isinstance(pairs, DensePairs) or pairs.compressed:
             return pairs.padded()
-        k = pairs.k
-        return Padded(k, pairs.v, self.state.columns(k))
+        k, v = pairs.both()
+        return Padded(k, v, self.state.columns(k))
 
     def in_order(self) -> None:
         """Holds its pairs, and what is remembered of them, in the order of their columns."""
-        pairs, memory = self._pairs, self.memory
+        pairs, memory = self.held, self.memory
         if isinstance(pairs, RewrittenPairs):
             memory.state = {name: pairs.of_slots(t) for name, t in memory.state.items()}
-            self._pairs = pairs.opened()
+            self.held = pairs.opened()
 
     # The policy's part of a pass
 
@@ -328,30 +328,29 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Shows what has been read to the policy, and holds what it keeps: of this layer, or of all
         of them after the last one.
         """
-        policy, state = self.policy, self.state
+        state, policy = self.state, self.state.policy
         if policy.reads_output_weight:
             heads, size = layer.q.shape[1], layer.v.shape[3]
             weight = output_weight(state.link.projections, self.model_index, heads, size)
             layer = replace(layer, output_weight=weight)
         whole = self.seen + state.tokens.forgotten
         self.full_bytes = layer.k.shape[0] * whole * bytes_of_pairs(layer.k, layer.v)
-        self.hold_each(state.reading.read(layer, self.at, self.pairs.counts))
+        stored = (self.held or self.pairs).counts
+        for ordinal, kept in state.reading.read(layer, self.at, stored).items():
+            state.layers[ordinal].hold(kept)
         if policy.when.decodes:
             _ = state.pad  # asked now, and not while decoding
 
     def finish(self) -> None:
         """Holds what the policy keeps now that the prompt has been read again."""
         k, v, _ = self.padded()
-        self.hold_each(self.state.reading.read_again(self.ordinal, k, v))
-
-    def hold_each(self, kept_by_layer: Mapping[int, Kept]) -> None:
-        """Layers, by ordinal, hold what is kept of them."""
-        for ordinal, kept in kept_by_layer.items():
+        for ordinal, kept in self.state.reading.read_again(self.ordinal, k, v).items():
             self.state.layers[ordinal].hold(kept)
 
     def hold(self, kept: Kept) -> None:
         """Holds the kept pairs instead of all."""
-        policy, pairs, noted = self.policy, self.pairs, self.state.noted
+        pairs, noted = self.held or self.pairs, self.state.noted
+        policy = self.state.policy
         if kept.held:
             k, v, _ = pairs.padded()
             kept = replace(kept, k=k, v=v, held=False)
@@ -363,15 +362,15 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             self.ranks = columns.gather(-1, slots), kept.scores.gather(-1, slots)
         if not pairs.compressed:
             columns = self.state.columns(kept.mask)
-            left: Pairs = kept.store(columns, first=self.seen)
+            left: Pairs = store(kept.k, kept.v, columns, kept.mask, self.seen, kept.counts)
         elif isinstance(policy.merge, NoMerge) and isinstance(pairs, Coded):
             left = pairs.only(kept.mask)
         else:
-            left = kept.store(pairs.columns, first=self.seen)
+            left = store(kept.k, kept.v, pairs.columns, kept.mask, self.seen, kept.counts)
         if (visual := policy.stores_by_modality) is not None:
-            self._pairs = visual.of_modality(left, self.state.visual_columns())
+            self.held = visual.of_modality(left, self.state.visual_columns())
         else:
-            self._pairs = policy.store(left)
+            self.held = policy.store(left)
         if policy.beyond:
             self.bound_room()
 
@@ -380,8 +379,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         alone that may come before the layer is compressed again: ``more`` and what the rule allows.
         """
         allowed = self.policy.beyond
-        if allowed and self.policy.amount.kind == "bytes" and isinstance(self._pairs, Roomy):
-            self._pairs.bound(more + allowed)
+        if allowed and self.policy.amount.kind == "bytes" and isinstance(self.held, Roomy):
+            self.held.bound(more + allowed)
 
     def cut_to_bytes(self) -> None:
         """A prompt that has been read and stays whole has no more room than its bytes allow."""
@@ -420,17 +419,17 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def use_copy(self) -> None:
         """Before such a pass: what is held is not touched."""
         pairs = self.pairs
-        self._pairs = copy(pairs) if is_whole(pairs) else pairs.fork()
+        self.held = copy(pairs) if is_whole(pairs) else pairs.fork()
 
     def cut(self, columns: int) -> None:
         """In one: as if so many tokens had been read."""
         k, v, _ = self.padded()
-        self._pairs = DensePairs(k[:, :, :columns].clone(), v[:, :, :columns].clone())
+        self.held = DensePairs(k[:, :, :columns].clone(), v[:, :, :columns].clone())
         self.seen = columns
 
     def give_back(self, pairs: Pairs, seen: int) -> None:
         """After it: these pairs are held, of so many tokens."""
-        self._pairs, self.seen = pairs, seen
+        self.held, self.seen = pairs, seen
 
 
 def is_whole(pairs: Pairs) -> TypeGuard[DensePairs]:

@@ -216,8 +216,12 @@ _STOCK = AttentionInterface.get_interface
 
 
 def _get_interface(self: Any, attn_implementation: Any, default: Function) -> Function:
+    name = attn_implementation
+    # None, eager, paged ones and unknown names are transformers' to answer, warn of, or refuse
+    if name and name != "eager" and knows(name) and not name.startswith("paged|"):
+        function = super(AttentionInterface, self).__getitem__(name)
+        return partial(_through_the_cache, function, name)
     attention = _STOCK(self, attn_implementation, default)
-    # "eager" is the model's own, which the interface does not have
     if attention is default:
         return partial(_through_the_cache, attention, attn_implementation or "eager")
     return attention

@@ -42,7 +42,7 @@ def attend(
     """Attention over what the layer holds; at the prompt's end, compression. ``own_mask`` is what
     the model's attention takes.
     """
-    layer.linked, whole = True, not layer.pairs.compressed
+    layer.linked, whole = True, not (layer.held or layer.pairs).compressed
     if layer.drafts is not None:
         return with_drafts(layer, layer.drafts, attention, query, own_mask, scale)
     b, given = query.shape[0], query.shape[2]
@@ -52,7 +52,9 @@ def attend(
     made = layer.state.made
     if made is not None and made.q is not None and layer.state.reread is None:
         made.q[layer.ordinal] = query.detach()
-    out = _way(layer, _queries(layer, attention, query, view, scale))
+    facts = partial(layer.state.facts, view)
+    queries = Queries(query, view, scale, attention, layer.seen, facts, layer.computed)
+    out = _way(layer, queries)
     layer.computed = None
     return out if whole else (refused(out[0]), out[1])
 
@@ -95,20 +97,23 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
     sees the pass.
     """
     # the model's own attention knows gradients, and other attentions than SDPA
-    pairs, traced_back = layer.pairs, torch.is_grad_enabled() and queries.q.requires_grad
+    traced_back, pairs = (
+        torch.is_grad_enabled() and queries.q.requires_grad,
+        layer.held or layer.pairs,
+    )
     ours = queries.attention.is_sdpa and not traced_back and not pairs.compressed
     shown, requested = _shown(layer, queries, ours)
     if layer.model_index in layer.state.asks_before:
         layer.state.before = shown
-    out = attended(queries, pairs, layer.policy.attend.n, requested)
+    out = attended(queries, pairs, layer.state.policy.attend.n, requested)
     _read(layer, replace(shown, column_sums=out.column_sums, window_sums=out.window_sums))
     return out.output, out.weights
 
 
 def answer(layer: FoveateLayer, queries: Queries) -> Output:
     """Attention of an answer's tokens, with what the rule says while decoding."""
-    policy = layer.policy
-    out = attended(queries, layer.pairs, policy.attend.n)
+    policy = layer.state.policy
+    out = attended(queries, layer.held or layer.pairs, policy.attend.n)
     if policy.compresses_again:
         layer.in_order()
         shown, _ = _shown(layer, queries, ours=False)
@@ -186,7 +191,7 @@ def _shown(layer: FoveateLayer, queries: Queries, ours: bool) -> tuple[Layer, Wa
     """
     with layer.watch.running(queries.q.device):
         shown = _layer(layer, queries, *layer.padded())
-        return shown, wanted(layer.policy, shown, layer.at) if ours else NOTHING
+        return shown, wanted(layer.state.policy, shown, layer.at) if ours else NOTHING
 
 
 def _layer(layer: FoveateLayer, queries: Queries, k: Tensor, v: Tensor, columns: Tensor) -> Layer:
@@ -196,17 +201,31 @@ def _layer(layer: FoveateLayer, queries: Queries, k: Tensor, v: Tensor, columns:
     else:
         facts, images = queries.facts(), state.images()
         slots = queries.computed.slots(columns, facts, images, queries.view.mask)
-    form = partial(layer.form, q.shape[1])
+    if slots.tokens is None:
+        slots = _with_budget(layer, slots, columns, queries)
     return Layer(
         q=q.detach(),
         k=k.detach(),
         v=v.detach(),
-        slots=state.reading.with_budget(slots, layer.at, layer.ordinal, form),
+        slots=slots,
         scale=queries.scale,
         ordinal=layer.ordinal,
         model_index=layer.model_index,
         depth=state.depth,
     )
+
+
+def _with_budget(layer: FoveateLayer, slots: Slots, columns: Tensor, queries: Queries) -> Slots:
+    """The slots with each row's budget; while a prompt is read it is the same for all layers, but
+    for a budget in bytes, which goes by the form of a layer's pairs.
+    """
+    reading, form = layer.state.reading, partial(layer.form, queries.q.shape[1])
+    budgeted = reading.with_budget(slots, layer.at, layer.ordinal, form)
+    whole, by_form = queries.view.whole, layer.state.policy.amount.kind == "bytes"
+    alike = whole is not None and whole[1] is slots and not by_form
+    if alike and layer.at.phase is not Phase.ANSWERING:
+        queries.view.whole = columns, budgeted
+    return budgeted
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
