@@ -180,7 +180,7 @@ def layers_of(cache: DynamicCache) -> list[Any]:
 
 def held_bytes(cache: DynamicCache) -> int:
     """Bytes of the storages that the cache keeps alive (a slice keeps what it is a slice of)."""
-    holders = [getattr(layer, "_pairs", layer) for layer in layers_of(cache)]
+    holders = [getattr(layer, "held", layer) for layer in layers_of(cache)]
     tensors = [t for holder in holders for t in tensors_in(holder)]
     return sum(
         {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()

@@ -102,7 +102,7 @@ def test_a_stream_whose_frames_are_pruned(family, cut, policy, left, monkeypatch
     at_hand = [stream]
 
     def forgotten():
-        return known_state(at_hand[0]._cache).forgotten
+        return known_state(at_hand[0]._cache).tokens.forgotten
 
     stage = stream.policy.prune
     with (

@@ -50,13 +50,15 @@ def test_turned_keys_are_those_at_the_new_positions(family, policy, monkeypatch)
         stream.see(chunk)
     cache = stream._cache
     state, layers = known_state(cache), foveate_layers(cache)
-    stays, before = held_columns(cache).nonzero()[:, 0], state.places
+    stays, before = held_columns(cache).nonzero()[:, 0], state.tokens.position
     reindex(cache, ways_to_turn(model, torch.arange(20, 60)[None]))
     assert next_position(cache) < int(before.max())
-    for axis, old in zip(state.places, before[:, stays], strict=True):  # in order, as before
+    for axis, old in zip(
+        state.tokens.position, before[:, stays], strict=True
+    ):  # in order, as before
         assert torch.equal(axis.argsort(stable=True), old.argsort(stable=True))
     places = torch.zeros_like(before)
-    places[:, stays] = state.places
+    places[:, stays] = state.tokens.position
     expected = keys_at(model, whole(stream, chunks[:FRAMES], "")[:-1], places)
     k, _, columns = layers[0].pairs.padded()
     for head, of_head in enumerate(columns[0]):
@@ -75,9 +77,9 @@ def test_a_stream_goes_on_the_same_where_nothing_but_gaps_go(policy):
             stream.see(chunk)
     cache = streams[1]._cache
     state, ways = known_state(cache), ways_to_turn(model, streams[1]._opening)
-    first = int(state.places.min())
-    shifted = state.places - first
-    reindex_by(cache, ways, shifted - state.places)
+    first = int(state.tokens.position.min())
+    shifted = state.tokens.position - first
+    reindex_by(cache, ways, shifted - state.tokens.position)
     for number in (7, 8):
         for stream in streams:
             stream.see(drawn_frame(number))
@@ -95,8 +97,9 @@ def reindex_by(cache, ways, difference):
         if (queries := layer.memory.queries) is not None:
             same = difference[:, :1, None, None].expand(-1, 1, 1, queries.shape[2])
             layer.memory.queries = way.by(queries, same)
-    state.places = state.places + difference
-    state.extras |= {k: t + move for k, t in state.extras.items() if isinstance(t, torch.Tensor)}
+    state.update_tokens(position=state.tokens.position + difference)
+    extras = state.tokens.extras
+    state.note({k: t + move for k, t in extras.items() if isinstance(t, torch.Tensor)})
 
 
 def test_a_stream_that_is_reindexed_stays_in_range(caplog, tmp_path):

@@ -123,7 +123,7 @@ def test_it_equals_the_full_cache_without_what_left(family, policy, monkeypatch)
             watch.note(held.seen)
             assert held.bytes <= held.peak <= held.bound
         answer = stream.ask("why", **ASKED)
-    assert known_state(stream._cache).forgotten > held.seen // 3
+    assert known_state(stream._cache).tokens.forgotten > held.seen // 3
     assert seen < held.tokens < held.seen / 2
     parts = whole(stream, chunks, "why")
     theirs = full_cache(model, parts, answer.ids, watch.events)

@@ -35,7 +35,7 @@ class Watch:
                 mask[0, head, self.true[places[places >= 0]]] = True
             kept[layer.model_index] = mask
         assert layer.seen == len(self.true)
-        assert known_state(cache).forgotten == tokens - len(self.true)
+        assert known_state(cache).tokens.forgotten == tokens - len(self.true)
         self.events.append(Event(tokens, kept))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from transformers import GenerationConfig, GenerationMixin
 
-from foveate.chat.asking import is_decided
+from foveate.chat.asking import DECIDED, OF_PIXELS, is_decided
 from foveate.errors import InvalidParameter
 from foveate.hf.layer.support import inner_model
 from foveate.prompts.special_tokens import tokenizer_of
@@ -23,6 +23,9 @@ _TAKEN_OUT = ("tokenizer", "assistant_tokenizer")
 _NO_ARGUMENTS = {"self", "args", "kwargs", "model_kwargs", "transformers_version"}
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+
+_NOT_TOLD = ("_", *OF_PIXELS)
 
 
 def generate_arguments(model: nn.Module) -> set[str]:
@@ -40,8 +43,7 @@ def generate_arguments(model: nn.Module) -> set[str]:
     for function in functions:
         names |= {*inspect.signature(function).parameters}
     names |= {*_TAKEN_OUT}
-    names = {name for name in names if not name.startswith("_") and not is_decided(name)}
-    return names - _NO_ARGUMENTS
+    return {name for name in names - _NO_ARGUMENTS - DECIDED if not name.startswith(_NOT_TOLD)}
 
 
 def check_arguments(

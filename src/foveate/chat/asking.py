@@ -21,7 +21,7 @@ LONGEST = 256
 GREEDY: Mapping[str, Any] = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
 """Arguments for reading a text without an answer, whatever the model's own settings are."""
 
-_OURS = (
+DECIDED = {
     "input_ids",
     "inputs",
     "inputs_embeds",
@@ -36,8 +36,8 @@ _OURS = (
     "return_dict_in_generate",
     "assistant_model",
     "custom_generate",
-)
-_OF_PIXELS = ("pixel_", "image_", "video_", "token_type_ids", "mm_token_type_ids")
+}
+OF_PIXELS = ("pixel_", "image_", "video_", "token_type_ids", "mm_token_type_ids")
 _SEVERAL = ("num_beams", "num_return_sequences")
 
 
@@ -55,7 +55,7 @@ class Answer(NamedTuple):
 
 def is_decided(name: str) -> bool:
     """Return whether an argument of ``generate`` follows from the cache or the messages."""
-    return name in _OURS or name.startswith(_OF_PIXELS)
+    return name in DECIDED or name.startswith(OF_PIXELS)
 
 
 def settings_of(model: PreTrainedModel, options: Mapping[str, Any]) -> GenerationConfig:

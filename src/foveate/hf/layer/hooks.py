@@ -52,14 +52,15 @@ def forget_compiled(undo: ExitStack, model: nn.Module) -> None:
     """Where the model was compiled, drops the code, and again when it is undone: Dynamo does not
     look whether wrappers have come or gone, so what it compiled outside would pass by.
     """
-    if any(_is_compiled(module) for module in model.modules()):
+    compiled = [  # one list: models have thousands of modules
+        module
+        for module in model.modules()
+        if module._compiled_call_impl is not None
+        or hasattr(vars(module).get("forward"), "_torchdynamo_orig_callable")
+    ]
+    if compiled:
         undo.callback(torch._dynamo.reset)
         torch._dynamo.reset()
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    forward = vars(module).get("forward")
-    return module._compiled_call_impl is not None or hasattr(forward, "_torchdynamo_orig_callable")
 
 
 def note_offsets(modules: dict[str, Any], state: CacheState) -> None:

@@ -139,7 +139,7 @@ class CacheState:
         """Forgets the conversation."""
         self.tokens = Tokens()
         self._even = OneNumber()  # of the padding
-        self._images: tuple[tuple[Any, ...], Images | None] | None = None  # of which tokens
+        self._images: tuple[Tensor | None, Images | None] | None = None  # of which vision
         self._columns: Int[Tensor, "b h n"] | None = None
         self.reading = PromptReading(
             self.given, self.depth, strict=self.link.strict, most_heads=self.most_heads
@@ -280,13 +280,12 @@ class CacheState:
 
     def images(self) -> Images | None:
         """Image and slot of every token seen; None if nothing told which tokens are visual."""
-        tokens = self.tokens
-        of = tokens.vision, tokens.image, tokens.told
-        if self._images is None or any(
-            a is not b for a, b in zip(self._images[0], of, strict=True)
-        ):
-            self._images = of, tokens.images
-        return self._images[1]
+        tokens, known = self.tokens, self._images
+        if not tokens.told or tokens.image is not None:
+            return tokens.images
+        if known is None or known[0] is not tokens.vision:
+            known = self._images = tokens.vision, tokens.images
+        return known[1]
 
     def visual_columns(self) -> Bool[Tensor, "b seen"]:
         """Which tokens seen are visual; raises MissingModality if nothing told."""

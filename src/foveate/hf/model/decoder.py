@@ -11,6 +11,7 @@ import inspect
 from collections import Counter
 from functools import cache
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
 
 from torch import nn
 from transformers import PreTrainedConfig
@@ -30,25 +31,50 @@ class DecoderPath(NamedTuple):
         return (*self.around, self.decoder)
 
 
-def find(model: nn.Module, config: PreTrainedConfig) -> DecoderPath:
-    """The innermost module that takes the cache for all attention layers of that configuration; the
-    model itself where its layers cannot be told.
+class _Found(NamedTuple):
+    """Where a model's parts are, by name: a module held here would keep the model alive. It holds
+    for models of so many modules, under this configuration.
     """
-    stacks = layer_stacks(model, config)
-    takers = [name for name, module in model.named_modules() if _takes_cache(module)]
-    whole = [name for name in takers if stacks and all(_inside(each, name) for each in stacks)]
-    if not whole:
-        return DecoderPath(model, ())
-    name = max(whole, key=len)
+
+    modules: int
+    config: ref[PreTrainedConfig]
+    decoder: str
+    stacks: tuple[str, ...]
+
+
+_found: WeakKeyDictionary[nn.Module, _Found] = WeakKeyDictionary()
+
+
+def find(model: nn.Module, config: PreTrainedConfig) -> DecoderPath:
+    """Find the innermost module that takes the cache for all attention layers of that
+    configuration; the model itself where its layers cannot be told. A model is searched once.
+    """
+    name = _searched(model, config).decoder
     parts = name.split(".") if name else []
     path = [".".join(parts[:depth]) for depth in range(len(parts))]
-    return DecoderPath(model.get_submodule(name), tuple(model.get_submodule(each) for each in path))
+    return DecoderPath(model.get_submodule(name), tuple(map(model.get_submodule, path)))
 
 
-def layer_stacks(model: nn.Module, config: PreTrainedConfig) -> list[str]:
-    """Where the lists of layers stand that hold the configuration's attention modules: one, as a
-    rule. Modules that do not tell their configuration count if there are as many as it has layers.
+def layer_stacks(model: nn.Module, config: PreTrainedConfig) -> tuple[str, ...]:
+    """Return where the lists of layers stand that hold the configuration's attention modules: one,
+    as a rule. Modules that do not tell their configuration count if there are as many as it has
+    layers. A model is searched once.
     """
+    return _searched(model, config).stacks
+
+
+def _searched(model: nn.Module, config: PreTrainedConfig) -> _Found:
+    known, modules = _found.get(model), len(list(model.modules()))
+    if known is None or known.modules != modules or known.config() is not config:
+        stacks = _search_stacks(model, config)
+        takers = [name for name, module in model.named_modules() if _takes_cache(module)]
+        whole = [name for name in takers if stacks and all(_inside(one, name) for one in stacks)]
+        decoder = max(whole, key=len, default="")
+        known = _found[model] = _Found(modules, ref(config), decoder, tuple(stacks))
+    return known
+
+
+def _search_stacks(model: nn.Module, config: PreTrainedConfig) -> list[str]:
     own, other = Counter[str](), Counter[str]()
     for name, module in model.named_modules():
         if isinstance(getattr(module, "layer_idx", None), int) and _takes_cache(module):
