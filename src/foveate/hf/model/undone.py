@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-_FRAME = frozenset(vars(nn.Module())) - {"_buffers", "_non_persistent_buffers_set"}
-"""What every module has and no forward changes: hooks and parts."""
-
 _OF_HOOKS = "_output_capturing_hooks_installed"
 """By this transformers knows that a model's ``output_hidden_states`` has its hooks, which stay."""
+
+_FRAME = {*vars(nn.Module()), _OF_HOOKS} - {"_buffers", "_non_persistent_buffers_set"}
+"""What every module has and no forward changes: hooks and parts."""
 
 
 class _Bits(NamedTuple):
@@ -42,66 +42,58 @@ class _Bits(NamedTuple):
                 self.buffer.copy_(self.was)
 
 
-class _Attribute(NamedTuple):
-    """What a module has under a name; of a container also what is in it."""
-
-    value: Any
-    content: Any
-
-    @classmethod
-    def of(cls, value: Any) -> _Attribute:
-        """Of an attribute as it is."""
-        return cls(value, value.copy() if isinstance(value, dict | list | set) else None)
-
-    def put_back(self) -> None:
-        """The container holds what it held. Its members are compared by what they are, not by
-        ``==``: they may be tensors.
-        """
-        held = self.value
-        if isinstance(held, list):
-            held[:] = self.content
-        elif isinstance(held, set):
-            held &= self.content
-            held |= self.content
-        elif isinstance(held, dict):
-            _set(held, self.content)
-
-
 class ModuleStates:
-    """Of a model's modules that have no weights of their own, as they are now."""
+    """Of a model's modules that have no weights of their own, as they are now. Models have hundreds
+    of them, and an evaluation goes back after every answer, so little is called for each.
+    """
 
     def __init__(self, model: nn.Module):
-        modules = [module for module in model.modules() if not _has_weights(module)]
-        self._of = [(module, _attributes(module)) for module in modules]
-        self._bits = [
-            _Bits.of(t) for module in modules for t in module._buffers.values() if t is not None
-        ]
+        self._of: list[tuple[nn.Module, dict[str, tuple[Any, Any]]]] = []
+        self._bits: list[_Bits] = []
+        for module in model.modules():
+            buffers = module._buffers  # those that checkpoints store are some quantised weights
+            if module._parameters or not buffers.keys() <= module._non_persistent_buffers_set:
+                continue
+            self._of.append((module, _notes(module)))
+            self._bits += [_Bits.of(t) for t in buffers.values() if t is not None]
 
     def put_back(self) -> None:
         """The modules are as they were; what they have not changed is not touched."""
         for module, was in self._of:
-            others = {name: x for name, x in vars(module).items() if not _is_note(name, x)}
-            _set(vars(module), others | {name: one.value for name, one in was.items()})
-            for one in was.values():
-                one.put_back()
+            now = vars(module)
+            for name in _notes(module).keys() - was.keys():
+                del now[name]
+            for name, (value, content) in was.items():
+                if name not in now or now[name] is not value:
+                    now[name] = value
+                if content is not None:
+                    _refill(value, content)
         for bits in self._bits:
             bits.put_back()
 
 
-def _has_weights(module: nn.Module) -> bool:
-    """Parameters, or buffers that checkpoints store: some quantised weights are such."""
-    return (
-        bool(module._parameters) or not module._buffers.keys() <= module._non_persistent_buffers_set
-    )
+def _notes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
+    """What a module has noted under its names; of a container also what is in it. Functions are no
+    notes: a block, or accelerate, puts its own around a module's methods.
+    """
+    return {
+        name: (value, value.copy() if isinstance(value, dict | list | set) else None)
+        for name, value in vars(module).items()
+        if name not in _FRAME and not callable(value)
+    }
 
 
-def _attributes(module: nn.Module) -> dict[str, _Attribute]:
-    return {name: _Attribute.of(x) for name, x in vars(module).items() if _is_note(name, x)}
-
-
-def _is_note(name: str, value: object) -> bool:
-    """Functions are none: a block, or accelerate, puts its own around a module's methods."""
-    return name not in _FRAME and name != _OF_HOOKS and not callable(value)
+def _refill(held: Any, content: Any) -> None:
+    """Make a container hold what it held. Its members are compared by what they are, not by ``==``:
+    they may be tensors.
+    """
+    if isinstance(held, list):
+        held[:] = content
+    elif isinstance(held, set):
+        held &= content
+        held |= content
+    elif isinstance(held, dict):
+        _set(held, content)
 
 
 def _set(now: dict[str, Any], was: Mapping[str, Any]) -> None:
