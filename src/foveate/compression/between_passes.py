@@ -155,6 +155,12 @@ class Remembered:
             for name, t in self.state.items()
         }
 
+    def note_kept(self, counts: Int[Tensor, "b h"], kept: Bool[Tensor, "b h n"]) -> None:
+        """The layer was compressed: how many pairs its heads keep, or were to keep, and which."""
+        self.kept = counts
+        if self.state:
+            self.compact(kept)
+
     def compact(self, kept: Bool[Tensor, "b h n"]) -> None:
         """The running sums of the kept slots alone."""
         self.state = {name: right_aligned(t, kept) for name, t in self.state.items()}

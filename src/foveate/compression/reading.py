@@ -313,12 +313,11 @@ class PromptReading:
             check_finite(layer, 0, policy)  # in codes it would reach others of its head
             kept_by_layer[layer.ordinal] = everything(layer)
         for ordinal, kept in kept_by_layer.items():
-            memory = self.layers[ordinal]
-            memory.kept = kept.counts if kept.told is None else kept.told
-            if memory.state:
-                memory.compact(kept.mask)
+            self.layers[ordinal].note_kept(
+                kept.counts if kept.told is None else kept.told, kept.mask
+            )
             if policy.when.decodes:
-                _ = memory.kept_by_each  # asked now, and not while decoding
+                _ = self.layers[ordinal].kept_by_each  # asked now, and not while decoding
         return kept_by_layer
 
     def _under(self, budget: Budget) -> Policy:

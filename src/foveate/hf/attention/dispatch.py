@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -78,14 +79,10 @@ def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING)
     sees_all, n = queries.sees_all, n if pairs.compressed else 0.0
     ours = queries.attention.replaceable
     if n and not ours:
-        raise UnsupportedModel(
-            f"softmax-n (n={n}) and this model's own attention, which has caps or sinks, are not "
-            "one softmax. Leave decode_n and attend out of the policy."
-        )
-    if sees_all and ours and isinstance(pairs, QuantisedPairs) and pairs.decodes_as_codes:
-        decoded = over_codes(queries.q, pairs, queries.scale, n)
-        if decoded is not None:
-            return decoded
+        _refuse_softmax_n(n)
+    codes = isinstance(pairs, QuantisedPairs) and pairs.decodes_as_codes
+    if sees_all and ours and codes and (decoded := over_codes(queries, pairs, n)):
+        return decoded
     if sees_all and isinstance(pairs, RewrittenPairs):
         return _decoded(queries, pairs, n)
     pairs = pairs if isinstance(pairs, DensePairs) else pairs.opened()
@@ -93,17 +90,15 @@ def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING)
         return _over_all(queries, pairs, wanted)
     if sees_all and (ours or isinstance(pairs, DensePairs)):
         return _decoded(queries, pairs, n)
-    padded = pairs.padded()
-    visible = over_slots(queries.view.mask, padded.columns, queries.columns)
-    return over_visible(
-        queries.attention,
-        queries.q,
-        padded.k,
-        padded.v,
-        visible,
-        queries.view.mask,
-        queries.scale,
-        n,
+    padded, q, mask = pairs.padded(), queries.q, queries.view.mask
+    visible = over_slots(mask, padded.columns, queries.columns)
+    return over_visible(queries.attention, q, padded.k, padded.v, visible, mask, queries.scale, n)
+
+
+def _refuse_softmax_n(n: float) -> NoReturn:
+    raise UnsupportedModel(
+        f"softmax-n (n={n}) and this model's own attention, which has caps or sinks, are not one "
+        "softmax. Leave decode_n and attend out of the policy."
     )
 
 
@@ -165,15 +160,14 @@ def _decoded(
     return Attended(*queries.attention.plain(q, k, v, None))
 
 
-def over_codes(
-    query: Float[Tensor, "b hq 1 d"], pairs: QuantisedPairs, scale: float, n: float
-) -> Attended | None:
+def over_codes(queries: Queries, pairs: Pairs, n: float) -> Attended | None:
     """The attention of one query per row over quantised pairs as they are held, by the kernels;
     None where they have to be opened, which the reference would do all the same.
     """
-    if chosen() == "reference":
+    if not isinstance(pairs, QuantisedPairs) or chosen() == "reference":
         return None
-    return Attended(quantised_decode(query, *pairs.parts, scale, n).transpose(1, 2))
+    decoded = quantised_decode(queries.q, *pairs.parts, queries.scale, n)
+    return Attended(decoded.transpose(1, 2))
 
 
 def over_visible(

@@ -146,10 +146,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             k, v = k.detach(), v.detach()
         end, drafts = None if self.state.reread else self.state.turn.end, None
         if end is not None and self.seen < end < self.seen + new:
-            self._refuse_early_drafts()
             split = k.shape[2] - (self.seen + new - end)
-            self.computed = None if computed is None else computed.until(end)
-            self.drafts = drafts = k[:, :, split:].detach(), v[:, :, split:].detach()
+            drafts = self._take_drafts(k[:, :, split:], v[:, :, split:], end)
             k, v = k[:, :, :split], v[:, :, :split]
         if k.shape[2] > 1 and isinstance(pairs, RewrittenPairs):
             self.in_order()
@@ -162,6 +160,13 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         keys = keys.view_as(keys)  # the mark is for this pass alone
         setattr(keys, LINK, self)
         return keys, values
+
+    def _take_drafts(self, k: Tensor, v: Tensor, end: int) -> tuple[Tensor, Tensor]:
+        """Put aside the pairs of drafted tokens, which come in the pass that ends the prompt."""
+        self._refuse_early_drafts()
+        self.computed = None if self.computed is None else self.computed.until(end)
+        self.drafts = k.detach(), v.detach()
+        return self.drafts
 
     def _refuse_early_drafts(self) -> None:
         if self.state.policy.scope == "model":
