@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from foveate.ops.ragged_decode import ragged_decode, triton
+from foveate.ops.kernels import ragged_decode as triton
+from foveate.ops.ragged_decode import ragged_decode
 from tests.on_device import DEVICE
 
 from .inputs import KINDS, Draw

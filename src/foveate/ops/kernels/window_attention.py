@@ -15,7 +15,8 @@ import triton.language as tl
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.ops.launch import LOG2E, check, empty, power, product, rows, run, tile
+from foveate.ops.kernels.launch import LOG2E, check, empty, power, rows, run, strided
+from foveate.ops.kernels.tiles import of_head, product, tile
 
 
 def window_attention(
@@ -39,15 +40,12 @@ def window_attention(
         _logits_kernel,
         programs,
         q,
-        q,
-        k,
-        seen,
+        strided(q),
+        strided(k),
+        strided(seen),
         out,
         tops,
         totals,
-        *q.stride(),
-        *k.stride(),
-        *seen.stride(),
         hq,
         hq // h,
         w,
@@ -99,18 +97,6 @@ def _logits_kernel(
     out,
     tops,
     totals,
-    q_b,
-    q_h,
-    q_w,
-    q_d,
-    k_b,
-    k_h,
-    k_n,
-    k_d,
-    seen_b,
-    seen_h,
-    seen_w,
-    seen_n,
     hq,
     g,
     w,
@@ -131,13 +117,14 @@ def _logits_kernel(
     b, of = head // hq, (head % hq) // g
     row = (above % queries_of) * W + tl.arange(0, W)
     slot, column = block * N + tl.arange(0, N), tl.arange(0, D)
-    queries = tile(q + b * q_b + (head % hq) * q_h, row, column, q_w, q_d, w, d)
-    keys = tile(k + b * k_b + of * k_h, slot, column, k_n, k_d, n, d)
+    queries = tile(of_head(q, b, head % hq), row, column, w, d)
+    keys = tile(of_head(k, b, of), slot, column, n, d)
     logits = product(queries, tl.trans(keys)) * scale
     inside = (row < w)[:, None] & (slot < n)[None, :]
+    seen, seen_w, seen_n = of_head(seen, b, of)
     at = row.to(tl.int64)[:, None] * seen_w + (slot - before).to(tl.int64)[None, :] * seen_n
     inside_before = inside & (slot >= before)[None, :]
-    visible = tl.load(seen + b * seen_b + of * seen_h + at, mask=inside_before, other=1) != 0
+    visible = tl.load(seen + at, mask=inside_before, other=1) != 0
     logits = tl.where(visible & inside, logits, -float("inf"))
     top = tl.max(logits, 1)
     level = tl.where(top == -float("inf"), 0.0, top)

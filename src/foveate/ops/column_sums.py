@@ -1,4 +1,8 @@
-"""Blocks of whole rows: each is added up, and multiplied with the values, while it is there."""
+"""Column sums of the causal softmax: how much attention each slot got from all queries.
+
+The reference works in blocks of whole rows: each is added up, and multiplied with the values, while
+it is there.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,34 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.ops.column_sums.blocks import QueryBlock, blocks_of, lanes_of, parts, room_for, runs
+from foveate.ops.choice import Impl, operator
+from foveate.ops.query_blocks import QueryBlock, blocks_of, lanes_of, parts, room_for, runs
 from foveate.ops.softmax_n import share
 
 
+@operator
 def column_sums(
     q: Float[Tensor, "b hq m d"],
     k: Float[Tensor, "b h n d"],
     scale: float,
     mask: Bool[Tensor, "b #h m n"] | None = None,
     pads: list[int] | None = None,
+    *,
+    impl: Impl | None = None,
 ) -> Float[Tensor, "b hq n"]:
-    """Extra memory, besides the result: the weights of as many queries of a few KV heads as fit in
-    ``blocks.BYTES``, and those heads' queries and keys in float32.
+    """Sum over queries of the softmax, per query head and slot, in float32.
+
+    No m x n matrix is made: the kernel makes one pass for each query's log-sum-exp and one for the
+    sums; the reference has, besides the result, the weights of as many queries of a few KV heads as
+    fit in ``query_blocks.BYTES``, and those heads' queries and keys in float32.
+
+    Args:
+        q: the last ``m`` queries of a sequence of ``n``; ``hq = h * g``.
+        k: keys of the whole sequence.
+        scale: of the logits.
+        mask: which slots each query attends to. None: causal, query i stands at slot n - m + i.
+        pads: slots in front of each row that are padding: neither query nor key there counts.
+        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
     """
     (b, hq), (h, n) = q.shape[:2], k.shape[1:3]
     sums = q.new_zeros(b, h, hq // h, n, dtype=torch.float32)
@@ -37,20 +56,27 @@ def column_sums(
     return sums.view(b, hq, n)
 
 
+@operator
 def attention_with_sums(
     q: Float[Tensor, "b hq m d"],
     k: Float[Tensor, "b h n d"],
     v: Float[Tensor, "b h n e"],
     scale: float,
     pads: list[int] | None = None,
+    *,
+    impl: Impl | None = None,
 ) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b hq n"]]:
-    """The same blocks, each multiplied with the values as well."""
+    """Causal attention, and its column sums from the same softmax, in float32.
+
+    Arguments are those of :func:`column_sums`. The outputs of padding are zero.
+    """
     (b, hq), (h, n) = q.shape[:2], k.shape[1:3]
     sums = q.new_zeros(b, h, hq // h, n, dtype=torch.float32)
     out = _attention(q, k, v, scale, pads, lambda block: _add(sums, block))
     return out, sums.view(b, hq, n)
 
 
+@operator
 def attention_with_counted_sums(
     q: Float[Tensor, "b hq m d"],
     k: Float[Tensor, "b h n d"],
@@ -59,8 +85,16 @@ def attention_with_counted_sums(
     scale: float,
     n: float = 0.0,
     pads: list[int] | None = None,
+    *,
+    impl: Impl | None = None,
 ) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b h c n"]]:
-    """Likewise. Softmax-n is a share of each query's softmax, so both come from one."""
+    """Causal attention, and what its queries pay to every slot, added up over a KV head's queries
+    as a softmax-n: the attention itself is the softmax. In float32.
+
+    ``counts`` says how much each query counts in each of ``c`` sums; ``n`` is softmax-n's, 0 the
+    softmax. All else is as in :func:`attention_with_sums`.
+    """
+    # softmax-n is a share of each query's softmax, so both come from one
     sums = q.new_zeros(*k.shape[:2], counts.shape[1], k.shape[2], dtype=torch.float32)
     out = _attention(q, k, v, scale, pads, lambda block: _add_counted(sums, block, counts, n))
     return out, sums
@@ -79,6 +113,23 @@ def attention_with_maxima(
     most = q.new_zeros(k.shape[:3], dtype=torch.float32)
     out = _attention(q, k, v, scale, pads, lambda block: _raise(most, block))
     return out, most
+
+
+def attention_of_one(
+    q: Float[Tensor, "b hq 1 d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    scale: float,
+) -> tuple[Float[Tensor, "b hq 1 e"], Float[Tensor, "b hq n"]]:
+    """Attention of one query over pairs that it all sees, and its weights, which are the column
+    sums of one query; in float32, and in any order of the pairs. The query heads of a KV head are
+    rows of one product.
+    """
+    b, hq, _, d = q.shape
+    grouped = q.reshape(b, k.shape[1], -1, d).float() * scale
+    weights = (grouped @ k.float().transpose(2, 3)).softmax(-1)
+    out = weights @ v.float()
+    return out.view(b, hq, 1, -1), weights.view(b, hq, -1)
 
 
 def _attention(

@@ -1,19 +1,31 @@
-"""A loop over the KV heads of a flat body, joined with a dense tail in one softmax; or, where it
-may be used, PyTorch's flash attention for CPUs.
-"""
+"""One decoding step's attention over heads that hold different numbers of pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.ops.ragged_decode import flash
+from foveate.ops.choice import Impl, operator
+from foveate.ops.flash_decode import flash_decode
 from foveate.ops.softmax_n import softmax_n
 
 
+class FlatPairs(NamedTuple):
+    """Pairs of all heads, head after head, row after row: where each head's start, and the last
+    one's end, in ``starts`` (b * h + 1), and the most that a head has.
+    """
+
+    k: Float[Tensor, "f d"]
+    v: Float[Tensor, "f e"]
+    starts: Int[Tensor, "heads"]
+    longest: int
+
+
+@operator
 def ragged_decode(
     q: Float[Tensor, "b hq 1 d"],
     flat_k: Float[Tensor, "f d"],
@@ -22,14 +34,38 @@ def ragged_decode(
     tail_k: Float[Tensor, "b h t d"],
     tail_v: Float[Tensor, "b h t e"],
     scale: float,
-    n: float,
+    n: float = 0.0,
+    *,
     starts: Int[Tensor, "heads"] | None = None,
     longest: int | None = None,
     tail_length: Int[Tensor, "1"] | None = None,
+    impl: Impl | None = None,
 ) -> Float[Tensor, "b hq 1 e"]:
-    """``starts`` and ``longest`` are not needed."""
+    """Attention of one query per row over its heads' bodies and tails; nothing is masked.
+
+    Softmax in float32. A head without any pair gets zeros. The reference is a loop over the KV
+    heads or, where it may be used, PyTorch's flash attention for CPUs.
+
+    Args:
+        q: one query per row and query head, ``hq = h * g``.
+        flat_k: the bodies' keys, head after head, row after row.
+        flat_v: their values.
+        lengths: body length of each (row, KV head), in that order.
+        tail_k: keys appended later, the same number for every head.
+        tail_v: their values.
+        scale: of the logits.
+        n: of softmax-n; 0 is the softmax.
+        starts: where each body starts, and where the last one ends, in 64 bits, on q's device. The
+            kernel reads them instead of ``lengths``; None: they are made anew, at every call.
+        longest: the largest of ``lengths``; None: it is looked for. Only the kernel needs it.
+        tail_length: how many pairs of the tail count, on q's device; None: all.
+        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
+
+    With ``starts``, ``longest`` and ``tail_length`` given, the kernel's launches depend on the
+    shapes alone and nothing waits for the device, as a CUDA graph requires.
+    """
     if tail_length is None and _may_flash(q, flat_k, flat_v, tail_k, tail_v):
-        return flash.ragged_decode(q, flat_k, flat_v, lengths, tail_k, tail_v, scale, n)
+        return flash_decode(q, flat_k, flat_v, lengths, tail_k, tail_v, scale, n)
     return by_products(q, flat_k, flat_v, lengths, tail_k, tail_v, scale, n, tail_length)
 
 

@@ -1,7 +1,8 @@
-"""Plain torch: softmax in float32, whatever the inputs' dtype.
+"""Attention that the last queries of a prompt pay to every slot; softmax in float32, whatever the
+inputs' dtype.
 
-One head at a time: its products take less time than its part of a batch, and what the next step
-reads is still in the core's cache.
+The reference takes one head at a time: its products take less time than its part of a batch, and
+what the next step reads is still in the core's cache.
 """
 
 from __future__ import annotations
@@ -13,20 +14,33 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from foveate.ops.choice import Impl, operator
 from foveate.ops.heads import each_head
 from foveate.ops.numbers import numbers
 from foveate.ops.softmax_n import softmax_n
-from foveate.ops.window_attention.hidden import from_first_hidden
 
 
+@operator
 def window_attention(
     q: Float[Tensor, "b hq w d"],
     k: Float[Tensor, "b h n d"],
     visible: Bool[Tensor, "b #h w s"],
     scale: float,
-    n: float,
+    n: float = 0.0,
+    *,
+    impl: Impl | None = None,
 ) -> Float[Tensor, "b h g w n"]:
-    """Each head's part is worked out in its place in the result."""
+    """Attention probabilities of ``w`` queries over all slots, in float32.
+
+    Args:
+        q: queries, ``hq = h * g``; query head ``i`` reads KV head ``i // g``.
+        k: keys.
+        visible: which of the last ``s`` slots each query attends to; it does to all before them.
+            A query that sees none gets zeros.
+        scale: of the logits.
+        n: of softmax-n; 0 is the softmax.
+        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
+    """
     (b, hq, w, _), (h, slots) = q.shape, k.shape[1:3]
     hidden = _hidden(visible, slots)
     paid = k.new_empty(b, h, hq // h, w, slots, dtype=torch.float32)
@@ -35,15 +49,22 @@ def window_attention(
     return paid
 
 
+@operator
 def window_sums(
     q: Float[Tensor, "b hq w d"],
     k: Float[Tensor, "b h n d"],
     visible: Bool[Tensor, "b #h w s"],
     counts: Float[Tensor, "b c g w"],
     scale: float,
-    n: float,
+    n: float = 0.0,
+    *,
+    impl: Impl | None = None,
 ) -> Float[Tensor, "b h c n"]:
-    """All heads are worked out in one and the same place."""
+    """Add up what :func:`window_attention` gives over a KV head's queries, in float32.
+
+    ``counts`` says how much each counts in each of ``c`` sums; all else is as there.
+    """
+    # all heads are worked out in one and the same place
     (b, c, g, w), (h, slots) = counts.shape, k.shape[1:3]
     hidden = _hidden(visible, slots)
     place = _place(k.new_empty(g, w, slots, dtype=torch.float32), hidden)
@@ -53,6 +74,14 @@ def window_sums(
         _pay(*head, scale, n, place)
         torch.mm(of, place.rows, out=out)
     return sums.view(b, h, c, slots)
+
+
+def from_first_hidden(visible: Bool[Tensor, "b #h w n"]) -> Bool[Tensor, "b #h w s"]:
+    """Return the slots from the first that one of the queries does not attend to, as a copy."""
+    # as a rule the window's own slots; bytes have a vectorised minimum, booleans none
+    seen_by_all = visible.flatten(0, 2).view(torch.uint8).amin(0)
+    first = int(seen_by_all.cumprod(0).sum())
+    return visible[..., first:].clone()
 
 
 class _Place(NamedTuple):

@@ -13,15 +13,17 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.ops.launch import LOG2E, check, power, product, rows, run, tile
-from foveate.ops.quantised_decode.reference import FlatCodes, Rest
-from foveate.ops.ragged_decode.triton import Parts, attend, chunk_size, joined, room
+from foveate.ops.kernels.launch import LOG2E, check, power, run, strided
+from foveate.ops.kernels.ragged_decode import Parts, Tail, attend, chunk_size, joined, room
+from foveate.ops.kernels.tiles import of_head, product, tile
+from foveate.ops.quantised_decode import FlatCodes
+from foveate.ops.ragged_decode import FlatPairs
 
 
 def quantised_decode(
     q: Float[Tensor, "b hq 1 d"],
     coded: FlatCodes,
-    rest: Rest,
+    rest: FlatPairs,
     tail_k: Float[Tensor, "b h t d"],
     tail_v: Float[Tensor, "b h t e"],
     scale: float,
@@ -39,26 +41,12 @@ def quantised_decode(
         *scales,
         beside=(coded.k, coded.v, coded.group, coded.starts, rest.starts),
     )
-    (b, h, t, d), e = tail_k.shape, tail_v.shape[3]
-    pairs = len(coded.k) + len(rest.k) + b * h * t
-    chunk = chunk_size(pairs, rows(tail_k if d >= e else tail_v), q.device)
+    tail = Tail(tail_k, tail_v)
+    chunk = chunk_size(len(coded.k) + len(rest.k), tail)
     first = -(-coded.longest // chunk)
-    parts = room(q, e, first - (-rest.longest // chunk) - (-t // chunk))
-    _attend_codes(parts, first, q, coded, h, e, scale, chunk)
-    attend(
-        parts,
-        first,
-        q,
-        rest.k,
-        rest.v,
-        rest.starts,
-        rest.longest,
-        tail_k,
-        tail_v,
-        None,
-        scale,
-        chunk,
-    )
+    parts = room(q, tail, first - (-rest.longest // chunk) - (-tail_k.shape[2] // chunk))
+    _attend_codes(parts, first, q, coded, *tail_v.shape[1::2], scale, chunk)
+    attend(parts, first, q, rest, tail, scale, chunk)
     return joined(parts, q, n)
 
 
@@ -72,12 +60,9 @@ def _attend_codes(
         _codes_kernel,
         b * h * early,
         q,
-        q,
+        strided(q.view(b, h, hq // h, d)),
         *held,
         *parts,
-        q.stride(0),
-        q.stride(1),
-        q.stride(3),
         h,
         hq // h,
         d,
@@ -146,9 +131,6 @@ def _codes_kernel(
     mixed,
     tops,
     totals,
-    q_b,
-    q_h,
-    q_d,
     h,
     g,
     d,
@@ -172,7 +154,7 @@ def _codes_kernel(
     which = tl.program_id(0) % early
     b, of = head // h, head % h
     member, column, channel = tl.arange(0, G), tl.arange(0, D), tl.arange(0, E)
-    queries = tile(q + b * q_b + of * g * q_h, member, column, q_h, q_d, g, d)
+    queries = tile(of_head(q, b, of), member, column, g, d)
     first = tl.load(starts + head)
     length = tl.load(starts + head + 1) - first
     begin = tl.minimum(which * chunk, length).to(tl.int32)

@@ -1,0 +1,1 @@
+"""Triton kernels of the operators, a module each, under the operator's own name."""
