@@ -18,20 +18,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.cache.layer import Scored
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Kernel, Share, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Budget, Planned, Scope
-from foveate.policies.spec import stage
+from foveate.stages import Pool, Reduction, TopK, WindowAttention, highest
 from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import within
 from foveate.stages.budget.shares import Uniform
 from foveate.stages.recent import part
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction
-from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK, highest
 
 By = Literal["extrinsic", "score"]
 

@@ -26,16 +26,12 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Recent, Share
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
-from foveate.policies.spec import stage
+from foveate.stages import TextPrior, TopK
 from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer, proportional
-from foveate.stages.score import TextPrior
-from foveate.stages.select import TopK
 
 Text = Literal["instruction", "all"]
 

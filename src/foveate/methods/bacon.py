@@ -25,18 +25,12 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Factor, Kernel, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention
 from foveate.stages.recent import before, budget_of, recent_tokens
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction, over_group
-from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK
+from foveate.stages.score.rows import over_group
 
 Evidence = Literal["trace", "local", "plain"]
 EPS = 1e-8

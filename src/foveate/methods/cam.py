@@ -20,16 +20,10 @@ from torch import Tensor
 
 from foveate.cache.layer import Scored
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Recent, Seed
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
-from foveate.stages.score import ColumnSums
+from foveate.stages import ColumnSums, Reduction, TopK, Uniform
 from foveate.stages.score.attention_free import uniform
-from foveate.stages.score.rows import Reduction
-from foveate.stages.select import TopK
 
 
 @stage("merge_following")

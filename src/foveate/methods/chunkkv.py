@@ -20,16 +20,9 @@ from torch import Tensor
 
 from foveate.cache.layer import Scored
 from foveate.cache.slots import Slots, derived
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Kernel, Positive, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction
-from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK, highest
+from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention, highest
 
 Images = Literal["text", "runs", "rows", "blocks"]
 Total = Literal["mean", "sum"]

@@ -31,18 +31,12 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores, WindowWeights
 from foveate.cache.slots import Slots
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Factor, Share, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge, Softmax
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import HeadMean, KeepsRecent, Reduction, Uniform, highest
 from foveate.stages.recent import most_recent, part
-from foveate.stages.score import HeadMean
-from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import by_modality, paid_by_modality
-from foveate.stages.select import KeepsRecent, highest
 
 Combine = Literal["union", "and", "concat"]
 

@@ -17,15 +17,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Columns, Count, Positive, Seed
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import TopK, Uniform
 from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.held import TokenSpan, span
-from foveate.stages.select import TopK
 
 Leverage = Literal["product", "mean", "key", "value"]
 TINY = 1e-30

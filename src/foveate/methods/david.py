@@ -31,18 +31,12 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores, WindowWeights
 from foveate.cache.slots import Slots
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Factor, Kernel, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import KeepsRecent, Reduction, Uniform, WindowAttention, highest
 from foveate.stages.recent import budget_of, most_recent, part, recent_tokens
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import on_average, paid_on_average
-from foveate.stages.select import KeepsRecent, highest
 
 Rule = Literal["delta_below", "delta_above", "theta_below", "always", "never"]
 RULES = ("delta_below", "delta_above", "theta_below", "always", "never")

@@ -22,15 +22,10 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.cache.layer import Scored
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import Recency, TopK, Uniform, highest
 from foveate.stages.farthest import spread
-from foveate.stages.score import Recency
-from foveate.stages.select import TopK, highest
 
 
 @stage("max_min")

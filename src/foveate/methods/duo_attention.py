@@ -26,16 +26,12 @@ from torch import Tensor
 
 from foveate.data.texts import read_text
 from foveate.errors import InvalidInput
-from foveate.policies.amount import Amount
 from foveate.policies.head_scores import HEAD_FILES, HeadFile
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
+from foveate.stages import Recency, TopK
 from foveate.stages.budget.bases import Rule
 from foveate.stages.budget.head_table import ByHeadScores, Scores
-from foveate.stages.score import Recency
-from foveate.stages.select import TopK
 
 
 @stage("best_heads")

@@ -22,16 +22,12 @@ from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidInput
 from foveate.ops.moments import moments
 from foveate.ops.rotation import Rotation, mean_rotation, no_rotation, turned
-from foveate.policies.amount import Amount
 from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors, check_text
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Factor, Positive, Range
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
-from foveate.policies.spec import stage
 from foveate.profiles.tensor_profile import TensorProfile, load_tensors
-from foveate.stages.budget import Uniform
-from foveate.stages.select import TopK
+from foveate.stages import TopK, Uniform
 
 Future = Annotated[int, Range(1, 65_536)]
 OUTLIERS = 4

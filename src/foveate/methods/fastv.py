@@ -21,16 +21,12 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Recent, Share
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
-from foveate.policies.spec import stage
+from foveate.stages import TextPrior, TopK
 from foveate.stages.budget.bases import ByLength
-from foveate.stages.score import TextPrior
 from foveate.stages.score.one_ranking import By, by_position, of_slots, received
-from foveate.stages.select import TopK
 
 
 @stage("ranked_at_layer")

@@ -22,17 +22,13 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores, WindowWeights
 from foveate.cache.slots import Slots, derived
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import Reduction, TopK, Uniform
 from foveate.stages.budget.exact import filled
 from foveate.stages.recent import before, most_recent
-from foveate.stages.score.rows import Reduction, over_group
+from foveate.stages.score.rows import over_group
 from foveate.stages.score.window import counts_of, on_average, paid, window_of
-from foveate.stages.select import TopK
 
 
 @stage("question_attention")

@@ -34,18 +34,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Share, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Rereading
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
-from foveate.stages.score import WindowAttention
+from foveate.stages import OverBudget, TopK, Uniform, WindowAttention
 from foveate.stages.score.bases import WithoutQueries, Wrapper
 from foveate.stages.score.rows import rows
-from foveate.stages.select import TopK
-from foveate.stages.when import OverBudget
 
 LOCAL = "What do the newest frames show? Describe objects, actions and places in detail."
 OVERALL = "Summarize the whole video: who and what is in it, what happens, and in which order."

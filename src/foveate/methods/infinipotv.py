@@ -23,17 +23,11 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Share, ShareBetween
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import OverBudget, TextPrior, TopK, Uniform, ValueNorm, highest
 from foveate.stages.recent import part
-from foveate.stages.score import TextPrior, ValueNorm
 from foveate.stages.score.bases import Wrapper
-from foveate.stages.select import TopK, highest
-from foveate.stages.when import OverBudget
 
 
 @stage("novelty")

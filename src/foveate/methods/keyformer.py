@@ -15,16 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Factor, Range, Recent, Seed
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import Reduction, TopK, Uniform
 from foveate.stages.score.attention_free import gumbel
 from foveate.stages.score.bases import WithoutQueries
-from foveate.stages.score.rows import Reduction, blocks, over_group, seen
-from foveate.stages.select import TopK
+from foveate.stages.score.rows import blocks, over_group, seen
 
 Tau = Annotated[float, Range(0.001, 1_000_000)]
 

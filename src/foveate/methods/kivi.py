@@ -30,15 +30,10 @@ from foveate.cache.pairs import (
 )
 from foveate.cache.pairs.body import Body
 from foveate.errors import InvalidParameter, MissingModality, UnsupportedPolicy
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Positive
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Held, Store
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
-from foveate.stages.score import Recency
-from foveate.stages.select import TopK
+from foveate.stages import Recency, TopK, Uniform
 
 BitsOrAuto = Literal[8, 4, 2, 1, "auto"]
 TextBits = Literal[8, 16]

@@ -32,18 +32,14 @@ from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
-from foveate.policies.amount import Amount
 from foveate.policies.gathering import GATHERINGS, Asked, Sums
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Budget, Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import AboveThreshold, OneRanking
+from foveate.stages import AboveThreshold, OneRanking, TopK
 from foveate.stages.budget.one_ranking import Threshold
 from foveate.stages.score.linear_maps import LinearMaps, products
 from foveate.stages.score.reconstruction import NOTED, Reconstruction
-from foveate.stages.select import TopK
 
 SLIDING_WINDOW = 128
 """The last tokens that a threshold leaves."""

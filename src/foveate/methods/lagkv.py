@@ -18,15 +18,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Factor, Positive
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import TopK, Uniform
 from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.held import span
-from foveate.stages.select import TopK
 
 FLAT = 1e-12
 """A channel that varies by less does not vary."""

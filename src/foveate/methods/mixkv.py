@@ -31,22 +31,15 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.mix_statistics import mix_statistics
-from foveate.policies.amount import Amount
 from foveate.policies.head_scores import HEAD_FILES, HeadFile
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Kernel, Recent, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
 from foveate.profiles.profile import Numbers, Profile, Run, calibration, load
 from foveate.profiles.published import read_redundancies
-from foveate.stages.budget import Uniform
+from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention
 from foveate.stages.recent import before, is_recent
-from foveate.stages.score import WindowAttention
 from foveate.stages.score.bases import Wrapper
 from foveate.stages.score.normalise import over_tokens, over_tokens_before
-from foveate.stages.score.rows import Reduction
-from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK
 
 Intrinsic = Literal["value", "key", "none"]
 Mix = Literal["headwise", "sum", "importance", "diversity"]

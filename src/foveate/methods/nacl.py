@@ -17,17 +17,13 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent, Seed, Share, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import KeepsEnds, Reduction, Uniform, highest
 from foveate.stages.recent import most_recent
 from foveate.stages.score.attention_free import gumbel
-from foveate.stages.score.rows import Reduction, blocks, over_group
+from foveate.stages.score.rows import blocks, over_group
 from foveate.stages.score.window import window_of
-from foveate.stages.select import KeepsEnds, highest
 
 
 @stage("proxy_attention")

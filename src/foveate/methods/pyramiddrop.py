@@ -24,17 +24,14 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Recent, ShareBetween
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
-from foveate.policies.spec import stage
+from foveate.stages import TopK, highest
 from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer, proportional
 from foveate.stages.recent import budget_of
 from foveate.stages.score.one_ranking import by_position, of_slots, paid_by_last
-from foveate.stages.select import TopK, highest
 
 
 @stage("rank_and_drop")

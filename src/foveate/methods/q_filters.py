@@ -18,16 +18,12 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.ops.moments import moments
 from foveate.ops.rotation import Rotation
-from foveate.policies.amount import Amount
 from foveate.policies.gathering import GATHERINGS, Sums
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Recent
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import TopK, Uniform
 from foveate.stages.score.bases import ByProfile
-from foveate.stages.select import TopK
 
 
 @stage("query_filter")

@@ -14,15 +14,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.cache.layer import Scored
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
-from foveate.stages.score import Recency, TextPrior
-from foveate.stages.select import TopK, highest
-from foveate.stages.when import OverBudget
+from foveate.stages import OverBudget, Recency, TextPrior, TopK, Uniform, highest
 
 
 @stage("last_frames")

@@ -23,18 +23,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Kernel, Positive, Share, ShareBelow, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import OverBudget, TopK, Uniform
 from foveate.stages.recent import is_recent, most_recent
 from foveate.stages.score.bases import Wrapper
 from foveate.stages.score.rows import blocks
 from foveate.stages.score.window import window_of
-from foveate.stages.select import TopK
-from foveate.stages.when import OverBudget
 
 
 @stage("highest_logits")

@@ -17,15 +17,11 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import KeepsEnds, Uniform, highest
 from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.rows import rows, times_seen
-from foveate.stages.select import KeepsEnds, highest
 
 
 @stage("mean_attention")

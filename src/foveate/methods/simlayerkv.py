@@ -24,18 +24,14 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Positive, Recent
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope, Score
-from foveate.policies.spec import stage
+from foveate.stages import Recency, TopK
 from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer
 from foveate.stages.recent import is_recent
-from foveate.stages.score import Recency
 from foveate.stages.score.window import paid_on_average
-from foveate.stages.select import TopK
 
 
 @stage("laziness")

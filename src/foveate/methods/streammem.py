@@ -33,18 +33,12 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge, Rereading
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
-from foveate.stages.score import TextPrior
+from foveate.stages import OverBudget, TextPrior, TopK, Uniform, highest
 from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.rows import blocks
-from foveate.stages.select import TopK, highest
-from foveate.stages.when import OverBudget
 
 _PAID, _TIMES = "paid", "times"  # what a slot was paid last, and how often it was looked at
 

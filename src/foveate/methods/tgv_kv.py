@@ -14,14 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Share
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import LayerShares
+from foveate.stages import LayerShares, TopK
 from foveate.stages.score.rows import rows
-from foveate.stages.select import TopK
 
 
 @stage("text_guided")

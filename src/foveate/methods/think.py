@@ -24,18 +24,12 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.cache.pairs import DensePairs, NarrowPairs, Pairs, RaggedPairs, exact, exact_bytes
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Kernel, Positive, ShareBelow, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Held, Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention
 from foveate.stages.recent import is_recent, most_recent, part
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction
-from foveate.stages.score.window import Pool, window_of
-from foveate.stages.select import TopK
+from foveate.stages.score.window import window_of
 
 
 @stage("query_energy")

@@ -30,17 +30,12 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.ops.rotation import Rotation, no_rotation, turned
-from foveate.policies.amount import Amount
 from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors, check_text
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Recent
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import OverBudget, TopK, Uniform
 from foveate.stages.score.bases import ByProfile
-from foveate.stages.select import TopK
-from foveate.stages.when import OverBudget
 
 FARTHEST = 65_536
 LEAST = 1e-6

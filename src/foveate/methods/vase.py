@@ -25,17 +25,12 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Kernel, Positive, Recent, Seed, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import KeepsEnds, OverBudget, Uniform, highest
 from foveate.stages.recent import is_recent, most_recent, recent_tokens
 from foveate.stages.score.attention_free import gumbel
 from foveate.stages.score.window import window_of
-from foveate.stages.select import KeepsEnds, highest
-from foveate.stages.when import OverBudget
 
 LEAST = 1e-30
 """Of a probability: what is never attended to comes last, and may still be drawn."""

@@ -13,14 +13,10 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Recent, Share, ShareBetween
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import LayerShares
-from foveate.stages.score.rows import Reduction, over_group, rows, seen
-from foveate.stages.select import TopK
+from foveate.stages import LayerShares, Reduction, TopK
+from foveate.stages.score.rows import over_group, rows, seen
 
 
 @stage("after_vision")

@@ -1,7 +1,9 @@
 """A method is defined once: ``@method("li2024snapkv")`` on the function that builds its policy.
 
 The name, the command line, the docs row, the citation and the conformance tests derive from that
-definition. Other packages register theirs through the entry point group ``foveate.methods``.
+definition. A method's file imports from here what every definition is written with: ``Amount``,
+``Policy``, ``method`` and ``stage``. Other packages register theirs through the entry point group
+``foveate.methods``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,20 @@ from foveate.policies.making import is_read, made_by
 from foveate.policies.parameters import check, shown
 from foveate.policies.policy import Origin, Policy
 from foveate.policies.registry import load_all, load_own_before
-from foveate.policies.spec import SLOTS
+from foveate.policies.spec import SLOTS, stage
+
+__all__ = [
+    "METHODS",
+    "Amount",
+    "Method",
+    "Methods",
+    "Paper",
+    "Policy",
+    "find_paper",
+    "method",
+    "references",
+    "stage",
+]
 
 
 @dataclass(frozen=True, kw_only=True)

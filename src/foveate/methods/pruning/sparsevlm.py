@@ -26,7 +26,8 @@ from torch import Tensor
 from foveate.cache.layer import Layer
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.amount import AmountLike
+from foveate.policies.method import Amount
 from foveate.policies.parameters import Positive, Share
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned, number_going_on, share

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.spec import stage
+from foveate.policies.method import stage
 from foveate.stages.score.linear_maps import LinearMaps
 
 FACTS = 5

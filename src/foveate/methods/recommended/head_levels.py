@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.errors import ProfileMismatch
-from foveate.policies.spec import stage
+from foveate.policies.method import stage
 from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.budget.bases import Rule
 from foveate.stages.budget.exact import filled
