@@ -10,7 +10,7 @@ each head fills its own by the mixed score; with ``by="score"`` that score decid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -31,7 +31,6 @@ By = Literal["extrinsic", "score"]
 
 
 @stage("across_heads")
-@dataclass(frozen=True, kw_only=True)
 class AcrossHeads(AmountBudget):
     """A head keeps as many pairs as it has among the best of its whole layer, mixed with ``floor``
     of an even share, so that no head is left with nothing. If that is ``guaranteed``, it is each

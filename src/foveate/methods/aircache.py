@@ -16,7 +16,7 @@ to the others, by their weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal
 
 import torch
@@ -37,7 +37,6 @@ Text = Literal["instruction", "all"]
 
 
 @stage("elite_window")
-@dataclass(frozen=True, kw_only=True)
 class EliteWindow:
     """What a visual token gets from the elite text tokens on average, of a softmax over visual
     tokens and the elite; a text token, what the last one pays it among text. The elite are text
@@ -111,7 +110,6 @@ def skewness(values: Float[Tensor, "b h n"], marked: Bool[Tensor, "b h n"]) -> F
 
 
 @stage("strength_and_skewness")
-@dataclass(frozen=True, kw_only=True)
 class StrengthAndSkewness(AmountBudget):
     """Every layer has its text and a share of the visual tokens that the budget holds beside all
     text: by the notes "strength" and "skewness" of its score, each over its mean, half and half.

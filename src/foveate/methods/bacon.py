@@ -15,7 +15,6 @@ so that it is right while decoding, too. Of its variants, those of `evidence` ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -37,7 +36,6 @@ EPS = 1e-8
 
 
 @stage("boundary_evidence")
-@dataclass(frozen=True, kw_only=True)
 class BoundaryEvidence:
     """The score that it wraps, and evidence of the last query beyond it. ``window``, ``kernel``,
     ``pool`` and ``group`` are those of the window's score: the last query's goes the same way.

@@ -12,8 +12,6 @@ merge, where kvpress lets as many do as tokens were decoded since it compressed 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -27,7 +25,6 @@ from foveate.stages.score.attention_free import uniform
 
 
 @stage("merge_following")
-@dataclass(frozen=True, kw_only=True)
 class MergeFollowing:
     """Of each other pair, the value over ``into`` is added to the values of the ``into`` kept pairs
     that follow it (over their number, if there are fewer; not at all without any). Keys stay.

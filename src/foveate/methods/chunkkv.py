@@ -10,7 +10,6 @@ takes their mean, which differs for the last, shorter chunk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isqrt
 from typing import Literal
 
@@ -29,7 +28,6 @@ Total = Literal["mean", "sum"]
 
 
 @stage("best_chunks")
-@dataclass(frozen=True, kw_only=True)
 class BestChunks(TopK):
     """Beside what ``top_k`` always keeps: the chunks of ``length`` tokens with the highest mean
     score (or "sum"), and of the chunk that no longer fits whole, its highest scores.

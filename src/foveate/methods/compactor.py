@@ -10,7 +10,6 @@ engine by 0.5 (``blending``), in parts of 128 tokens, without value norms and po
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import Float
@@ -27,7 +26,6 @@ from foveate.stages.score.non_causal import NonCausalAttention
 
 
 @stage("leverage_and_attention")
-@dataclass(frozen=True, kw_only=True)
 class LeverageAndAttention:
     """``blending`` times the stage ``leverage`` plus the stage ``non_causal_attention``, both with
     these parameters. Without ``blending`` it is the share of the row that is evicted.

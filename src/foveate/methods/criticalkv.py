@@ -13,7 +13,6 @@ norms), are left out, as there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -32,7 +31,6 @@ SLOTS = 1024  # projected at once
 
 
 @stage("output_norm")
-@dataclass(frozen=True, kw_only=True)
 class OutputNorm(Wrapper):
     """Another score, with a part "output": (score + ``epsilon``) times the L1 norm of the value
     after the output projection, the mean over the query heads of a KV head. In float32.
@@ -72,7 +70,6 @@ def projected_norm(layer: Layer) -> Float[Tensor, "b h n"]:
 
 
 @stage("two_stage")
-@dataclass(frozen=True, kw_only=True)
 class TwoStage(TopK):
     """Beside what ``top_k`` always keeps, which counts in the first stage: of each head's number,
     ``first`` (rounded down), and at least ``floor`` of an even share, to the highest scores, all

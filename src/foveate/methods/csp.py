@@ -20,7 +20,6 @@ of an odd number of places one is kept nowhere (`combine="concat", fill=False`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Literal, NamedTuple
 
@@ -42,7 +41,6 @@ Combine = Literal["union", "and", "concat"]
 
 
 @stage("cross_self_attention")
-@dataclass(frozen=True, kw_only=True)
 class CrossSelfAttention:
     """Eq. 1: the window's softmax-n, summed over queries of the key's own modality (part "self")
     and over those of the other (part "cross"), reduced over the query heads of a KV head.
@@ -121,7 +119,6 @@ def _places(scores: Float[Tensor, "b h n"], listed: Bool[Tensor, "b h n"]) -> In
 
 
 @stage("cross_self")
-@dataclass(frozen=True, kw_only=True)
 class CrossSelf(KeepsRecent):
     """Eqs. 2 and 3: K^c of the places beside the recent tokens go to the best of the part "cross",
     K^s to the best of "self". Both lists then grow, a place at a time, until their union (or their
@@ -160,7 +157,6 @@ class CrossSelf(KeepsRecent):
 
 
 @stage("doubles")
-@dataclass(frozen=True, kw_only=True)
 class Doubles:
     """The lists joined (CSP's release): a pair on both is held twice, so its weight is doubled.
 
@@ -196,7 +192,6 @@ class Doubles:
 
 
 @stage("softmax_n")
-@dataclass(frozen=True, kw_only=True)
 class SoftmaxN:
     """exp(x_i) / (n + sum_j exp(x_j)) in the attention over a compressed layer, for any n >= 0.
 

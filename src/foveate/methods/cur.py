@@ -8,7 +8,6 @@ window around it, stands for its leverage. Departs from it in: random projection
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -28,7 +27,6 @@ TINY = 1e-30
 
 
 @stage("cur_leverage")
-@dataclass(frozen=True, kw_only=True)
 class CurLeverage(WithoutQueries):
     """The squared norms of keys and of values, each over its sum in windows of ``local`` tokens
     (null: as they are); their product, their mean or one of them (``leverage``), over its sum.

@@ -20,7 +20,6 @@ other; a prompt without images is never decoupled; under GQA the mean over a KV 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
@@ -55,7 +54,6 @@ def ncar(
 
 
 @stage("modality_fusion")
-@dataclass(frozen=True, kw_only=True)
 class ModalityFusion:
     """Any score, and whether this layer is still decoupled: notes "ncar" and "decoupled", [b].
     Algorithm 1, lines 4, 5 and 15 to 22.
@@ -104,7 +102,6 @@ class ModalityFusion:
 
 
 @stage("decoupled")
-@dataclass(frozen=True, kw_only=True)
 class Decoupled(KeepsRecent):
     """Eq. 5, Algorithm 1, lines 23 to 33: beside the recent tokens, the best of each modality in
     layers that the score notes as decoupled, the best of all in the others.

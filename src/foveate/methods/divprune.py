@@ -14,7 +14,6 @@ chosen, if it is visual.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -29,7 +28,6 @@ from foveate.stages.farthest import spread
 
 
 @stage("max_min")
-@dataclass(frozen=True, kw_only=True)
 class MaxMin(TopK):
     """Beside what ``top_k`` always keeps: text, the highest scores of it if not all fits; in the
     places that it leaves, one visual token after the other, each the farthest from all that were

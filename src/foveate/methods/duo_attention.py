@@ -15,7 +15,6 @@ trained with 128 sinks and 256 recent tokens, which many budgets do not hold.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +34,6 @@ from foveate.stages.budget.head_table import ByHeadScores, Scores
 
 
 @stage("best_heads")
-@dataclass(frozen=True, kw_only=True)
 class BestHeads(ByHeadScores):
     """Every head keeps what is protected, and in the order of their scores heads keep all of the
     prompt, until the budget is used up. ``profile`` is a file of one score for every layer and KV

@@ -11,7 +11,6 @@ which is not what a model with positions in images does behind an image.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
@@ -35,7 +34,6 @@ OUTLIERS = 4
 
 
 @stage("expected_attention")
-@dataclass(frozen=True, kw_only=True)
 class ExpectedAttention:
     """The expectation of exp(logit) over queries that are normally distributed, normalised over the
     slots but for the first ``sinks``, averaged over the query heads of a KV head, plus ``epsilon``,

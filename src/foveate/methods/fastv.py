@@ -16,7 +16,7 @@ The paper ranks by the attention from all tokens (`by="all"`), its code by that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -30,7 +30,6 @@ from foveate.stages.score.one_ranking import By, by_position, of_slots, received
 
 
 @stage("ranked_at_layer")
-@dataclass(frozen=True, kw_only=True)
 class RankedAtLayer:
     """One ranking for all layers after the ``layers``-th: what tokens are paid there, the mean over
     all heads. Layers before it have their own. The note "received" is the same by position.
@@ -54,7 +53,6 @@ class RankedAtLayer:
 
 
 @stage("first_layers_whole")
-@dataclass(frozen=True, kw_only=True)
 class FirstLayersWhole(ByLength):
     """The first ``layers`` keep everything, all others share the rest evenly; but each of these has
     at least ``least`` of the average, and the first ones less, where the budget asks for it.

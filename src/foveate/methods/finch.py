@@ -13,7 +13,6 @@ budget, which is exact (kvpress rounds every chunk by itself).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -32,7 +31,6 @@ from foveate.stages.score.window import counts_of, on_average, paid, window_of
 
 
 @stage("question_attention")
-@dataclass(frozen=True, kw_only=True)
 class QuestionAttention:
     """Mean over the last ``window`` queries of the softmax in float32, each times the number of
     tokens before it (unless ``normalised`` is false), reduced over the query heads of a KV head.
@@ -69,7 +67,6 @@ def by_tokens_before(slots: Slots, window: Window, groups: int, group: Reduction
 
 
 @stage("top_k_of_chunks")
-@dataclass(frozen=True, kw_only=True)
 class TopKOfChunks(TopK):
     """Beside what ``top_k`` always keeps: the highest scores of every chunk of ``length`` tokens,
     each of which keeps the same share (rounded; the total is exact).

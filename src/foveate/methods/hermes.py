@@ -23,7 +23,6 @@ prompt that is read at once ends with its question; text comes before what is vi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Literal, NamedTuple
@@ -49,7 +48,6 @@ EPS = 1e-6
 
 
 @stage("pseudo_questions")
-@dataclass(frozen=True, kw_only=True)
 class PseudoQuestions(WithoutQueries):
     """What questions that nobody asked pay to each slot: the mean over their tokens and the query
     heads of a KV head, of a softmax over all slots and the question itself. The parts "local",
@@ -95,7 +93,6 @@ class Memory(NamedTuple):
 
 
 @stage("memory_hierarchy")
-@dataclass(frozen=True, kw_only=True)
 class MemoryHierarchy(Wrapper):
     """Another score, averaged over the heads of a layer and scaled to [0, 1], beside how new a
     token is, scaled likewise; then, from the deepest layer on, each takes over a part of the next

@@ -13,7 +13,6 @@ scripts, the paper's pooling of norms (section 4.2) is left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -31,7 +30,6 @@ from foveate.stages.score.bases import Wrapper
 
 
 @stage("novelty")
-@dataclass(frozen=True, kw_only=True)
 class Novelty(Wrapper):
     """Another score, with a part "novelty": minus the mean cosine of a visual token's key with the
     keys at its place in the newest frames; those frames themselves come first, the newest before
@@ -99,7 +97,6 @@ def _mean_cosine(
 
 
 @stage("novel_first")
-@dataclass(frozen=True, kw_only=True)
 class NovelFirst(TopK):
     """Beside what ``top_k`` always keeps: of the places that text would leave, ``share`` (rounded
     down) to the highest part "novelty", all others to the highest scores.

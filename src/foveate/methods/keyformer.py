@@ -7,7 +7,6 @@ from ``seed``; the authors' code draws it anew for every run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -26,7 +25,6 @@ Tau = Annotated[float, Range(0.001, 1_000_000)]
 
 
 @stage("gumbel_sums")
-@dataclass(frozen=True, kw_only=True)
 class GumbelSums(WithoutQueries):
     """Sum over all queries of softmax((logits + Gumbel noise) / tau), reduced over the query heads
     of a KV head. ``tau`` grows by ``tau_step`` with every decoded token. The noise of a pair of

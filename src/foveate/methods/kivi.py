@@ -65,7 +65,6 @@ class InCodes:
 
 
 @stage("kivi")
-@dataclass(frozen=True, kw_only=True)
 class Kivi(InCodes):
     """Of every KV head, all pairs but the last ``residual`` in ``bits`` bits: keys per channel, in
     groups of ``group`` tokens that follow each other in the cache, values per token, in groups of
@@ -107,7 +106,6 @@ class Kivi(InCodes):
 
 
 @stage("kivi_of_visual")
-@dataclass(frozen=True, kw_only=True)
 class KiviOfVisual(InCodes):
     """All visual pairs in ``bits`` bits, laid out as :class:`Kivi` does; text in 16, which is as
     it came, or in 8, all but the last ``residual`` text pairs of a head. What is generated is text.

@@ -23,7 +23,6 @@ alone: its target is then "attention".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -49,7 +48,6 @@ LEAST = 1e-6
 
 
 @stage("surrogate_score")
-@dataclass(frozen=True, kw_only=True)
 class SurrogateScore(LinearMaps):
     """The logarithm of what KVzip+ would say of each pair, by the linear maps of a ``profile``, one
     for each KV head, of its key and value [d + e]; in float32. Its exponential is the importance.

@@ -9,7 +9,6 @@ after the prefill, not again while decoding (``when=over_budget`` compresses aga
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -29,7 +28,6 @@ FLAT = 1e-12
 
 
 @stage("lag_relative")
-@dataclass(frozen=True, kw_only=True)
 class LagRelative(WithoutQueries):
     """After the first ``sinks`` tokens the prompt is cut into parts of ``lag`` tokens. A token's
     channels are scaled by the minimum and maximum that the same channel has in the next part; the

@@ -9,7 +9,6 @@ of in the first decoding step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -27,7 +26,6 @@ from foveate.stages.score.rows import blocks, seen
 
 
 @stage("attention_entropy")
-@dataclass(frozen=True, kw_only=True)
 class AttentionEntropy:
     """The score that it wraps, and a note "entropy" [b]: the mean over heads of the rows' entropy,
     in nats per query.

@@ -20,7 +20,6 @@ the release reads one table, made for a Qwen model, whatever the model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -82,7 +81,6 @@ def mixed(
 
 
 @stage("mix_diversity")
-@dataclass(frozen=True, kw_only=True)
 class MixDiversity(Wrapper):
     """MixKV's score over the importance that it wraps (Algorithm 1, lines 5 to 11). ``window`` are
     the last tokens, left out of the "prefix"; ``profile`` is a file of redundancies by layer and KV

@@ -6,7 +6,6 @@ scores of its own query heads, where the release takes those of the first ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import ClassVar
@@ -27,7 +26,6 @@ from foveate.stages.score.window import window_of
 
 
 @stage("proxy_attention")
-@dataclass(frozen=True, kw_only=True)
 class ProxyAttention:
     """Sum over the last ``proxies`` queries of their softmax over *all* tokens, later ones
     included, reduced over the query heads of a KV head. ``proxies`` is a number or a share of the
@@ -58,7 +56,6 @@ class ProxyAttention:
 
 
 @stage("top_and_drawn")
-@dataclass(frozen=True, kw_only=True)
 class TopAndDrawn(KeepsEnds):
     """Beside the first ``sinks`` and the last ``recent`` tokens: of the places that are left, a
     share ``drawn`` goes by lot, without replacement, with the probabilities softmax(score) of what

@@ -20,7 +20,7 @@ them at layer 0's compressed length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from typing import Annotated, Literal, NamedTuple
 
@@ -111,7 +111,6 @@ def scaled(tokens: Int[Tensor, "L"], total: int) -> Int[Tensor, "L"]:
 
 
 @stage("prefix_budget")
-@dataclass(frozen=True, kw_only=True)
 class PrefixBudget(AmountBudget):
     """PrefixKV's layer budgets, over all layers at once: the full cache is held until the prefill
     ends. ``profile`` is a file of ratios measured beforehand, at this amount; without one every

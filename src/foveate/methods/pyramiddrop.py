@@ -16,7 +16,7 @@ by the same attention.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -35,7 +35,6 @@ from foveate.stages.score.one_ranking import by_position, of_slots, paid_by_last
 
 
 @stage("rank_and_drop")
-@dataclass(frozen=True, kw_only=True)
 class RankAndDrop:
     """The order of tokens in a part of the layers: text first, then visual tokens that no earlier
     part has dropped, then the others as they were. Among equals it goes by what the last query pays
@@ -110,7 +109,6 @@ def _order(
 
 
 @stage("noted_counts")
-@dataclass(frozen=True, kw_only=True)
 class NotedCounts(AmountBudget):
     """Every layer keeps what its score notes as "counts", brought to the exact total."""
 

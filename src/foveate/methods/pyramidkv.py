@@ -8,7 +8,7 @@ are the release's under ``as_released``. One kept set per KV head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -24,7 +24,6 @@ from foveate.stages.budget.exact import fill
 
 
 @stage("pyramid")
-@dataclass(frozen=True, kw_only=True)
 class Pyramid(ByLength):
     """Layers keep numbers on a falling line, beside what is protected; a layer's heads the same.
 

@@ -9,7 +9,6 @@ positive; filters are stored as in the paper, where the release stores them nega
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -27,7 +26,6 @@ from foveate.stages.score.bases import ByProfile
 
 
 @stage("query_filter")
-@dataclass(frozen=True, kw_only=True)
 class QueryFilter(ByProfile):
     """The key's product with its head's filter, in float32. ``profile`` is a file of filters.
 

@@ -7,7 +7,7 @@ their keys and values were made while earlier frames could still be seen, and po
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from jaxtyping import Bool, Int
@@ -20,7 +20,6 @@ from foveate.stages import OverBudget, Recency, TextPrior, TopK, Uniform, highes
 
 
 @stage("last_frames")
-@dataclass(frozen=True, kw_only=True)
 class LastFrames(TopK):
     """Beside what ``top_k`` always keeps: text and the last ``frames`` images, by rank where the
     budget does not hold them; it may keep less than its budget.

@@ -14,7 +14,6 @@ the paper's 0.1 (0.07 in the release).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -33,7 +32,6 @@ from foveate.stages.score.window import window_of
 
 
 @stage("highest_logits")
-@dataclass(frozen=True, kw_only=True)
 class HighestLogits:
     """Mean over the last ``window`` queries of the softmax over the tokens before them, of the
     highest logit among the query heads of a KV head; then the maximum over ``kernel`` slots. The
@@ -111,7 +109,6 @@ def _of_any_head(which: Bool[Tensor, "b h n"]) -> Int[Tensor, "some"]:
 
 
 @stage("less_redundant")
-@dataclass(frozen=True, kw_only=True)
 class LessRedundant(Wrapper):
     """``mix_lambda`` times the score that it wraps, less (1 - ``mix_lambda``) times the redundancy
     of each key among all that are held; the part "importance" is the score without it. The last

@@ -8,7 +8,6 @@ release's can be NaN.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -25,7 +24,6 @@ from foveate.stages.score.rows import rows, times_seen
 
 
 @stage("mean_attention")
-@dataclass(frozen=True, kw_only=True)
 class MeanAttention(WithoutQueries):
     """The mean attention that a slot received from the queries that see it (``values``), and its
     standard deviation (part "deviation"); both of the mean over the query heads of a KV head. It
@@ -59,7 +57,6 @@ class MeanAttention(WithoutQueries):
 
 
 @stage("robust")
-@dataclass(frozen=True, kw_only=True)
 class Robust(KeepsEnds):
     """Beside the first ``sinks`` and the last ``recent`` tokens, keeps those whose part "deviation"
     is high, and of the others, as many as are kept or as have to go, the highest scores.

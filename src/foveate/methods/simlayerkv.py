@@ -16,7 +16,7 @@ as recent, as in the release.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from jaxtyping import Float, Int
@@ -35,7 +35,6 @@ from foveate.stages.score.window import paid_on_average
 
 
 @stage("laziness")
-@dataclass(frozen=True, kw_only=True)
 class Laziness:
     """Another score, with a note "lazy": of what the last ``last`` queries pay, the share that goes
     to the first ``sinks`` and the last ``recent`` tokens, the mean over queries and heads.
@@ -60,7 +59,6 @@ class Laziness:
 
 
 @stage("fill_layers")
-@dataclass(frozen=True, kw_only=True)
 class FillLayers(AmountBudget):
     """Every layer keeps what is protected; in ascending order of a note of the score, ``of``,
     layers keep all of the prompt, until the budget is used up. Heads of a layer keep the same.

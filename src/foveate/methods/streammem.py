@@ -21,7 +21,6 @@ and positions, which the paper stretches by YaRN: give the model such a configur
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import NamedTuple
@@ -44,7 +43,6 @@ _PAID, _TIMES = "paid", "times"  # what a slot was paid last, and how often it w
 
 
 @stage("chat_attention")
-@dataclass(frozen=True, kw_only=True)
 class ChatAttention(WithoutQueries):
     """What words that are read after the cache pay to each visual token: a softmax over visual
     tokens alone, its mean over the words' tokens and all query heads. Text has none (0). The part
@@ -130,7 +128,6 @@ def _least(
 
 
 @stage("with_prototypes")
-@dataclass(frozen=True, kw_only=True)
 class WithPrototypes(TopK):
     """Beside what ``top_k`` always keeps: one slot of every new frame, of the newest ones first,
     for its prototype; and the highest scores of the rest.
@@ -148,7 +145,6 @@ class WithPrototypes(TopK):
 
 
 @stage("frame_prototypes")
-@dataclass(frozen=True, kw_only=True)
 class FramePrototypes:
     """In the slot of a new frame that its prototype takes: the mean of all keys, and of all values,
     of the frame, each weighted by its share of what the frame is paid; in float32.

@@ -7,8 +7,6 @@ that the newest query attends to least.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -21,7 +19,6 @@ from foveate.stages.score.rows import rows
 
 
 @stage("text_guided")
-@dataclass(frozen=True, kw_only=True)
 class TextGuided:
     """One ranking for the layer, of attention averaged over its heads. A text token weighs what
     text queries pay it on average; a visual token's score is the sum over text queries of what each

@@ -14,7 +14,7 @@ first repeats keys for all query heads. Departs from kvpress in the window's key
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 import torch
@@ -33,7 +33,6 @@ from foveate.stages.score.window import window_of
 
 
 @stage("query_energy")
-@dataclass(frozen=True, kw_only=True)
 class QueryEnergy:
     """Another score, with a note "query_energy", [b h d]: the mean square of each channel of the
     last ``window`` queries, over the query heads of a KV head. In float32.
@@ -59,7 +58,6 @@ class QueryEnergy:
 
 
 @stage("drop_channels")
-@dataclass(frozen=True, kw_only=True)
 class DropChannels:
     """Zeroes ``share`` of the channels of each head's keys (rounded down), except those of the last
     ``recent`` tokens: where the note "query_energy" times the keys' mean square is lowest. Of equal
@@ -94,7 +92,6 @@ class DropChannels:
 
 
 @stage("zero_channels")
-@dataclass(frozen=True, kw_only=True)
 class ZeroChannels:
     """Of every KV head, keys are held without the channels that are zero in all pairs but the last
     ``residual``: nothing is lost. Later pairs have all channels.

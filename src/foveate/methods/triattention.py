@@ -21,7 +21,6 @@ does behind an image.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -42,7 +41,6 @@ LEAST = 1e-6
 
 
 @stage("distance_preference")
-@dataclass(frozen=True, kw_only=True)
 class DistancePreference(ByProfile):
     """Of each key, the mean over queries 1, 2, 4, ... ``FARTHEST`` positions ahead of what the
     centre of a query head's queries would pay to it there (a logit, not scaled), plus the lengths

@@ -15,7 +15,6 @@ and the lot, which follows from ``seed``, layer, head, position and the tokens s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -37,7 +36,6 @@ LEAST = 1e-30
 
 
 @stage("attention_before")
-@dataclass(frozen=True, kw_only=True)
 class AttentionBefore:
     """Mean over the last ``window`` queries of the softmax over the tokens before them, averaged
     over ``kernel`` slots (beyond the ends there are zeros that count) and over the query heads of a
@@ -65,7 +63,6 @@ class AttentionBefore:
 
 
 @stage("large_and_drawn")
-@dataclass(frozen=True, kw_only=True)
 class LargeAndDrawn(KeepsEnds):
     """The first ``sinks`` and the last ``recent`` tokens; with the first ones, ``large`` slots of
     the widest values, whose highest number is farthest from their lowest; and of the rest as many

@@ -5,7 +5,7 @@ Departs from the paper: scores stay per KV head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -20,7 +20,6 @@ from foveate.stages.score.rows import over_group, rows, seen
 
 
 @stage("after_vision")
-@dataclass(frozen=True, kw_only=True)
 class AfterVision:
     """Sum over the queries after the last visual token (at least the last query) of their softmax,
     reduced over the query heads of a KV head. The note "density" [b] is the share of these rows'

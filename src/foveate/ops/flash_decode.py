@@ -111,7 +111,9 @@ class _Bodies(NamedTuple):
             each, d = k.shape[2] // threads, k.shape[3]
             even = each * threads if each >= SHORT else 0
             rows, shape = query.expand(1, threads, -1, -1), (1, threads, -1, d)
-            (k, last_k), (v, last_v) = (x.split([even, x.shape[2] - even], 2) for x in (k, v))
+            (k, last_k), (v, last_v) = (
+                torch.split(x, [even, x.shape[2] - even], 2) for x in (k, v)
+            )
             parts += [
                 _attended(rows, k.view(shape), v.view(shape), self.scale)
                 if even

@@ -8,7 +8,7 @@ in ``foveate.stages`` and in the papers' files.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
@@ -355,7 +355,6 @@ class Restores(Store, Protocol):
 
 
 @stage("softmax")
-@dataclass(frozen=True, kw_only=True)
 class Softmax:
     """The model's own softmax."""
 
@@ -363,7 +362,6 @@ class Softmax:
 
 
 @stage("full_precision")
-@dataclass(frozen=True, kw_only=True)
 class FullPrecision:
     """Kept pairs are held as the model made them."""
 
@@ -378,7 +376,6 @@ class FullPrecision:
 
 
 @stage("no_merge")
-@dataclass(frozen=True, kw_only=True)
 class NoMerge:
     """Kept pairs stay as they are."""
 
@@ -391,7 +388,6 @@ class NoMerge:
 
 
 @stage("after_prefill")
-@dataclass(frozen=True, kw_only=True)
 class AfterPrefill:
     """Once, when the prompt is complete."""
 

@@ -64,7 +64,6 @@ class KeepsEnds(KeepsRecent):
 
 
 @stage("top_k")
-@dataclass(frozen=True, kw_only=True)
 class TopK(KeepsEnds):
     """The first ``sinks`` tokens, the last ``recent`` tokens, with ``protect_text`` every text
     token, and the highest scores of the rest.

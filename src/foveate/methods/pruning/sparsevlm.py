@@ -16,7 +16,6 @@ on, all do. Its second version (SparseVLM+), which recycles nothing, is not buil
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +36,6 @@ RATERS = "raters"
 
 
 @prunes("sparsevlm", "zhang2025sparsevlm")
-@dataclass(frozen=True, kw_only=True)
 class SparseVLMPrune:
     """Visual tokens that words like the image attend to; of the others a part is clustered, too.
 

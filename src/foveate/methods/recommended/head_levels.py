@@ -4,7 +4,6 @@ prompts that a profile was made with.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -36,7 +35,6 @@ def levels(values: Float[Tensor, "h n"]) -> Float[Tensor, "h 256"]:
 
 
 @stage("head_levels")
-@dataclass(frozen=True, kw_only=True)
 class HeadLevels(ByHead):
     """A head keeps the share of the prompt that it has of all heads' best pairs on average, by the
     ``levels`` of a ``profile``: a file of tensors of the method named ``of``. So the numbers are

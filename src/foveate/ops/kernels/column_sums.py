@@ -24,8 +24,8 @@ def column_sums(
     q: Float[Tensor, "b hq m d"],
     k: Float[Tensor, "b h n d"],
     scale: float,
-    mask: Bool[Tensor, "b #h m n"] | None,
-    pads: list[int] | None,
+    mask: Bool[Tensor, "b #h m n"] | None = None,
+    pads: list[int] | None = None,
 ) -> Float[Tensor, "b hq n"]:
     """First pass without values, then the second."""
     check("column_sums", q, k, beside=() if mask is None else (mask,))
@@ -39,7 +39,7 @@ def attention_with_sums(
     k: Float[Tensor, "b h n d"],
     v: Float[Tensor, "b h n e"],
     scale: float,
-    pads: list[int] | None,
+    pads: list[int] | None = None,
 ) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b hq n"]]:
     """Both passes; the weights are multiplied with the values in the values' type."""
     check("attention_with_sums", q, k, v)
@@ -54,8 +54,8 @@ def attention_with_counted_sums(
     v: Float[Tensor, "b h n e"],
     counts: Float[Tensor, "b c g m"],
     scale: float,
-    n: float,
-    pads: list[int] | None,
+    n: float = 0.0,
+    pads: list[int] | None = None,
 ) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b h c n"]]:
     """Softmax-n has log n for one more logit, so the second pass takes a larger log-sum-exp."""
     check("attention_with_counted_sums", q, k, v, beside=(counts,))
@@ -96,12 +96,7 @@ def _softmax(
         pads,
         out,
         lse,
-        hq,
-        hq // h,
-        m,
-        n,
-        d,
-        e,
+        (hq, hq // h, m, n, d, e),
         scale * LOG2E,
         HAS_V=v is not None,
         HAS_MASK=mask is not None,
@@ -127,7 +122,7 @@ def _sums(
     h, n = k.shape[1], k.shape[2]
     c = 1 if counts is None else counts.shape[1]
     sums = empty(b, hq, c, n, like=q, dtype=torch.float32)
-    counted = lse[:, :, None] if counts is None else counts
+    counted = lse[:, :, None] if counts is None else counts.transpose(1, 2)
     seen = q if mask is None else mask.expand(b, h, m, n).view(torch.uint8)
     block = rows(k)
     run(
@@ -141,12 +136,7 @@ def _sums(
         pads,
         lse,
         sums,
-        hq,
-        hq // h,
-        m,
-        n,
-        c,
-        d,
+        (hq, hq // h, m, n, c, d),
         scale * LOG2E,
         HAS_MASK=mask is not None,
         COUNTED=counts is not None,
@@ -178,12 +168,7 @@ def _softmax_kernel(
     pads,
     out,
     lse,
-    hq,
-    g,
-    m,
-    n,
-    d,
-    e,
+    sizes,
     scale,
     HAS_V: tl.constexpr,
     HAS_MASK: tl.constexpr,
@@ -193,6 +178,7 @@ def _softmax_kernel(
     N: tl.constexpr,
 ):
     """One block of queries of one query head."""
+    hq, g, m, n, d, e = sizes
     blocks = tl.cdiv(m, M)
     head = (tl.program_id(0) // blocks).to(tl.int64)  # counted through all rows
     block = tl.program_id(0) % blocks
@@ -243,12 +229,7 @@ def _sums_kernel(
     pads,
     lse,
     sums,
-    hq,
-    g,
-    m,
-    n,
-    c,
-    d,
+    sizes,
     scale,
     HAS_MASK: tl.constexpr,
     COUNTED: tl.constexpr,
@@ -258,6 +239,7 @@ def _sums_kernel(
     N: tl.constexpr,
 ):
     """One block of slots of one query head."""
+    hq, g, m, n, c, d = sizes
     blocks = tl.cdiv(n, N)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     block = tl.program_id(0) % blocks

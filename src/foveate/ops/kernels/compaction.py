@@ -46,10 +46,7 @@ def compaction(
         flat_k,
         flat_v,
         flat_columns,
-        h,
-        n,
-        d,
-        e,
+        (h, n, d, e),
         D=power(d),
         E=power(e),
         N=block,
@@ -69,16 +66,14 @@ def _copy_kernel(
     flat_k,
     flat_v,
     flat_columns,
-    h,
-    n,
-    d,
-    e,
+    sizes,
     D: tl.constexpr,
     E: tl.constexpr,
     N: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     """One block of slots of one head."""
+    h, n, d, e = sizes
     blocks = tl.cdiv(n, N)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     begin = (tl.program_id(0) % blocks) * N

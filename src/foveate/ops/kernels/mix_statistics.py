@@ -18,7 +18,9 @@ PART = 512  # slots whose directions are added up by one program
 
 
 def mix_statistics(
-    k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], valid: Bool[Tensor, "b h n"] | None
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    valid: Bool[Tensor, "b h n"] | None = None,
 ) -> MixStatistics:
     """Nothing is held but the results and a sum of directions for every ``PART`` slots."""
     if valid is None:  # one byte for all of them
@@ -45,10 +47,7 @@ def mix_statistics(
         value_norm,
         sums,
         counts,
-        h,
-        n,
-        d,
-        e,
+        (h, n, d, e),
         D=power(d),
         E=power(e),
         PART=part,
@@ -64,9 +63,7 @@ def mix_statistics(
         counts,
         diversity,
         redundancy,
-        h,
-        n,
-        d,
+        (h, n, d),
         D=power(d),
         PART=part,
         N=block,
@@ -95,16 +92,14 @@ def _sums_kernel(
     value_norm,
     sums,
     counts,
-    h,
-    n,
-    d,
-    e,
+    sizes,
     D: tl.constexpr,
     E: tl.constexpr,
     PART: tl.constexpr,
     N: tl.constexpr,
 ):
     """One part of one head."""
+    h, n, d, e = sizes
     parts = tl.cdiv(n, PART)
     head = (tl.program_id(0) // parts).to(tl.int64)
     part = tl.program_id(0) % parts
@@ -136,14 +131,13 @@ def _diversity_kernel(
     counts,
     diversity,
     redundancy,
-    h,
-    n,
-    d,
+    sizes,
     D: tl.constexpr,
     PART: tl.constexpr,
     N: tl.constexpr,
 ):
     """One part of one head; the first part writes the head's redundancy as well."""
+    h, n, d = sizes
     parts = tl.cdiv(n, PART)
     head = (tl.program_id(0) // parts).to(tl.int64)
     part = tl.program_id(0) % parts

@@ -33,10 +33,7 @@ def nearest_by_cosine(k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"]) 
         counts,
         slot,
         cosine,
-        h,
-        n,
-        index.shape[2],
-        d,
+        (h, n, index.shape[2], d),
         D=power(d),
         M=block,
         N=block,
@@ -55,20 +52,10 @@ def _unit(keys):
 @triton.jit
 @no_type_check
 def _nearest_kernel(
-    k,
-    index,
-    counts,
-    slots,
-    cosines,
-    h,
-    n,
-    most,
-    d,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    N: tl.constexpr,
+    k, index, counts, slots, cosines, sizes, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr
 ):
     """One block of slots of one head."""
+    h, n, most, d = sizes
     blocks = tl.cdiv(n, M)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     row = (tl.program_id(0) % blocks) * M + tl.arange(0, M)

@@ -27,7 +27,7 @@ def quantised_decode(
     tail_k: Float[Tensor, "b h t d"],
     tail_v: Float[Tensor, "b h t e"],
     scale: float,
-    n: float,
+    n: float = 0.0,
 ) -> Float[Tensor, "b hq 1 e"]:
     """Numbers are rounded to their type when they are read back, as the reference does."""
     scales = (coded.k_least, coded.k_step, coded.v_least, coded.v_step)
@@ -45,16 +45,16 @@ def quantised_decode(
     chunk = chunk_size(len(coded.k) + len(rest.k), tail)
     first = -(-coded.longest // chunk)
     parts = room(q, tail, first - (-rest.longest // chunk) - (-tail_k.shape[2] // chunk))
-    _attend_codes(parts, first, q, coded, *tail_v.shape[1::2], scale, chunk)
+    _attend_codes(parts, first, q, coded, tail, scale, chunk)
     attend(parts, first, q, rest, tail, scale, chunk)
     return joined(parts, q, n)
 
 
 def _attend_codes(
-    parts: Parts, early: int, q: Tensor, coded: FlatCodes, h: int, e: int, scale: float, chunk: int
+    parts: Parts, early: int, q: Tensor, coded: FlatCodes, tail: Tail, scale: float, chunk: int
 ) -> None:
-    """Fills the first ``early`` parts."""
-    b, hq, _, d = q.shape
+    """Fill the first ``early`` parts."""
+    (b, hq, _, d), (h, _, e) = q.shape, tail.v.shape[1:]
     held = [x.contiguous() for x in coded[:8]]
     run(
         _codes_kernel,
@@ -63,13 +63,8 @@ def _attend_codes(
         strided(q.view(b, h, hq // h, d)),
         *held,
         *parts,
-        h,
-        hq // h,
-        d,
-        e,
-        coded.k.shape[1],
-        coded.v.shape[1],
-        coded.v_least.shape[1],
+        (h, hq // h, d, e),
+        (coded.k.shape[1], coded.v.shape[1], coded.v_least.shape[1]),
         early,
         parts.tops.shape[1],
         chunk,
@@ -131,13 +126,8 @@ def _codes_kernel(
     mixed,
     tops,
     totals,
-    h,
-    g,
-    d,
-    e,
-    k_width,
-    v_width,
-    v_groups,
+    sizes,
+    widths,
     early,
     total_chunks,
     chunk,
@@ -150,6 +140,8 @@ def _codes_kernel(
     N: tl.constexpr,
 ):
     """One chunk of one KV head's codes."""
+    h, g, d, e = sizes
+    k_width, v_width, v_groups = widths
     head = (tl.program_id(0) // early).to(tl.int64)
     which = tl.program_id(0) % early
     b, of = head // h, head % h

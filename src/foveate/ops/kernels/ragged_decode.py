@@ -34,7 +34,7 @@ def ragged_decode(
     tail_k: Float[Tensor, "b h t d"],
     tail_v: Float[Tensor, "b h t e"],
     scale: float,
-    n: float,
+    n: float = 0.0,
     starts: Int[Tensor, "heads"] | None = None,
     longest: int | None = None,
     tail_length: Int[Tensor, "1"] | None = None,
@@ -105,10 +105,7 @@ def attend(
         flat.starts,
         flat.starts if tail.length is None else tail.length,
         *parts,
-        h,
-        hq // h,
-        d,
-        e,
+        (h, hq // h, d, e),
         t,
         -(-flat.longest // chunk),
         first,
@@ -194,10 +191,7 @@ def _chunk_kernel(
     mixed,
     tops,
     totals,
-    h,
-    g,
-    d,
-    e,
+    sizes,
     t,
     early,
     before,
@@ -211,6 +205,7 @@ def _chunk_kernel(
     N: tl.constexpr,
 ):
     """One chunk of one KV head's body or tail; ``before`` chunks of every head are not of these."""
+    h, g, d, e = sizes
     chunks = total_chunks - before
     head = (tl.program_id(0) // chunks).to(tl.int64)  # KV heads, counted through all rows
     which = tl.program_id(0) % chunks

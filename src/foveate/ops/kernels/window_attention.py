@@ -24,7 +24,7 @@ def window_attention(
     k: Float[Tensor, "b h n d"],
     visible: Bool[Tensor, "b #h w s"],
     scale: float,
-    n: float,
+    n: float = 0.0,
 ) -> Float[Tensor, "b h g w n"]:
     """Products of queries and keys are exact and added up in float32."""
     check("window_attention", q, k, beside=(visible,))
@@ -46,12 +46,7 @@ def window_attention(
         out,
         tops,
         totals,
-        hq,
-        hq // h,
-        w,
-        slots,
-        before,
-        d,
+        (hq, hq // h, w, slots, before, d),
         scale * LOG2E,
         D=power(d),
         W=queries,
@@ -79,7 +74,7 @@ def window_sums(
     visible: Bool[Tensor, "b #h w s"],
     counts: Float[Tensor, "b c g w"],
     scale: float,
-    n: float,
+    n: float = 0.0,
 ) -> Float[Tensor, "b h c n"]:
     """A product with the whole matrix."""
     return counts.flatten(2)[:, None] @ window_attention(q, k, visible, scale, n).flatten(2, 3)
@@ -91,24 +86,10 @@ WIDE = 1024  # slots of one query that are divided together
 @triton.jit
 @no_type_check
 def _logits_kernel(
-    q,
-    k,
-    seen,
-    out,
-    tops,
-    totals,
-    hq,
-    g,
-    w,
-    n,
-    before,
-    d,
-    scale,
-    D: tl.constexpr,
-    W: tl.constexpr,
-    N: tl.constexpr,
+    q, k, seen, out, tops, totals, sizes, scale, D: tl.constexpr, W: tl.constexpr, N: tl.constexpr
 ):
     """One block of queries of one query head, over one block of slots."""
+    hq, g, w, n, before, d = sizes
     blocks = tl.cdiv(n, N)
     block = tl.program_id(0) % blocks
     above = tl.program_id(0) // blocks

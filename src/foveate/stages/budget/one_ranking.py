@@ -5,7 +5,7 @@ pair by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, ClassVar
 
 import torch
@@ -30,7 +30,6 @@ EVERYTHING = Amount.of("auto(100%,floor=1)")
 
 
 @stage("one_ranking")
-@dataclass(frozen=True, kw_only=True)
 class OneRanking(AmountBudget):
     """A head keeps as many pairs as it has among the best of all heads of all layers (``over``
     "model") or of its layer, but at least ``floor`` of an even share. For scores that mean the same
@@ -110,7 +109,6 @@ def _of_layers(
 
 
 @stage("each_head")
-@dataclass(frozen=True, kw_only=True)
 class EachHead(AmountBudget):
     """Every head keeps as many of its best pairs as hold the amount's share of its own importance;
     the amount is an auto one, whose floor and cap bound each head.
@@ -133,7 +131,6 @@ class EachHead(AmountBudget):
 
 
 @stage("above_threshold")
-@dataclass(frozen=True, kw_only=True)
 class AboveThreshold:
     """Every head keeps the pairs whose score is ``threshold`` or more, and what is always kept: how
     many, the prompt says. For scores that mean the same in every prompt, such as those of

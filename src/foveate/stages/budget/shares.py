@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Literal
 
 import torch
@@ -20,7 +20,6 @@ from foveate.stages.budget.exact import by_layer, heads_of
 
 
 @stage("uniform")
-@dataclass(frozen=True, kw_only=True)
 class Uniform(AmountBudget):
     """Every KV head keeps ``amount``. A head that holds less passes the rest on to its layer."""
 
@@ -34,7 +33,6 @@ class Uniform(AmountBudget):
 
 
 @stage("layer_shares")
-@dataclass(frozen=True, kw_only=True)
 class LayerShares(AmountBudget):
     """Every layer keeps a share of the whole by its note: in proportion to it, or to its
     exponential ("softmax"), but at least ``least`` of the prompt. Of the whole, ``even`` is given

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -17,7 +16,6 @@ from foveate.stages.score.bases import WithoutQueries
 
 
 @stage("key_norm")
-@dataclass(frozen=True, kw_only=True)
 class KeyNorm(WithoutQueries):
     """Minus the L2 norm of the key, in float32: low norms attract attention.
 
@@ -31,7 +29,6 @@ class KeyNorm(WithoutQueries):
 
 
 @stage("value_norm")
-@dataclass(frozen=True, kw_only=True)
 class ValueNorm(WithoutQueries):
     """The L2 norm of the value, in float32: what a token would contribute.
 
@@ -45,7 +42,6 @@ class ValueNorm(WithoutQueries):
 
 
 @stage("key_difference")
-@dataclass(frozen=True, kw_only=True)
 class KeyDifference(WithoutQueries):
     """Minus the cosine between a key and the mean of all keys' directions, in float32; plus
     ``value`` times the logarithm of the value's norm, which KeyDiff has not.
@@ -68,7 +64,6 @@ class KeyDifference(WithoutQueries):
 
 
 @stage("recency")
-@dataclass(frozen=True, kw_only=True)
 class Recency(WithoutQueries):
     """The later, the more important."""
 
@@ -79,7 +74,6 @@ class Recency(WithoutQueries):
 
 
 @stage("random_score")
-@dataclass(frozen=True, kw_only=True)
 class RandomScore(WithoutQueries):
     """Uniform in [0, 1), drawn per layer, KV head and token from ``seed``.
 

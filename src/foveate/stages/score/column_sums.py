@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxtyping import Float
@@ -17,7 +16,6 @@ from foveate.stages.score.rows import Reduction, over_group
 
 
 @stage("column_sums")
-@dataclass(frozen=True, kw_only=True)
 class ColumnSums(WithoutQueries):
     """Sum over all queries of the causal softmax in float32, reduced over the query heads of a KV
     head. It runs on: queries of later passes (chunks of a prompt, decoding) add to it.

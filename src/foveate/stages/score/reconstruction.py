@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from operator import add
 from typing import ClassVar, Literal
@@ -34,7 +34,6 @@ ASKED = {
 
 
 @stage("reconstruction")
-@dataclass(frozen=True, kw_only=True)
 class Reconstruction(WithoutQueries):
     """The most attention that a token of the second reading pays to each slot, over its query heads
     and tokens; by="contribution" the same of that attention times the length of its projected

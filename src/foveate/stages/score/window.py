@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import ClassVar, Literal, NamedTuple
@@ -24,7 +23,6 @@ Pool = Literal["avg", "max", "none"]
 
 
 @stage("window_attention")
-@dataclass(frozen=True, kw_only=True)
 class WindowAttention:
     """Mean over the last ``window`` queries of the softmax in float32, reduced over the query heads
     of a KV head, then pooled along the slots before the window. The window itself scores zero:

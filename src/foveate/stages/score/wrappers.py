@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -16,7 +15,6 @@ from foveate.stages.score.normalise import over_tokens
 
 
 @stage("head_mean")
-@dataclass(frozen=True, kw_only=True)
 class HeadMean(Wrapper):
     """The mean over the layer's KV heads of the score that it wraps, and of its parts.
 
@@ -34,7 +32,6 @@ def _shared(values: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
 
 
 @stage("text_prior")
-@dataclass(frozen=True, kw_only=True)
 class TextPrior(Wrapper):
     """LOOK-M eq. 5: A_s[T] + T_p, T_p = max(A_s), head by head, over the score that it wraps.
 
