@@ -21,10 +21,9 @@ from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidInput
 from foveate.ops.moments import moments
 from foveate.ops.rotation import Rotation, mean_rotation, no_rotation, turned
-from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors, check_text
+from foveate.policies.gathering import GATHERINGS, TURNS, Gathering, Sums, as_tensors, check_text
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Factor, Positive, Range
-from foveate.policies.protocols import Score
 from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages import TopK, Uniform
 
@@ -116,7 +115,7 @@ class ExpectedAttention:
         return later, (turn @ spread @ turn.mT).float() if self.covariance else None
 
 
-class StoredStatistics:
+class StoredStatistics(Gathering):
     """Mean and covariance of all queries but those of a text's first tokens, before they are turned
     by their positions; and how they are.
 
@@ -124,7 +123,6 @@ class StoredStatistics:
     """
 
     turns_back: ClassVar[bool] = True
-    watched: ClassVar[Score | None] = None
     names: ClassVar[tuple[str, ...]] = ("mean", "covariance", *TURNS)
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:

@@ -31,7 +31,7 @@ from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
-from foveate.policies.gathering import GATHERINGS, Asked, Sums
+from foveate.policies.gathering import GATHERINGS, Asked, Sums, Targeted
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent
 from foveate.policies.protocols import Budget, Score
@@ -62,16 +62,14 @@ class SurrogateScore(LinearMaps):
         return Scores(values, {"importance": values.exp()})
 
 
-class SurrogateFit:
+class SurrogateFit(Targeted):
     """Ridge regression, head by head, of the logarithm of KVzip+'s score on keys and values: sums
     of products over all pairs of all prompts.
 
     Source: KVzap (arXiv:2601.07891), which trains on mean squared error.
     """
 
-    turns_back: ClassVar[bool] = False
     turns_far_keys: ClassVar[bool] = True
-    watched: ClassVar[Score | None] = None
     targets: ClassVar[tuple[str, ...]] = ("contribution", "attention")
     names: ClassVar[tuple[str, ...]] = ("of_key", "of_value", "offset")
 

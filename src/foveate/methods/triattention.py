@@ -29,10 +29,9 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.ops.rotation import Rotation, no_rotation, turned
-from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors, check_text
+from foveate.policies.gathering import GATHERINGS, TURNS, Gathering, Sums, as_tensors, check_text
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Recent
-from foveate.policies.protocols import Score
 from foveate.stages import OverBudget, TopK, Uniform
 from foveate.stages.score.bases import ByProfile
 
@@ -80,7 +79,7 @@ def _ahead(layer: Layer, centre: Float[Tensor, "hq d"], turns: Rotation) -> Floa
     return turned(each, places, turns).mean(2).float()
 
 
-class Centres:
+class Centres(Gathering):
     """The mean of all queries before they are turned by their positions, and the mean length of
     each of their pairs of channels; and how they are turned.
 
@@ -88,7 +87,6 @@ class Centres:
     """
 
     turns_back: ClassVar[bool] = True
-    watched: ClassVar[Score | None] = None
     names: ClassVar[tuple[str, ...]] = ("centre", "length", *TURNS)
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:

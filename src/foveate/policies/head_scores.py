@@ -18,6 +18,7 @@ from torch import Tensor
 
 from foveate.data import read_record
 from foveate.errors import InvalidInput
+from foveate.policies.heads import HEAD_READINGS
 from foveate.policies.registry import Registry
 
 
@@ -70,6 +71,19 @@ def of_kv_heads(scores: Float[Tensor, "L hq"], heads: int) -> Float[Tensor, "L h
     if query_heads % heads:
         raise InvalidInput(f"{query_heads} query heads cannot share {heads} KV heads evenly.")
     return scores.view(layers, heads, query_heads // heads).mean(-1)
+
+
+def is_read(method: str) -> bool:
+    """Whether its profiles are trained, and only read from their authors' files here."""
+    trained = method in HEAD_FILES and method not in HEAD_READINGS
+    return trained and HEAD_FILES[method].only
+
+
+def made_by(method: str) -> str:
+    """How a profile of that method is made."""
+    if is_read(method):
+        return f"Make one with foveate.import_head_scores(model, '{method}', FILE)"
+    return f"Make one with 'foveate calibrate {method} --model MODEL'"
 
 
 def _place(name: str) -> tuple[int, int]:

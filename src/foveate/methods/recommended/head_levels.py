@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.errors import ProfileMismatch
 from foveate.policies.method import stage
 from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.budget.bases import Rule
@@ -51,9 +50,9 @@ class HeadLevels(ByHead):
         profile.check_layers(depth)
         for place, held in enumerate(profile.by_layer):
             if len(held["levels"]) != heads:
-                raise ProfileMismatch(
-                    f"this {self.of} profile of {profile.model!r} has {len(held['levels'])} KV "
-                    f"heads in layer {place}, the model {heads}. {profile.way_out}"
+                raise profile.mismatch(
+                    f"of {profile.model!r} has {len(held['levels'])} KV heads in layer {place}, "
+                    f"the model {heads}"
                 )
         return LevelCounts(self.profile, self.of)
 
