@@ -110,8 +110,8 @@ class SecondReading(Targeted):
     def watching(self, target: str, questions: Asked) -> Score:
         if target == "attention":
             return Reconstruction()
-        asked = questions.questions if target == "answers" else ()
-        return ReadingDamage(questions=asked, after=questions.after)
+        seen_questions = questions.questions if target == "answers" else ()
+        return ReadingDamage(questions=seen_questions, after=questions.after)
 
     def reached(self, target: str, sums: Sums) -> str:
         return "damage" if target == "answers" and not sums["answered"] else target
