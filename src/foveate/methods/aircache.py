@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -36,7 +36,7 @@ from foveate.stages.budget.exact import by_layer, proportional
 Text = Literal["instruction", "all"]
 
 
-@stage("elite_window")
+@stage("elite_window", head_by_head=True)
 class EliteWindow:
     """What a visual token gets from the elite text tokens on average, of a softmax over visual
     tokens and the elite; a text token, what the last one pays it among text. The elite are text
@@ -47,7 +47,6 @@ class EliteWindow:
     Source: AirCache (arXiv:2503.23956), section 3, elite observation window.
     """
 
-    head_by_head: ClassVar[bool] = True
     alpha: Share = 0.9
     text: Text = "instruction"
 

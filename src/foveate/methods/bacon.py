@@ -15,7 +15,7 @@ so that it is right while decoding, too. Of its variants, those of `evidence` ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,7 @@ Evidence = Literal["trace", "local", "plain"]
 EPS = 1e-8
 
 
-@stage("boundary_evidence")
+@stage("boundary_evidence", head_by_head=True)
 class BoundaryEvidence:
     """The score that it wraps, and evidence of the last query beyond it. ``window``, ``kernel``,
     ``pool`` and ``group`` are those of the window's score: the last query's goes the same way.
@@ -47,7 +47,6 @@ class BoundaryEvidence:
     Source: BACON (arXiv:2606.14782), section 3, and its repository.
     """
 
-    head_by_head: ClassVar[bool] = True
     of: Score
     window: Window = 32
     kernel: Kernel = 5

@@ -13,8 +13,6 @@ norms), are left out, as there.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -30,7 +28,7 @@ from foveate.stages.score.bases import Wrapper
 SLOTS = 1024  # projected at once
 
 
-@stage("output_norm")
+@stage("output_norm", head_by_head=True, reads_output_weight=True)
 class OutputNorm(Wrapper):
     """Another score, with a part "output": (score + ``epsilon``) times the L1 norm of the value
     after the output projection, the mean over the query heads of a KV head. In float32.
@@ -38,8 +36,6 @@ class OutputNorm(Wrapper):
     Source: CriticalKV (arXiv:2502.03805), and CriticalKVPress of kvpress.
     """
 
-    head_by_head: ClassVar[bool] = True
-    reads_output_weight: ClassVar[bool] = True
     epsilon: Factor = 1e-4
 
     def __call__(self, layer: Layer) -> Scores:
@@ -69,7 +65,7 @@ def projected_norm(layer: Layer) -> Float[Tensor, "b h n"]:
     return total / layer.groups
 
 
-@stage("two_stage")
+@stage("two_stage", head_by_head=True)
 class TwoStage(TopK):
     """Beside what ``top_k`` always keeps, which counts in the first stage: of each head's number,
     ``first`` (rounded down), and at least ``floor`` of an even share, to the highest scores, all
@@ -78,7 +74,6 @@ class TwoStage(TopK):
     Source: CriticalKV (arXiv:2502.03805), and CriticalKVPress of kvpress.
     """
 
-    head_by_head: ClassVar[bool] = True
     first: Share = 0.5
     floor: Share = 0.0
 

@@ -21,7 +21,7 @@ of an odd number of places one is kept nowhere (`combine="concat", fill=False`).
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -40,13 +40,12 @@ from foveate.stages.score.window import by_modality, paid_by_modality
 Combine = Literal["union", "and", "concat"]
 
 
-@stage("cross_self_attention")
+@stage("cross_self_attention", head_by_head=True)
 class CrossSelfAttention:
     """Eq. 1: the window's softmax-n, summed over queries of the key's own modality (part "self")
     and over those of the other (part "cross"), reduced over the query heads of a KV head.
     """
 
-    head_by_head: ClassVar[bool] = True
     window: Window = 0.5
     n: Factor = 1.0
     group: Reduction = "mean"
@@ -118,7 +117,7 @@ def _places(scores: Float[Tensor, "b h n"], listed: Bool[Tensor, "b h n"]) -> In
     return order.argsort(dim=-1).masked_fill(~listed, 2 * scores.shape[-1])
 
 
-@stage("cross_self")
+@stage("cross_self", head_by_head=True)
 class CrossSelf(KeepsRecent):
     """Eqs. 2 and 3: K^c of the places beside the recent tokens go to the best of the part "cross",
     K^s to the best of "self". Both lists then grow, a place at a time, until their union (or their
@@ -130,7 +129,6 @@ class CrossSelf(KeepsRecent):
     both lists are long, those of the union and the next.
     """
 
-    head_by_head: ClassVar[bool] = True
     cross_ratio: Share = 0.5
     combine: Combine = "union"
     fill: bool = True

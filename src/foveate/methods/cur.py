@@ -8,7 +8,7 @@ window around it, stands for its leverage. Departs from it in: random projection
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ Leverage = Literal["product", "mean", "key", "value"]
 TINY = 1e-30
 
 
-@stage("cur_leverage")
+@stage("cur_leverage", head_by_head=True)
 class CurLeverage(WithoutQueries):
     """The squared norms of keys and of values, each over its sum in windows of ``local`` tokens
     (null: as they are); their product, their mean or one of them (``leverage``), over its sum.
@@ -37,7 +37,6 @@ class CurLeverage(WithoutQueries):
     Source: CurDKV (arXiv:2509.15038), approximate leverage scores, and kvpress.
     """
 
-    head_by_head: ClassVar[bool] = True
     leverage: Leverage = "product"
     local: Positive | None = 16
     rank: Columns | None = None

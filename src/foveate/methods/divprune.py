@@ -14,8 +14,6 @@ chosen, if it is visual.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -27,7 +25,7 @@ from foveate.stages import Recency, TopK, Uniform, highest
 from foveate.stages.farthest import spread
 
 
-@stage("max_min")
+@stage("max_min", head_by_head=True)
 class MaxMin(TopK):
     """Beside what ``top_k`` always keeps: text, the highest scores of it if not all fits; in the
     places that it leaves, one visual token after the other, each the farthest from all that were
@@ -36,8 +34,6 @@ class MaxMin(TopK):
 
     Source: DivPrune (arXiv:2503.02175), section 3.3 and Algorithm 1.
     """
-
-    head_by_head: ClassVar[bool] = True
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         values, vision = scored.scores.values, scored.layer.vision

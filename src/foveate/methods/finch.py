@@ -13,8 +13,6 @@ budget, which is exact (kvpress rounds every chunk by itself).
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -30,7 +28,7 @@ from foveate.stages.score.rows import over_group
 from foveate.stages.score.window import counts_of, on_average, paid, window_of
 
 
-@stage("question_attention")
+@stage("question_attention", head_by_head=True)
 class QuestionAttention:
     """Mean over the last ``window`` queries of the softmax in float32, each times the number of
     tokens before it (unless ``normalised`` is false), reduced over the query heads of a KV head.
@@ -39,7 +37,6 @@ class QuestionAttention:
     Source: FINCH (arXiv:2408.00167), and FinchPress of kvpress.
     """
 
-    head_by_head: ClassVar[bool] = True
     window: Window = 32
     normalised: bool = True
     group: Reduction = "mean"
@@ -66,7 +63,7 @@ def by_tokens_before(slots: Slots, window: Window, groups: int, group: Reduction
     return WindowWeights(counts_of(marked, groups, group))
 
 
-@stage("top_k_of_chunks")
+@stage("top_k_of_chunks", head_by_head=True)
 class TopKOfChunks(TopK):
     """Beside what ``top_k`` always keeps: the highest scores of every chunk of ``length`` tokens,
     each of which keeps the same share (rounded; the total is exact).
@@ -74,7 +71,6 @@ class TopKOfChunks(TopK):
     Source: FINCH (arXiv:2408.00167), and FinchPress of kvpress.
     """
 
-    head_by_head: ClassVar[bool] = True
     length: Positive = 1024
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:

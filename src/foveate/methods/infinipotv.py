@@ -13,8 +13,6 @@ scripts, the paper's pooling of norms (section 4.2) is left out.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -29,7 +27,7 @@ from foveate.stages.recent import part
 from foveate.stages.score.bases import Wrapper
 
 
-@stage("novelty")
+@stage("novelty", head_by_head=True)
 class Novelty(Wrapper):
     """Another score, with a part "novelty": minus the mean cosine of a visual token's key with the
     keys at its place in the newest frames; those frames themselves come first, the newest before
@@ -41,7 +39,6 @@ class Novelty(Wrapper):
     Source: InfiniPot-V (arXiv:2506.15745), section 4.1, temporal-axis redundancy.
     """
 
-    head_by_head: ClassVar[bool] = True
     frame: Positive | None = None
     newest: ShareBetween = 0.25
 
@@ -96,7 +93,7 @@ def _mean_cosine(
     return (unit * total.gather(2, index)).sum(-1) / count.gather(2, place).clamp_min(1)
 
 
-@stage("novel_first")
+@stage("novel_first", head_by_head=True)
 class NovelFirst(TopK):
     """Beside what ``top_k`` always keeps: of the places that text would leave, ``share`` (rounded
     down) to the highest part "novelty", all others to the highest scores.
@@ -104,7 +101,6 @@ class NovelFirst(TopK):
     Source: InfiniPot-V (arXiv:2506.15745), section 4.
     """
 
-    head_by_head: ClassVar[bool] = True
     share: Share = 0.5
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:

@@ -9,8 +9,6 @@ after the prefill, not again while decoding (``when=over_budget`` compresses aga
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -27,7 +25,7 @@ FLAT = 1e-12
 """A channel that varies by less does not vary."""
 
 
-@stage("lag_relative")
+@stage("lag_relative", head_by_head=True)
 class LagRelative(WithoutQueries):
     """After the first ``sinks`` tokens the prompt is cut into parts of ``lag`` tokens. A token's
     channels are scaled by the minimum and maximum that the same channel has in the next part; the
@@ -41,7 +39,6 @@ class LagRelative(WithoutQueries):
     Source: LagKV (arXiv:2504.04704), the lag-relative score, and kvpress.
     """
 
-    head_by_head: ClassVar[bool] = True
     sinks: Count = 4
     lag: Positive = 128
     cross_scoring: bool = False

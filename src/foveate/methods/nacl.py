@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import add
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -25,7 +24,7 @@ from foveate.stages.score.rows import blocks, over_group
 from foveate.stages.score.window import window_of
 
 
-@stage("proxy_attention")
+@stage("proxy_attention", head_by_head=True)
 class ProxyAttention:
     """Sum over the last ``proxies`` queries of their softmax over *all* tokens, later ones
     included, reduced over the query heads of a KV head. ``proxies`` is a number or a share of the
@@ -34,7 +33,6 @@ class ProxyAttention:
     Source: NACL (arXiv:2408.03675), section 3.2.
     """
 
-    head_by_head: ClassVar[bool] = True
     proxies: Window = 0.05
     group: Reduction = "mean"
 

@@ -8,7 +8,6 @@ release's can be NaN.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -23,7 +22,7 @@ from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.rows import rows, times_seen
 
 
-@stage("mean_attention")
+@stage("mean_attention", head_by_head=True)
 class MeanAttention(WithoutQueries):
     """The mean attention that a slot received from the queries that see it (``values``), and its
     standard deviation (part "deviation"); both of the mean over the query heads of a KV head. It
@@ -31,8 +30,6 @@ class MeanAttention(WithoutQueries):
 
     Source: RoCo (arXiv:2402.06262), section 4.
     """
-
-    head_by_head: ClassVar[bool] = True
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds up this pass's attention, its squares, and how many queries saw each slot."""
@@ -56,7 +53,7 @@ class MeanAttention(WithoutQueries):
         return Scores(mean.float(), parts={"deviation": variance.clamp_min(0.0).sqrt().float()})
 
 
-@stage("robust")
+@stage("robust", head_by_head=True)
 class Robust(KeepsEnds):
     """Beside the first ``sinks`` and the last ``recent`` tokens, keeps those whose part "deviation"
     is high, and of the others, as many as are kept or as have to go, the highest scores.
@@ -64,7 +61,6 @@ class Robust(KeepsEnds):
     Source: RoCo (arXiv:2402.06262), section 4, and the release.
     """
 
-    head_by_head: ClassVar[bool] = True
     recent: Recent = 0.3
     sinks: Count = 4
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -32,7 +31,7 @@ from foveate.stages.recent import is_recent, most_recent, part
 from foveate.stages.score.window import window_of
 
 
-@stage("query_energy")
+@stage("query_energy", head_by_head=True)
 class QueryEnergy:
     """Another score, with a note "query_energy", [b h d]: the mean square of each channel of the
     last ``window`` queries, over the query heads of a KV head. In float32.
@@ -40,7 +39,6 @@ class QueryEnergy:
     Source: ThinK (arXiv:2407.21018), and its release.
     """
 
-    head_by_head: ClassVar[bool] = True
     of: Score
     window: Window = 32
 
@@ -57,7 +55,7 @@ class QueryEnergy:
         return inner._replace(notes={**inner.notes, "query_energy": by_head})
 
 
-@stage("drop_channels")
+@stage("drop_channels", head_by_head=True)
 class DropChannels:
     """Zeroes ``share`` of the channels of each head's keys (rounded down), except those of the last
     ``recent`` tokens: where the note "query_energy" times the keys' mean square is lowest. Of equal
@@ -66,7 +64,6 @@ class DropChannels:
     Source: ThinK (arXiv:2407.21018), and its release.
     """
 
-    head_by_head: ClassVar[bool] = True
     share: ShareBelow = 0.4
     recent: Count = 32
 

@@ -15,8 +15,6 @@ and the lot, which follows from ``seed``, layer, head, position and the tokens s
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -35,7 +33,7 @@ LEAST = 1e-30
 """Of a probability: what is never attended to comes last, and may still be drawn."""
 
 
-@stage("attention_before")
+@stage("attention_before", head_by_head=True)
 class AttentionBefore:
     """Mean over the last ``window`` queries of the softmax over the tokens before them, averaged
     over ``kernel`` slots (beyond the ends there are zeros that count) and over the query heads of a
@@ -44,7 +42,6 @@ class AttentionBefore:
     Source: VaSE (arXiv:2606.03928), after the release.
     """
 
-    head_by_head: ClassVar[bool] = True
     window: Window = 64
     kernel: Kernel = 5
 
@@ -62,7 +59,7 @@ class AttentionBefore:
         return Scores(pooled.masked_fill(~outside, 0.0))
 
 
-@stage("large_and_drawn")
+@stage("large_and_drawn", head_by_head=True)
 class LargeAndDrawn(KeepsEnds):
     """The first ``sinks`` and the last ``recent`` tokens; with the first ones, ``large`` slots of
     the widest values, whose highest number is farthest from their lowest; and of the rest as many
@@ -74,7 +71,6 @@ class LargeAndDrawn(KeepsEnds):
     Source: VaSE (arXiv:2606.03928), after the release.
     """
 
-    head_by_head: ClassVar[bool] = True
     recent: Recent = 64
     sinks: Count = 4
     large: Recent = 0.25

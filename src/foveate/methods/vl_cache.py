@@ -6,7 +6,6 @@ Departs from the paper: scores stay per KV head.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool
@@ -19,7 +18,7 @@ from foveate.stages import LayerShares, Reduction, TopK
 from foveate.stages.score.rows import over_group, rows, seen
 
 
-@stage("after_vision")
+@stage("after_vision", head_by_head=True)
 class AfterVision:
     """Sum over the queries after the last visual token (at least the last query) of their softmax,
     reduced over the query heads of a KV head. The note "density" [b] is the share of these rows'
@@ -28,7 +27,6 @@ class AfterVision:
     Source: VL-Cache (arXiv:2410.23317), sections 4.1 and 4.2.
     """
 
-    head_by_head: ClassVar[bool] = True
     threshold: ShareBetween = 0.01
     group: Reduction = "mean"
 

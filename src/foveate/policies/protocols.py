@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -375,11 +375,9 @@ class FullPrecision:
         return exact_bytes(held.counts, held.form.pair, held.spare)
 
 
-@stage("no_merge")
+@stage("no_merge", head_by_head=True)
 class NoMerge:
     """Kept pairs stay as they are."""
-
-    head_by_head: ClassVar[bool] = True
 
     def __call__(
         self, scored: Scored, kept: Bool[Tensor, "b h n"]

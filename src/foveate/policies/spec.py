@@ -30,16 +30,18 @@ T = TypeVar("T", bound=type)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def stage(name: str) -> Callable[[T], T]:
+def stage(name: str, **traits: bool) -> Callable[[T], T]:
     """Make a class a stage: a frozen, keyword-only dataclass, found under its name in specs. Its
-    fields are checked whenever one is made: see :mod:`foveate.policies.parameters`.
+    fields are checked whenever one is made: see :mod:`foveate.policies.parameters`. ``traits`` are
+    what it says of itself, such as ``head_by_head=True``: see :mod:`foveate.policies.traits`.
     """
 
     def register(cls: T) -> T:
         load_own_before(cls.__module__)
         if "__dataclass_fields__" not in vars(cls):
             dataclasses.dataclass(frozen=True, kw_only=True)(cls)  # in place
-        cls.spec_name = name  # type: ignore[attr-defined]
+        for trait, value in (traits | {"spec_name": name}).items():
+            setattr(cls, trait, value)
         STAGES[name] = _checked(cls)
         return cls
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from jaxtyping import Int
@@ -130,7 +130,7 @@ class EachHead(AmountBudget):
         return [self.holding(one, float(Amount.of(self.amount).value)) for one in scored]
 
 
-@stage("above_threshold")
+@stage("above_threshold", absolute=True)
 class AboveThreshold:
     """Every head keeps the pairs whose score is ``threshold`` or more, and what is always kept: how
     many, the prompt says. For scores that mean the same in every prompt, such as those of
@@ -142,7 +142,6 @@ class AboveThreshold:
         InvalidBudget: an amount that is not auto(100%), with or without limits.
     """
 
-    absolute: ClassVar[bool] = True
     threshold: Threshold
     amount: AmountLike = EVERYTHING
     scope: Scope = field(default="layer", init=False)

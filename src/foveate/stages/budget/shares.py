@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Int
@@ -19,11 +19,10 @@ from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer, heads_of
 
 
-@stage("uniform")
+@stage("uniform", steady=True)
 class Uniform(AmountBudget):
     """Every KV head keeps ``amount``. A head that holds less passes the rest on to its layer."""
 
-    steady: ClassVar[bool] = True
     scope: Scope = field(default="layer", init=False)
 
     def __call__(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -15,33 +13,29 @@ from foveate.policies.spec import stage
 from foveate.stages.score.bases import WithoutQueries
 
 
-@stage("key_norm")
+@stage("key_norm", head_by_head=True)
 class KeyNorm(WithoutQueries):
     """Minus the L2 norm of the key, in float32: low norms attract attention.
 
     Source: Devoto et al. (arXiv:2406.11430), section 3.
     """
 
-    head_by_head: ClassVar[bool] = True
-
     def __call__(self, layer: Layer) -> Scores:
         return Scores(-layer.k.float().norm(dim=-1))
 
 
-@stage("value_norm")
+@stage("value_norm", head_by_head=True)
 class ValueNorm(WithoutQueries):
     """The L2 norm of the value, in float32: what a token would contribute.
 
     Source: InfiniPot-V (arXiv:2506.15745), the VaN score.
     """
 
-    head_by_head: ClassVar[bool] = True
-
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.v.float().norm(dim=-1))
 
 
-@stage("key_difference")
+@stage("key_difference", head_by_head=True)
 class KeyDifference(WithoutQueries):
     """Minus the cosine between a key and the mean of all keys' directions, in float32; plus
     ``value`` times the logarithm of the value's norm, which KeyDiff has not.
@@ -49,7 +43,6 @@ class KeyDifference(WithoutQueries):
     Source: KeyDiff (arXiv:2504.15364), section 3.
     """
 
-    head_by_head: ClassVar[bool] = True
     value: Factor = 0.0
 
     def __call__(self, layer: Layer) -> Scores:
@@ -63,11 +56,9 @@ class KeyDifference(WithoutQueries):
         return Scores(different + self.value * norm.log())
 
 
-@stage("recency")
+@stage("recency", head_by_head=True)
 class Recency(WithoutQueries):
     """The later, the more important."""
-
-    head_by_head: ClassVar[bool] = True
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.pos.float())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 from operator import add
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -33,7 +33,7 @@ ASKED = {
 """What the model is asked, unless ``asks`` says something else."""
 
 
-@stage("reconstruction")
+@stage("reconstruction", head_by_head=True)
 class Reconstruction(WithoutQueries):
     """The most attention that a token of the second reading pays to each slot, over its query heads
     and tokens; by="contribution" the same of that attention times the length of its projected
@@ -59,7 +59,6 @@ class Reconstruction(WithoutQueries):
         InvalidParameter: ``asks`` without words, or where nothing is asked.
     """
 
-    head_by_head: ClassVar[bool] = True
     chunk: Positive = 2048
     pieces: Pieces = "tokens"
     over: Over = "prompt"
