@@ -56,3 +56,8 @@ def _rows(
 ) -> Float[Tensor, "f d"]:
     """Rows take 0.4 of a boolean index's time; but a slice would be copied whole to have them."""
     return t.flatten(0, 2).index_select(0, places) if t.is_contiguous() else t[kept]
+
+
+def starts_of(counts: Int[Tensor, "b h"]) -> Int[Tensor, "heads"]:
+    """Where each head's slots start in flat tensors, and where the last one's end: b * h + 1."""
+    return torch.nn.functional.pad(counts.flatten().cumsum(0), (1, 0))

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from foveate.ops.choice import Impl, operator
-from foveate.ops.heads import each_head
 from foveate.ops.numbers import numbers
 from foveate.ops.softmax_n import softmax_n
 
@@ -111,7 +110,15 @@ def _heads(
     b, h, _, d = k.shape
     queries = numbers(q).reshape(b, h, -1, d)
     of_heads = (queries, numbers(k).mT, hidden.expand(b, h, -1, -1))
-    return zip(*map(each_head, of_heads), strict=True)
+    return zip(*map(_each_head, of_heads), strict=True)
+
+
+def _each_head(t: Shaped[Tensor, "b h n d"]) -> list[Shaped[Tensor, "n d"]]:
+    """Views, row by row."""
+    heads: list[Tensor] = []
+    for row in t.unbind():
+        heads += row.unbind()
+    return heads
 
 
 def _pay(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, get_type_hints
@@ -24,7 +24,7 @@ from foveate.policies.head_scores import is_read, made_by
 from foveate.policies.heads import HEAD_READINGS
 from foveate.policies.parameters import check, shown
 from foveate.policies.policy import Origin, Policy
-from foveate.policies.registry import load_all, load_own_before
+from foveate.policies.registry import Registry, load_own_before
 from foveate.policies.spec import SLOTS, stage
 
 __all__ = [
@@ -226,11 +226,10 @@ def _maker(name: str) -> str:
     return f" 'foveate calibrate {name} --model MODEL' makes one." if calibrated else ""
 
 
-class Methods(Mapping[str, Method]):
-    """All methods by name: the package's own, and those that other packages registered."""
-
-    def __init__(self) -> None:
-        self._own: dict[str, Method] = {}
+class Methods(Registry[Method]):
+    """All methods by name, as they were defined: the package's own, the five papers first, and
+    those that other packages registered.
+    """
 
     def add(self, new: Method) -> None:
         """Registers a method.
@@ -239,33 +238,16 @@ class Methods(Mapping[str, Method]):
             InvalidParameter: the name is taken by another function.
         """
         load_own_before(new.function.__module__)
-        old = self._own.get(new.name)
+        old = self._held.get(new.name)
         if old is not None and old.function.__module__ != new.function.__module__:
             raise InvalidParameter(
                 f"a method named {new.name!r} exists already, in {old.function.__module__}. "
                 f"Rename the function in {new.function.__module__}."
             )
-        self._own[new.name] = new
+        self[new.name] = new
 
-    def __getitem__(self, name: str) -> Method:
-        if name not in self._own:
-            load_all()
-        if name not in self._own:
-            raise UnknownMethod(f"no method named {shown(name)}. {suggest(name, self._own)}")
-        return self._own[name]
-
-    def __contains__(self, name: object) -> bool:
-        load_all()
-        return name in self._own
-
-    def __iter__(self) -> Iterator[str]:
-        """As they were defined: the five papers, the other methods, those of other packages."""
-        load_all()
-        return iter(list(self._own))
-
-    def __len__(self) -> int:
-        load_all()
-        return len(self._own)
+    def unknown(self, name: str) -> UnknownMethod:
+        return UnknownMethod(f"no method named {shown(name)}. {suggest(name, self._held)}")
 
 
 METHODS = Methods()

@@ -29,7 +29,7 @@ from foveate.cache.pairs.body import (
 from foveate.cache.pairs.dense import DensePairs, Padded
 from foveate.cache.pairs.pairs import BodyAndRest, Exact, Others
 from foveate.cache.pairs.ragged import RaggedPairs, only
-from foveate.ops.heads import starts_of
+from foveate.ops.compaction import starts_of
 from foveate.ops.quantised_decode import FlatCodes
 from foveate.ops.ragged_decode import FlatPairs
 

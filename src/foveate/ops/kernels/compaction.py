@@ -10,8 +10,7 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.ops.compaction import Compacted
-from foveate.ops.heads import starts_of
+from foveate.ops.compaction import Compacted, starts_of
 from foveate.ops.kernels.launch import check, empty, power, rows, run, strided
 from foveate.ops.kernels.tiles import of_head, tile
 
