@@ -120,7 +120,7 @@ FAULTS = (
           "least.float() + (numbers.float() + 1) * step.float()",
           ("tests/stages/test_store.py",)),
     # Attention and scores
-    Fault("query heads pay to the wrong KV head", "ops/query_blocks.py",
+    Fault("query heads pay to the wrong KV head", "ops/column_sums.py",
           "grouped = q.reshape(b, h, hq // h, m, d)",
           "grouped = q.reshape(b, hq // h, h, m, d).transpose(1, 2)",
           ("tests/ops/test_column_sums.py",)),

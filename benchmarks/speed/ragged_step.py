@@ -31,8 +31,7 @@ from benchmarks.written import CPU, earlier, write
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import load
-from foveate.ops.flash_decode import flash_decode
-from foveate.ops.ragged_decode import by_products
+from foveate.ops.ragged_decode import by_products, flash_decode
 from foveate_lab.bench import processor
 
 TAIL = 20  # pairs of each head

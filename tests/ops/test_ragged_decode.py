@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from foveate.ops import flash_decode as flash
+from foveate.ops import ragged_decode as flash
 from foveate.ops.ragged_decode import ragged_decode
 from tests.core.lean import lean
 

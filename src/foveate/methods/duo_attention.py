@@ -25,7 +25,7 @@ from torch import Tensor
 
 from foveate.data.texts import read_text
 from foveate.errors import InvalidInput
-from foveate.policies.head_scores import HEAD_FILES, HeadFile
+from foveate.policies.heads import HEAD_FILES, HeadFile
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent
 from foveate.stages import Recency, TopK

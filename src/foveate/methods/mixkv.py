@@ -30,7 +30,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.mix_statistics import mix_statistics
-from foveate.policies.head_scores import HEAD_FILES, HeadFile
+from foveate.policies.heads import HEAD_FILES, HeadFile
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Kernel, Recent, Window
 from foveate.profiles.profile import Numbers, Profile, Run, calibration, load

@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.policies.head_scores import HEAD_FILES, HeadFile, read
-from foveate.policies.heads import HEAD_READINGS, Shown
+from foveate.policies.heads import HEAD_FILES, HEAD_READINGS, HeadFile, Shown, read
 from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Kernel, Share, Window
 from foveate.stages import HeadTable, Pool, Reduction, TopK, WindowAttention

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from foveate.ops.choice import Impl, operator
+from foveate.ops.choice import Impl, chosen, operator
 from foveate.ops.numbers import numbers
 from foveate.ops.softmax_n import softmax_n
 
@@ -48,7 +48,6 @@ def window_attention(
     return paid
 
 
-@operator
 def window_sums(
     q: Float[Tensor, "b hq w d"],
     k: Float[Tensor, "b h n d"],
@@ -63,6 +62,9 @@ def window_sums(
 
     ``counts`` says how much each counts in each of ``c`` sums; all else is as there.
     """
+    if chosen(impl) == "triton":  # a product with the whole matrix
+        paid = window_attention(q, k, visible, scale, n, impl=impl)
+        return counts.flatten(2)[:, None] @ paid.flatten(2, 3)
     # all heads are worked out in one and the same place
     (b, c, g, w), (h, slots) = counts.shape, k.shape[1:3]
     hidden = _hidden(visible, slots)

@@ -20,8 +20,7 @@ from foveate.errors import InvalidParameter, UnknownMethod, suggest
 from foveate.policies import docstring
 from foveate.policies.amount import Amount
 from foveate.policies.gathering import GATHERINGS
-from foveate.policies.head_scores import is_read, made_by
-from foveate.policies.heads import HEAD_READINGS
+from foveate.policies.heads import HEAD_READINGS, is_read, made_by
 from foveate.policies.parameters import check, shown
 from foveate.policies.policy import Origin, Policy
 from foveate.policies.registry import Registry, load_own_before

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from foveate.errors import InvalidInput, ProfileMismatch
-from foveate.policies.head_scores import made_by
+from foveate.policies.heads import made_by
 from foveate.policies.method import METHODS
 
 SCHEMA = "foveate-profile-1"

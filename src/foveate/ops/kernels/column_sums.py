@@ -13,7 +13,7 @@ from typing import no_type_check
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from foveate.ops.kernels.launch import LOG2E, check, empty, power, rows, run, strided
@@ -21,12 +21,8 @@ from foveate.ops.kernels.tiles import of_head, product, tile
 
 
 def column_sums(
-    q: Float[Tensor, "b hq m d"],
-    k: Float[Tensor, "b h n d"],
-    scale: float,
-    mask: Bool[Tensor, "b #h m n"] | None = None,
-    pads: list[int] | None = None,
-) -> Float[Tensor, "b hq n"]:
+    q: Tensor, k: Tensor, scale: float, mask: Tensor | None = None, pads: list[int] | None = None
+) -> Tensor:
     """First pass without values, then the second."""
     check("column_sums", q, k, beside=() if mask is None else (mask,))
     row_pads = _pads(q, pads)
@@ -35,12 +31,8 @@ def column_sums(
 
 
 def attention_with_sums(
-    q: Float[Tensor, "b hq m d"],
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    scale: float,
-    pads: list[int] | None = None,
-) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b hq n"]]:
+    q: Tensor, k: Tensor, v: Tensor, scale: float, pads: list[int] | None = None
+) -> tuple[Tensor, Tensor]:
     """Both passes; the weights are multiplied with the values in the values' type."""
     check("attention_with_sums", q, k, v)
     row_pads = _pads(q, pads)
@@ -49,14 +41,14 @@ def attention_with_sums(
 
 
 def attention_with_counted_sums(
-    q: Float[Tensor, "b hq m d"],
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    counts: Float[Tensor, "b c g m"],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    counts: Tensor,
     scale: float,
     n: float = 0.0,
     pads: list[int] | None = None,
-) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b h c n"]]:
+) -> tuple[Tensor, Tensor]:
     """Softmax-n has log n for one more logit, so the second pass takes a larger log-sum-exp."""
     check("attention_with_counted_sums", q, k, v, beside=(counts,))
     row_pads = _pads(q, pads)

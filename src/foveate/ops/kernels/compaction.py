@@ -7,7 +7,6 @@ from typing import no_type_check
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.ops.compaction import Compacted, starts_of
@@ -17,13 +16,7 @@ from foveate.ops.kernels.tiles import of_head, tile
 WIDE = 2048  # slots counted at a time
 
 
-def compaction(
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    columns: Int[Tensor, "b h n"],
-    kept: Bool[Tensor, "b h n"],
-    counts: Int[Tensor, "b h"],
-) -> Compacted:
+def compaction(k: Tensor, v: Tensor, columns: Tensor, kept: Tensor, counts: Tensor) -> Compacted:
     """Bit for bit what is in the kept slots."""
     check("compaction", k, v, beside=(columns, kept, counts))
     (b, h, n, d), e = k.shape, v.shape[3]

@@ -7,7 +7,6 @@ from typing import no_type_check
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.ops.kernels.launch import check, empty, power, rows, run, strided
@@ -17,11 +16,7 @@ from foveate.ops.mix_statistics import MixStatistics
 PART = 512  # slots whose directions are added up by one program
 
 
-def mix_statistics(
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    valid: Bool[Tensor, "b h n"] | None = None,
-) -> MixStatistics:
+def mix_statistics(k: Tensor, v: Tensor, valid: Tensor | None = None) -> MixStatistics:
     """Nothing is held but the results and a sum of directions for every ``PART`` slots."""
     if valid is None:  # one byte for all of them
         valid = k.new_ones((), dtype=torch.bool).expand(k.shape[:3])

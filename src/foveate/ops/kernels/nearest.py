@@ -7,7 +7,6 @@ from typing import no_type_check
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.ops.kernels.launch import check, empty, power, rows, run, strided
@@ -15,7 +14,7 @@ from foveate.ops.kernels.tiles import of_head, product, tile
 from foveate.ops.nearest import Nearest, listed
 
 
-def nearest_by_cosine(k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"]) -> Nearest:
+def nearest_by_cosine(k: Tensor, kept: Tensor) -> Nearest:
     """Extra memory is the list of kept slots."""
     check("nearest_by_cosine", k, beside=(kept,))
     b, h, n, d = k.shape

@@ -10,7 +10,6 @@ from typing import no_type_check
 
 import triton
 import triton.language as tl
-from jaxtyping import Float
 from torch import Tensor
 
 from foveate.ops.kernels.launch import LOG2E, check, power, run, strided
@@ -21,14 +20,14 @@ from foveate.ops.ragged_decode import FlatPairs
 
 
 def quantised_decode(
-    q: Float[Tensor, "b hq 1 d"],
+    q: Tensor,
     coded: FlatCodes,
     rest: FlatPairs,
-    tail_k: Float[Tensor, "b h t d"],
-    tail_v: Float[Tensor, "b h t e"],
+    tail_k: Tensor,
+    tail_v: Tensor,
     scale: float,
     n: float = 0.0,
-) -> Float[Tensor, "b hq 1 e"]:
+) -> Tensor:
     """Numbers are rounded to their type when they are read back, as the reference does."""
     scales = (coded.k_least, coded.k_step, coded.v_least, coded.v_step)
     check(

@@ -27,18 +27,18 @@ WAVES = 4  # programs that a core gets, or more: their heads are not equally lon
 
 
 def ragged_decode(
-    q: Float[Tensor, "b hq 1 d"],
-    flat_k: Float[Tensor, "f d"],
-    flat_v: Float[Tensor, "f e"],
+    q: Tensor,
+    flat_k: Tensor,
+    flat_v: Tensor,
     lengths: Sequence[int],
-    tail_k: Float[Tensor, "b h t d"],
-    tail_v: Float[Tensor, "b h t e"],
+    tail_k: Tensor,
+    tail_v: Tensor,
     scale: float,
     n: float = 0.0,
-    starts: Int[Tensor, "heads"] | None = None,
+    starts: Tensor | None = None,
     longest: int | None = None,
-    tail_length: Int[Tensor, "1"] | None = None,
-) -> Float[Tensor, "b hq 1 e"]:
+    tail_length: Tensor | None = None,
+) -> Tensor:
     """Products with values take the weights in the values' type; all sums are in float32."""
     given = [x for x in (starts, tail_length) if x is not None]
     check("ragged_decode", q, flat_k, flat_v, tail_k, tail_v, beside=given)

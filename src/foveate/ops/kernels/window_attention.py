@@ -12,20 +12,13 @@ from typing import no_type_check
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.ops.kernels.launch import LOG2E, check, empty, power, rows, run, strided
 from foveate.ops.kernels.tiles import of_head, product, tile
 
 
-def window_attention(
-    q: Float[Tensor, "b hq w d"],
-    k: Float[Tensor, "b h n d"],
-    visible: Bool[Tensor, "b #h w s"],
-    scale: float,
-    n: float = 0.0,
-) -> Float[Tensor, "b h g w n"]:
+def window_attention(q: Tensor, k: Tensor, visible: Tensor, scale: float, n: float = 0.0) -> Tensor:
     """Products of queries and keys are exact and added up in float32."""
     check("window_attention", q, k, beside=(visible,))
     (b, hq, w, d), (h, slots) = q.shape, k.shape[1:3]
@@ -66,18 +59,6 @@ def window_attention(
         N=WIDE,
     )
     return out.view(b, h, hq // h, w, slots)
-
-
-def window_sums(
-    q: Float[Tensor, "b hq w d"],
-    k: Float[Tensor, "b h n d"],
-    visible: Bool[Tensor, "b #h w s"],
-    counts: Float[Tensor, "b c g w"],
-    scale: float,
-    n: float = 0.0,
-) -> Float[Tensor, "b h c n"]:
-    """A product with the whole matrix."""
-    return counts.flatten(2)[:, None] @ window_attention(q, k, visible, scale, n).flatten(2, 3)
 
 
 WIDE = 1024  # slots of one query that are divided together
