@@ -47,7 +47,7 @@ class BestChunks(TopK):
     total: Total = "mean"
 
     @property
-    def head_by_head(self) -> bool:  # type: ignore[override]
+    def head_by_head(self) -> bool:
         return not self.shared
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
