@@ -1,5 +1,5 @@
-"""An extension of Griffe, which reads source: it learns that ``@stage`` makes a dataclass, so that a
-stage's fields are the parameters that its page lists.
+"""An extension of Griffe, which reads source and learns here that ``@stage`` makes a dataclass: a
+stage's fields are then the parameters that its page lists.
 """
 
 from __future__ import annotations

@@ -18,26 +18,15 @@ from typing import Any, get_type_hints
 
 from foveate.errors import InvalidParameter, UnknownMethod, suggest
 from foveate.policies import docstring
-from foveate.policies.amount import Amount
+from foveate.policies.amount import Amount as Amount
 from foveate.policies.gathering import GATHERINGS
 from foveate.policies.heads import HEAD_READINGS, is_read, made_by
 from foveate.policies.parameters import check, shown
-from foveate.policies.policy import Origin, Policy
+from foveate.policies.policy import Origin
+from foveate.policies.policy import Policy as Policy
 from foveate.policies.registry import Registry, load_own_before
-from foveate.policies.spec import SLOTS, stage
-
-__all__ = [
-    "METHODS",
-    "Amount",
-    "Method",
-    "Methods",
-    "Paper",
-    "Policy",
-    "find_paper",
-    "method",
-    "references",
-    "stage",
-]
+from foveate.policies.spec import SLOTS
+from foveate.policies.spec import stage as stage
 
 
 @dataclass(frozen=True, kw_only=True)
