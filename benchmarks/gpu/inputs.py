@@ -14,8 +14,7 @@ from foveate.ops.column_sums import (
     attention_with_sums,
     column_sums,
 )
-from foveate.ops.compaction import compaction
-from foveate.ops.heads import starts_of
+from foveate.ops.compaction import compaction, starts_of
 from foveate.ops.mix_statistics import mix_statistics
 from foveate.ops.nearest import nearest_by_cosine
 from foveate.ops.ragged_decode import ragged_decode

@@ -31,7 +31,7 @@ from benchmarks.written import CPU, earlier, write
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import load
-from foveate.ops.ragged_decode import flash, reference
+from foveate.ops.ragged_decode import by_products, flash_decode
 from foveate_lab.bench import processor
 
 TAIL = 20  # pairs of each head
@@ -73,7 +73,7 @@ def ways(h: int, g: int, d: int, lengths: tuple[int, ...]) -> dict[str, Callable
     dense_k, dense_v = torch.randn(2, 1, h, n, d)
     ragged = (q, *flat, list(lengths), *tail, d**-0.5, 0.0)
     dense = partial(scaled_dot_product_attention, q, dense_k, dense_v, enable_gqa=True)
-    calls = (partial(reference.by_products, *ragged), partial(flash.ragged_decode, *ragged), dense)
+    calls = (partial(by_products, *ragged), partial(flash_decode, *ragged), dense)
     torch.testing.assert_close(calls[0](), calls[1](), rtol=1e-4, atol=1e-5)
     return dict(zip(WAYS, calls, strict=True))
 

@@ -76,7 +76,7 @@ def eq(number: str, says: str, *places: str, why: str = "") -> Equation:
     return Equation(number, says, places, why)
 
 
-STATISTICS = "ops/mix_statistics/reference.py"
+STATISTICS = "ops/mix_statistics.py"
 SMOOTHING = "foveate_lab/reproduce/probes/smoothing.py:Smoothing"
 SOFTMAX_N = "ops/softmax_n.py:softmax_n"
 MERGE = "stages/merge.py:MergeNearest"
@@ -179,7 +179,7 @@ EQUATIONS: dict[str, tuple[Equation, ...]] = {
             "9",
             "the kept key that is nearest by cosine",
             "nearest",
-            "ops/nearest/reference.py:nearest_by_cosine",
+            "ops/nearest.py:nearest_by_cosine",
         ),
         eq("10", "averaged merge", "merged", f"{MERGE}._merge"),
         eq("11", "pivotal merge", "merged", f"{MERGE}._merge"),

@@ -168,13 +168,13 @@ def tests_in(folder: Path, sources: Mapping[str, Source]) -> Uses:
 
 
 def users(sources: Mapping[str, Source]) -> Uses:
-    """By module, those that use it; an operator's package, and the command line, load what stands
-    beside them by name.
+    """By module, those that use it; operators load their kernels by name, and so does the command
+    line what stands beside it.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for other, source in sources.items():
-        if source.package.startswith("foveate.ops."):
-            found[other].add(source.package)
+        if (operator := other.replace(".kernels.", ".")) != other and operator in sources:
+            found[other].add(operator)
         if source.package == "foveate.cli":
             found[other].add("foveate.cli.app")
         for module in uses(source.tree, sources):

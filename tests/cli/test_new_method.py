@@ -74,7 +74,7 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield importlib.import_module("their_package").theirs
     finally:
         sys.modules.pop("their_package", None)
-        METHODS._own.pop("theirs", None)
+        METHODS.pop("theirs", None)
         STAGES.pop("far_from_mean", None)
 
 

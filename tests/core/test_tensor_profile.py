@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import foveate
 from foveate.errors import FoveateError, InvalidInput, ProfileMismatch
-from foveate.profiles.sums_ledger import SumsLedger
+from foveate.profiles.ledger import SumsLedger
 from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from tests.fuzz import fuzzed
 from tests.profiles import saved, saved_tensors

@@ -121,7 +121,7 @@ def longer(inputs: Any, processor: Any, text: str, told: int = 0) -> dict[str, A
 @pytest.fixture
 def registries() -> Iterator[None]:
     """Forgets what a page defines."""
-    kept = [(one, set(one)) for one in (METHODS._own, STAGES, PRUNES, TASKS)]
+    kept = [(one, set(one)) for one in (METHODS, STAGES, PRUNES, TASKS)]
     yield
     for registry, names in kept:
         for name in set(registry) - names:

@@ -59,7 +59,7 @@ def test_triton_that_is_not_installed_is_named(monkeypatch):
 
 @triton_or_skip
 def test_a_cpu_without_the_interpreter_is_refused(monkeypatch):
-    from foveate.ops import launch
+    from foveate.ops.kernels import launch
 
     monkeypatch.setattr(launch, "INTERPRETED", False)
     with pytest.raises(UnsupportedKernel, match=r"on cpu.*impl='reference' for window_attention"):

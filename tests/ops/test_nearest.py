@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from foveate.ops.nearest import nearest_by_cosine, nearest_by_position, reference
+from foveate.ops import nearest as reference
+from foveate.ops.nearest import nearest_by_cosine, nearest_by_position
 from tests.core.lean import lean
 
 

@@ -6,7 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from foveate.ops.ragged_decode import flash, ragged_decode
+from foveate.ops import ragged_decode as flash
+from foveate.ops.ragged_decode import ragged_decode
 from tests.core.lean import lean
 
 
@@ -85,7 +86,7 @@ def test_flash_attention_gives_the_same(lengths, threads, g, n, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     bodies, (q, flat_k, *rest) = case(lengths, t=7, g=g, d=8, e=8)
     columns_first = flat_k.T.contiguous().T
-    ours = flash.ragged_decode(q, columns_first, *rest, 0.35, n)
+    ours = flash.flash_decode(q, columns_first, *rest, 0.35, n)
     expected = literal(q, bodies, *rest[2:], 0.35, n)
     assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
 
@@ -98,10 +99,10 @@ def test_threads_that_share_a_head_give_the_same(threads, dtype, monkeypatch):
     monkeypatch.setattr(flash, "FEW", 0)
     monkeypatch.setattr(flash, "MANY", 0)
     lengths, parts = [[600, 601], [5, 1100]], []
-    attended = flash._in_parts
-    monkeypatch.setattr(flash, "_in_parts", lambda *a: parts.append(a) or attended(*a))
+    attended = flash._Bodies._in_parts
+    monkeypatch.setattr(flash._Bodies, "_in_parts", lambda *a: parts.append(a) or attended(*a))
     bodies, arguments = case(lengths, t=7, g=3, d=8, e=8, dtype=dtype)
-    ours = flash.ragged_decode(*arguments, 0.35, 2.0)
+    ours = flash.flash_decode(*arguments, 0.35, 2.0)
     q, *_, tail_k, tail_v = arguments
     expected = literal(q, bodies, tail_k, tail_v, 0.35, 2.0)
     assert len(parts) == 1

@@ -11,7 +11,7 @@ from transformers import TokenizersBackend
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 
 from foveate.models.token_grids import Grid, ImageTokens
-from foveate.models.token_grids.processor import seen_box
+from foveate.models.token_grids.kinds import seen_box
 from foveate.pictures.lens.packed import NO_SCORE, in_bytes, tables
 from foveate.pictures.lens.page import parts
 from foveate.pictures.lens.prompt import Word, data_uri, words

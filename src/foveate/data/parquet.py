@@ -11,7 +11,7 @@ from PIL import Image
 
 from foveate.data.folder import Folder
 from foveate.data.images import decode_base64, decode_image
-from foveate.data.records import Record
+from foveate.data.records import Record, check_columns
 from foveate.data.texts import check_file, reason
 from foveate.errors import InvalidInput, MissingPackage
 
@@ -61,7 +61,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def _rows(path: Path, file: Any, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     with _parquet(path):
-        _check_columns(path, columns, file.schema_arrow.names)
+        check_columns(path, columns, file.schema_arrow.names)
         batches = file.iter_batches(TOGETHER, columns=list(columns))
     rows: list[dict[str, Any]] | None = []
     while rows is not None:
@@ -103,10 +103,3 @@ def held_image(row: Record, column: str, folder: Folder) -> Image.Image:
     raise InvalidInput(
         f"{where} holds no image: it has to be the bytes of one, the same in base64, or a path."
     )
-
-
-def _check_columns(path: Path, wanted: Sequence[str], there: Sequence[str]) -> None:
-    if missing := [name for name in wanted if name not in there]:
-        raise InvalidInput(
-            f"{str(path)!r} has no column {', '.join(missing)}; it has {', '.join(there)}."
-        )

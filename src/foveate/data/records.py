@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -206,3 +206,11 @@ def _every(fits: Callable[[Any], bool], at_least: int = 0) -> Callable[[Any], bo
 
 def _a_list(of: str, at_least: int) -> str:
     return f"a list of {of}" + (f", at least {at_least}" if at_least else "")
+
+
+def check_columns(path: Path, wanted: Iterable[str], there: Collection[str]) -> None:
+    """Raise InvalidInput where a table lacks a column."""
+    if missing := [name for name in wanted if name not in there]:
+        raise InvalidInput(
+            f"{str(path)!r} has no column {', '.join(missing)}; it has {', '.join(there)}."
+        )

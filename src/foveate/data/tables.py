@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 
 from foveate.data.images import decode_base64
-from foveate.data.records import Record
+from foveate.data.records import Record, check_columns
 from foveate.data.texts import check_file, read_text, reason
 from foveate.errors import InvalidInput
 
@@ -33,10 +33,7 @@ def read_table(path: Path, columns: Sequence[str], delimiter: str = "\t") -> lis
         header, *rest = rows
     except (csv.Error, ValueError) as error:
         raise InvalidInput(f"{str(path)!r} cannot be read as a table: {error}.") from error
-    if missing := [name for name in columns if name not in header]:
-        raise InvalidInput(
-            f"{str(path)!r} has no column {', '.join(missing)}; it has {', '.join(header)}."
-        )
+    check_columns(path, columns, header)
     return [_row(path, number, header, cells) for number, cells in enumerate(rest) if cells]
 
 

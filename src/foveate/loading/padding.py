@@ -8,7 +8,7 @@ from typing import Any
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 
 from foveate.errors import InvalidParameter
-from foveate.models.token_grids.processor import kind_of
+from foveate.models.token_grids.kinds import kind_of
 
 _PADDABLE = ("CLIPImageProcessor", "LlavaImageProcessor")
 _KEPT = (

@@ -10,7 +10,7 @@ each head fills its own by the mixed score; with ``by="score"`` that score decid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -18,26 +18,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.cache.layer import Scored
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Kernel, Share, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Budget, Planned, Scope
-from foveate.policies.spec import stage
+from foveate.stages import Pool, Reduction, TopK, WindowAttention, highest
 from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import within
 from foveate.stages.budget.shares import Uniform
 from foveate.stages.recent import part
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction
-from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK, highest
 
 By = Literal["extrinsic", "score"]
 
 
 @stage("across_heads")
-@dataclass(frozen=True, kw_only=True)
 class AcrossHeads(AmountBudget):
     """A head keeps as many pairs as it has among the best of its whole layer, mixed with ``floor``
     of an even share, so that no head is left with nothing. If that is ``guaranteed``, it is each

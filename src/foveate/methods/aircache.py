@@ -16,8 +16,8 @@ to the others, by their weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import field
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,22 +26,17 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Recent, Share
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
-from foveate.policies.spec import stage
+from foveate.stages import TextPrior, TopK
 from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer, proportional
-from foveate.stages.score import TextPrior
-from foveate.stages.select import TopK
 
 Text = Literal["instruction", "all"]
 
 
-@stage("elite_window")
-@dataclass(frozen=True, kw_only=True)
+@stage("elite_window", head_by_head=True)
 class EliteWindow:
     """What a visual token gets from the elite text tokens on average, of a softmax over visual
     tokens and the elite; a text token, what the last one pays it among text. The elite are text
@@ -52,7 +47,6 @@ class EliteWindow:
     Source: AirCache (arXiv:2503.23956), section 3, elite observation window.
     """
 
-    head_by_head: ClassVar[bool] = True
     alpha: Share = 0.9
     text: Text = "instruction"
 
@@ -115,7 +109,6 @@ def skewness(values: Float[Tensor, "b h n"], marked: Bool[Tensor, "b h n"]) -> F
 
 
 @stage("strength_and_skewness")
-@dataclass(frozen=True, kw_only=True)
 class StrengthAndSkewness(AmountBudget):
     """Every layer has its text and a share of the visual tokens that the budget holds beside all
     text: by the notes "strength" and "skewness" of its score, each over its mean, half and half.

@@ -15,8 +15,7 @@ so that it is right while decoding, too. Of its variants, those of `evidence` ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,25 +24,18 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Factor, Kernel, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention
 from foveate.stages.recent import before, budget_of, recent_tokens
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction, over_group
-from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK
+from foveate.stages.score.rows import over_group
 
 Evidence = Literal["trace", "local", "plain"]
 EPS = 1e-8
 
 
-@stage("boundary_evidence")
-@dataclass(frozen=True, kw_only=True)
+@stage("boundary_evidence", head_by_head=True)
 class BoundaryEvidence:
     """The score that it wraps, and evidence of the last query beyond it. ``window``, ``kernel``,
     ``pool`` and ``group`` are those of the window's score: the last query's goes the same way.
@@ -55,7 +47,6 @@ class BoundaryEvidence:
     Source: BACON (arXiv:2606.14782), section 3, and its repository.
     """
 
-    head_by_head: ClassVar[bool] = True
     of: Score
     window: Window = 32
     kernel: Kernel = 5

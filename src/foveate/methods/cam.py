@@ -12,28 +12,19 @@ merge, where kvpress lets as many do as tokens were decoded since it compressed 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.cache.layer import Scored
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Recent, Seed
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
-from foveate.stages.score import ColumnSums
+from foveate.stages import ColumnSums, Reduction, TopK, Uniform
 from foveate.stages.score.attention_free import uniform
-from foveate.stages.score.rows import Reduction
-from foveate.stages.select import TopK
 
 
 @stage("merge_following")
-@dataclass(frozen=True, kw_only=True)
 class MergeFollowing:
     """Of each other pair, the value over ``into`` is added to the values of the ``into`` kept pairs
     that follow it (over their number, if there are fewer; not at all without any). Keys stay.

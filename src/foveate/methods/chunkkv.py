@@ -10,7 +10,6 @@ takes their mean, which differs for the last, shorter chunk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isqrt
 from typing import Literal
 
@@ -20,23 +19,15 @@ from torch import Tensor
 
 from foveate.cache.layer import Scored
 from foveate.cache.slots import Slots, derived
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Kernel, Positive, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction
-from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK, highest
+from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention, highest
 
 Images = Literal["text", "runs", "rows", "blocks"]
 Total = Literal["mean", "sum"]
 
 
 @stage("best_chunks")
-@dataclass(frozen=True, kw_only=True)
 class BestChunks(TopK):
     """Beside what ``top_k`` always keeps: the chunks of ``length`` tokens with the highest mean
     score (or "sum"), and of the chunk that no longer fits whole, its highest scores.
@@ -56,7 +47,7 @@ class BestChunks(TopK):
     total: Total = "mean"
 
     @property
-    def head_by_head(self) -> bool:  # type: ignore[override]
+    def head_by_head(self) -> bool:
         return not self.shared
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:

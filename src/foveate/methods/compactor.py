@@ -10,7 +10,6 @@ engine by 0.5 (``blending``), in parts of 128 tokens, without value norms and po
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import Float
@@ -18,20 +17,15 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Columns, Count, Factor, Positive, Seed
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import TopK, Uniform
 from foveate.stages.score.held import Over
 from foveate.stages.score.leverage import Leverage
 from foveate.stages.score.non_causal import NonCausalAttention
-from foveate.stages.select import TopK
 
 
 @stage("leverage_and_attention")
-@dataclass(frozen=True, kw_only=True)
 class LeverageAndAttention:
     """``blending`` times the stage ``leverage`` plus the stage ``non_causal_attention``, both with
     these parameters. Without ``blending`` it is the share of the row that is evicted.

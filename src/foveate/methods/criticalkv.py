@@ -13,33 +13,22 @@ norms), are left out, as there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Factor, Kernel, Share, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention, highest
 from foveate.stages.recent import part
-from foveate.stages.score import WindowAttention
 from foveate.stages.score.bases import Wrapper
-from foveate.stages.score.rows import Reduction
-from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK, highest
 
 SLOTS = 1024  # projected at once
 
 
-@stage("output_norm")
-@dataclass(frozen=True, kw_only=True)
+@stage("output_norm", head_by_head=True, reads_output_weight=True)
 class OutputNorm(Wrapper):
     """Another score, with a part "output": (score + ``epsilon``) times the L1 norm of the value
     after the output projection, the mean over the query heads of a KV head. In float32.
@@ -47,8 +36,6 @@ class OutputNorm(Wrapper):
     Source: CriticalKV (arXiv:2502.03805), and CriticalKVPress of kvpress.
     """
 
-    head_by_head: ClassVar[bool] = True
-    reads_output_weight: ClassVar[bool] = True
     epsilon: Factor = 1e-4
 
     def __call__(self, layer: Layer) -> Scores:
@@ -78,8 +65,7 @@ def projected_norm(layer: Layer) -> Float[Tensor, "b h n"]:
     return total / layer.groups
 
 
-@stage("two_stage")
-@dataclass(frozen=True, kw_only=True)
+@stage("two_stage", head_by_head=True)
 class TwoStage(TopK):
     """Beside what ``top_k`` always keeps, which counts in the first stage: of each head's number,
     ``first`` (rounded down), and at least ``floor`` of an even share, to the highest scores, all
@@ -88,7 +74,6 @@ class TwoStage(TopK):
     Source: CriticalKV (arXiv:2502.03805), and CriticalKVPress of kvpress.
     """
 
-    head_by_head: ClassVar[bool] = True
     first: Share = 0.5
     floor: Share = 0.0
 

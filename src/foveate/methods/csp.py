@@ -20,9 +20,8 @@ of an odd number of places one is kept nowhere (`combine="concat", fill=False`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -31,30 +30,22 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores, WindowWeights
 from foveate.cache.slots import Slots
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Factor, Share, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge, Softmax
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import HeadMean, KeepsRecent, Reduction, Uniform, highest
 from foveate.stages.recent import most_recent, part
-from foveate.stages.score import HeadMean
-from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import by_modality, paid_by_modality
-from foveate.stages.select import KeepsRecent, highest
 
 Combine = Literal["union", "and", "concat"]
 
 
-@stage("cross_self_attention")
-@dataclass(frozen=True, kw_only=True)
+@stage("cross_self_attention", head_by_head=True)
 class CrossSelfAttention:
     """Eq. 1: the window's softmax-n, summed over queries of the key's own modality (part "self")
     and over those of the other (part "cross"), reduced over the query heads of a KV head.
     """
 
-    head_by_head: ClassVar[bool] = True
     window: Window = 0.5
     n: Factor = 1.0
     group: Reduction = "mean"
@@ -126,8 +117,7 @@ def _places(scores: Float[Tensor, "b h n"], listed: Bool[Tensor, "b h n"]) -> In
     return order.argsort(dim=-1).masked_fill(~listed, 2 * scores.shape[-1])
 
 
-@stage("cross_self")
-@dataclass(frozen=True, kw_only=True)
+@stage("cross_self", head_by_head=True)
 class CrossSelf(KeepsRecent):
     """Eqs. 2 and 3: K^c of the places beside the recent tokens go to the best of the part "cross",
     K^s to the best of "self". Both lists then grow, a place at a time, until their union (or their
@@ -139,7 +129,6 @@ class CrossSelf(KeepsRecent):
     both lists are long, those of the union and the next.
     """
 
-    head_by_head: ClassVar[bool] = True
     cross_ratio: Share = 0.5
     combine: Combine = "union"
     fill: bool = True
@@ -166,7 +155,6 @@ class CrossSelf(KeepsRecent):
 
 
 @stage("doubles")
-@dataclass(frozen=True, kw_only=True)
 class Doubles:
     """The lists joined (CSP's release): a pair on both is held twice, so its weight is doubled.
 
@@ -202,7 +190,6 @@ class Doubles:
 
 
 @stage("softmax_n")
-@dataclass(frozen=True, kw_only=True)
 class SoftmaxN:
     """exp(x_i) / (n + sum_j exp(x_j)) in the attention over a compressed layer, for any n >= 0.
 

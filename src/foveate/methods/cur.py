@@ -8,8 +8,7 @@ window around it, stands for its leverage. Departs from it in: random projection
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,22 +16,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Columns, Count, Positive, Seed
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import TopK, Uniform
 from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.held import TokenSpan, span
-from foveate.stages.select import TopK
 
 Leverage = Literal["product", "mean", "key", "value"]
 TINY = 1e-30
 
 
-@stage("cur_leverage")
-@dataclass(frozen=True, kw_only=True)
+@stage("cur_leverage", head_by_head=True)
 class CurLeverage(WithoutQueries):
     """The squared norms of keys and of values, each over its sum in windows of ``local`` tokens
     (null: as they are); their product, their mean or one of them (``leverage``), over its sum.
@@ -43,7 +37,6 @@ class CurLeverage(WithoutQueries):
     Source: CurDKV (arXiv:2509.15038), approximate leverage scores, and kvpress.
     """
 
-    head_by_head: ClassVar[bool] = True
     leverage: Leverage = "product"
     local: Positive | None = 16
     rank: Columns | None = None

@@ -20,7 +20,6 @@ other; a prompt without images is never decoupled; under GQA the mean over a KV 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
@@ -31,18 +30,12 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores, WindowWeights
 from foveate.cache.slots import Slots
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Factor, Kernel, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import KeepsRecent, Reduction, Uniform, WindowAttention, highest
 from foveate.stages.recent import budget_of, most_recent, part, recent_tokens
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import on_average, paid_on_average
-from foveate.stages.select import KeepsRecent, highest
 
 Rule = Literal["delta_below", "delta_above", "theta_below", "always", "never"]
 RULES = ("delta_below", "delta_above", "theta_below", "always", "never")
@@ -61,7 +54,6 @@ def ncar(
 
 
 @stage("modality_fusion")
-@dataclass(frozen=True, kw_only=True)
 class ModalityFusion:
     """Any score, and whether this layer is still decoupled: notes "ncar" and "decoupled", [b].
     Algorithm 1, lines 4, 5 and 15 to 22.
@@ -110,7 +102,6 @@ class ModalityFusion:
 
 
 @stage("decoupled")
-@dataclass(frozen=True, kw_only=True)
 class Decoupled(KeepsRecent):
     """Eq. 5, Algorithm 1, lines 23 to 33: beside the recent tokens, the best of each modality in
     layers that the score notes as decoupled, the best of all in the others.

@@ -14,27 +14,18 @@ chosen, if it is visual.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.cache.layer import Scored
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import Recency, TopK, Uniform, highest
 from foveate.stages.farthest import spread
-from foveate.stages.score import Recency
-from foveate.stages.select import TopK, highest
 
 
-@stage("max_min")
-@dataclass(frozen=True, kw_only=True)
+@stage("max_min", head_by_head=True)
 class MaxMin(TopK):
     """Beside what ``top_k`` always keeps: text, the highest scores of it if not all fits; in the
     places that it leaves, one visual token after the other, each the farthest from all that were
@@ -43,8 +34,6 @@ class MaxMin(TopK):
 
     Source: DivPrune (arXiv:2503.02175), section 3.3 and Algorithm 1.
     """
-
-    head_by_head: ClassVar[bool] = True
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         values, vision = scored.scores.values, scored.layer.vision

@@ -15,7 +15,6 @@ trained with 128 sinks and 256 recent tokens, which many budgets do not hold.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -26,20 +25,15 @@ from torch import Tensor
 
 from foveate.data.texts import read_text
 from foveate.errors import InvalidInput
-from foveate.policies.amount import Amount
-from foveate.policies.head_scores import HEAD_FILES, HeadFile
-from foveate.policies.method import method
+from foveate.policies.heads import HEAD_FILES, HeadFile
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
+from foveate.stages import Recency, TopK
 from foveate.stages.budget.bases import Rule
 from foveate.stages.budget.head_table import ByHeadScores, Scores
-from foveate.stages.score import Recency
-from foveate.stages.select import TopK
 
 
 @stage("best_heads")
-@dataclass(frozen=True, kw_only=True)
 class BestHeads(ByHeadScores):
     """Every head keeps what is protected, and in the order of their scores heads keep all of the
     prompt, until the budget is used up. ``profile`` is a file of one score for every layer and KV

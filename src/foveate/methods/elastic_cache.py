@@ -7,15 +7,9 @@ tokens than the paper's, and one too few.
 
 from __future__ import annotations
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Positive
-from foveate.policies.policy import Policy
-from foveate.stages.budget import Uniform
-from foveate.stages.merge import MergeNearest
-from foveate.stages.score import ColumnSums, HeadMean
-from foveate.stages.select import TopK
-from foveate.stages.when import FixedSlot
+from foveate.stages import ColumnSums, FixedSlot, HeadMean, MergeNearest, TopK, Uniform
 
 
 @method("liu2024elastic", adds=("score", "select", "merge", "when"))

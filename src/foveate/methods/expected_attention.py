@@ -11,7 +11,6 @@ which is not what a model with positions in images does behind an image.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
@@ -22,16 +21,11 @@ from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidInput
 from foveate.ops.moments import moments
 from foveate.ops.rotation import Rotation, mean_rotation, no_rotation, turned
-from foveate.policies.amount import Amount
-from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors, check_text
-from foveate.policies.method import method
+from foveate.policies.gathering import GATHERINGS, TURNS, Gathering, Sums, as_tensors, check_text
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Factor, Positive, Range
-from foveate.policies.policy import Policy
-from foveate.policies.protocols import Score
-from foveate.policies.spec import stage
 from foveate.profiles.tensor_profile import TensorProfile, load_tensors
-from foveate.stages.budget import Uniform
-from foveate.stages.select import TopK
+from foveate.stages import TopK, Uniform
 
 Future = Annotated[int, Range(1, 65_536)]
 OUTLIERS = 4
@@ -39,7 +33,6 @@ OUTLIERS = 4
 
 
 @stage("expected_attention")
-@dataclass(frozen=True, kw_only=True)
 class ExpectedAttention:
     """The expectation of exp(logit) over queries that are normally distributed, normalised over the
     slots but for the first ``sinks``, averaged over the query heads of a KV head, plus ``epsilon``,
@@ -122,7 +115,7 @@ class ExpectedAttention:
         return later, (turn @ spread @ turn.mT).float() if self.covariance else None
 
 
-class StoredStatistics:
+class StoredStatistics(Gathering):
     """Mean and covariance of all queries but those of a text's first tokens, before they are turned
     by their positions; and how they are.
 
@@ -130,7 +123,6 @@ class StoredStatistics:
     """
 
     turns_back: ClassVar[bool] = True
-    watched: ClassVar[Score | None] = None
     names: ClassVar[tuple[str, ...]] = ("mean", "covariance", *TURNS)
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:

@@ -16,25 +16,20 @@ The paper ranks by the attention from all tokens (`by="all"`), its code by that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from typing import NamedTuple
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Recent, Share
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
-from foveate.policies.spec import stage
+from foveate.stages import TextPrior, TopK
 from foveate.stages.budget.bases import ByLength
-from foveate.stages.score import TextPrior
 from foveate.stages.score.one_ranking import By, by_position, of_slots, received
-from foveate.stages.select import TopK
 
 
 @stage("ranked_at_layer")
-@dataclass(frozen=True, kw_only=True)
 class RankedAtLayer:
     """One ranking for all layers after the ``layers``-th: what tokens are paid there, the mean over
     all heads. Layers before it have their own. The note "received" is the same by position.
@@ -58,7 +53,6 @@ class RankedAtLayer:
 
 
 @stage("first_layers_whole")
-@dataclass(frozen=True, kw_only=True)
 class FirstLayersWhole(ByLength):
     """The first ``layers`` keep everything, all others share the rest evenly; but each of these has
     at least ``least`` of the average, and the first ones less, where the budget asks for it.

@@ -13,30 +13,22 @@ budget, which is exact (kvpress rounds every chunk by itself).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores, WindowWeights
 from foveate.cache.slots import Slots, derived
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import Reduction, TopK, Uniform
 from foveate.stages.budget.exact import filled
 from foveate.stages.recent import before, most_recent
-from foveate.stages.score.rows import Reduction, over_group
+from foveate.stages.score.rows import over_group
 from foveate.stages.score.window import counts_of, on_average, paid, window_of
-from foveate.stages.select import TopK
 
 
-@stage("question_attention")
-@dataclass(frozen=True, kw_only=True)
+@stage("question_attention", head_by_head=True)
 class QuestionAttention:
     """Mean over the last ``window`` queries of the softmax in float32, each times the number of
     tokens before it (unless ``normalised`` is false), reduced over the query heads of a KV head.
@@ -45,7 +37,6 @@ class QuestionAttention:
     Source: FINCH (arXiv:2408.00167), and FinchPress of kvpress.
     """
 
-    head_by_head: ClassVar[bool] = True
     window: Window = 32
     normalised: bool = True
     group: Reduction = "mean"
@@ -72,8 +63,7 @@ def by_tokens_before(slots: Slots, window: Window, groups: int, group: Reduction
     return WindowWeights(counts_of(marked, groups, group))
 
 
-@stage("top_k_of_chunks")
-@dataclass(frozen=True, kw_only=True)
+@stage("top_k_of_chunks", head_by_head=True)
 class TopKOfChunks(TopK):
     """Beside what ``top_k`` always keeps: the highest scores of every chunk of ``length`` tokens,
     each of which keeps the same share (rounded; the total is exact).
@@ -81,7 +71,6 @@ class TopKOfChunks(TopK):
     Source: FINCH (arXiv:2408.00167), and FinchPress of kvpress.
     """
 
-    head_by_head: ClassVar[bool] = True
     length: Positive = 1024
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:

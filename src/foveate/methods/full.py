@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
-from foveate.policies.policy import Policy
-from foveate.stages.budget import Uniform
-from foveate.stages.score import Recency
-from foveate.stages.select import TopK
+from foveate.policies.method import Amount, Policy, method
+from foveate.stages import Recency, TopK, Uniform
 
 
 @method()

@@ -7,14 +7,9 @@ the authors' code: true positions, KV-head granularity under GQA, float32 sums.
 
 from __future__ import annotations
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Recent
-from foveate.policies.policy import Policy
-from foveate.stages.budget import Uniform
-from foveate.stages.score import ColumnSums
-from foveate.stages.score.rows import Reduction
-from foveate.stages.select import TopK
+from foveate.stages import ColumnSums, Reduction, TopK, Uniform
 
 
 @method("zhang2023h2o")

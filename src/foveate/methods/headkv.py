@@ -18,18 +18,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.policies.amount import Amount
-from foveate.policies.head_scores import HEAD_FILES, HeadFile, read
-from foveate.policies.heads import HEAD_READINGS, Shown
-from foveate.policies.method import method
+from foveate.policies.heads import HEAD_FILES, HEAD_READINGS, HeadFile, Shown, read
+from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Kernel, Range, Window
-from foveate.policies.policy import Policy
-from foveate.stages.budget import HeadTable
+from foveate.stages import HeadTable, Pool, Reduction, TopK, WindowAttention
 from foveate.stages.budget.head_table import Temperature
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction
-from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK
 
 
 @method("fu2025headkv", adds=("budget",))

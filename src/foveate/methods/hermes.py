@@ -23,7 +23,6 @@ prompt that is read at once ends with its question; text comes before what is vi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Literal, NamedTuple
@@ -34,18 +33,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Share, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Rereading
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
-from foveate.stages.score import WindowAttention
+from foveate.stages import OverBudget, TopK, Uniform, WindowAttention
 from foveate.stages.score.bases import WithoutQueries, Wrapper
 from foveate.stages.score.rows import rows
-from foveate.stages.select import TopK
-from foveate.stages.when import OverBudget
 
 LOCAL = "What do the newest frames show? Describe objects, actions and places in detail."
 OVERALL = "Summarize the whole video: who and what is in it, what happens, and in which order."
@@ -55,7 +48,6 @@ EPS = 1e-6
 
 
 @stage("pseudo_questions")
-@dataclass(frozen=True, kw_only=True)
 class PseudoQuestions(WithoutQueries):
     """What questions that nobody asked pay to each slot: the mean over their tokens and the query
     heads of a KV head, of a softmax over all slots and the question itself. The parts "local",
@@ -101,7 +93,6 @@ class Memory(NamedTuple):
 
 
 @stage("memory_hierarchy")
-@dataclass(frozen=True, kw_only=True)
 class MemoryHierarchy(Wrapper):
     """Another score, averaged over the heads of a layer and scaled to [0, 1], beside how new a
     token is, scaled likewise; then, from the deepest layer on, each takes over a part of the next

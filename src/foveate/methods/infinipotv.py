@@ -13,9 +13,6 @@ scripts, the paper's pooling of norms (section 4.2) is left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -23,21 +20,14 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Share, ShareBetween
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import OverBudget, TextPrior, TopK, Uniform, ValueNorm, highest
 from foveate.stages.recent import part
-from foveate.stages.score import TextPrior, ValueNorm
 from foveate.stages.score.bases import Wrapper
-from foveate.stages.select import TopK, highest
-from foveate.stages.when import OverBudget
 
 
-@stage("novelty")
-@dataclass(frozen=True, kw_only=True)
+@stage("novelty", head_by_head=True)
 class Novelty(Wrapper):
     """Another score, with a part "novelty": minus the mean cosine of a visual token's key with the
     keys at its place in the newest frames; those frames themselves come first, the newest before
@@ -49,7 +39,6 @@ class Novelty(Wrapper):
     Source: InfiniPot-V (arXiv:2506.15745), section 4.1, temporal-axis redundancy.
     """
 
-    head_by_head: ClassVar[bool] = True
     frame: Positive | None = None
     newest: ShareBetween = 0.25
 
@@ -104,8 +93,7 @@ def _mean_cosine(
     return (unit * total.gather(2, index)).sum(-1) / count.gather(2, place).clamp_min(1)
 
 
-@stage("novel_first")
-@dataclass(frozen=True, kw_only=True)
+@stage("novel_first", head_by_head=True)
 class NovelFirst(TopK):
     """Beside what ``top_k`` always keeps: of the places that text would leave, ``share`` (rounded
     down) to the highest part "novelty", all others to the highest scores.
@@ -113,7 +101,6 @@ class NovelFirst(TopK):
     Source: InfiniPot-V (arXiv:2506.15745), section 4.
     """
 
-    head_by_head: ClassVar[bool] = True
     share: Share = 0.5
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:

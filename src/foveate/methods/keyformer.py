@@ -7,7 +7,6 @@ from ``seed``; the authors' code draws it anew for every run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -15,22 +14,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Factor, Range, Recent, Seed
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import Reduction, TopK, Uniform
 from foveate.stages.score.attention_free import gumbel
 from foveate.stages.score.bases import WithoutQueries
-from foveate.stages.score.rows import Reduction, blocks, over_group, seen
-from foveate.stages.select import TopK
+from foveate.stages.score.rows import blocks, over_group, seen
 
 Tau = Annotated[float, Range(0.001, 1_000_000)]
 
 
 @stage("gumbel_sums")
-@dataclass(frozen=True, kw_only=True)
 class GumbelSums(WithoutQueries):
     """Sum over all queries of softmax((logits + Gumbel noise) / tau), reduced over the query heads
     of a KV head. ``tau`` grows by ``tau_step`` with every decoded token. The noise of a pair of

@@ -30,15 +30,10 @@ from foveate.cache.pairs import (
 )
 from foveate.cache.pairs.body import Body
 from foveate.errors import InvalidParameter, MissingModality, UnsupportedPolicy
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Positive
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Held, Store
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
-from foveate.stages.score import Recency
-from foveate.stages.select import TopK
+from foveate.stages import Recency, TopK, Uniform
 
 BitsOrAuto = Literal[8, 4, 2, 1, "auto"]
 TextBits = Literal[8, 16]
@@ -70,7 +65,6 @@ class InCodes:
 
 
 @stage("kivi")
-@dataclass(frozen=True, kw_only=True)
 class Kivi(InCodes):
     """Of every KV head, all pairs but the last ``residual`` in ``bits`` bits: keys per channel, in
     groups of ``group`` tokens that follow each other in the cache, values per token, in groups of
@@ -112,7 +106,6 @@ class Kivi(InCodes):
 
 
 @stage("kivi_of_visual")
-@dataclass(frozen=True, kw_only=True)
 class KiviOfVisual(InCodes):
     """All visual pairs in ``bits`` bits, laid out as :class:`Kivi` does; text in 16, which is as
     it came, or in 8, all but the last ``residual`` text pairs of a head. What is generated is text.

@@ -6,13 +6,9 @@ Departs from the authors' code: no layers are skipped by default, and the budget
 
 from __future__ import annotations
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Recent
-from foveate.policies.policy import Policy
-from foveate.stages.budget import Uniform
-from foveate.stages.score import KeyNorm
-from foveate.stages.select import TopK
+from foveate.stages import KeyNorm, TopK, Uniform
 
 
 @method("devoto2024knorm")

@@ -23,7 +23,6 @@ alone: its target is then "attention".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -32,18 +31,14 @@ from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
-from foveate.policies.amount import Amount
-from foveate.policies.gathering import GATHERINGS, Asked, Sums
-from foveate.policies.method import method
+from foveate.policies.gathering import GATHERINGS, Asked, Sums, Targeted
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Budget, Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import AboveThreshold, OneRanking
+from foveate.stages import AboveThreshold, OneRanking, TopK
 from foveate.stages.budget.one_ranking import Threshold
 from foveate.stages.score.linear_maps import LinearMaps, products
 from foveate.stages.score.reconstruction import NOTED, Reconstruction
-from foveate.stages.select import TopK
 
 SLIDING_WINDOW = 128
 """The last tokens that a threshold leaves."""
@@ -53,7 +48,6 @@ LEAST = 1e-6
 
 
 @stage("surrogate_score")
-@dataclass(frozen=True, kw_only=True)
 class SurrogateScore(LinearMaps):
     """The logarithm of what KVzip+ would say of each pair, by the linear maps of a ``profile``, one
     for each KV head, of its key and value [d + e]; in float32. Its exponential is the importance.
@@ -68,16 +62,14 @@ class SurrogateScore(LinearMaps):
         return Scores(values, {"importance": values.exp()})
 
 
-class SurrogateFit:
+class SurrogateFit(Targeted):
     """Ridge regression, head by head, of the logarithm of KVzip+'s score on keys and values: sums
     of products over all pairs of all prompts.
 
     Source: KVzap (arXiv:2601.07891), which trains on mean squared error.
     """
 
-    turns_back: ClassVar[bool] = False
     turns_far_keys: ClassVar[bool] = True
-    watched: ClassVar[Score | None] = None
     targets: ClassVar[tuple[str, ...]] = ("contribution", "attention")
     names: ClassVar[tuple[str, ...]] = ("of_key", "of_value", "offset")
 

@@ -37,14 +37,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Count, Positive, Share
-from foveate.policies.policy import Policy
-from foveate.stages.budget import OneRanking, Uniform
-from foveate.stages.score import Reconstruction
+from foveate.stages import OneRanking, Reconstruction, TopK, Uniform
 from foveate.stages.score.reconstruction import By, Over, Pieces, Reads
-from foveate.stages.select import TopK
 
 Heads = Literal["ranked", "even"]
 

@@ -9,31 +9,23 @@ after the prefill, not again while decoding (``when=over_budget`` compresses aga
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Factor, Positive
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import TopK, Uniform
 from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.held import span
-from foveate.stages.select import TopK
 
 FLAT = 1e-12
 """A channel that varies by less does not vary."""
 
 
-@stage("lag_relative")
-@dataclass(frozen=True, kw_only=True)
+@stage("lag_relative", head_by_head=True)
 class LagRelative(WithoutQueries):
     """After the first ``sinks`` tokens the prompt is cut into parts of ``lag`` tokens. A token's
     channels are scaled by the minimum and maximum that the same channel has in the next part; the
@@ -47,7 +39,6 @@ class LagRelative(WithoutQueries):
     Source: LagKV (arXiv:2504.04704), the lag-relative score, and kvpress.
     """
 
-    head_by_head: ClassVar[bool] = True
     sinks: Count = 4
     lag: Positive = 128
     cross_scoring: bool = False

@@ -24,16 +24,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Count, Recent
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge
-from foveate.stages.budget import Uniform
-from foveate.stages.merge import How, MergeNearest, Within
-from foveate.stages.score import ColumnSums, TextPrior
-from foveate.stages.score.rows import Reduction
-from foveate.stages.select import TopK
+from foveate.stages import ColumnSums, MergeNearest, Reduction, TextPrior, TopK, Uniform
+from foveate.stages.merge import How, Within
 
 # The paper's equations, in its order, of a prompt that holds no padding. The stages of the policy
 # (`ColumnSums`, `TextPrior`, `TopK`, `MergeNearest`) do the same for any prompt, in chunks and with

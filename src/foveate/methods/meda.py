@@ -9,7 +9,6 @@ of in the first decoding step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -19,21 +18,14 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Recent, Share
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import LayerShares
-from foveate.stages.merge import MergeNearest
-from foveate.stages.score import ColumnSums, TextPrior
+from foveate.stages import ColumnSums, LayerShares, MergeNearest, TextPrior, TopK
 from foveate.stages.score.rows import blocks, seen
-from foveate.stages.select import TopK
 
 
 @stage("attention_entropy")
-@dataclass(frozen=True, kw_only=True)
 class AttentionEntropy:
     """The score that it wraps, and a note "entropy" [b]: the mean over heads of the rows' entropy,
     in nats per query.

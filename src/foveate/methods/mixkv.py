@@ -20,7 +20,6 @@ the release reads one table, made for a Qwen model, whatever the model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -31,22 +30,15 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.mix_statistics import mix_statistics
-from foveate.policies.amount import Amount
-from foveate.policies.head_scores import HEAD_FILES, HeadFile
-from foveate.policies.method import method
+from foveate.policies.heads import HEAD_FILES, HeadFile
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Kernel, Recent, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
 from foveate.profiles.profile import Numbers, Profile, Run, calibration, load
 from foveate.profiles.published import read_redundancies
-from foveate.stages.budget import Uniform
+from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention
 from foveate.stages.recent import before, is_recent
-from foveate.stages.score import WindowAttention
 from foveate.stages.score.bases import Wrapper
 from foveate.stages.score.normalise import over_tokens, over_tokens_before
-from foveate.stages.score.rows import Reduction
-from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK
 
 Intrinsic = Literal["value", "key", "none"]
 Mix = Literal["headwise", "sum", "importance", "diversity"]
@@ -89,7 +81,6 @@ def mixed(
 
 
 @stage("mix_diversity")
-@dataclass(frozen=True, kw_only=True)
 class MixDiversity(Wrapper):
     """MixKV's score over the importance that it wraps (Algorithm 1, lines 5 to 11). ``window`` are
     the last tokens, left out of the "prefix"; ``profile`` is a file of redundancies by layer and KV

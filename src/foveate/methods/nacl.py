@@ -6,10 +6,8 @@ scores of its own query heads, where the release takes those of the first ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,21 +15,16 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent, Seed, Share, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import KeepsEnds, Reduction, Uniform, highest
 from foveate.stages.recent import most_recent
 from foveate.stages.score.attention_free import gumbel
-from foveate.stages.score.rows import Reduction, blocks, over_group
+from foveate.stages.score.rows import blocks, over_group
 from foveate.stages.score.window import window_of
-from foveate.stages.select import KeepsEnds, highest
 
 
-@stage("proxy_attention")
-@dataclass(frozen=True, kw_only=True)
+@stage("proxy_attention", head_by_head=True)
 class ProxyAttention:
     """Sum over the last ``proxies`` queries of their softmax over *all* tokens, later ones
     included, reduced over the query heads of a KV head. ``proxies`` is a number or a share of the
@@ -40,7 +33,6 @@ class ProxyAttention:
     Source: NACL (arXiv:2408.03675), section 3.2.
     """
 
-    head_by_head: ClassVar[bool] = True
     proxies: Window = 0.05
     group: Reduction = "mean"
 
@@ -62,7 +54,6 @@ class ProxyAttention:
 
 
 @stage("top_and_drawn")
-@dataclass(frozen=True, kw_only=True)
 class TopAndDrawn(KeepsEnds):
     """Beside the first ``sinks`` and the last ``recent`` tokens: of the places that are left, a
     share ``drawn`` goes by lot, without replacement, with the probabilities softmax(score) of what

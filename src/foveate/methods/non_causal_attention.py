@@ -5,14 +5,11 @@ Departs from NVIDIA's kvpress: see the stage, and ``compactor``. Nothing is prot
 
 from __future__ import annotations
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Count, Kernel, Positive
-from foveate.policies.policy import Policy
-from foveate.stages.budget import Uniform
+from foveate.stages import TopK, Uniform
 from foveate.stages.score.held import Over
 from foveate.stages.score.non_causal import NonCausalAttention
-from foveate.stages.select import TopK
 
 
 @method("chari2025compactor")

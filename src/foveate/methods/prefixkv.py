@@ -20,7 +20,7 @@ them at layer 0's compressed length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from typing import Annotated, Literal, NamedTuple
 
@@ -30,21 +30,17 @@ from torch import Tensor
 
 from foveate.cache.layer import Scored
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Factor, Positive, Range, Recent
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge, Scope
-from foveate.policies.spec import stage
 from foveate.profiles.profile import Numbers, Profile, Run, calibration, load
 from foveate.profiles.published import LAYER_FILES, read_forgotten
+from foveate.stages import ColumnSums, FixedSlot, HeadMean, MergeNearest, TopK
 from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer, fill
-from foveate.stages.merge import By, MergeNearest
-from foveate.stages.score import ColumnSums, HeadMean
+from foveate.stages.merge import By
 from foveate.stages.score.normalise import over_tokens
-from foveate.stages.select import TopK
-from foveate.stages.when import FixedSlot, From
+from foveate.stages.when import From
 
 STEPS = 64  # halvings of [0, 1] after which p is as exact as its number can be
 Steps = Annotated[int, Range(1, STEPS)]
@@ -115,7 +111,6 @@ def scaled(tokens: Int[Tensor, "L"], total: int) -> Int[Tensor, "L"]:
 
 
 @stage("prefix_budget")
-@dataclass(frozen=True, kw_only=True)
 class PrefixBudget(AmountBudget):
     """PrefixKV's layer budgets, over all layers at once: the full cache is held until the prefill
     ends. ``profile`` is a file of ratios measured beforehand, at this amount; without one every

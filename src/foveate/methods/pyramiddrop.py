@@ -16,7 +16,7 @@ by the same attention.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,21 +24,17 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Recent, ShareBetween
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
-from foveate.policies.spec import stage
+from foveate.stages import TopK, highest
 from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer, proportional
 from foveate.stages.recent import budget_of
 from foveate.stages.score.one_ranking import by_position, of_slots, paid_by_last
-from foveate.stages.select import TopK, highest
 
 
 @stage("rank_and_drop")
-@dataclass(frozen=True, kw_only=True)
 class RankAndDrop:
     """The order of tokens in a part of the layers: text first, then visual tokens that no earlier
     part has dropped, then the others as they were. Among equals it goes by what the last query pays
@@ -113,7 +109,6 @@ def _order(
 
 
 @stage("noted_counts")
-@dataclass(frozen=True, kw_only=True)
 class NotedCounts(AmountBudget):
     """Every layer keeps what its score notes as "counts", brought to the exact total."""
 

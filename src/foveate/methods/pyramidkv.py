@@ -8,29 +8,22 @@ are the release's under ``as_released``. One kept set per KV head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Kernel, Positive, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope
-from foveate.policies.spec import stage
+from foveate.stages import Pool, Reduction, TopK, WindowAttention
 from foveate.stages.budget.bases import ByLength
 from foveate.stages.budget.exact import fill
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction
-from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK
 
 
 @stage("pyramid")
-@dataclass(frozen=True, kw_only=True)
 class Pyramid(ByLength):
     """Layers keep numbers on a falling line, beside what is protected; a layer's heads the same.
 

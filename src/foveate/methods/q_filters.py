@@ -9,7 +9,6 @@ positive; filters are stored as in the paper, where the release stores them nega
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -18,20 +17,14 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.ops.moments import moments
 from foveate.ops.rotation import Rotation
-from foveate.policies.amount import Amount
-from foveate.policies.gathering import GATHERINGS, Sums
-from foveate.policies.method import method
+from foveate.policies.gathering import GATHERINGS, Gathering, Sums
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Recent
-from foveate.policies.policy import Policy
-from foveate.policies.protocols import Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import TopK, Uniform
 from foveate.stages.score.bases import ByProfile
-from foveate.stages.select import TopK
 
 
 @stage("query_filter")
-@dataclass(frozen=True, kw_only=True)
 class QueryFilter(ByProfile):
     """The key's product with its head's filter, in float32. ``profile`` is a file of filters.
 
@@ -46,15 +39,13 @@ class QueryFilter(ByProfile):
         return Scores((layer.k.float() * filters.float()[:, None]).sum(-1))
 
 
-class MainDirections:
+class MainDirections(Gathering):
     """A query head's filter is the first right singular vector of its queries, such that their
     projections on it add up to something positive; a KV head's is the mean over its query heads.
 
     Source: Q-Filters, section 3.
     """
 
-    turns_back: ClassVar[bool] = False
-    watched: ClassVar[Score | None] = None
     names: ClassVar[tuple[str, ...]] = ("filters",)
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Recent, Seed
-from foveate.policies.policy import Policy
-from foveate.stages.budget import Uniform
-from foveate.stages.score import RandomScore
-from foveate.stages.select import TopK
+from foveate.stages import RandomScore, TopK, Uniform
 
 
 @method()

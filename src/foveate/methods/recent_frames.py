@@ -7,26 +7,19 @@ their keys and values were made while earlier frames could still be seen, and po
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.cache.layer import Scored
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
-from foveate.stages.score import Recency, TextPrior
-from foveate.stages.select import TopK, highest
-from foveate.stages.when import OverBudget
+from foveate.stages import OverBudget, Recency, TextPrior, TopK, Uniform, highest
 
 
 @stage("last_frames")
-@dataclass(frozen=True, kw_only=True)
 class LastFrames(TopK):
     """Beside what ``top_k`` always keeps: text and the last ``frames`` images, by rank where the
     budget does not hold them; it may keep less than its budget.

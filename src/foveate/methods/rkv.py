@@ -14,31 +14,22 @@ the paper's 0.1 (0.07 in the release).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Kernel, Positive, Share, ShareBelow, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import OverBudget, TopK, Uniform
 from foveate.stages.recent import is_recent, most_recent
 from foveate.stages.score.bases import Wrapper
 from foveate.stages.score.rows import blocks
 from foveate.stages.score.window import window_of
-from foveate.stages.select import TopK
-from foveate.stages.when import OverBudget
 
 
-@stage("highest_logits")
-@dataclass(frozen=True, kw_only=True)
+@stage("highest_logits", head_by_head=True)
 class HighestLogits:
     """Mean over the last ``window`` queries of the softmax over the tokens before them, of the
     highest logit among the query heads of a KV head; then the maximum over ``kernel`` slots. The
@@ -47,7 +38,6 @@ class HighestLogits:
     Source: R-KV (arXiv:2505.24133), section 3.2 (importance), and the release.
     """
 
-    head_by_head: ClassVar[bool] = True
     window: Window = 8
     kernel: Kernel = 7
 
@@ -115,8 +105,7 @@ def _of_any_head(which: Bool[Tensor, "b h n"]) -> Int[Tensor, "some"]:
     return which.flatten(0, 1).any(0).nonzero()[:, 0]
 
 
-@stage("less_redundant")
-@dataclass(frozen=True, kw_only=True)
+@stage("less_redundant", head_by_head=True)
 class LessRedundant(Wrapper):
     """``mix_lambda`` times the score that it wraps, less (1 - ``mix_lambda``) times the redundancy
     of each key among all that are held; the part "importance" is the score without it. The last
@@ -127,7 +116,6 @@ class LessRedundant(Wrapper):
     Source: R-KV (arXiv:2505.24133), sections 3.3 and 3.4.
     """
 
-    head_by_head: ClassVar[bool] = True
     mix_lambda: Share = 0.1
     threshold: ShareBelow = 0.5
     newest: Positive = 1

@@ -8,8 +8,6 @@ release's can be NaN.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -17,19 +15,14 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import KeepsEnds, Uniform, highest
 from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.rows import rows, times_seen
-from foveate.stages.select import KeepsEnds, highest
 
 
-@stage("mean_attention")
-@dataclass(frozen=True, kw_only=True)
+@stage("mean_attention", head_by_head=True)
 class MeanAttention(WithoutQueries):
     """The mean attention that a slot received from the queries that see it (``values``), and its
     standard deviation (part "deviation"); both of the mean over the query heads of a KV head. It
@@ -37,8 +30,6 @@ class MeanAttention(WithoutQueries):
 
     Source: RoCo (arXiv:2402.06262), section 4.
     """
-
-    head_by_head: ClassVar[bool] = True
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds up this pass's attention, its squares, and how many queries saw each slot."""
@@ -62,8 +53,7 @@ class MeanAttention(WithoutQueries):
         return Scores(mean.float(), parts={"deviation": variance.clamp_min(0.0).sqrt().float()})
 
 
-@stage("robust")
-@dataclass(frozen=True, kw_only=True)
+@stage("robust", head_by_head=True)
 class Robust(KeepsEnds):
     """Beside the first ``sinks`` and the last ``recent`` tokens, keeps those whose part "deviation"
     is high, and of the others, as many as are kept or as have to go, the highest scores.
@@ -71,7 +61,6 @@ class Robust(KeepsEnds):
     Source: RoCo (arXiv:2402.06262), section 4, and the release.
     """
 
-    head_by_head: ClassVar[bool] = True
     recent: Recent = 0.3
     sinks: Count = 4
 

@@ -16,7 +16,7 @@ as recent, as in the release.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 from jaxtyping import Float, Int
@@ -24,22 +24,17 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Positive, Recent
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Scope, Score
-from foveate.policies.spec import stage
+from foveate.stages import Recency, TopK
 from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer
 from foveate.stages.recent import is_recent
-from foveate.stages.score import Recency
 from foveate.stages.score.window import paid_on_average
-from foveate.stages.select import TopK
 
 
 @stage("laziness")
-@dataclass(frozen=True, kw_only=True)
 class Laziness:
     """Another score, with a note "lazy": of what the last ``last`` queries pay, the share that goes
     to the first ``sinks`` and the last ``recent`` tokens, the mean over queries and heads.
@@ -64,7 +59,6 @@ class Laziness:
 
 
 @stage("fill_layers")
-@dataclass(frozen=True, kw_only=True)
 class FillLayers(AmountBudget):
     """Every layer keeps what is protected; in ascending order of a note of the score, ``of``,
     layers keep all of the prompt, until the budget is used up. Heads of a layer keep the same.

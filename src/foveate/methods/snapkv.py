@@ -8,15 +8,9 @@ release first repeats keys and values to all query heads and so holds ``hq / h``
 
 from __future__ import annotations
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Kernel, Window
-from foveate.policies.policy import Policy
-from foveate.stages.budget import Uniform
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction
-from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK
+from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention
 
 
 @method("li2024snapkv")

@@ -7,13 +7,9 @@ undefined for the multi-axis positions of Qwen-VL; the multimodal papers compare
 
 from __future__ import annotations
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Count
-from foveate.policies.policy import Policy
-from foveate.stages.budget import Uniform
-from foveate.stages.score import Recency
-from foveate.stages.select import TopK
+from foveate.stages import Recency, TopK, Uniform
 
 
 @method("xiao2024streamingllm")

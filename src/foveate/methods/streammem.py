@@ -21,7 +21,6 @@ and positions, which the paper stretches by YaRN: give the model such a configur
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import NamedTuple
@@ -33,24 +32,17 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import NoMerge, Rereading
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
-from foveate.stages.score import TextPrior
+from foveate.stages import OverBudget, TextPrior, TopK, Uniform, highest
 from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.rows import blocks
-from foveate.stages.select import TopK, highest
-from foveate.stages.when import OverBudget
 
 _PAID, _TIMES = "paid", "times"  # what a slot was paid last, and how often it was looked at
 
 
 @stage("chat_attention")
-@dataclass(frozen=True, kw_only=True)
 class ChatAttention(WithoutQueries):
     """What words that are read after the cache pay to each visual token: a softmax over visual
     tokens alone, its mean over the words' tokens and all query heads. Text has none (0). The part
@@ -136,7 +128,6 @@ def _least(
 
 
 @stage("with_prototypes")
-@dataclass(frozen=True, kw_only=True)
 class WithPrototypes(TopK):
     """Beside what ``top_k`` always keeps: one slot of every new frame, of the newest ones first,
     for its prototype; and the highest scores of the rest.
@@ -154,7 +145,6 @@ class WithPrototypes(TopK):
 
 
 @stage("frame_prototypes")
-@dataclass(frozen=True, kw_only=True)
 class FramePrototypes:
     """In the slot of a new frame that its prototype takes: the mean of all keys, and of all values,
     of the frame, each weighted by its share of what the frame is paid; in float32.

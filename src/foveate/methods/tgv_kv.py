@@ -7,25 +7,18 @@ that the newest query attends to least.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Share
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import LayerShares
+from foveate.stages import LayerShares, TopK
 from foveate.stages.score.rows import rows
-from foveate.stages.select import TopK
 
 
 @stage("text_guided")
-@dataclass(frozen=True, kw_only=True)
 class TextGuided:
     """One ranking for the layer, of attention averaged over its heads. A text token weighs what
     text queries pay it on average; a visual token's score is the sum over text queries of what each

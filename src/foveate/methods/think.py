@@ -14,8 +14,7 @@ first repeats keys for all query heads. Departs from kvpress in the window's key
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import field
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,22 +23,15 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.cache.pairs import DensePairs, NarrowPairs, Pairs, RaggedPairs, exact, exact_bytes
 from foveate.errors import InvalidParameter
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Kernel, Positive, ShareBelow, Window
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Held, Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention
 from foveate.stages.recent import is_recent, most_recent, part
-from foveate.stages.score import WindowAttention
-from foveate.stages.score.rows import Reduction
-from foveate.stages.score.window import Pool, window_of
-from foveate.stages.select import TopK
+from foveate.stages.score.window import window_of
 
 
-@stage("query_energy")
-@dataclass(frozen=True, kw_only=True)
+@stage("query_energy", head_by_head=True)
 class QueryEnergy:
     """Another score, with a note "query_energy", [b h d]: the mean square of each channel of the
     last ``window`` queries, over the query heads of a KV head. In float32.
@@ -47,7 +39,6 @@ class QueryEnergy:
     Source: ThinK (arXiv:2407.21018), and its release.
     """
 
-    head_by_head: ClassVar[bool] = True
     of: Score
     window: Window = 32
 
@@ -64,8 +55,7 @@ class QueryEnergy:
         return inner._replace(notes={**inner.notes, "query_energy": by_head})
 
 
-@stage("drop_channels")
-@dataclass(frozen=True, kw_only=True)
+@stage("drop_channels", head_by_head=True)
 class DropChannels:
     """Zeroes ``share`` of the channels of each head's keys (rounded down), except those of the last
     ``recent`` tokens: where the note "query_energy" times the keys' mean square is lowest. Of equal
@@ -74,7 +64,6 @@ class DropChannels:
     Source: ThinK (arXiv:2407.21018), and its release.
     """
 
-    head_by_head: ClassVar[bool] = True
     share: ShareBelow = 0.4
     recent: Count = 32
 
@@ -100,7 +89,6 @@ class DropChannels:
 
 
 @stage("zero_channels")
-@dataclass(frozen=True, kw_only=True)
 class ZeroChannels:
     """Of every KV head, keys are held without the channels that are zero in all pairs but the last
     ``residual``: nothing is lost. Later pairs have all channels.

@@ -6,12 +6,8 @@ own rule, evicting one pair for every decoded token. ``shared=false`` ranks each
 
 from __future__ import annotations
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
-from foveate.policies.policy import Policy
-from foveate.stages.budget import Uniform
-from foveate.stages.score import HeadMean, WindowAttention
-from foveate.stages.select import TopK
+from foveate.policies.method import Amount, Policy, method
+from foveate.stages import HeadMean, TopK, Uniform, WindowAttention
 
 
 @method("oren2024tova")

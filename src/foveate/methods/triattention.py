@@ -21,7 +21,6 @@ does behind an image.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -30,24 +29,17 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.ops.rotation import Rotation, no_rotation, turned
-from foveate.policies.amount import Amount
-from foveate.policies.gathering import GATHERINGS, TURNS, Sums, as_tensors, check_text
-from foveate.policies.method import method
+from foveate.policies.gathering import GATHERINGS, TURNS, Gathering, Sums, as_tensors, check_text
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Recent
-from foveate.policies.policy import Policy
-from foveate.policies.protocols import Score
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import OverBudget, TopK, Uniform
 from foveate.stages.score.bases import ByProfile
-from foveate.stages.select import TopK
-from foveate.stages.when import OverBudget
 
 FARTHEST = 65_536
 LEAST = 1e-6
 
 
 @stage("distance_preference")
-@dataclass(frozen=True, kw_only=True)
 class DistancePreference(ByProfile):
     """Of each key, the mean over queries 1, 2, 4, ... ``FARTHEST`` positions ahead of what the
     centre of a query head's queries would pay to it there (a logit, not scaled), plus the lengths
@@ -87,7 +79,7 @@ def _ahead(layer: Layer, centre: Float[Tensor, "hq d"], turns: Rotation) -> Floa
     return turned(each, places, turns).mean(2).float()
 
 
-class Centres:
+class Centres(Gathering):
     """The mean of all queries before they are turned by their positions, and the mean length of
     each of their pairs of channels; and how they are turned.
 
@@ -95,7 +87,6 @@ class Centres:
     """
 
     turns_back: ClassVar[bool] = True
-    watched: ClassVar[Score | None] = None
     names: ClassVar[tuple[str, ...]] = ("centre", "length", *TURNS)
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:

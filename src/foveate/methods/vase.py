@@ -15,9 +15,6 @@ and the lot, which follows from ``seed``, layer, head, position and the tokens s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -25,24 +22,18 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, Scores
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Kernel, Positive, Recent, Seed, Window
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import Uniform
+from foveate.stages import KeepsEnds, OverBudget, Uniform, highest
 from foveate.stages.recent import is_recent, most_recent, recent_tokens
 from foveate.stages.score.attention_free import gumbel
 from foveate.stages.score.window import window_of
-from foveate.stages.select import KeepsEnds, highest
-from foveate.stages.when import OverBudget
 
 LEAST = 1e-30
 """Of a probability: what is never attended to comes last, and may still be drawn."""
 
 
-@stage("attention_before")
-@dataclass(frozen=True, kw_only=True)
+@stage("attention_before", head_by_head=True)
 class AttentionBefore:
     """Mean over the last ``window`` queries of the softmax over the tokens before them, averaged
     over ``kernel`` slots (beyond the ends there are zeros that count) and over the query heads of a
@@ -51,7 +42,6 @@ class AttentionBefore:
     Source: VaSE (arXiv:2606.03928), after the release.
     """
 
-    head_by_head: ClassVar[bool] = True
     window: Window = 64
     kernel: Kernel = 5
 
@@ -69,8 +59,7 @@ class AttentionBefore:
         return Scores(pooled.masked_fill(~outside, 0.0))
 
 
-@stage("large_and_drawn")
-@dataclass(frozen=True, kw_only=True)
+@stage("large_and_drawn", head_by_head=True)
 class LargeAndDrawn(KeepsEnds):
     """The first ``sinks`` and the last ``recent`` tokens; with the first ones, ``large`` slots of
     the widest values, whose highest number is farthest from their lowest; and of the rest as many
@@ -82,7 +71,6 @@ class LargeAndDrawn(KeepsEnds):
     Source: VaSE (arXiv:2606.03928), after the release.
     """
 
-    head_by_head: ClassVar[bool] = True
     recent: Recent = 64
     sinks: Count = 4
     large: Recent = 0.25

@@ -5,26 +5,20 @@ Departs from the paper: scores stay per KV head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Recent, Share, ShareBetween
-from foveate.policies.policy import Policy
-from foveate.policies.spec import stage
-from foveate.stages.budget import LayerShares
-from foveate.stages.score.rows import Reduction, over_group, rows, seen
-from foveate.stages.select import TopK
+from foveate.stages import LayerShares, Reduction, TopK
+from foveate.stages.score.rows import over_group, rows, seen
 
 
-@stage("after_vision")
-@dataclass(frozen=True, kw_only=True)
+@stage("after_vision", head_by_head=True)
 class AfterVision:
     """Sum over the queries after the last visual token (at least the last query) of their softmax,
     reduced over the query heads of a KV head. The note "density" [b] is the share of these rows'
@@ -33,7 +27,6 @@ class AfterVision:
     Source: VL-Cache (arXiv:2410.23317), sections 4.1 and 4.2.
     """
 
-    head_by_head: ClassVar[bool] = True
     threshold: ShareBetween = 0.01
     group: Reduction = "mean"
 

@@ -6,13 +6,9 @@ that the papers compare with as VNorm, once after the prefill.
 
 from __future__ import annotations
 
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Recent
-from foveate.policies.policy import Policy
-from foveate.stages.budget import Uniform
-from foveate.stages.score import ValueNorm
-from foveate.stages.select import TopK
+from foveate.stages import TopK, Uniform, ValueNorm
 
 
 @method("kim2025infinipotv")

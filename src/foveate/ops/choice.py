@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 from foveate.errors import InvalidParameter, MissingPackage
 
@@ -14,7 +15,9 @@ Impl = Literal["reference", "triton"]
 
 _NAMES = get_args(Impl)
 _chosen: list[Impl] = ["reference"]  # the latest counts; a ContextVar would break compiled graphs
-_modules: dict[str, Any] = {}
+_kernels: dict[str, Callable[..., Any]] = {}
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -48,11 +51,27 @@ def chosen(impl: Impl | None = None) -> Impl:
     return impl
 
 
-def implementation(operator: str, impl: Impl | None) -> Any:
-    """The module that does the work: ``OPERATOR.reference``, or ``OPERATOR.triton``, which is
-    imported when it is first asked for, as Triton is.
+def operator(reference: Callable[P, R]) -> Callable[P, R]:
+    """Make an operator of its reference: a Triton kernel, the function of the same name in the
+    module of the same name in ``foveate.ops.kernels``, may run in its place.
+
+    The reference takes a keyword ``impl``, which it does not read: "reference" or "triton", or None
+    for what :func:`using` says. An operator raises, under "triton":
+
+    * UnsupportedKernel: tensors that the kernel does not take.
+    * MissingPackage: Triton is not installed.
     """
-    name = f"{operator}.{_chosen[-1] if impl is None else chosen(impl)}"
-    if name not in _modules:
-        _modules[name] = importlib.import_module(name)
-    return _modules[name]
+    module, name = reference.__module__.rpartition(".")[2], reference.__name__
+
+    @functools.wraps(reference)
+    def run(*args: P.args, **options: P.kwargs) -> R:
+        impl: Any = options.pop("impl", None)
+        if (_chosen[-1] if impl is None else chosen(impl)) == "reference":
+            return reference(*args, **options)
+        if name not in _kernels:  # Triton is imported when it is first needed
+            kernels = importlib.import_module(f"foveate.ops.kernels.{module}")
+            _kernels[name] = getattr(kernels, name)
+        result: R = _kernels[name](*args, **options)
+        return result
+
+    return run

@@ -33,11 +33,12 @@ class Gathering(Protocol):
     """How a profile of tensors is measured, layer by layer: sums over the queries of every prompt,
     and what follows from them. It is told how the model turns queries by their positions if it
     ``turns_back``, for which prompts have to be texts. With a ``watched`` score it sees each layer
-    when that score has been made (after a second reading), and its state.
+    when that score has been made (after a second reading), and its state. A class that inherits
+    from this one does neither unless it says so.
     """
 
-    turns_back: ClassVar[bool]
-    watched: ClassVar[Score | None]
+    turns_back: ClassVar[bool] = False
+    watched: ClassVar[Score | None] = None
     names: ClassVar[tuple[str, ...]]
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:

@@ -1,7 +1,9 @@
 """A method is defined once: ``@method("li2024snapkv")`` on the function that builds its policy.
 
 The name, the command line, the docs row, the citation and the conformance tests derive from that
-definition. Other packages register theirs through the entry point group ``foveate.methods``.
+definition. A method's file imports from here what every definition is written with: ``Amount``,
+``Policy``, ``method`` and ``stage``. Other packages register theirs through the entry point group
+``foveate.methods``.
 """
 
 from __future__ import annotations
@@ -9,21 +11,22 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, get_type_hints
 
 from foveate.errors import InvalidParameter, UnknownMethod, suggest
 from foveate.policies import docstring
-from foveate.policies.amount import Amount
+from foveate.policies.amount import Amount as Amount
 from foveate.policies.gathering import GATHERINGS
-from foveate.policies.heads import HEAD_READINGS
-from foveate.policies.making import is_read, made_by
+from foveate.policies.heads import HEAD_READINGS, is_read, made_by
 from foveate.policies.parameters import check, shown
-from foveate.policies.policy import Origin, Policy
-from foveate.policies.registry import load_all, load_own_before
+from foveate.policies.policy import Origin
+from foveate.policies.policy import Policy as Policy
+from foveate.policies.registry import Registry, load_own_before
 from foveate.policies.spec import SLOTS
+from foveate.policies.spec import stage as stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,11 +214,10 @@ def _maker(name: str) -> str:
     return f" 'foveate calibrate {name} --model MODEL' makes one." if calibrated else ""
 
 
-class Methods(Mapping[str, Method]):
-    """All methods by name: the package's own, and those that other packages registered."""
-
-    def __init__(self) -> None:
-        self._own: dict[str, Method] = {}
+class Methods(Registry[Method]):
+    """All methods by name, as they were defined: the package's own, the five papers first, and
+    those that other packages registered.
+    """
 
     def add(self, new: Method) -> None:
         """Registers a method.
@@ -224,33 +226,16 @@ class Methods(Mapping[str, Method]):
             InvalidParameter: the name is taken by another function.
         """
         load_own_before(new.function.__module__)
-        old = self._own.get(new.name)
+        old = self._held.get(new.name)
         if old is not None and old.function.__module__ != new.function.__module__:
             raise InvalidParameter(
                 f"a method named {new.name!r} exists already, in {old.function.__module__}. "
                 f"Rename the function in {new.function.__module__}."
             )
-        self._own[new.name] = new
+        self[new.name] = new
 
-    def __getitem__(self, name: str) -> Method:
-        if name not in self._own:
-            load_all()
-        if name not in self._own:
-            raise UnknownMethod(f"no method named {shown(name)}. {suggest(name, self._own)}")
-        return self._own[name]
-
-    def __contains__(self, name: object) -> bool:
-        load_all()
-        return name in self._own
-
-    def __iter__(self) -> Iterator[str]:
-        """As they were defined: the five papers, the other methods, those of other packages."""
-        load_all()
-        return iter(list(self._own))
-
-    def __len__(self) -> int:
-        load_all()
-        return len(self._own)
+    def unknown(self, name: str) -> UnknownMethod:
+        return UnknownMethod(f"no method named {shown(name)}. {suggest(name, self._held)}")
 
 
 METHODS = Methods()

@@ -75,20 +75,17 @@ class Policy:
 
     def __post_init__(self) -> None:
         protocols = (Score, Budget, Select, Merge, When, Attend, Store)
-        for slot, protocol in zip(SLOTS, protocols, strict=True):
+        for slot, protocol in zip((*SLOTS, "prune"), (*protocols, Prune), strict=True):
             value = getattr(self, slot)
+            if slot == "prune" and value is None:
+                continue
             others = (Score, Budget, Select, When, Store, Prune)
             elsewhere = slot == "merge" and isinstance(value, others)
             if isinstance(value, type) or elsewhere or not isinstance(value, protocol):
                 raise InvalidParameter(
-                    f"{slot}={getattr(self, slot)!r} is not a {slot} stage: it lacks what "
-                    f"foveate.policies.protocols.{protocol.__name__} asks for."
+                    f"{slot}={value!r} is not a {slot} stage: it lacks what "
+                    f"{protocol.__module__}.{protocol.__name__} asks for."
                 )
-        if self.prune is not None and not isinstance(self.prune, Prune):
-            raise InvalidParameter(
-                f"prune={self.prune!r} is not a prune stage: it lacks what "
-                "foveate.policies.pruning.Prune asks for."
-            )
         self._check_bytes()
         self._check_auto()
         self._check_again()

@@ -8,8 +8,8 @@ in ``foveate.stages`` and in the papers' files.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from dataclasses import field
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -355,7 +355,6 @@ class Restores(Store, Protocol):
 
 
 @stage("softmax")
-@dataclass(frozen=True, kw_only=True)
 class Softmax:
     """The model's own softmax."""
 
@@ -363,7 +362,6 @@ class Softmax:
 
 
 @stage("full_precision")
-@dataclass(frozen=True, kw_only=True)
 class FullPrecision:
     """Kept pairs are held as the model made them."""
 
@@ -377,12 +375,9 @@ class FullPrecision:
         return exact_bytes(held.counts, held.form.pair, held.spare)
 
 
-@stage("no_merge")
-@dataclass(frozen=True, kw_only=True)
+@stage("no_merge", head_by_head=True)
 class NoMerge:
     """Kept pairs stay as they are."""
-
-    head_by_head: ClassVar[bool] = True
 
     def __call__(
         self, scored: Scored, kept: Bool[Tensor, "b h n"]
@@ -391,7 +386,6 @@ class NoMerge:
 
 
 @stage("after_prefill")
-@dataclass(frozen=True, kw_only=True)
 class AfterPrefill:
     """Once, when the prompt is complete."""
 

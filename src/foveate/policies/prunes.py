@@ -5,8 +5,8 @@ first in a sum of methods. In other places the stage is called ``fastv_prune``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import TypeVar, dataclass_transform
 
 from foveate.policies.docstring import read
 from foveate.policies.method import METHODS, Paper, find_paper
@@ -45,10 +45,10 @@ class PruneMethod:
 PRUNES: Registry[PruneMethod] = Registry()
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def prunes(name: str, paper: Paper | str | None = None) -> Callable[[T], T]:
-    """Register a stage class (a frozen, keyword-only dataclass) that is a
-    :class:`foveate.policies.pruning.Prune`. Without ``paper`` it has that of the method of its
-    name, if there is one.
+    """Make a class, which is a :class:`foveate.policies.pruning.Prune`, a stage. Without ``paper``
+    it has that of the method of its name, if there is one.
     """
 
     def register(cls: T) -> T:

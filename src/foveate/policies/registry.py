@@ -57,12 +57,20 @@ class Registry(MutableMapping[str, V]):
     def __delitem__(self, name: str) -> None:
         del self._held[name]
 
+    def __contains__(self, name: object) -> bool:
+        for load in (load_own, load_all):
+            if name not in self._held:
+                load()
+        return name in self._held
+
     def __getitem__(self, name: str) -> V:
-        if name not in self._held:
-            load_own()
-        if name not in self._held:
-            load_all()
+        if name not in self:
+            raise self.unknown(name)
         return self._held[name]
+
+    def unknown(self, name: str) -> Exception:
+        """The error of a name that nothing registered."""
+        return KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
         load_all()

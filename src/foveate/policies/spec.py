@@ -10,7 +10,8 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import field
+from typing import Any, TypeVar, dataclass_transform, get_type_hints
 
 from foveate.errors import InvalidParameter, InvalidSpec, UnknownMethod, suggest
 from foveate.policies.parameters import check, is_protocol, shown
@@ -28,14 +29,19 @@ _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 T = TypeVar("T", bound=type)
 
 
-def stage(name: str) -> Callable[[T], T]:
-    """Registers a stage class (a frozen, keyword-only dataclass) under its name in specs. Its
-    fields are checked whenever one is made: see :mod:`foveate.policies.parameters`.
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def stage(name: str, **traits: bool) -> Callable[[T], T]:
+    """Make a class a stage: a frozen, keyword-only dataclass, found under its name in specs. Its
+    fields are checked whenever one is made: see :mod:`foveate.policies.parameters`. ``traits`` are
+    what it says of itself, such as ``head_by_head=True``: see :mod:`foveate.policies.traits`.
     """
 
     def register(cls: T) -> T:
         load_own_before(cls.__module__)
-        cls.spec_name = name  # type: ignore[attr-defined]
+        if "__dataclass_fields__" not in vars(cls):
+            dataclasses.dataclass(frozen=True, kw_only=True)(cls)  # in place
+        for trait, value in (traits | {"spec_name": name}).items():
+            setattr(cls, trait, value)
         STAGES[name] = _checked(cls)
         return cls
 

@@ -1,5 +1,6 @@
-"""What a stage may say of itself, beside what its Protocol asks: an attribute, or a property of its
-parameters. Of a stage that says nothing the default here is true, which is always safe.
+"""What a stage may say of itself, beside what its Protocol asks: a keyword of ``@stage``, an
+attribute, or a property of its parameters. Of a stage that says nothing the default here is true,
+which is always safe.
 """
 
 from __future__ import annotations

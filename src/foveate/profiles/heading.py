@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from foveate.errors import InvalidInput, ProfileMismatch
-from foveate.policies.making import made_by
+from foveate.policies.heads import made_by
 from foveate.policies.method import METHODS
 
 SCHEMA = "foveate-profile-1"
@@ -33,36 +33,34 @@ class Heading:
     def check_layers(self, depth: int) -> None:
         """Raises ProfileMismatch unless it was made for that many compressed layers."""
         if self.layers != depth:
-            raise ProfileMismatch(
-                f"this {self.method} profile is of {self.model!r} with {self.layers} layers, and "
-                f"{depth} layers are to be compressed. {self.way_out}"
+            raise self.mismatch(
+                f"is of {self.model!r} with {self.layers} layers, and {depth} layers are to be "
+                "compressed"
             )
 
     def check_model(self, model: str) -> None:
         """Raises ProfileMismatch unless it was made for the model of that name."""
         if self.model != model:
-            raise ProfileMismatch(
-                f"this {self.method} profile is of the model {self.model!r}, not of {model!r}. "
-                f"{self.way_out}"
-            )
+            raise self.mismatch(f"is of the model {self.model!r}, not of {model!r}")
 
     def check_weights(self, weights: str) -> None:
         """Raises ProfileMismatch where both are known and differ: a model of the same name that was
         trained on is another one.
         """
         if self.weights and weights and self.weights != weights:
-            raise ProfileMismatch(
-                f"this {self.method} profile was measured on other weights of {self.model!r} than "
-                f"these (their digest is {weights}, not {self.weights}). {self.way_out}"
+            raise self.mismatch(
+                f"was measured on other weights of {self.model!r} than these (their digest is "
+                f"{weights}, not {self.weights})"
             )
 
     def check_budget(self, budget: str) -> None:
         """Raises ProfileMismatch unless it was made at that budget."""
         if self.budget != budget:
-            raise ProfileMismatch(
-                f"this {self.method} profile was made at the budget {self.budget}, not "
-                f"{budget}. {self.way_out}"
-            )
+            raise self.mismatch(f"was made at the budget {self.budget}, not {budget}")
+
+    def mismatch(self, how: str) -> ProfileMismatch:
+        """The error that says how it does not fit, and what to do."""
+        return ProfileMismatch(f"this {self.method} profile {how}. {self.way_out}")
 
     @property
     def way_out(self) -> str:

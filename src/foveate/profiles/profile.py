@@ -22,7 +22,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer
 from foveate.data import files
 from foveate.data.texts import read_json
-from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch, suggest
+from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.policies.gathering import GATHERINGS
 from foveate.policies.parameters import Range, shown
 from foveate.policies.policy import Policy
@@ -68,9 +68,9 @@ class Profile(Heading):
         row = self.by_layer[ordinal]
         held = len(row) if isinstance(row, list) else 1
         if not isinstance(row, list) or held != heads:
-            raise ProfileMismatch(
-                f"this {self.method} profile of {self.model!r} has {held} numbers for layer "
-                f"{number}, which has {heads} KV heads. {self.way_out}"
+            raise self.mismatch(
+                f"of {self.model!r} has {held} numbers for layer {number}, which has {heads} KV "
+                "heads"
             )
 
 

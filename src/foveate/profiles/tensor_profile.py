@@ -19,7 +19,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer
 from foveate.data import files
 from foveate.data.texts import check_file
-from foveate.errors import InvalidInput, ProfileMismatch
+from foveate.errors import InvalidInput
 from foveate.ops.rotation import Rotation, no_rotation
 from foveate.policies.gathering import GATHERINGS, TURNS, targets_of, turns_far_keys
 from foveate.policies.parameters import shown
@@ -82,10 +82,9 @@ class TensorProfile(Heading):
         tensor = self.by_layer[layer.ordinal]
         for name, expected in shapes.items():
             if tensor[name].shape != expected:
-                raise ProfileMismatch(
-                    f"this {self.method} profile of {self.model!r} has {name} of shape "
-                    f"{tuple(tensor[name].shape)} for layer {layer.number}, whose heads and "
-                    f"channels need {expected}. {self.way_out}"
+                raise self.mismatch(
+                    f"of {self.model!r} has {name} of shape {tuple(tensor[name].shape)} for layer "
+                    f"{layer.number}, whose heads and channels need {expected}"
                 )
         return [tensor[name].to(layer.k.device) for name in shapes]
 
@@ -103,9 +102,9 @@ class TensorProfile(Heading):
         frequencies, pairs = (held[name] for name in TURNS)
         r, channels = len(frequencies), layer.k.shape[-1]
         if pairs.shape != (2, r) or bool(((pairs < 0) | (pairs >= channels)).any()):
-            raise ProfileMismatch(
-                f"this {self.method} profile of {self.model!r} turns other channels than the "
-                f"{channels} of the keys of layer {layer.number}. {self.way_out}"
+            raise self.mismatch(
+                f"of {self.model!r} turns other channels than the {channels} of the keys of layer "
+                f"{layer.number}"
             )
         return Rotation(pairs[0], pairs[1], frequencies).to(layer.k.device)
 

@@ -1,8 +1,22 @@
 """Parts that two or more methods share: scores, budgets, selections, merges, and when.
 
-What one method alone has stands in its file; `score/kvpress.py` is for a user's own presses.
+A method's file imports from here the stages that it is made of. What one method alone has stands in
+its file; `score/kvpress.py` is for a user's own presses.
 """
 
-from foveate.stages import budget, merge, score, select, when
-
-__all__ = ["budget", "merge", "score", "select", "when"]
+from foveate.stages import budget as budget
+from foveate.stages import merge as merge
+from foveate.stages import score as score
+from foveate.stages import select as select
+from foveate.stages import when as when
+from foveate.stages.budget import *  # noqa: F403
+from foveate.stages.merge import MergeNearest as MergeNearest
+from foveate.stages.score import *  # noqa: F403
+from foveate.stages.score.rows import Reduction as Reduction
+from foveate.stages.score.window import Pool as Pool
+from foveate.stages.select import KeepsEnds as KeepsEnds
+from foveate.stages.select import KeepsRecent as KeepsRecent
+from foveate.stages.select import TopK as TopK
+from foveate.stages.select import highest as highest
+from foveate.stages.when import FixedSlot as FixedSlot
+from foveate.stages.when import OverBudget as OverBudget

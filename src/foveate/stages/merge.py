@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -20,7 +19,6 @@ Within = Literal["all", "modality"]
 
 
 @stage("merge_nearest")
-@dataclass(frozen=True, kw_only=True)
 class MergeNearest:
     """Merges, head by head, each other pair into its nearest kept one; in float32, after RoPE.
 

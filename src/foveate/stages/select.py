@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int, Shaped
@@ -63,8 +62,7 @@ class KeepsEnds(KeepsRecent):
         return last | slots.where(lambda pos: (pos >= 0) & (pos < self.sinks))
 
 
-@stage("top_k")
-@dataclass(frozen=True, kw_only=True)
+@stage("top_k", head_by_head=True)
 class TopK(KeepsEnds):
     """The first ``sinks`` tokens, the last ``recent`` tokens, with ``protect_text`` every text
     token, and the highest scores of the rest.
@@ -74,7 +72,6 @@ class TopK(KeepsEnds):
     ``recent`` it is LOOK-M eqs. 6 to 8.
     """
 
-    head_by_head: ClassVar[bool] = True
     protect_text: bool = False
 
     @property

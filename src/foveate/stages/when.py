@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import torch
@@ -19,7 +19,6 @@ __all__ = ["AnswerBudget", "FixedSlot", "OverBudget"]
 
 
 @stage("over_budget")
-@dataclass(frozen=True, kw_only=True)
 class OverBudget:
     """After the prefill, and then whenever the heads hold ``every`` pairs more than they kept last.
     The budget stays what it was for the prompt, so the cache grows no further; a ``growing`` one,
@@ -61,7 +60,6 @@ From = Literal["prompt", "newest"]
 
 
 @stage("fixed_slot")
-@dataclass(frozen=True, kw_only=True)
 class FixedSlot:
     """Compresses the prompt; then, whenever a head holds ``every`` pairs more than its share of the
     tokens seen (pairs kept / tokens of the prompt), takes the surplus out at a fixed distance.
@@ -119,7 +117,6 @@ By = Literal["random", "age"]
 
 
 @stage("answer_budget")
-@dataclass(frozen=True, kw_only=True)
 class AnswerBudget:
     """Two budgets: the policy's own is the prompt's, which is compressed at its end; of what comes
     later every head holds ``tokens`` pairs, and loses the others whenever there are ``every`` more.

@@ -16,7 +16,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from foveate.ops.launch import STAGES
+from foveate.ops.kernels.launch import STAGES
 
 
 class Absent:
@@ -37,7 +37,7 @@ class Absent:
 
 def compiled(name):
     """The operator's module, whose launches compile."""
-    module = importlib.import_module(f"foveate.ops.{name}.triton")
+    module = importlib.import_module(f"foveate.ops.kernels.{name}")
 
     def run(kernel, programs, like, *arguments, **settings):
         made = kernel.warmup(*arguments, grid=(programs,), num_stages=STAGES, **settings)
@@ -93,7 +93,7 @@ def every(dtype, d, b, h, g, n, w):
             bits,
             32,
         )
-        rest = codes.Rest(flat, flat, starts, n)
+        rest = codes.FlatPairs(flat, flat, starts, n)
         codes.quantised_decode(q[:, :, :1], coded, rest, k, v, 1.0, 0.0)
     compiled("window_attention").window_attention(q[:, :, :w], k, seen[:, :, :w], 1.0, 0.0)
     compiled("mix_statistics").mix_statistics(k, v, kept)

@@ -2,7 +2,7 @@
 
 import torch
 
-from foveate.ops.launch import rows
+from foveate.ops.kernels.launch import rows
 from tests.on_device import DEVICE
 
 # every type, and head sizes that are powers of two and that are not

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from foveate.ops.mix_statistics import mix_statistics, triton
+from foveate.ops.kernels import mix_statistics as triton
+from foveate.ops.mix_statistics import mix_statistics
 from tests.on_device import DEVICE
 
 from .inputs import KINDS, Draw

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from foveate.ops.ragged_decode import ragged_decode, triton
+from foveate.ops.kernels import ragged_decode as triton
+from foveate.ops.ragged_decode import ragged_decode
 from tests.on_device import DEVICE
 
 from .inputs import KINDS, Draw
@@ -64,7 +65,8 @@ def test_launches_depend_on_shapes_alone_if_lengths_are_on_the_device(monkeypatc
     launches, run = [], triton.run
 
     def recorded(kernel, programs, like, *arguments, **settings):
-        numbers = [x for x in arguments if not isinstance(x, torch.Tensor)]
+        flat = [y for x in arguments for y in (x if isinstance(x, tuple) else (x,))]
+        numbers = [x for x in flat if not isinstance(x, torch.Tensor)]
         launches[-1].append((programs, numbers, settings))
         run(kernel, programs, like, *arguments, **settings)
 

@@ -29,8 +29,9 @@ from foveate.cache.pairs.body import (
 from foveate.cache.pairs.dense import DensePairs, Padded
 from foveate.cache.pairs.pairs import BodyAndRest, Exact, Others
 from foveate.cache.pairs.ragged import RaggedPairs, only
-from foveate.ops.heads import starts_of
-from foveate.ops.quantised_decode import FlatCodes, Rest
+from foveate.ops.compaction import starts_of
+from foveate.ops.quantised_decode import FlatCodes
+from foveate.ops.ragged_decode import FlatPairs
 
 
 class CodedPairs(BodyAndRest[Others]):
@@ -117,7 +118,7 @@ class QuantisedPairs(CodedPairs[Exact]):
         return self.layout.values == "token"
 
     @property
-    def parts(self) -> tuple[FlatCodes, Rest, Tensor, Tensor]:
+    def parts(self) -> tuple[FlatCodes, FlatPairs, Tensor, Tensor]:
         """What decoding reads: codes, flat pairs in full precision, and the tail's keys and values.
         Where groups and heads start is transient.
         """
@@ -138,10 +139,10 @@ class QuantisedPairs(CodedPairs[Exact]):
             self.layout.group,
         )
         if isinstance(rest, RaggedPairs):
-            flat = Rest(rest.flat_k, rest.flat_v, rest.starts, rest.longest_body)
+            flat = FlatPairs(rest.flat_k, rest.flat_v, rest.starts, rest.longest_body)
             return coded, flat, rest.tail.k, rest.tail.v
         no_k, no_v = (x.new_empty(0, x.shape[3]) for x in (rest.k, rest.v))
-        return coded, Rest(no_k, no_v, torch.zeros_like(coded.starts), 0), rest.k, rest.v
+        return coded, FlatPairs(no_k, no_v, torch.zeros_like(coded.starts), 0), rest.k, rest.v
 
     def opened(self) -> DensePairs | RaggedPairs:
         """All in full precision: a transient copy."""

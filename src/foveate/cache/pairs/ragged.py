@@ -9,8 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.cache.pairs.dense import DensePairs, Padded, Turning
-from foveate.ops.compaction import compaction
-from foveate.ops.heads import starts_of
+from foveate.ops.compaction import compaction, starts_of
 
 
 class RaggedPairs:

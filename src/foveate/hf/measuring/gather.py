@@ -36,8 +36,7 @@ from foveate.policies.method import METHODS
 from foveate.policies.parameters import shown
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
-from foveate.profiles.ledger import fingerprint
-from foveate.profiles.sums_ledger import SumsLedger
+from foveate.profiles.ledger import SumsLedger, fingerprint
 from foveate.profiles.tensor_profile import TensorProfile
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK

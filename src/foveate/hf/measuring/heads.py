@@ -18,8 +18,7 @@ from foveate.hf.layer.support import check_model, compressible_layers, model_nam
 from foveate.hf.model.observer import Observer, observing
 from foveate.hf.model.undone import undone
 from foveate.ops.window_attention import window_attention
-from foveate.policies.head_scores import HEAD_FILES, of_kv_heads
-from foveate.policies.heads import HeadReading, Shown, head_reading
+from foveate.policies.heads import HEAD_FILES, HeadReading, Shown, head_reading, of_kv_heads
 from foveate.profiles.ledger import Ledger, fingerprint
 from foveate.profiles.profile import Profile
 
@@ -108,7 +107,7 @@ def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profi
     Args:
         model: the model that the scores were measured on.
         method: whose scores: "headkv", "sparsemm", "mixkv", "duo_attention", or one that registered
-            its ``foveate.policies.head_scores.HeadFile``.
+            its ``foveate.policies.heads.HeadFile``.
         path: a file as that method's authors write it: for HeadKV and SparseMM a JSON object that
             maps "layer-head", of query heads, to a list of scores; for DuoAttention a table
             (``full_attention_heads.tsv``), a line a layer and a column a KV head; for MixKV a JSON

@@ -12,8 +12,6 @@ over that text, brought to [0, 1] within the row: every model has that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -29,7 +27,6 @@ LEAST = 1e-6
 
 
 @prunes("cdpruner", "zhang2025cdpruner")
-@dataclass(frozen=True, kw_only=True)
 class CDPrunerPrune(BeforeAllLayers):
     """Visual tokens that differ from each other and are like the text (a conditional DPP).
 

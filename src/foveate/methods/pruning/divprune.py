@@ -8,8 +8,6 @@ positions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from foveate.policies.amount import AmountLike
@@ -20,7 +18,6 @@ from foveate.stages.pruned import BeforeAllLayers
 
 
 @prunes("divprune")
-@dataclass(frozen=True, kw_only=True)
 class DivPrunePrune(BeforeAllLayers):
     """Visual tokens whose embeddings are far from each other (max-min diversity, greedily).
 

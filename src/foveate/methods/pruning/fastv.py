@@ -12,7 +12,6 @@ counts those of an answer from the number of tokens that are left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from foveate.policies.amount import AmountLike
 from foveate.policies.parameters import Positive
@@ -23,7 +22,6 @@ from foveate.stages.score.one_ranking import By, received
 
 
 @prunes("fastv")
-@dataclass(frozen=True, kw_only=True)
 class FastVPrune:
     """Visual tokens that were attended to most in the layer before ``layer``.
 

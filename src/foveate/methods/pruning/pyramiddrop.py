@@ -10,7 +10,6 @@ been made.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from foveate.policies.parameters import Positive, ShareBetween
 from foveate.policies.prunes import prunes
@@ -20,7 +19,6 @@ from foveate.stages.score.one_ranking import paid_by_last
 
 
 @prunes("pyramiddrop")
-@dataclass(frozen=True, kw_only=True)
 class PyramidDropPrune:
     """Ever fewer of the visual tokens that the last query attends to.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from foveate.policies.amount import AmountLike
 from foveate.policies.parameters import Seed
 from foveate.policies.prunes import prunes
@@ -13,7 +11,6 @@ from foveate.stages.score.attention_free import uniform
 
 
 @prunes("random")
-@dataclass(frozen=True, kw_only=True)
 class RandomPrune(BeforeAllLayers):
     """Visual tokens drawn at random, the same for all layers from the first on.
 

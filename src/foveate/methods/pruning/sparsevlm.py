@@ -16,7 +16,6 @@ on, all do. Its second version (SparseVLM+), which recycles nothing, is not buil
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +25,8 @@ from torch import Tensor
 from foveate.cache.layer import Layer
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
-from foveate.policies.amount import Amount, AmountLike
+from foveate.policies.amount import AmountLike
+from foveate.policies.method import Amount
 from foveate.policies.parameters import Positive, Share
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned, number_going_on, share
@@ -36,7 +36,6 @@ RATERS = "raters"
 
 
 @prunes("sparsevlm", "zhang2025sparsevlm")
-@dataclass(frozen=True, kw_only=True)
 class SparseVLMPrune:
     """Visual tokens that words like the image attend to; of the others a part is clustered, too.
 

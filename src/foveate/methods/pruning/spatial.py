@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from foveate.policies.amount import AmountLike
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned, going_on, share
@@ -11,7 +9,6 @@ from foveate.stages.pruned import BeforeAllLayers
 
 
 @prunes("spatial")
-@dataclass(frozen=True, kw_only=True)
 class SpatialPrune(BeforeAllLayers):
     """Visual tokens at even distances, whatever is on them.
 

@@ -15,7 +15,6 @@ the same number of each. Ends of lines, which no patch makes, come last, as it l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -31,7 +30,6 @@ from foveate.stages.pruned import BeforeAllLayers
 
 
 @prunes("visionzip", "yang2025visionzip")
-@dataclass(frozen=True, kw_only=True)
 class VisionZipPrune(BeforeAllLayers):
     """Visual tokens that the image tower attends to most, and others merged into a few.
 

@@ -39,14 +39,10 @@ from foveate.errors import InvalidParameter
 from foveate.methods.recommended.fitting import SecondReading as SecondReading  # registers itself
 from foveate.methods.recommended.foretold import ForetoldReconstruction
 from foveate.methods.recommended.head_levels import HeadLevels
-from foveate.policies.amount import Amount
-from foveate.policies.method import method
+from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Count, Recent
-from foveate.policies.policy import Policy
 from foveate.policies.protocols import Budget, Score
-from foveate.stages.budget import OneRanking
-from foveate.stages.score import KeyDifference
-from foveate.stages.select import TopK
+from foveate.stages import KeyDifference, OneRanking, TopK
 
 VALUE = 0.15
 """How much a value's norm counts without a profile."""

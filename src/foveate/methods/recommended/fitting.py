@@ -1,39 +1,117 @@
-"""How a profile is fitted: maps from a pair to what it is worth, head by head."""
+"""How a profile is fitted: maps from a pair to what it is worth, head by head. What that is, is
+measured as a prompt is read a second time and questions are answered.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from foveate.cache.layer import Layer
-from foveate.methods.recommended.foretold import FACTS, facts
+from foveate.cache.layer import Layer, Scores
+from foveate.methods.recommended.foretold import FACTS, LEAST, facts
 from foveate.methods.recommended.head_levels import levels
-from foveate.methods.recommended.worth import TARGETS, answered, watched, worth
 from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
-from foveate.policies.gathering import GATHERINGS, Asked, Sums
-from foveate.policies.protocols import Score
+from foveate.policies.gathering import GATHERINGS, Asked, Sums, Targeted
+from foveate.policies.parameters import Count, Positive
+from foveate.policies.protocols import Rereading, Score
+from foveate.stages.score.bases import WithoutQueries
+from foveate.stages.score.damage import answer_damage, squared_damage
 from foveate.stages.score.linear_maps import products
+from foveate.stages.score.reconstruction import NOTED, Reconstruction
 
 RIDGE = 0.01
+UNASKED = -1.0
+"""Stands in sums of squares at pairs that no question came after."""
 
 
-class SecondReading:
+@dataclass(frozen=True, kw_only=True)
+class ReadingDamage(WithoutQueries):
+    """Notes of every pair S ("sum"), the square of M ("most"), and the sum of the squares of what
+    its loss does to answers ("answers"), ``UNASKED`` where there are none.
+
+    Args:
+        chunk: the most tokens of the prompt that are read again at a time.
+        questions: token ids of each, up to where the model answers.
+        after: tokens of the prompt that they follow.
+        longest: the most tokens of an answer.
+    """
+
+    reads_output_weight: ClassVar[bool] = True
+    reads_residual_norm: ClassVar[bool] = True
+    chunk: Positive = 2048
+    questions: tuple[tuple[int, ...], ...] = ()
+    after: Count = 0
+    longest: Positive = 24
+
+    @property
+    def reading(self) -> Rereading:
+        """The prompt, then the questions."""
+        return Rereading(
+            self.chunk, longest=self.longest, questions=self.questions, after=self.after
+        )
+
+    def again(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Sums and maxima over one more piece of the prompt."""
+        prompt = layer.k.shape[2] - layer.q.shape[2]
+        nothing = layer.k.new_zeros((*layer.k.shape[:2], prompt), dtype=torch.float32)
+        total, most = (layer.state.get(name, nothing) for name in ("sum", "most"))
+        for some in squared_damage(layer):
+            total = total + some[..., :prompt].sum((2, 3))
+            most = torch.maximum(most, some[..., :prompt].amax((2, 3)))
+        unasked = layer.state.get("answers", nothing + UNASKED)
+        return {"sum": total, "most": most, "answers": unasked}
+
+    def answered(self, layer: Layer, gradient: Float[Tensor, "b m hq e"]) -> Mapping[str, Tensor]:
+        """One more question adds the squares of what its answer would lose."""
+        seen = layer.k.shape[2] - layer.q.shape[2]
+        total = layer.state["answers"].clone()
+        lost = answer_damage(layer, gradient)[..., :seen].square()
+        total[..., :seen] = total[..., :seen].clamp_min(0) + lost
+        return {"answers": total}
+
+    def __call__(self, layer: Layer) -> Scores:
+        return Scores(layer.state["sum"])
+
+
+def worth(layer: Layer) -> Float[Tensor, "b h n"]:
+    """What the maps are to foretell of each pair, by the notes that the layer's state has: those of
+    all three where a question came after the pair, otherwise of S and M.
+    """
+    if NOTED in layer.state:
+        return layer.state[NOTED].clamp_min(LEAST).log()
+    s, m, f = (_half_log(layer.state[name]) for name in ("sum", "most", "answers"))
+    return torch.where(layer.state["answers"] < 0, (s + m) / 2, (s + m + f) / 3)
+
+
+def answered(layer: Layer) -> bool:
+    """Whether any answer counted."""
+    return "answers" in layer.state and bool((layer.state["answers"] >= 0).any())
+
+
+def _half_log(squares: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
+    return squares.clamp_min(LEAST**2).log() / 2
+
+
+class SecondReading(Targeted):
     """Ridge regression, head by head, of what a pair is worth on the pair: sums of products over
     all pairs of all prompts.
     """
 
-    turns_back: ClassVar[bool] = False
     turns_far_keys: ClassVar[bool] = True
-    watched: ClassVar[Score | None] = None
-    targets: ClassVar[tuple[str, ...]] = TARGETS
+    targets: ClassVar[tuple[str, ...]] = ("answers", "damage", "attention")
     names: ClassVar[tuple[str, ...]] = ("levels", "of_facts", "of_key", "of_value", "offset")
 
     def watching(self, target: str, questions: Asked) -> Score:
-        return watched(target, questions.questions, questions.after)
+        if target == "attention":
+            return Reconstruction()
+        seen_questions = questions.questions if target == "answers" else ()
+        return ReadingDamage(questions=seen_questions, after=questions.after)
 
     def reached(self, target: str, sums: Sums) -> str:
         return "damage" if target == "answers" and not sums["answered"] else target

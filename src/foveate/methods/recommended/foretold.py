@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.policies.spec import stage
+from foveate.policies.method import stage
 from foveate.stages.score.linear_maps import LinearMaps
 
 FACTS = 5
@@ -33,7 +31,6 @@ def facts(layer: Layer) -> Float[Tensor, "b h n f"]:
 
 
 @stage("foretold_reconstruction")
-@dataclass(frozen=True, kw_only=True)
 class ForetoldReconstruction(LinearMaps):
     """What the profile's target is of a pair, by the linear maps of a ``profile``: a logarithm of
     what its loss would do; in float32.

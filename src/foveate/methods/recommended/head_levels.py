@@ -4,7 +4,6 @@ prompts that a profile was made with.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,8 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.errors import ProfileMismatch
-from foveate.policies.spec import stage
+from foveate.policies.method import stage
 from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.budget.bases import Rule
 from foveate.stages.budget.exact import filled
@@ -36,7 +34,6 @@ def levels(values: Float[Tensor, "h n"]) -> Float[Tensor, "h 256"]:
 
 
 @stage("head_levels")
-@dataclass(frozen=True, kw_only=True)
 class HeadLevels(ByHead):
     """A head keeps the share of the prompt that it has of all heads' best pairs on average, by the
     ``levels`` of a ``profile``: a file of tensors of the method named ``of``. So the numbers are
@@ -53,9 +50,9 @@ class HeadLevels(ByHead):
         profile.check_layers(depth)
         for place, held in enumerate(profile.by_layer):
             if len(held["levels"]) != heads:
-                raise ProfileMismatch(
-                    f"this {self.of} profile of {profile.model!r} has {len(held['levels'])} KV "
-                    f"heads in layer {place}, the model {heads}. {profile.way_out}"
+                raise profile.mismatch(
+                    f"of {profile.model!r} has {len(held['levels'])} KV heads in layer {place}, "
+                    f"the model {heads}"
                 )
         return LevelCounts(self.profile, self.of)
 

@@ -1,4 +1,5 @@
-"""How the models that are known make tokens of images: one way for each kind.
+"""How the models that are known make tokens of images: one way for each kind, and what image
+processors do to an image before that.
 
 A grid counts its image's own tokens from 0. No way returns tokens that it does not know.
 """
@@ -6,15 +7,18 @@ A grid counts its image's own tokens from 0. No way returns tokens that it does 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from PIL import Image
+from transformers.image_processing_utils import select_best_resolution
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
 from foveate.models.token_grids.grid import Box, Grid, ImageTokens, Size
-from foveate.models.token_grids.processor import kind_of, seen_box
-from foveate.models.token_grids.tiles import anyres, canvas, split, tiled
 
+_MUCH = 1.1  # as much longer as a side may be before LLaVA-OneVision makes a grid smaller
 _ONE_EACH = (
     "llava",
     "vipllava",
@@ -38,6 +42,9 @@ _STRETCH = ("Qwen2VLImageProcessor", "Glm4vImageProcessor", "Glm46VImageProcesso
 """What these types have, and others: an image is stretched to whole patches, without padding."""
 _ANYRES = ("llava_next", "llava_onevision")
 _SPLIT = ("idefics3", "smolvlm")
+_PADS = "LlavaImageProcessor"  # to a square, before anything else
+_KNOWN = (_PADS, "CLIPImageProcessor", "SiglipImageProcessor", "Gemma3ImageProcessor")
+"""Image processors, without the ending of a backend: these resize, then crop the middle."""
 
 
 def of_each(
@@ -181,3 +188,136 @@ def _covered(pixels: Size, side: int, box: Box) -> Box:
 def _whole(rows: int, columns: int, box: Box | None = None) -> ImageTokens:
     places = tuple(range(rows * columns))
     return ImageTokens(places, (Grid(rows, columns, places, box),))
+
+
+def tiled(rows: int, columns: int, side: int) -> ImageTokens:
+    """Tiles of side x side tokens, one after the other, then the image whole if they are more than
+    one. The image is stretched to fill the tiles.
+    """
+    each = side * side
+    places = tuple(
+        ((y // side) * columns + x // side) * each + y % side * side + x % side
+        for y in range(rows * side)
+        for x in range(columns * side)
+    )
+    grids = [Grid(rows * side, columns * side, places)]
+    if rows * columns > 1:
+        whole = range(len(places), len(places) + each)
+        grids.insert(0, Grid(side, side, tuple(whole)))
+    return ImageTokens(tuple(range(sum(len(grid.places) for grid in grids))), tuple(grids))
+
+
+def canvas(processor: Any, image: Size) -> tuple[int, int]:
+    """Rows and columns of the tiles that InternVL's processor cuts an image into."""
+    tile = processor.size["height"], processor.size["width"]
+    columns, rows = get_optimal_tiled_canvas(
+        (image[1], image[0]), tile, processor.min_patches, processor.max_patches
+    )
+    return rows, columns
+
+
+def split(processor: Any, image: Size) -> tuple[int, int]:
+    """Rows and columns of the tiles that Idefics3's or SmolVLM's processor cuts an image into: it
+    tells them, of any image of that size.
+    """
+    grid = processor(Image.new("RGB", image), return_row_col_info=True, return_tensors="pt")
+    return max(1, int(grid["rows"][0][0])), max(1, int(grid["cols"][0][0]))
+
+
+def anyres(config: Any, image: Size) -> ImageTokens:
+    """LLaVA-NeXT and LLaVA-OneVision: the image whole, then fitted into tiles, without the rows or
+    columns that are padding, and a token at the end of each row.
+    """
+    vision = config.vision_config
+    side = vision.image_size // vision.patch_size
+    best = select_best_resolution((image[1], image[0]), config.image_grid_pinpoints)
+    rows, columns = (length // vision.image_size * side for length in best)
+    above, before = _padding(rows, columns, image)
+    box = _fitted((best[1], best[0]), image, before / columns, above / rows)
+    rows, columns = _at_most(config, side, rows - 2 * above, columns - 2 * before)
+    whole = Grid(side, side, tuple(range(side**2)))
+    first = side**2
+    places = [first + y * (columns + 1) + x for y in range(rows) for x in range(columns)]
+    tiles = Grid(rows, columns, tuple(places), box)
+    return ImageTokens(tuple(range(first + rows * (columns + 1))), (whole, tiles))
+
+
+def _padding(rows: int, columns: int, image: Size) -> tuple[int, int]:
+    """The rows above, and the columns before, that the model takes away; as many after."""
+    width, height = image
+    if width / height > columns / rows:
+        return (rows - int(round(height * (columns / width), 7))) // 2, 0
+    return 0, (columns - int(round(width * (rows / height), 7))) // 2
+
+
+def _fitted(canvas: Size, image: Size, before: float, above: float) -> Box:
+    """What remains of the canvas, on the image, without these shares of it on either side."""
+    across, down = (wide / length for wide, length in zip(canvas, image, strict=True))
+    scale = min(across, down)
+    width, height = (
+        min(math.ceil(length * scale), wide) for length, wide in zip(image, canvas, strict=True)
+    )
+    left, top = (canvas[0] - width) // 2, (canvas[1] - height) // 2
+    x, y = image[0] / width, image[1] / height  # pixels of the image for one of the canvas
+    return (
+        (before * canvas[0] - left) * x,
+        (above * canvas[1] - top) * y,
+        ((1 - before) * canvas[0] - left) * x,
+        ((1 - above) * canvas[1] - top) * y,
+    )
+
+
+def _at_most(config: Any, side: int, rows: int, columns: int) -> tuple[int, int]:
+    """The grid, smaller where it has many more tokens than ``anyres_max_9`` allows: nine tiles'."""
+    most = re.fullmatch(r"anyres_max_(\d+)", getattr(config, "vision_aspect_ratio", "") or "")
+    ratio = math.sqrt(rows * columns / (int(most[1]) * side**2)) if most else 0
+    return (int(rows // ratio), int(columns // ratio)) if ratio > _MUCH else (rows, columns)
+
+
+def kind_of(processor: Any) -> str:
+    """The name of an image processor's class, whichever library it computes with."""
+    return type(processor).__name__.removesuffix("Pil").removesuffix("Fast")
+
+
+def seen_box(processor: Any, image: Size) -> tuple[Box, Size] | None:
+    """Where the array of pixels lies on an image, and how large it is; None where that is not
+    known for this processor.
+    """
+    kind = kind_of(processor)
+    pads = bool(getattr(processor, "do_pad", False))
+    if kind not in _KNOWN or (pads and kind != _PADS):
+        return None
+    box: Box = _squared(image) if pads else (0.0, 0.0, *image)
+    pixels: Size | None = (round(box[2] - box[0]), round(box[3] - box[1]))
+    if processor.do_resize:
+        pixels = _resized(pixels, processor.size)
+    if pixels and getattr(processor, "do_center_crop", False):
+        box, pixels = _cropped(box, pixels, processor.crop_size)
+    return (box, pixels) if pixels else None
+
+
+def _squared(image: Size) -> Box:
+    side = max(image)
+    left, top = ((side - length) // 2 for length in image)
+    return -left, -top, side - left, side - top
+
+
+def _resized(pixels: Size | None, size: Any) -> Size | None:
+    wanted = {name: length for name, length in dict(size).items() if length is not None}
+    if set(wanted) == {"height", "width"}:
+        return wanted["width"], wanted["height"]
+    if pixels is None or set(wanted) != {"shortest_edge"}:
+        return None
+    short = wanted["shortest_edge"]
+    width, height = (int(short * length / min(pixels)) for length in pixels)
+    return width, height
+
+
+def _cropped(box: Box, pixels: Size, crop: Any) -> tuple[Box, Size]:
+    """The middle of so many pixels; where it is larger than them, what is beyond is padding."""
+    left, top, right, bottom = box
+    width, height = crop["width"], crop["height"]
+    across, down = (right - left) / pixels[0], (bottom - top) / pixels[1]
+    left += (pixels[0] - width) // 2 * across
+    top += (pixels[1] - height) // 2 * down
+    return (left, top, left + width * across, top + height * down), (width, height)

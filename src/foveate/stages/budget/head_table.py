@@ -116,7 +116,6 @@ class ByHeadScores(ByHead):
 
 
 @stage("head_table")
-@dataclass(frozen=True, kw_only=True)
 class HeadTable(ByHeadScores):
     """Every head keeps what is protected and ``floor`` of the rest of an even share; all else goes
     to the heads of all layers in proportion to their scores to the power of ``temperature``.

@@ -5,8 +5,8 @@ pair by itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from dataclasses import field
+from typing import Annotated
 
 import torch
 from jaxtyping import Int
@@ -30,7 +30,6 @@ EVERYTHING = Amount.of("auto(100%,floor=1)")
 
 
 @stage("one_ranking")
-@dataclass(frozen=True, kw_only=True)
 class OneRanking(AmountBudget):
     """A head keeps as many pairs as it has among the best of all heads of all layers (``over``
     "model") or of its layer, but at least ``floor`` of an even share. For scores that mean the same
@@ -110,7 +109,6 @@ def _of_layers(
 
 
 @stage("each_head")
-@dataclass(frozen=True, kw_only=True)
 class EachHead(AmountBudget):
     """Every head keeps as many of its best pairs as hold the amount's share of its own importance;
     the amount is an auto one, whose floor and cap bound each head.
@@ -132,8 +130,7 @@ class EachHead(AmountBudget):
         return [self.holding(one, float(Amount.of(self.amount).value)) for one in scored]
 
 
-@stage("above_threshold")
-@dataclass(frozen=True, kw_only=True)
+@stage("above_threshold", absolute=True)
 class AboveThreshold:
     """Every head keeps the pairs whose score is ``threshold`` or more, and what is always kept: how
     many, the prompt says. For scores that mean the same in every prompt, such as those of
@@ -145,7 +142,6 @@ class AboveThreshold:
         InvalidBudget: an amount that is not auto(100%), with or without limits.
     """
 
-    absolute: ClassVar[bool] = True
     threshold: Threshold
     amount: AmountLike = EVERYTHING
     scope: Scope = field(default="layer", init=False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import field
+from typing import Literal
 
 import torch
 from jaxtyping import Int
@@ -19,12 +19,10 @@ from foveate.stages.budget.bases import AmountBudget
 from foveate.stages.budget.exact import by_layer, heads_of
 
 
-@stage("uniform")
-@dataclass(frozen=True, kw_only=True)
+@stage("uniform", steady=True)
 class Uniform(AmountBudget):
     """Every KV head keeps ``amount``. A head that holds less passes the rest on to its layer."""
 
-    steady: ClassVar[bool] = True
     scope: Scope = field(default="layer", init=False)
 
     def __call__(
@@ -34,7 +32,6 @@ class Uniform(AmountBudget):
 
 
 @stage("layer_shares")
-@dataclass(frozen=True, kw_only=True)
 class LayerShares(AmountBudget):
     """Every layer keeps a share of the whole by its note: in proportion to it, or to its
     exponential ("softmax"), but at least ``least`` of the prompt. Of the whole, ``even`` is given

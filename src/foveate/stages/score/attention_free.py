@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -16,36 +13,29 @@ from foveate.policies.spec import stage
 from foveate.stages.score.bases import WithoutQueries
 
 
-@stage("key_norm")
-@dataclass(frozen=True, kw_only=True)
+@stage("key_norm", head_by_head=True)
 class KeyNorm(WithoutQueries):
     """Minus the L2 norm of the key, in float32: low norms attract attention.
 
     Source: Devoto et al. (arXiv:2406.11430), section 3.
     """
 
-    head_by_head: ClassVar[bool] = True
-
     def __call__(self, layer: Layer) -> Scores:
         return Scores(-layer.k.float().norm(dim=-1))
 
 
-@stage("value_norm")
-@dataclass(frozen=True, kw_only=True)
+@stage("value_norm", head_by_head=True)
 class ValueNorm(WithoutQueries):
     """The L2 norm of the value, in float32: what a token would contribute.
 
     Source: InfiniPot-V (arXiv:2506.15745), the VaN score.
     """
 
-    head_by_head: ClassVar[bool] = True
-
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.v.float().norm(dim=-1))
 
 
-@stage("key_difference")
-@dataclass(frozen=True, kw_only=True)
+@stage("key_difference", head_by_head=True)
 class KeyDifference(WithoutQueries):
     """Minus the cosine between a key and the mean of all keys' directions, in float32; plus
     ``value`` times the logarithm of the value's norm, which KeyDiff has not.
@@ -53,7 +43,6 @@ class KeyDifference(WithoutQueries):
     Source: KeyDiff (arXiv:2504.15364), section 3.
     """
 
-    head_by_head: ClassVar[bool] = True
     value: Factor = 0.0
 
     def __call__(self, layer: Layer) -> Scores:
@@ -67,19 +56,15 @@ class KeyDifference(WithoutQueries):
         return Scores(different + self.value * norm.log())
 
 
-@stage("recency")
-@dataclass(frozen=True, kw_only=True)
+@stage("recency", head_by_head=True)
 class Recency(WithoutQueries):
     """The later, the more important."""
-
-    head_by_head: ClassVar[bool] = True
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.pos.float())
 
 
 @stage("random_score")
-@dataclass(frozen=True, kw_only=True)
 class RandomScore(WithoutQueries):
     """Uniform in [0, 1), drawn per layer, KV head and token from ``seed``.
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -16,8 +14,7 @@ from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.rows import Reduction, over_group
 
 
-@stage("column_sums")
-@dataclass(frozen=True, kw_only=True)
+@stage("column_sums", head_by_head=True, reads_column_sums=True, slotwise=True)
 class ColumnSums(WithoutQueries):
     """Sum over all queries of the causal softmax in float32, reduced over the query heads of a KV
     head. It runs on: queries of later passes (chunks of a prompt, decoding) add to it.
@@ -25,9 +22,6 @@ class ColumnSums(WithoutQueries):
     Source: H2O (arXiv:2306.14048), section 4; LOOK-M eq. 4.
     """
 
-    head_by_head: ClassVar[bool] = True
-    reads_column_sums: ClassVar[bool] = True
-    slotwise: ClassVar[bool] = True
     group: Reduction = "mean"
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:

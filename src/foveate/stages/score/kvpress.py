@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,6 @@ _LACKING = (AttributeError, KeyError, AssertionError, NotImplementedError, TypeE
 
 
 @stage("kvpress")
-@dataclass(frozen=True, kw_only=True)
 class FromKvpress:
     """What a ``ScorerPress`` of kvpress says, where it needs keys, values and attention alone.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,7 +18,6 @@ RIDGE = 1e-2
 
 
 @stage("leverage")
-@dataclass(frozen=True, kw_only=True)
 class Leverage(WithoutQueries):
     """The diagonal of X (X^T X + I/100)^-1 X^T, where X are a head's keys less their mean, times a
     random Gaussian matrix of ``sketch`` columns (null: the keys themselves, exactly), standardised

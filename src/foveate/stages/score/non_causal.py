@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +18,6 @@ from foveate.stages.score.held import Over, TokenSpan, best, span, standardised
 
 
 @stage("non_causal_attention")
-@dataclass(frozen=True, kw_only=True)
 class NonCausalAttention:
     """What each token is paid by the queries of its own part of the prompt, earlier and later ones,
     of parts of ``chunk`` tokens: the sum of their softmax over that part, averaged over the query

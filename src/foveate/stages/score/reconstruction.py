@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from operator import add
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -33,8 +33,7 @@ ASKED = {
 """What the model is asked, unless ``asks`` says something else."""
 
 
-@stage("reconstruction")
-@dataclass(frozen=True, kw_only=True)
+@stage("reconstruction", head_by_head=True)
 class Reconstruction(WithoutQueries):
     """The most attention that a token of the second reading pays to each slot, over its query heads
     and tokens; by="contribution" the same of that attention times the length of its projected
@@ -60,7 +59,6 @@ class Reconstruction(WithoutQueries):
         InvalidParameter: ``asks`` without words, or where nothing is asked.
     """
 
-    head_by_head: ClassVar[bool] = True
     chunk: Positive = 2048
     pieces: Pieces = "tokens"
     over: Over = "prompt"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +22,7 @@ from foveate.stages.score.rows import ROWS, Reduction, blocks, over_group
 Pool = Literal["avg", "max", "none"]
 
 
-@stage("window_attention")
-@dataclass(frozen=True, kw_only=True)
+@stage("window_attention", head_by_head=True)
 class WindowAttention:
     """Mean over the last ``window`` queries of the softmax in float32, reduced over the query heads
     of a KV head, then pooled along the slots before the window. The window itself scores zero:
@@ -38,7 +36,6 @@ class WindowAttention:
     Source: SnapKV (arXiv:2404.14469), section 4 and the release.
     """
 
-    head_by_head: ClassVar[bool] = True
     window: Window = 32
     kernel: Kernel = 5
     pool: Pool = "avg"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -16,7 +13,6 @@ from foveate.stages.score.normalise import over_tokens
 
 
 @stage("head_mean")
-@dataclass(frozen=True, kw_only=True)
 class HeadMean(Wrapper):
     """The mean over the layer's KV heads of the score that it wraps, and of its parts.
 
@@ -33,15 +29,12 @@ def _shared(values: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
     return values.mean(1, keepdim=True).expand_as(values)
 
 
-@stage("text_prior")
-@dataclass(frozen=True, kw_only=True)
+@stage("text_prior", head_by_head=True)
 class TextPrior(Wrapper):
     """LOOK-M eq. 5: A_s[T] + T_p, T_p = max(A_s), head by head, over the score that it wraps.
 
     The part "importance" is the score without the prior.
     """
-
-    head_by_head: ClassVar[bool] = True
 
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)

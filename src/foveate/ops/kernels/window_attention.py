@@ -12,19 +12,13 @@ from typing import no_type_check
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.ops.launch import LOG2E, check, empty, power, product, rows, run, tile
+from foveate.ops.kernels.launch import LOG2E, check, empty, power, rows, run, strided
+from foveate.ops.kernels.tiles import of_head, product, tile
 
 
-def window_attention(
-    q: Float[Tensor, "b hq w d"],
-    k: Float[Tensor, "b h n d"],
-    visible: Bool[Tensor, "b #h w s"],
-    scale: float,
-    n: float,
-) -> Float[Tensor, "b h g w n"]:
+def window_attention(q: Tensor, k: Tensor, visible: Tensor, scale: float, n: float = 0.0) -> Tensor:
     """Products of queries and keys are exact and added up in float32."""
     check("window_attention", q, k, beside=(visible,))
     (b, hq, w, d), (h, slots) = q.shape, k.shape[1:3]
@@ -39,21 +33,13 @@ def window_attention(
         _logits_kernel,
         programs,
         q,
-        q,
-        k,
-        seen,
+        strided(q),
+        strided(k),
+        strided(seen),
         out,
         tops,
         totals,
-        *q.stride(),
-        *k.stride(),
-        *seen.stride(),
-        hq,
-        hq // h,
-        w,
-        slots,
-        before,
-        d,
+        (hq, hq // h, w, slots, before, d),
         scale * LOG2E,
         D=power(d),
         W=queries,
@@ -75,54 +61,16 @@ def window_attention(
     return out.view(b, h, hq // h, w, slots)
 
 
-def window_sums(
-    q: Float[Tensor, "b hq w d"],
-    k: Float[Tensor, "b h n d"],
-    visible: Bool[Tensor, "b #h w s"],
-    counts: Float[Tensor, "b c g w"],
-    scale: float,
-    n: float,
-) -> Float[Tensor, "b h c n"]:
-    """A product with the whole matrix."""
-    return counts.flatten(2)[:, None] @ window_attention(q, k, visible, scale, n).flatten(2, 3)
-
-
 WIDE = 1024  # slots of one query that are divided together
 
 
 @triton.jit
 @no_type_check
 def _logits_kernel(
-    q,
-    k,
-    seen,
-    out,
-    tops,
-    totals,
-    q_b,
-    q_h,
-    q_w,
-    q_d,
-    k_b,
-    k_h,
-    k_n,
-    k_d,
-    seen_b,
-    seen_h,
-    seen_w,
-    seen_n,
-    hq,
-    g,
-    w,
-    n,
-    before,
-    d,
-    scale,
-    D: tl.constexpr,
-    W: tl.constexpr,
-    N: tl.constexpr,
+    q, k, seen, out, tops, totals, sizes, scale, D: tl.constexpr, W: tl.constexpr, N: tl.constexpr
 ):
     """One block of queries of one query head, over one block of slots."""
+    hq, g, w, n, before, d = sizes
     blocks = tl.cdiv(n, N)
     block = tl.program_id(0) % blocks
     above = tl.program_id(0) // blocks
@@ -131,13 +79,14 @@ def _logits_kernel(
     b, of = head // hq, (head % hq) // g
     row = (above % queries_of) * W + tl.arange(0, W)
     slot, column = block * N + tl.arange(0, N), tl.arange(0, D)
-    queries = tile(q + b * q_b + (head % hq) * q_h, row, column, q_w, q_d, w, d)
-    keys = tile(k + b * k_b + of * k_h, slot, column, k_n, k_d, n, d)
+    queries = tile(of_head(q, b, head % hq), row, column, w, d)
+    keys = tile(of_head(k, b, of), slot, column, n, d)
     logits = product(queries, tl.trans(keys)) * scale
     inside = (row < w)[:, None] & (slot < n)[None, :]
+    seen, seen_w, seen_n = of_head(seen, b, of)
     at = row.to(tl.int64)[:, None] * seen_w + (slot - before).to(tl.int64)[None, :] * seen_n
     inside_before = inside & (slot >= before)[None, :]
-    visible = tl.load(seen + b * seen_b + of * seen_h + at, mask=inside_before, other=1) != 0
+    visible = tl.load(seen + at, mask=inside_before, other=1) != 0
     logits = tl.where(visible & inside, logits, -float("inf"))
     top = tl.max(logits, 1)
     level = tl.where(top == -float("inf"), 0.0, top)

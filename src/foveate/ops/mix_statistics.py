@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.linalg import vector_norm
 
+from foveate.ops.choice import Impl, operator
 from foveate.ops.numbers import numbers
 
 EPSILON = 1e-12  # what a key of zeros is divided by
@@ -37,10 +38,27 @@ class MixStatistics(NamedTuple):
         return self.of_slots[2]
 
 
+@operator
 def mix_statistics(
-    k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], valid: Bool[Tensor, "b h n"] | None
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    valid: Bool[Tensor, "b h n"] | None = None,
+    *,
+    impl: Impl | None = None,
 ) -> MixStatistics:
-    """Products with the keys as they are: no direction is written out."""
+    """Compute all statistics together, in float32, head by head.
+
+    The reference multiplies with the keys as they are: no direction is written out. The kernel
+    reads values once and keys twice: diversity needs the mean of all keys first.
+
+    Args:
+        k: keys.
+        v: values.
+        valid: which slots hold a token, at least one of each head; None: all of them.
+        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
+
+    Source: MixKV (arXiv:2510.20707), section 3.2 and equation 4.
+    """
     keys = numbers(k)
     of_slots = k.new_empty(3, *k.shape[:3], dtype=torch.float32)
     norm, value_norm, diversity = of_slots.unbind()

@@ -10,23 +10,24 @@ from typing import no_type_check
 
 import triton
 import triton.language as tl
-from jaxtyping import Float
 from torch import Tensor
 
-from foveate.ops.launch import LOG2E, check, power, product, rows, run, tile
-from foveate.ops.quantised_decode.reference import FlatCodes, Rest
-from foveate.ops.ragged_decode.triton import Parts, attend, chunk_size, joined, room
+from foveate.ops.kernels.launch import LOG2E, check, power, run, strided
+from foveate.ops.kernels.ragged_decode import Parts, Tail, attend, chunk_size, joined, room
+from foveate.ops.kernels.tiles import of_head, product, tile
+from foveate.ops.quantised_decode import FlatCodes
+from foveate.ops.ragged_decode import FlatPairs
 
 
 def quantised_decode(
-    q: Float[Tensor, "b hq 1 d"],
+    q: Tensor,
     coded: FlatCodes,
-    rest: Rest,
-    tail_k: Float[Tensor, "b h t d"],
-    tail_v: Float[Tensor, "b h t e"],
+    rest: FlatPairs,
+    tail_k: Tensor,
+    tail_v: Tensor,
     scale: float,
-    n: float,
-) -> Float[Tensor, "b hq 1 e"]:
+    n: float = 0.0,
+) -> Tensor:
     """Numbers are rounded to their type when they are read back, as the reference does."""
     scales = (coded.k_least, coded.k_step, coded.v_least, coded.v_step)
     check(
@@ -39,52 +40,30 @@ def quantised_decode(
         *scales,
         beside=(coded.k, coded.v, coded.group, coded.starts, rest.starts),
     )
-    (b, h, t, d), e = tail_k.shape, tail_v.shape[3]
-    pairs = len(coded.k) + len(rest.k) + b * h * t
-    chunk = chunk_size(pairs, rows(tail_k if d >= e else tail_v), q.device)
+    tail = Tail(tail_k, tail_v)
+    chunk = chunk_size(len(coded.k) + len(rest.k), tail)
     first = -(-coded.longest // chunk)
-    parts = room(q, e, first - (-rest.longest // chunk) - (-t // chunk))
-    _attend_codes(parts, first, q, coded, h, e, scale, chunk)
-    attend(
-        parts,
-        first,
-        q,
-        rest.k,
-        rest.v,
-        rest.starts,
-        rest.longest,
-        tail_k,
-        tail_v,
-        None,
-        scale,
-        chunk,
-    )
+    parts = room(q, tail, first - (-rest.longest // chunk) - (-tail_k.shape[2] // chunk))
+    _attend_codes(parts, first, q, coded, tail, scale, chunk)
+    attend(parts, first, q, rest, tail, scale, chunk)
     return joined(parts, q, n)
 
 
 def _attend_codes(
-    parts: Parts, early: int, q: Tensor, coded: FlatCodes, h: int, e: int, scale: float, chunk: int
+    parts: Parts, early: int, q: Tensor, coded: FlatCodes, tail: Tail, scale: float, chunk: int
 ) -> None:
-    """Fills the first ``early`` parts."""
-    b, hq, _, d = q.shape
+    """Fill the first ``early`` parts."""
+    (b, hq, _, d), (h, _, e) = q.shape, tail.v.shape[1:]
     held = [x.contiguous() for x in coded[:8]]
     run(
         _codes_kernel,
         b * h * early,
         q,
-        q,
+        strided(q.view(b, h, hq // h, d)),
         *held,
         *parts,
-        q.stride(0),
-        q.stride(1),
-        q.stride(3),
-        h,
-        hq // h,
-        d,
-        e,
-        coded.k.shape[1],
-        coded.v.shape[1],
-        coded.v_least.shape[1],
+        (h, hq // h, d, e),
+        (coded.k.shape[1], coded.v.shape[1], coded.v_least.shape[1]),
         early,
         parts.tops.shape[1],
         chunk,
@@ -146,16 +125,8 @@ def _codes_kernel(
     mixed,
     tops,
     totals,
-    q_b,
-    q_h,
-    q_d,
-    h,
-    g,
-    d,
-    e,
-    k_width,
-    v_width,
-    v_groups,
+    sizes,
+    widths,
     early,
     total_chunks,
     chunk,
@@ -168,11 +139,13 @@ def _codes_kernel(
     N: tl.constexpr,
 ):
     """One chunk of one KV head's codes."""
+    h, g, d, e = sizes
+    k_width, v_width, v_groups = widths
     head = (tl.program_id(0) // early).to(tl.int64)
     which = tl.program_id(0) % early
     b, of = head // h, head % h
     member, column, channel = tl.arange(0, G), tl.arange(0, D), tl.arange(0, E)
-    queries = tile(q + b * q_b + of * g * q_h, member, column, q_h, q_d, g, d)
+    queries = tile(of_head(q, b, of), member, column, g, d)
     first = tl.load(starts + head)
     length = tl.load(starts + head + 1) - first
     begin = tl.minimum(which * chunk, length).to(tl.int32)

@@ -1,7 +1,8 @@
-"""Plain torch: softmax in float32, whatever the inputs' dtype.
+"""Attention that the last queries of a prompt pay to every slot; softmax in float32, whatever the
+inputs' dtype.
 
-One head at a time: its products take less time than its part of a batch, and what the next step
-reads is still in the core's cache.
+The reference takes one head at a time: its products take less time than its part of a batch, and
+what the next step reads is still in the core's cache.
 """
 
 from __future__ import annotations
@@ -10,23 +11,35 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from foveate.ops.heads import each_head
+from foveate.ops.choice import Impl, chosen, operator
 from foveate.ops.numbers import numbers
 from foveate.ops.softmax_n import softmax_n
-from foveate.ops.window_attention.hidden import from_first_hidden
 
 
+@operator
 def window_attention(
     q: Float[Tensor, "b hq w d"],
     k: Float[Tensor, "b h n d"],
     visible: Bool[Tensor, "b #h w s"],
     scale: float,
-    n: float,
+    n: float = 0.0,
+    *,
+    impl: Impl | None = None,
 ) -> Float[Tensor, "b h g w n"]:
-    """Each head's part is worked out in its place in the result."""
+    """Attention probabilities of ``w`` queries over all slots, in float32.
+
+    Args:
+        q: queries, ``hq = h * g``; query head ``i`` reads KV head ``i // g``.
+        k: keys.
+        visible: which of the last ``s`` slots each query attends to; it does to all before them.
+            A query that sees none gets zeros.
+        scale: of the logits.
+        n: of softmax-n; 0 is the softmax.
+        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
+    """
     (b, hq, w, _), (h, slots) = q.shape, k.shape[1:3]
     hidden = _hidden(visible, slots)
     paid = k.new_empty(b, h, hq // h, w, slots, dtype=torch.float32)
@@ -41,9 +54,18 @@ def window_sums(
     visible: Bool[Tensor, "b #h w s"],
     counts: Float[Tensor, "b c g w"],
     scale: float,
-    n: float,
+    n: float = 0.0,
+    *,
+    impl: Impl | None = None,
 ) -> Float[Tensor, "b h c n"]:
-    """All heads are worked out in one and the same place."""
+    """Add up what :func:`window_attention` gives over a KV head's queries, in float32.
+
+    ``counts`` says how much each counts in each of ``c`` sums; all else is as there.
+    """
+    if chosen(impl) == "triton":  # a product with the whole matrix
+        paid = window_attention(q, k, visible, scale, n, impl=impl)
+        return counts.flatten(2)[:, None] @ paid.flatten(2, 3)
+    # all heads are worked out in one and the same place
     (b, c, g, w), (h, slots) = counts.shape, k.shape[1:3]
     hidden = _hidden(visible, slots)
     place = _place(k.new_empty(g, w, slots, dtype=torch.float32), hidden)
@@ -53,6 +75,14 @@ def window_sums(
         _pay(*head, scale, n, place)
         torch.mm(of, place.rows, out=out)
     return sums.view(b, h, c, slots)
+
+
+def from_first_hidden(visible: Bool[Tensor, "b #h w n"]) -> Bool[Tensor, "b #h w s"]:
+    """Return the slots from the first that one of the queries does not attend to, as a copy."""
+    # as a rule the window's own slots; bytes have a vectorised minimum, booleans none
+    seen_by_all = visible.flatten(0, 2).view(torch.uint8).amin(0)
+    first = int(seen_by_all.cumprod(0).sum())
+    return visible[..., first:].clone()
 
 
 class _Place(NamedTuple):
@@ -82,7 +112,15 @@ def _heads(
     b, h, _, d = k.shape
     queries = numbers(q).reshape(b, h, -1, d)
     of_heads = (queries, numbers(k).mT, hidden.expand(b, h, -1, -1))
-    return zip(*map(each_head, of_heads), strict=True)
+    return zip(*map(_each_head, of_heads), strict=True)
+
+
+def _each_head(t: Shaped[Tensor, "b h n d"]) -> list[Shaped[Tensor, "n d"]]:
+    """Views, row by row."""
+    heads: list[Tensor] = []
+    for row in t.unbind():
+        heads += row.unbind()
+    return heads
 
 
 def _pay(

@@ -8,19 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any, no_type_check
+from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from foveate.errors import UnsupportedKernel
 
 INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 """Kernels run on a CPU, slowly: TRITON_INTERPRET=1 was set when Triton was imported."""
-
-_EMULATED = tl.constexpr(INTERPRETED)
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 256
@@ -67,6 +64,11 @@ def empty(*shape: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor
     return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
 
 
+def strided(x: Tensor) -> tuple[Any, ...]:
+    """A tensor with its strides, as one argument of a kernel: it may have any."""
+    return x, *x.stride()
+
+
 def power(size: int, least: int = 16) -> int:
     """The power of two that a tile of ``size`` has along this axis; products of tiles need 16."""
     return max(least, 1 << max(0, size - 1).bit_length())
@@ -75,20 +77,3 @@ def power(size: int, least: int = 16) -> int:
 def rows(x: Tensor, most: int = 64) -> int:
     """Rows of a tile of ``x``, a whole head wide: 16 to ``most``."""
     return max(16, min(most, TILE // (power(x.shape[-1]) * x.element_size())))
-
-
-@triton.jit
-@no_type_check  # Triton reads the source itself, and its types are not Python's
-def tile(base, row, column, row_stride, column_stride, row_end, width):
-    """Part of a matrix, zeros beyond its ends. Offsets in 64 bits: caches pass 2^31 elements."""
-    at = row.to(tl.int64)[:, None] * row_stride + column.to(tl.int64)[None, :] * column_stride
-    return tl.load(base + at, mask=(row < row_end)[:, None] & (column < width)[None, :], other=0.0)
-
-
-@triton.jit
-@no_type_check
-def product(a, b):
-    """Of two tiles, added up in float32. The interpreter would multiply the bits of bfloat16."""
-    if _EMULATED:
-        a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b, input_precision="ieee")

@@ -1,4 +1,4 @@
-"""Plain torch: whole rows where a tensor lies in one piece, else one boolean index."""
+"""Kept pairs, one after the other."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int, Int32
 from torch import Tensor
+
+from foveate.ops.choice import Impl, operator
 
 
 class Compacted(NamedTuple):
@@ -17,14 +19,26 @@ class Compacted(NamedTuple):
     columns: Int32[Tensor, "f"]
 
 
+@operator
 def compaction(
     k: Float[Tensor, "b h n d"],
     v: Float[Tensor, "b h n e"],
     columns: Int[Tensor, "b h n"],
     kept: Bool[Tensor, "b h n"],
     counts: Int[Tensor, "b h"],
+    *,
+    impl: Impl | None = None,
 ) -> Compacted:
-    """``counts`` follow from ``kept``, and are not needed."""
+    """Copy the kept slots of every head, head after head, row after row, in their order.
+
+    Args:
+        k: keys.
+        v: values.
+        columns: a number for each slot, below 2^31.
+        kept: which slots to copy.
+        counts: how many that are of each row and head, on k's device; only kernels need them.
+        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
+    """
     places = _places(kept.flatten())
     columns = columns.reshape(-1).index_select(0, places)
     return Compacted(_rows(k, kept, places), _rows(v, kept, places), columns.to(torch.int32))
@@ -42,3 +56,8 @@ def _rows(
 ) -> Float[Tensor, "f d"]:
     """Rows take 0.4 of a boolean index's time; but a slice would be copied whole to have them."""
     return t.flatten(0, 2).index_select(0, places) if t.is_contiguous() else t[kept]
+
+
+def starts_of(counts: Int[Tensor, "b h"]) -> Int[Tensor, "heads"]:
+    """Where each head's slots start in flat tensors, and where the last one's end: b * h + 1."""
+    return torch.nn.functional.pad(counts.flatten().cumsum(0), (1, 0))

@@ -1,4 +1,4 @@
-"""Plain torch: the codes are opened, and what is left is ragged decoding."""
+"""One decoding step's attention over pairs of which the oldest are codes of a few bits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from foveate.ops.affine_codes import decode
-from foveate.ops.ragged_decode import ragged_decode
+from foveate.ops.choice import Impl, operator
+from foveate.ops.ragged_decode import FlatPairs, ragged_decode
 
 
 class FlatCodes(NamedTuple):
@@ -33,25 +34,35 @@ class FlatCodes(NamedTuple):
     channels: int
 
 
-class Rest(NamedTuple):
-    """Flat pairs in full precision, as :func:`ragged_decode` takes them."""
-
-    k: Float[Tensor, "r d"]
-    v: Float[Tensor, "r e"]
-    starts: Int[Tensor, "heads"]
-    longest: int
-
-
+@operator
 def quantised_decode(
     q: Float[Tensor, "b hq 1 d"],
     coded: FlatCodes,
-    rest: Rest,
+    rest: FlatPairs,
     tail_k: Float[Tensor, "b h t d"],
     tail_v: Float[Tensor, "b h t e"],
     scale: float,
-    n: float,
+    n: float = 0.0,
+    *,
+    impl: Impl | None = None,
 ) -> Float[Tensor, "b hq 1 e"]:
-    """A transient copy of everything in full precision."""
+    """Attention of one query per row over its heads' codes, then what is flat in full precision,
+    then the tails; nothing is masked. Softmax in float32. A head without any pair gets zeros.
+
+    The reference opens the codes, in a transient copy; the kernel reads them as they are, so that
+    nothing of the size of the cache is made. Both read a number back as least + code * step, in the
+    type of the query.
+
+    Args:
+        q: one query per row and query head, ``hq = h * g``.
+        coded: the oldest pairs, quantised.
+        rest: pairs that heads hold different numbers of, in full precision.
+        tail_k: keys of the newest pairs, the same number for every head.
+        tail_v: their values.
+        scale: of the logits.
+        n: of softmax-n; 0 is the softmax.
+        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
+    """
     k, v = opened(coded, tail_v.shape[3])
     spans = coded.starts.diff(), rest.starts.diff()
     heads = torch.arange(len(spans[0]), device=k.device)

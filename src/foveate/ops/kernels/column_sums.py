@@ -13,19 +13,16 @@ from typing import no_type_check
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from foveate.ops.launch import LOG2E, check, empty, power, product, rows, run, tile
+from foveate.ops.kernels.launch import LOG2E, check, empty, power, rows, run, strided
+from foveate.ops.kernels.tiles import of_head, product, tile
 
 
 def column_sums(
-    q: Float[Tensor, "b hq m d"],
-    k: Float[Tensor, "b h n d"],
-    scale: float,
-    mask: Bool[Tensor, "b #h m n"] | None,
-    pads: list[int] | None,
-) -> Float[Tensor, "b hq n"]:
+    q: Tensor, k: Tensor, scale: float, mask: Tensor | None = None, pads: list[int] | None = None
+) -> Tensor:
     """First pass without values, then the second."""
     check("column_sums", q, k, beside=() if mask is None else (mask,))
     row_pads = _pads(q, pads)
@@ -34,12 +31,8 @@ def column_sums(
 
 
 def attention_with_sums(
-    q: Float[Tensor, "b hq m d"],
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    scale: float,
-    pads: list[int] | None,
-) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b hq n"]]:
+    q: Tensor, k: Tensor, v: Tensor, scale: float, pads: list[int] | None = None
+) -> tuple[Tensor, Tensor]:
     """Both passes; the weights are multiplied with the values in the values' type."""
     check("attention_with_sums", q, k, v)
     row_pads = _pads(q, pads)
@@ -48,14 +41,14 @@ def attention_with_sums(
 
 
 def attention_with_counted_sums(
-    q: Float[Tensor, "b hq m d"],
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    counts: Float[Tensor, "b c g m"],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    counts: Tensor,
     scale: float,
-    n: float,
-    pads: list[int] | None,
-) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b h c n"]]:
+    n: float = 0.0,
+    pads: list[int] | None = None,
+) -> tuple[Tensor, Tensor]:
     """Softmax-n has log n for one more logit, so the second pass takes a larger log-sum-exp."""
     check("attention_with_counted_sums", q, k, v, beside=(counts,))
     row_pads = _pads(q, pads)
@@ -88,23 +81,14 @@ def _softmax(
         _softmax_kernel,
         b * hq * triton.cdiv(m, block),
         q,
-        q,
-        k,
-        values,
-        seen,
+        strided(q),
+        strided(k),
+        strided(values),
+        strided(seen),
         pads,
         out,
         lse,
-        *q.stride(),
-        *k.stride(),
-        *values.stride(),
-        *seen.stride(),
-        hq,
-        hq // h,
-        m,
-        n,
-        d,
-        e,
+        (hq, hq // h, m, n, d, e),
         scale * LOG2E,
         HAS_V=v is not None,
         HAS_MASK=mask is not None,
@@ -130,30 +114,21 @@ def _sums(
     h, n = k.shape[1], k.shape[2]
     c = 1 if counts is None else counts.shape[1]
     sums = empty(b, hq, c, n, like=q, dtype=torch.float32)
-    counted = lse[:, :, None] if counts is None else counts
+    counted = lse[:, :, None] if counts is None else counts.transpose(1, 2)
     seen = q if mask is None else mask.expand(b, h, m, n).view(torch.uint8)
     block = rows(k)
     run(
         _sums_kernel,
         b * hq * triton.cdiv(n, block),
         q,
-        q,
-        k,
-        seen,
+        strided(q),
+        strided(k),
+        strided(seen),
+        strided(counted),
         pads,
         lse,
-        counted,
         sums,
-        *q.stride(),
-        *k.stride(),
-        *seen.stride(),
-        *counted.stride(),
-        hq,
-        hq // h,
-        m,
-        n,
-        c,
-        d,
+        (hq, hq // h, m, n, c, d),
         scale * LOG2E,
         HAS_MASK=mask is not None,
         COUNTED=counts is not None,
@@ -167,12 +142,11 @@ def _sums(
 
 @triton.jit
 @no_type_check
-def _visible(seen, row, slot, seen_m, seen_n, m, n, HAS_MASK: tl.constexpr):
+def _visible(seen, row, slot, m, n, HAS_MASK: tl.constexpr):
     """[rows, slots]: which slots each query attends to."""
     inside = (row < m)[:, None] & (slot < n)[None, :]
     if HAS_MASK:
-        at = row.to(tl.int64)[:, None] * seen_m + slot.to(tl.int64)[None, :] * seen_n
-        return tl.load(seen + at, mask=inside, other=0) != 0
+        return tile(seen, row, slot, m, n) != 0
     return inside & (slot[None, :] <= (n - m + row)[:, None])
 
 
@@ -186,28 +160,7 @@ def _softmax_kernel(
     pads,
     out,
     lse,
-    q_b,
-    q_h,
-    q_m,
-    q_d,
-    k_b,
-    k_h,
-    k_n,
-    k_d,
-    v_b,
-    v_h,
-    v_n,
-    v_e,
-    seen_b,
-    seen_h,
-    seen_m,
-    seen_n,
-    hq,
-    g,
-    m,
-    n,
-    d,
-    e,
+    sizes,
     scale,
     HAS_V: tl.constexpr,
     HAS_MASK: tl.constexpr,
@@ -217,16 +170,15 @@ def _softmax_kernel(
     N: tl.constexpr,
 ):
     """One block of queries of one query head."""
+    hq, g, m, n, d, e = sizes
     blocks = tl.cdiv(m, M)
     head = (tl.program_id(0) // blocks).to(tl.int64)  # counted through all rows
     block = tl.program_id(0) % blocks
     b, of = head // hq, (head % hq) // g
     row, column, channel = block * M + tl.arange(0, M), tl.arange(0, D), tl.arange(0, E)
-    k += b * k_b + of * k_h
-    v += b * v_b + of * v_h
-    seen += b * seen_b + of * seen_h
+    k, v, seen = of_head(k, b, of), of_head(v, b, of), of_head(seen, b, of)
     pad = tl.load(pads + b)
-    queries = tile(q + b * q_b + (head % hq) * q_h, row, column, q_m, q_d, m, d)
+    queries = tile(of_head(q, b, head % hq), row, column, m, d)
     top = tl.full([M], -float("inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     mixed = tl.zeros([M, E], tl.float32)
@@ -235,9 +187,9 @@ def _softmax_kernel(
         end = tl.minimum(n, n - m + (block + 1) * M)
     for start in range(pad, end, N):
         slot = start + tl.arange(0, N)
-        keys = tile(k, slot, column, k_n, k_d, n, d)
+        keys = tile(k, slot, column, n, d)
         logits = product(queries, tl.trans(keys)) * scale
-        visible = _visible(seen, row, slot, seen_m, seen_n, m, n, HAS_MASK)
+        visible = _visible(seen, row, slot, m, n, HAS_MASK)
         logits = tl.where(visible, logits, -float("inf"))
         new = tl.maximum(top, tl.max(logits, 1))
         level = tl.where(new == -float("inf"), 0.0, new)  # nothing seen so far
@@ -245,7 +197,7 @@ def _softmax_kernel(
         shrunk = tl.exp2(top - level)
         total = total * shrunk + tl.sum(weights, 1)
         if HAS_V:
-            values = tile(v, slot, channel, v_n, v_e, n, e)
+            values = tile(v, slot, channel, n, e)
             added = product(weights.to(values.dtype), values)
             mixed = mixed * shrunk[:, None] + added
         top = new
@@ -265,32 +217,11 @@ def _sums_kernel(
     q,
     k,
     seen,
+    counts,
     pads,
     lse,
-    counts,
     sums,
-    q_b,
-    q_h,
-    q_m,
-    q_d,
-    k_b,
-    k_h,
-    k_n,
-    k_d,
-    seen_b,
-    seen_h,
-    seen_m,
-    seen_n,
-    counts_b,
-    counts_c,
-    counts_g,
-    counts_m,
-    hq,
-    g,
-    m,
-    n,
-    c,
-    d,
+    sizes,
     scale,
     HAS_MASK: tl.constexpr,
     COUNTED: tl.constexpr,
@@ -300,31 +231,31 @@ def _sums_kernel(
     N: tl.constexpr,
 ):
     """One block of slots of one query head."""
+    hq, g, m, n, c, d = sizes
     blocks = tl.cdiv(n, N)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     block = tl.program_id(0) % blocks
     b, of = head // hq, (head % hq) // g
     slot, column = block * N + tl.arange(0, N), tl.arange(0, D)
-    q += b * q_b + (head % hq) * q_h
-    seen += b * seen_b + of * seen_h
+    q, seen = of_head(q, b, head % hq), of_head(seen, b, of)
     pad = tl.load(pads + b)
-    keys = tile(k + b * k_b + of * k_h, slot, column, k_n, k_d, n, d)
+    keys = tile(of_head(k, b, of), slot, column, n, d)
     of_sums = tl.arange(0, C)
-    counts += b * counts_b + (head % g) * counts_g
+    counts = of_head(counts, b, head % g)
     total = tl.zeros([C, N] if COUNTED else [N], tl.float32)
     begin = tl.maximum(0, pad - (n - m))
     if not HAS_MASK:
         begin = tl.maximum(begin, block * N - (n - m))  # earlier queries see none of these slots
     for start in range(begin, m, M):
         row = start + tl.arange(0, M)
-        queries = tile(q, row, column, q_m, q_d, m, d)
+        queries = tile(q, row, column, m, d)
         logits = product(queries, tl.trans(keys)) * scale
         level = tl.load(lse + head * m + row, mask=row < m, other=float("inf"))
-        visible = _visible(seen, row, slot, seen_m, seen_n, m, n, HAS_MASK)
+        visible = _visible(seen, row, slot, m, n, HAS_MASK)
         visible &= (slot >= pad)[None, :]
         weights = tl.exp2(tl.where(visible, logits - level[:, None], -float("inf")))
         if COUNTED:
-            total += product(tile(counts, of_sums, row, counts_c, counts_m, c, m), weights)
+            total += product(tile(counts, of_sums, row, c, m), weights)
         else:
             total += tl.sum(weights, 0)
     if COUNTED:

@@ -7,23 +7,16 @@ from typing import no_type_check
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.ops.compaction.reference import Compacted
-from foveate.ops.heads import starts_of
-from foveate.ops.launch import check, empty, power, rows, run, tile
+from foveate.ops.compaction import Compacted, starts_of
+from foveate.ops.kernels.launch import check, empty, power, rows, run, strided
+from foveate.ops.kernels.tiles import of_head, tile
 
 WIDE = 2048  # slots counted at a time
 
 
-def compaction(
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    columns: Int[Tensor, "b h n"],
-    kept: Bool[Tensor, "b h n"],
-    counts: Int[Tensor, "b h"],
-) -> Compacted:
+def compaction(k: Tensor, v: Tensor, columns: Tensor, kept: Tensor, counts: Tensor) -> Compacted:
     """Bit for bit what is in the kept slots."""
     check("compaction", k, v, beside=(columns, kept, counts))
     (b, h, n, d), e = k.shape, v.shape[3]
@@ -37,22 +30,15 @@ def compaction(
         _copy_kernel,
         b * h * triton.cdiv(n, block),
         k,
-        k,
-        v,
-        columns,
-        mask,
+        strided(k),
+        strided(v),
+        strided(columns),
+        strided(mask),
         starts,
         flat_k,
         flat_v,
         flat_columns,
-        *k.stride(),
-        *v.stride(),
-        *columns.stride(),
-        *mask.stride(),
-        h,
-        n,
-        d,
-        e,
+        (h, n, d, e),
         D=power(d),
         E=power(e),
         N=block,
@@ -72,35 +58,19 @@ def _copy_kernel(
     flat_k,
     flat_v,
     flat_columns,
-    k_b,
-    k_h,
-    k_n,
-    k_d,
-    v_b,
-    v_h,
-    v_n,
-    v_e,
-    columns_b,
-    columns_h,
-    columns_n,
-    mask_b,
-    mask_h,
-    mask_n,
-    h,
-    n,
-    d,
-    e,
+    sizes,
     D: tl.constexpr,
     E: tl.constexpr,
     N: tl.constexpr,
     WIDE: tl.constexpr,
 ):
     """One block of slots of one head."""
+    h, n, d, e = sizes
     blocks = tl.cdiv(n, N)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     begin = (tl.program_id(0) % blocks) * N
     b, of = head // h, head % h
-    mask += b * mask_b + of * mask_h
+    mask, mask_n = mask[0] + b * mask[1] + of * mask[2], mask[3]
     before = tl.zeros([WIDE], tl.int32)
     for start in range(0, begin, WIDE):
         slot = start + tl.arange(0, WIDE)
@@ -114,14 +84,13 @@ def _copy_kernel(
     column, channel = tl.arange(0, D), tl.arange(0, E)
     # a slot that goes is read as one beyond the end: not at all
     taken = tl.where(stays, slot, n)
-    keys = tile(k + b * k_b + of * k_h, taken, column, k_n, k_d, n, d)
-    values = tile(v + b * v_b + of * v_h, taken, channel, v_n, v_e, n, e)
+    keys = tile(of_head(k, b, of), taken, column, n, d)
+    values = tile(of_head(v, b, of), taken, channel, n, e)
     some = stays[:, None]
     tl.store(flat_k + to[:, None] * d + column[None, :], keys, mask=some & (column < d)[None, :])
     tl.store(
         flat_v + to[:, None] * e + channel[None, :], values, mask=some & (channel < e)[None, :]
     )
-    number = tl.load(
-        columns + b * columns_b + of * columns_h + far * columns_n, mask=stays, other=0
-    )
+    at = columns[0] + b * columns[1] + of * columns[2] + far * columns[3]
+    number = tl.load(at, mask=stays, other=0)
     tl.store(flat_columns + to, number.to(tl.int32), mask=stays)

@@ -7,14 +7,14 @@ from typing import no_type_check
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.ops.launch import check, empty, power, product, rows, run, tile
-from foveate.ops.nearest.reference import Nearest, listed
+from foveate.ops.kernels.launch import check, empty, power, rows, run, strided
+from foveate.ops.kernels.tiles import of_head, product, tile
+from foveate.ops.nearest import Nearest, listed
 
 
-def nearest_by_cosine(k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"]) -> Nearest:
+def nearest_by_cosine(k: Tensor, kept: Tensor) -> Nearest:
     """Extra memory is the list of kept slots."""
     check("nearest_by_cosine", k, beside=(kept,))
     b, h, n, d = k.shape
@@ -27,16 +27,12 @@ def nearest_by_cosine(k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"]) 
         _nearest_kernel,
         b * h * triton.cdiv(n, block),
         k,
-        k,
+        strided(k),
         index.contiguous(),
         counts,
         slot,
         cosine,
-        *k.stride(),
-        h,
-        n,
-        index.shape[2],
-        d,
+        (h, n, index.shape[2], d),
         D=power(d),
         M=block,
         N=block,
@@ -55,39 +51,25 @@ def _unit(keys):
 @triton.jit
 @no_type_check
 def _nearest_kernel(
-    k,
-    index,
-    counts,
-    slots,
-    cosines,
-    k_b,
-    k_h,
-    k_n,
-    k_d,
-    h,
-    n,
-    most,
-    d,
-    D: tl.constexpr,
-    M: tl.constexpr,
-    N: tl.constexpr,
+    k, index, counts, slots, cosines, sizes, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr
 ):
     """One block of slots of one head."""
+    h, n, most, d = sizes
     blocks = tl.cdiv(n, M)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     row = (tl.program_id(0) % blocks) * M + tl.arange(0, M)
     b, of = head // h, head % h
-    k += b * k_b + of * k_h
+    k = of_head(k, b, of)
     index += head * most
     column = tl.arange(0, D)
-    own = _unit(tile(k, row, column, k_n, k_d, n, d))
+    own = _unit(tile(k, row, column, n, d))
     best = tl.full([M], -float("inf"), tl.float32)
     nearest = tl.zeros([M], tl.int64) + tl.load(index)  # a head that keeps nothing has slots too
     count = tl.load(counts + head)
     for start in range(0, count, N):
         place = start + tl.arange(0, N)
         target = tl.load(index + place, mask=place < count, other=n)
-        keys = _unit(tile(k, target, column, k_n, k_d, n, d))
+        keys = _unit(tile(k, target, column, n, d))
         cosine = product(own, tl.trans(keys))
         cosine = tl.where((place < count)[None, :], cosine, -float("inf"))
         top = tl.max(cosine, 1)

@@ -7,18 +7,16 @@ from typing import no_type_check
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.ops.launch import check, empty, power, rows, run, tile
-from foveate.ops.mix_statistics.reference import MixStatistics
+from foveate.ops.kernels.launch import check, empty, power, rows, run, strided
+from foveate.ops.kernels.tiles import of_head, tile
+from foveate.ops.mix_statistics import MixStatistics
 
 PART = 512  # slots whose directions are added up by one program
 
 
-def mix_statistics(
-    k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], valid: Bool[Tensor, "b h n"] | None
-) -> MixStatistics:
+def mix_statistics(k: Tensor, v: Tensor, valid: Tensor | None = None) -> MixStatistics:
     """Nothing is held but the results and a sum of directions for every ``PART`` slots."""
     if valid is None:  # one byte for all of them
         valid = k.new_ones((), dtype=torch.bool).expand(k.shape[:3])
@@ -37,20 +35,14 @@ def mix_statistics(
         _sums_kernel,
         b * h * parts,
         k,
-        k,
-        v,
-        real,
+        strided(k),
+        strided(v),
+        strided(real),
         key_norm,
         value_norm,
         sums,
         counts,
-        *k.stride(),
-        *v.stride(),
-        *real.stride(),
-        h,
-        n,
-        d,
-        e,
+        (h, n, d, e),
         D=power(d),
         E=power(e),
         PART=part,
@@ -60,17 +52,13 @@ def mix_statistics(
         _diversity_kernel,
         b * h * parts,
         k,
-        k,
-        real,
+        strided(k),
+        strided(real),
         sums,
         counts,
         diversity,
         redundancy,
-        *k.stride(),
-        *real.stride(),
-        h,
-        n,
-        d,
+        (h, n, d),
         D=power(d),
         PART=part,
         N=block,
@@ -80,11 +68,11 @@ def mix_statistics(
 
 @triton.jit
 @no_type_check
-def _directions(k, real, slot, column, k_n, k_d, real_n, n, d):
+def _directions(k, real, slot, column, n, d):
     """[slots, D] directions, zero without a token; the keys' norms; which slots have a token."""
-    keys = tile(k, slot, column, k_n, k_d, n, d).to(tl.float32)
+    keys = tile(k, slot, column, n, d).to(tl.float32)
     norm = tl.sqrt(tl.sum(keys * keys, 1))
-    token = tl.load(real + slot.to(tl.int64) * real_n, mask=slot < n, other=0) != 0
+    token = tl.load(real[0] + slot.to(tl.int64) * real[1], mask=slot < n, other=0) != 0
     direction = keys / tl.maximum(norm, 1e-12)[:, None]
     return tl.where(token[:, None], direction, 0.0), norm, token
 
@@ -99,41 +87,27 @@ def _sums_kernel(
     value_norm,
     sums,
     counts,
-    k_b,
-    k_h,
-    k_n,
-    k_d,
-    v_b,
-    v_h,
-    v_n,
-    v_e,
-    real_b,
-    real_h,
-    real_n,
-    h,
-    n,
-    d,
-    e,
+    sizes,
     D: tl.constexpr,
     E: tl.constexpr,
     PART: tl.constexpr,
     N: tl.constexpr,
 ):
     """One part of one head."""
+    h, n, d, e = sizes
     parts = tl.cdiv(n, PART)
     head = (tl.program_id(0) // parts).to(tl.int64)
     part = tl.program_id(0) % parts
     b, of = head // h, head % h
     column, channel = tl.arange(0, D), tl.arange(0, E)
-    k += b * k_b + of * k_h
-    v += b * v_b + of * v_h
-    real += b * real_b + of * real_h
+    k, v = of_head(k, b, of), of_head(v, b, of)
+    real = real[0] + b * real[1] + of * real[2], real[3]
     total = tl.zeros([D], tl.float32)
     count = tl.zeros([N], tl.float32)
     for start in range(part * PART, tl.minimum((part + 1) * PART, n), N):
         slot = start + tl.arange(0, N)
-        direction, norm, token = _directions(k, real, slot, column, k_n, k_d, real_n, n, d)
-        values = tile(v, slot, channel, v_n, v_e, n, e).to(tl.float32)
+        direction, norm, token = _directions(k, real, slot, column, n, d)
+        values = tile(v, slot, channel, n, e).to(tl.float32)
         tl.store(key_norm + head * n + slot, norm, mask=slot < n)
         length = tl.sqrt(tl.sum(values * values, 1))
         tl.store(value_norm + head * n + slot, length, mask=slot < n)
@@ -152,21 +126,13 @@ def _diversity_kernel(
     counts,
     diversity,
     redundancy,
-    k_b,
-    k_h,
-    k_n,
-    k_d,
-    real_b,
-    real_h,
-    real_n,
-    h,
-    n,
-    d,
+    sizes,
     D: tl.constexpr,
     PART: tl.constexpr,
     N: tl.constexpr,
 ):
     """One part of one head; the first part writes the head's redundancy as well."""
+    h, n, d = sizes
     parts = tl.cdiv(n, PART)
     head = (tl.program_id(0) // parts).to(tl.int64)
     part = tl.program_id(0) % parts
@@ -182,10 +148,10 @@ def _diversity_kernel(
     if part == 0:
         r = (tokens * tl.sum(mean * mean, 0) - 1) / tl.maximum(tokens - 1, 1.0)
         tl.store(redundancy + head + tl.arange(0, 1), r)
-    k += b * k_b + of * k_h
-    real += b * real_b + of * real_h
+    k = of_head(k, b, of)
+    real = real[0] + b * real[1] + of * real[2], real[3]
     for start in range(part * PART, tl.minimum((part + 1) * PART, n), N):
         slot = start + tl.arange(0, N)
-        direction, _, _ = _directions(k, real, slot, column, k_n, k_d, real_n, n, d)
+        direction, _, _ = _directions(k, real, slot, column, n, d)
         likeness = tl.sum(direction * mean[None, :], 1)
         tl.store(diversity + head * n + slot, -likeness, mask=slot < n)

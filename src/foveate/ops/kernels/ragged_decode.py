@@ -19,36 +19,50 @@ import triton.language as tl
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.ops.launch import LOG2E, check, empty, power, product, rows, run, tile
+from foveate.ops.kernels.launch import LOG2E, check, empty, power, rows, run, strided
+from foveate.ops.kernels.tiles import of_head, product, tile
+from foveate.ops.ragged_decode import FlatPairs
 
 WAVES = 4  # programs that a core gets, or more: their heads are not equally long
 
 
 def ragged_decode(
-    q: Float[Tensor, "b hq 1 d"],
-    flat_k: Float[Tensor, "f d"],
-    flat_v: Float[Tensor, "f e"],
+    q: Tensor,
+    flat_k: Tensor,
+    flat_v: Tensor,
     lengths: Sequence[int],
-    tail_k: Float[Tensor, "b h t d"],
-    tail_v: Float[Tensor, "b h t e"],
+    tail_k: Tensor,
+    tail_v: Tensor,
     scale: float,
-    n: float,
-    starts: Int[Tensor, "heads"] | None = None,
+    n: float = 0.0,
+    starts: Tensor | None = None,
     longest: int | None = None,
-    tail_length: Int[Tensor, "1"] | None = None,
-) -> Float[Tensor, "b hq 1 e"]:
+    tail_length: Tensor | None = None,
+) -> Tensor:
     """Products with values take the weights in the values' type; all sums are in float32."""
     given = [x for x in (starts, tail_length) if x is not None]
     check("ragged_decode", q, flat_k, flat_v, tail_k, tail_v, beside=given)
-    (b, h, t, d), e = tail_k.shape, tail_v.shape[3]
     if starts is None:
         starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int64, device=q.device)
-    if longest is None:
-        longest = max(lengths)
-    chunk = chunk_size(flat_k.shape[0] + b * h * t, rows(tail_k if d >= e else tail_v), q.device)
-    parts = room(q, e, -(-longest // chunk) + -(-t // chunk))
-    attend(parts, 0, q, flat_k, flat_v, starts, longest, tail_k, tail_v, tail_length, scale, chunk)
+    flat = FlatPairs(flat_k, flat_v, starts, max(lengths) if longest is None else longest)
+    tail = Tail(tail_k, tail_v, tail_length)
+    chunk = chunk_size(len(flat_k), tail)
+    parts = room(q, tail, -(-flat.longest // chunk) - (-tail.k.shape[2] // chunk))
+    attend(parts, 0, q, flat, tail, scale, chunk)
     return joined(parts, q, n)
+
+
+class Tail(NamedTuple):
+    """Pairs appended later, the same number for every head, of which ``length`` count."""
+
+    k: Float[Tensor, "b h t d"]
+    v: Float[Tensor, "b h t e"]
+    length: Int[Tensor, "1"] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile of pairs."""
+        return rows(self.k if self.k.shape[3] >= self.v.shape[3] else self.v)
 
 
 class Parts(NamedTuple):
@@ -59,9 +73,9 @@ class Parts(NamedTuple):
     totals: Float[Tensor, "q c"]
 
 
-def room(q: Float[Tensor, "b hq 1 d"], e: int, chunks: int) -> Parts:
-    """For ``chunks`` chunks (or one, which stays empty)."""
-    heads, chunks = q.shape[0] * q.shape[1], max(1, chunks)
+def room(q: Float[Tensor, "b hq 1 d"], tail: Tail, chunks: int) -> Parts:
+    """Make room for ``chunks`` chunks (or one, which stays empty)."""
+    heads, chunks, e = q.shape[0] * q.shape[1], max(1, chunks), tail.v.shape[3]
     mixed = empty(heads, chunks, e, like=q, dtype=torch.float32)
     tops, totals = (empty(heads, chunks, like=q, dtype=torch.float32) for _ in range(2))
     return Parts(mixed, tops, totals)
@@ -71,53 +85,38 @@ def attend(
     parts: Parts,
     first: int,
     q: Float[Tensor, "b hq 1 d"],
-    flat_k: Float[Tensor, "f d"],
-    flat_v: Float[Tensor, "f e"],
-    starts: Int[Tensor, "heads"],
-    longest: int,
-    tail_k: Float[Tensor, "b h t d"],
-    tail_v: Float[Tensor, "b h t e"],
-    tail_length: Int[Tensor, "1"] | None,
+    flat: FlatPairs,
+    tail: Tail,
     scale: float,
     chunk: int,
 ) -> None:
-    """Fills the parts from ``first`` on: of the bodies, then of the tails."""
-    (b, hq, _, d), (h, t, e) = q.shape, tail_v.shape[1:]
+    """Fill the parts from ``first`` on: of the bodies, then of the tails."""
+    (b, hq, _, d), (h, t, e) = q.shape, tail.v.shape[1:]
     total = parts.tops.shape[1]
     run(
         _chunk_kernel,
         b * h * (total - first),
         q,
-        q,
-        flat_k,
-        flat_v,
-        tail_k,
-        tail_v,
-        starts,
-        starts if tail_length is None else tail_length,
+        strided(q.view(b, h, hq // h, d)),
+        strided(flat.k),
+        strided(flat.v),
+        strided(tail.k),
+        strided(tail.v),
+        flat.starts,
+        flat.starts if tail.length is None else tail.length,
         *parts,
-        q.stride(0),
-        q.stride(1),
-        q.stride(3),
-        *flat_k.stride(),
-        *flat_v.stride(),
-        *tail_k.stride(),
-        *tail_v.stride(),
-        h,
-        hq // h,
-        d,
-        e,
+        (h, hq // h, d, e),
         t,
-        -(-longest // chunk),
+        -(-flat.longest // chunk),
         first,
         total,
         chunk,
         scale * LOG2E,
-        COUNTED=tail_length is not None,
+        COUNTED=tail.length is not None,
         G=power(hq // h),
         D=power(d),
         E=power(e),
-        N=rows(tail_k if d >= e else tail_v),
+        N=tail.rows,
     )
 
 
@@ -140,9 +139,12 @@ def joined(parts: Parts, q: Float[Tensor, "b hq 1 d"], n: float) -> Float[Tensor
     return out
 
 
-def chunk_size(pairs: int, block: int, device: torch.device) -> int:
-    """Pairs to a program: a power of two, so that few shapes of the join are ever compiled."""
-    return power(-(-pairs // (WAVES * _cores(device))), block)
+def chunk_size(flat: int, tail: Tail) -> int:
+    """Pairs to a program, of ``flat`` ones and the tails': a power of two, so that few shapes of
+    the join are ever compiled.
+    """
+    pairs = flat + tail.k.shape[:3].numel()
+    return power(-(-pairs // (WAVES * _cores(tail.k.device))), tail.rows)
 
 
 @cache
@@ -154,7 +156,7 @@ def _cores(device: torch.device) -> int:
 
 @triton.jit
 @no_type_check
-def _attend(q, k, v, begin, end, k_n, k_d, v_n, v_e, d, e, scale, D, E, N: tl.constexpr):
+def _attend(q, k, v, begin, end, d, e, scale, D, E, N: tl.constexpr):
     """Running maximum, sum and output of [G, D] queries over the pairs from begin to end."""
     column, channel = tl.arange(0, D), tl.arange(0, E)
     top = tl.full([q.shape[0]], -float("inf"), tl.float32)
@@ -162,13 +164,13 @@ def _attend(q, k, v, begin, end, k_n, k_d, v_n, v_e, d, e, scale, D, E, N: tl.co
     mixed = tl.zeros([q.shape[0], E], tl.float32)
     for start in range(begin, end, N):
         pair = start + tl.arange(0, N)
-        keys = tile(k, pair, column, k_n, k_d, end, d)
+        keys = tile(k, pair, column, end, d)
         logits = product(q, tl.trans(keys)) * scale
         logits = tl.where((pair < end)[None, :], logits, -float("inf"))
         new = tl.maximum(top, tl.max(logits, 1))
         weights = tl.exp2(logits - new[:, None])
         shrunk = tl.exp2(top - new)
-        values = tile(v, pair, channel, v_n, v_e, end, e)
+        values = tile(v, pair, channel, end, e)
         added = product(weights.to(values.dtype), values)
         mixed = mixed * shrunk[:, None] + added
         total = total * shrunk + tl.sum(weights, 1)
@@ -189,25 +191,7 @@ def _chunk_kernel(
     mixed,
     tops,
     totals,
-    q_b,
-    q_h,
-    q_d,
-    k_n,
-    k_d,
-    v_n,
-    v_e,
-    tail_k_b,
-    tail_k_h,
-    tail_k_n,
-    tail_k_d,
-    tail_v_b,
-    tail_v_h,
-    tail_v_n,
-    tail_v_e,
-    h,
-    g,
-    d,
-    e,
+    sizes,
     t,
     early,
     before,
@@ -221,58 +205,29 @@ def _chunk_kernel(
     N: tl.constexpr,
 ):
     """One chunk of one KV head's body or tail; ``before`` chunks of every head are not of these."""
+    h, g, d, e = sizes
     chunks = total_chunks - before
     head = (tl.program_id(0) // chunks).to(tl.int64)  # KV heads, counted through all rows
     which = tl.program_id(0) % chunks
     b, of = head // h, head % h
     group = tl.arange(0, G)
-    first = of * g
-    queries = tile(q + b * q_b + first * q_h, group, tl.arange(0, D), q_h, q_d, g, d)
+    queries = tile(of_head(q, b, of), group, tl.arange(0, D), g, d)
     if which < early:
         start = tl.load(starts + head)
         length = tl.load(starts + head + 1) - start
         begin = tl.minimum(which * chunk, length).to(tl.int32)
         end = tl.minimum((which + 1) * chunk, length).to(tl.int32)
-        top, total, out = _attend(
-            queries,
-            k + start * k_n,
-            v + start * v_n,
-            begin,
-            end,
-            k_n,
-            k_d,
-            v_n,
-            v_e,
-            d,
-            e,
-            scale,
-            D,
-            E,
-            N,
-        )
+        keys = k[0] + start * k[1], k[1], k[2]
+        values = v[0] + start * v[1], v[1], v[2]
+        top, total, out = _attend(queries, keys, values, begin, end, d, e, scale, D, E, N)
     else:
         end = t
         if COUNTED:
             end = tl.load(tail_length).to(tl.int32)
         begin = tl.minimum((which - early) * chunk, end)
         end = tl.minimum((which - early + 1) * chunk, end)
-        top, total, out = _attend(
-            queries,
-            tail_k + b * tail_k_b + of * tail_k_h,
-            tail_v + b * tail_v_b + of * tail_v_h,
-            begin,
-            end,
-            tail_k_n,
-            tail_k_d,
-            tail_v_n,
-            tail_v_e,
-            d,
-            e,
-            scale,
-            D,
-            E,
-            N,
-        )
+        late_k, late_v = of_head(tail_k, b, of), of_head(tail_v, b, of)
+        top, total, out = _attend(queries, late_k, late_v, begin, end, d, e, scale, D, E, N)
     at = (head * g + group) * total_chunks + before + which
     tl.store(tops + at, top, mask=group < g)
     tl.store(totals + at, total, mask=group < g)

@@ -1,4 +1,4 @@
-"""Plain torch: in blocks of slots, so that no T x T matrix is ever made."""
+"""The kept slot that each other slot is nearest to."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from foveate.ops.choice import Impl, operator
 
 BYTES = 16 * 2**20
 
@@ -19,8 +21,17 @@ class Nearest(NamedTuple):
     cosine: Float[Tensor, "b h n"]
 
 
-def nearest_by_cosine(k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"]) -> Nearest:
-    """Extra memory: the normalised keys, and ``BYTES`` of cosines (or those of one slot a head)."""
+@operator
+def nearest_by_cosine(
+    k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"], *, impl: Impl | None = None
+) -> Nearest:
+    """Find the kept slot whose key has the largest cosine, in float32; of equal ones the earlier.
+
+    Takes O(n * kept) time, and makes no n x kept matrix: the reference works in blocks of slots,
+    beside the normalised keys with ``BYTES`` of cosines (or those of one slot a head). ``impl`` and
+    errors are as :func:`foveate.ops.choice.operator` says. Where cosines differ by rounding alone,
+    reference and kernel may choose differently.
+    """
     b, h, n, d = k.shape
     index, empty = listed(kept)
     keys = F.normalize(k.float(), dim=-1)
