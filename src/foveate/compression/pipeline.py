@@ -19,7 +19,7 @@ from foveate.compression.byte_budget import Bytes
 from foveate.compression.threshold import holding
 from foveate.errors import InvalidBudget, InvalidParameter
 from foveate.policies.policy import Policy
-from foveate.policies.protocols import AcrossLayers
+from foveate.policies.protocols import AcrossLayers, NoMerge
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,9 @@ def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) 
     for one, count in zip(scored, counts, strict=True):
         mask = policy.select(one, count)
         _check_mask(policy, one, mask, count)
-        k, v = policy.merge(one, mask)
+        k, v = one.layer.k, one.layer.v
+        if not isinstance(policy.merge, NoMerge):  # which would return the same
+            k, v = policy.merge(one, mask)
         known, most = (None, count) if policy.spares else (count, None)
         kept.append(Kept(mask, one.scores.values, k, v, known, most, one.held))
     return kept

@@ -28,7 +28,7 @@ from foveate.cache.pairs import (
     store,
 )
 from foveate.compression.between_passes import Pass, Remembered
-from foveate.compression.pipeline import Kept, bytes_of_pairs
+from foveate.compression.pipeline import Kept
 from foveate.compression.shedding import to_the_right
 from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
 from foveate.hf.attention.computed import Computed
@@ -37,7 +37,7 @@ from foveate.hf.layer.state import CacheState
 from foveate.hf.layer.stats import LayerStats, Stopwatch
 from foveate.hf.model.internals import DynamicLayer
 from foveate.policies.policy import Policy
-from foveate.policies.protocols import NoMerge
+from foveate.policies.protocols import FullPrecision, NoMerge
 
 LINK = "_foveate"
 """The attribute by which the keys that a layer returns lead back to it."""
@@ -339,7 +339,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             weight = output_weight(state.link.projections, self.model_index, heads, size)
             layer = replace(layer, output_weight=weight)
         whole = self.seen + state.tokens.forgotten
-        self.full_bytes = layer.k.shape[0] * whole * bytes_of_pairs(layer.k, layer.v)
+        rows, heads, _, key = layer.k.shape
+        pair = heads * (key + layer.v.shape[3]) * layer.k.element_size()
+        self.full_bytes = rows * whole * pair
         stored = (self.held or self.pairs).counts
         for ordinal, kept in state.reading.read(layer, self.at, stored).items():
             state.layers[ordinal].hold(kept)
@@ -373,9 +375,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         else:
             left = store(kept.k, kept.v, pairs.columns, kept.mask, self.seen, kept.counts)
         if (visual := policy.stores_by_modality) is not None:
-            self.held = visual.of_modality(left, self.state.visual_columns())
-        else:
-            self.held = policy.store(left)
+            left = visual.of_modality(left, self.state.visual_columns())
+        elif not isinstance(policy.store, FullPrecision):  # which would return the same
+            left = policy.store(left)
+        self.held = left
         if policy.beyond:
             self.bound_room()
 

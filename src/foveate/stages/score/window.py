@@ -43,7 +43,8 @@ class WindowAttention:
     pool_window: bool = False
 
     def queries(self, tokens: int) -> int:
-        return most_recent(self.window, tokens)
+        window = self.window
+        return window if isinstance(window, int) else most_recent(window, tokens)
 
     def window_weights(self, slots: Slots, groups: int) -> WindowWeights:
         return on_average(slots, self.window, groups, self.group)
