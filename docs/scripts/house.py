@@ -20,12 +20,13 @@ import grimp
 from cells import BLUE, GREY, label, svg
 
 ROOT = Path(__file__).parents[2]
-HOUSES = {"foveate_lab": "laboratory", "foveate_demo": "demo model", "foveate": "library"}
+HOUSES = ("foveate_lab", "foveate_demo", "foveate")  # from the top down
 EXTERNAL = ("PIL", "numpy", "torch", "transformers", "vllm")
 RED = "#d62728"
-ROW, BETWEEN_ROWS, BETWEEN_COLUMNS = 20.0, 26.0, 8.0
-TOP, NAMES, BARS, MATRIX = 104.0, 12.0, 134.0, 318.0  # MATRIX: the left edge of the dots
-PER_LINE = 0.017  # pixels of a bar for one line of code
+ROW, COLUMN = 18.0, 14.0
+BETWEEN_ROWS, BETWEEN_COLUMNS = 24.0, 6.0
+TOP, LEFT, MATRIX = 96.0, 2.0, 196.0  # MATRIX: the left edge of the dots
+PER_LINE = 0.026  # pixels of a bar for one line of code
 SKIPPED = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
     *(tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER),
@@ -127,21 +128,21 @@ def facts() -> str:
 def picture() -> str:
     """A row for each package: name, floor, size, and a dot in the column of what it imports."""
     houses = [[name for row in rows for name in row] for rows in floors().values()]
-    rows = _edges(houses, TOP, BETWEEN_ROWS)
-    columns = _edges([*houses, [*EXTERNAL]], MATRIX, BETWEEN_COLUMNS)
-    right = max(columns.values()) + ROW
+    rows = _edges(houses, TOP, ROW, BETWEEN_ROWS)
+    columns = _edges([*houses, [*EXTERNAL]], MATRIX, COLUMN, BETWEEN_COLUMNS)
+    right = max(columns.values()) + COLUMN
     parts = [*_heads(rows, columns, right), *_names(rows, right)]
     parts += [part for user in rows for part in _dots(user, rows[user], columns)]
     title = "Packages, floor by floor, and what each imports"
-    return svg(title, right + 44, max(rows.values()) + ROW + 8, parts)
+    return svg(title, right + 40, max(rows.values()) + ROW + 8, parts)
 
 
-def _edges(groups: list[list[str]], first: float, between: float) -> dict[str, float]:
+def _edges(groups: list[list[str]], first: float, step: float, between: float) -> dict[str, float]:
     """The top edge of each package's row, or the left edge of its column."""
     found: dict[str, float] = {}
     for number, group in enumerate(groups):
         found |= {
-            name: first + ROW * place + between * number
+            name: first + step * place + between * number
             for place, name in enumerate(group, start=len(found))
         }
     return found
@@ -151,12 +152,12 @@ def _heads(rows: Mapping[str, float], columns: Mapping[str, float], right: float
     """A frame around each house with its name, and a slanted name over each column."""
     for house, of in floors().items():
         top, height = rows[of[0][0]], ROW * sum(map(len, of))
-        text = f"{HOUSES[house]}: {house}, {float(f'{lines(house):.2g}'):,.0f} lines"
-        yield label(NAMES, top - 7, text)
-        frame = f'width="{right - 4:g}" height="{height:g}" fill="none" stroke="{GREY}"'
-        yield f'<rect x="4" y="{top:g}" {frame}/>'
+        text = f"{house}: {float(f'{lines(house):.2g}'):,.0f} lines"
+        yield label(LEFT, top - 6, text)
+        frame = f'width="{right - LEFT:g}" height="{height:g}" fill="none" stroke="{GREY}"'
+        yield f'<rect x="{LEFT:g}" y="{top:g}" {frame}/>'
     for name, x in columns.items():
-        turned = f"translate({x + 14:g} {TOP - 8:g}) rotate(-60)"
+        turned = f"translate({x + 10:g} {TOP - 6:g}) rotate(-60)"
         yield f'<g transform="{turned}">{label(0, 0, name.rpartition(".")[2], size=11)}</g>'
 
 
@@ -165,14 +166,15 @@ def _names(rows: Mapping[str, float], right: float) -> Iterator[str]:
     changes of the code change the picture.
     """
     for row in (row for of in floors().values() for row in of):
-        yield f'<path stroke="{GREY}" stroke-opacity=".35" d="M4 {rows[row[0]]:g}H{right:g}"/>'
+        floor = f"M{LEFT:g} {rows[row[0]]:g}H{right:g}"
+        yield f'<path stroke="{GREY}" stroke-opacity=".35" d="{floor}"/>'
         for name in row:
             y, size = rows[name], round(lines(name), -2)
-            wide = max(size * PER_LINE, 1)
-            bar = f'width="{wide:.1f}" height="14" fill="{BLUE}" fill-opacity=".45"'
-            yield label(NAMES, y + 14, name.rpartition(".")[2])
-            yield f'<rect x="{BARS:g}" y="{y + 3:g}" {bar}/>'
-            yield label(BARS + wide + 5, y + 14, f"{size:,}" if size else "under 50", size=11)
+            bar = f'width="{size * PER_LINE:.1f}" height="14" fill="{BLUE}" fill-opacity=".35"'
+            yield f'<rect x="{LEFT:g}" y="{y + 2:g}" {bar}/>'
+            yield label(LEFT + 6, y + 13, name.rpartition(".")[2])
+            number = f"{size:,}" if size else "under 50"
+            yield label(MATRIX - 8, y + 13, number, size=11, anchor="end")
 
 
 def _dots(user: str, y: float, columns: Mapping[str, float]) -> Iterator[str]:
@@ -180,9 +182,9 @@ def _dots(user: str, y: float, columns: Mapping[str, float]) -> Iterator[str]:
     larger, the more of its modules do; red if it is not on a floor below.
     """
     x = columns[user]
-    yield f'<rect x="{x + 3:g}" y="{y + 3:g}" width="14" height="14" fill-opacity=".25"/>'
+    yield f'<rect x="{x + 2:g}" y="{y + 4:g}" width="10" height="10" fill-opacity=".25"/>'
     for used, left in columns.items():
         if count := importing().get((user, used), 0):
-            radius = 1.5 + 1.5 * len(str(count))
+            radius = 1 + 1.5 * len(str(count))
             color = BLUE if left > x else RED
-            yield f'<circle cx="{left + 10:g}" cy="{y + 10:g}" r="{radius}" fill="{color}"/>'
+            yield f'<circle cx="{left + 7:g}" cy="{y + 9:g}" r="{radius}" fill="{color}"/>'
