@@ -139,8 +139,12 @@ class Tests:
     def __init__(self, root: Path, functions: dict[str, list[str]]) -> None:
         sources = tested_by.read(SRC)
         named = tested_by.tests_in(root / "tests", sources)
-        self.functions = {name: of for name, of in functions.items() if (root / name).exists()}
-        self.named = {name: of for name, of in named.items() if f"tests/{name}" not in functions}
+        self.functions = {name: functions[name] for name in functions if (root / name).exists()}
+        self.named = {
+            name: of
+            for name, of in named.items()
+            if f"tests/{name}" not in functions and "serving" not in name  # which need vLLM
+        }
         self.used_by = tested_by.users(sources)
 
     def covering(self, mutant: Mutant) -> list[str]:
@@ -157,8 +161,7 @@ class Tests:
         through = tested_by.nearest(module, self.named, self.used_by)
         nearest = tested_by.in_order(module, through, self.named) if through else []
         files = [name for _, name in sorted(measured)]
-        files += [f"tests/{name}" for name in nearest[: tested_by.SHOWN]]
-        return [name for name in files if "serving" not in name]
+        return files + [f"tests/{name}" for name in nearest[: tested_by.SHOWN]]
 
 
 def tried(mutant: Mutant, files: list[str], tests: Path, limit: int) -> dict[str, Any]:
