@@ -170,6 +170,8 @@ def tried(mutant: Mutant, files: list[str], tests: Path, limit: int) -> dict[str
     with tempfile.TemporaryDirectory(prefix="foveate-mutant-") as folder:
         source, output = Path(folder).resolve() / "src", Path(folder) / "output"
         shutil.copytree(SRC, source, ignore=shutil.ignore_patterns("__pycache__"))
+        for other in {*tests.glob("[!.]*")} - {tests / "src"}:  # tests read docs beside the source
+            source.with_name(other.name).symlink_to(other)
         text, end = (source / mutant.file).read_bytes(), mutant.start + len(mutant.old.encode())
         (source / mutant.file).write_bytes(text[: mutant.start] + mutant.new.encode() + text[end:])
         if not (child := os.fork()):  # which need not import PyTorch again
