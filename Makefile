@@ -118,7 +118,7 @@ test-vllm-0.33: export HF_HUB_OFFLINE := 1
 test-vllm-0.33: export OMP_NUM_THREADS := 1
 test-vllm-0.33: export VLLM_TARGET_DEVICE := cpu
 test-vllm-0.33: $(VLLM_READY) .venv-vllm-0.33/.ready
-	PYTHONPATH=$(CURDIR)/.venv-vllm-0.33 .venv-vllm/bin/python -m pytest \
+	PYTHONPATH="$(CURDIR)/.venv-vllm-0.33" .venv-vllm/bin/python -m pytest \
 		-W default -p no:cacheprovider \
 		tests/serving/test_contract.py tests/serving/test_contract_v2.py \
 		tests/serving/test_gpu_contract.py tests/serving/test_rewriting.py \

@@ -30,8 +30,8 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Before anything of Foveate is imported."""
-    install_import_hook("foveate", "tests.checked.checked")
+    """Check the library and the laboratory; call it before either is imported."""
+    install_import_hook(["foveate", "foveate_lab"], "tests.checked.checked")
     _look_at_types_once()
 
 
@@ -45,7 +45,7 @@ def _look_at_types_once() -> None:
         if (protocol, made) in _passed:
             return True
         found: bool = looked(protocol, one)
-        if found and made.__module__.startswith(("foveate.", "tests.")):
+        if found and made.__module__.startswith(("foveate.", "foveate_lab.", "tests.")):
             _passed.add((protocol, made))
         return found
 

@@ -31,6 +31,12 @@ import pytest
 
 REPO = Path(__file__).resolve().parent.parent
 SRC = REPO / "src"
+sys.path.insert(0, str(REPO / "docs" / "scripts"))
+try:
+    import tested_by
+finally:
+    sys.path.pop(0)
+
 OPTIONS = ("-x", "-q", "-n0", "-pno:cacheprovider", "--tb=line", "-Wignore:Module already imported")
 SWAPS = (
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot)),
@@ -125,19 +131,37 @@ class Measures:
         return result
 
 
-def covering(mutant: Mutant, found: dict[str, list[str]], tests: Path) -> list[str]:
-    """Return the test files that execute the mutant's function, or its file if it is outside of
-    functions: first those that execute least. Unmeasured files that name the module come last.
+class Tests:
+    """The test files of a checkout, and what is known of each: the functions that it executes if it
+    was measured, else the modules that it names.
     """
-    called = f"{mutant.file}:{mutant.function or ''}"
-    module = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    files = []
-    for path in sorted((tests / "tests").rglob("test_*.py")):
-        functions = found.get(name := str(path.relative_to(tests)), [])
-        executes = called in functions if mutant.function else called in "".join(functions)
-        if executes or (name not in found and module in path.read_text("utf-8")):
-            files.append((len(functions) or sys.maxsize, name))
-    return [name for _, name in sorted(files) if "serving" not in name]
+
+    def __init__(self, root: Path, functions: dict[str, list[str]]) -> None:
+        sources = tested_by.read(SRC)
+        named = tested_by.tests_in(root / "tests", sources)
+        self.functions = {name: functions[name] for name in functions if (root / name).exists()}
+        self.named = {
+            name: of
+            for name, of in named.items()
+            if f"tests/{name}" not in functions and "serving" not in name  # which need vLLM
+        }
+        self.used_by = tested_by.users(sources)
+
+    def covering(self, mutant: Mutant) -> list[str]:
+        """Files that execute the mutant's function, or its file if it stands in none: those
+        that execute least first, then as many unmeasured ones as tests/README.md lists of a module.
+        """
+        called = f"{mutant.file}:{mutant.function or ''}"
+        measured = [
+            (len(functions), name)
+            for name, functions in self.functions.items()
+            if (called in functions if mutant.function else called in "".join(functions))
+        ]
+        module = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        through = tested_by.nearest(module, self.named, self.used_by)
+        nearest = tested_by.in_order(module, through, self.named) if through else []
+        files = [name for _, name in sorted(measured)]
+        return files + [f"tests/{name}" for name in nearest[: tested_by.SHOWN]]
 
 
 def tried(mutant: Mutant, files: list[str], tests: Path, limit: int) -> dict[str, Any]:
@@ -146,6 +170,8 @@ def tried(mutant: Mutant, files: list[str], tests: Path, limit: int) -> dict[str
     with tempfile.TemporaryDirectory(prefix="foveate-mutant-") as folder:
         source, output = Path(folder).resolve() / "src", Path(folder) / "output"
         shutil.copytree(SRC, source, ignore=shutil.ignore_patterns("__pycache__"))
+        for other in {*tests.glob("[!.]*")} - {tests / "src"}:  # tests read docs beside the source
+            source.with_name(other.name).symlink_to(other)
         text, end = (source / mutant.file).read_bytes(), mutant.start + len(mutant.old.encode())
         (source / mutant.file).write_bytes(text[: mutant.start] + mutant.new.encode() + text[end:])
         if not (child := os.fork()):  # which need not import PyTorch again
@@ -179,16 +205,18 @@ def main() -> int:
     options = parser.parse_args()
     os.environ |= {"FOVEATE_TESTS_CHECKED": "0", "HF_HUB_OFFLINE": "1", "TRITON_INTERPRET": "1"}
     sys.path[:1] = [str(SRC), str(REPO / "demo_model"), str(REPO)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:3])  # for processes that tests start
     if options.measure:
         return pytest.main([*OPTIONS[1:], *options.measure], [Measures(options.map.resolve())])
     import transformers.modeling_utils  # noqa: F401 - once, for all runs
 
-    found, done, again = stored(options.map), stored(options.log), stored(options.again)
-    drawn = [one for path in sorted(SRC.rglob("foveate/**/*.py")) for one in mutants_of(path)]
+    done, again = stored(options.log), stored(options.again)
+    tests = Tests(options.tests, stored(options.map))
+    drawn = [one for path in sorted(SRC.rglob("*.py")) for one in mutants_of(path)]
     for mutant in random.Random(options.seed).sample(drawn, 300):
         key = str(mutant)
         if key not in done and again.get(key, {"outcome": "survived"})["outcome"] == "survived":
-            files = covering(mutant, found, options.tests)
+            files = tests.covering(mutant)
             done[key] = tried(mutant, files, options.tests, options.limit)
             print(f"{done[key]['seconds']:5} s  {done[key]['outcome']:12} {key}", flush=True)
             options.log.write_text(json.dumps(done, indent=1))

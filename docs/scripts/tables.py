@@ -20,12 +20,14 @@ import defaults
 import differences
 import equations
 import experiments
+import house
 import kvpress_names
 import leaderboard
 import leaderboard_picture
 import models
 import served
 import tested_by
+import way
 
 import foveate
 from foveate.cli.run.known import Figures, stored
@@ -272,7 +274,7 @@ def _best_first(results: dict[str, Any]) -> list[str]:
 
 def tasks() -> str:
     """One row a task that comes along."""
-    own = [one for one in TASKS.values() if _drawn_by(one).startswith("foveate.")]
+    own = [one for one in TASKS.values() if _drawn_by(one).startswith("foveate_lab.")]
     rows = [f"| `{task.name}` | {task.summary} |" for task in own]
     return "\n".join(["| task | what is asked |", "|---|---|", *rows])
 
@@ -377,6 +379,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "pairs": combinations.table,
     },
     ROOT / "docs" / "defaults.md": {"defaults": defaults.table},
+    ROOT / "docs" / "design.md": {"house": house.facts, "way": way.drawing},
     **{
         ROOT / "docs" / "papers" / f"{name}.md": {
             "equations": partial(equations.table, name),
@@ -392,6 +395,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
 }
 PICTURES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "quality.svg": leaderboard_picture.picture,
+    ROOT / "docs" / "house.svg": house.picture,
 }
 
 

@@ -51,7 +51,7 @@ def table(root: Path = ROOT) -> str:
     tests, used_by = tests_in(root / "tests", sources), users(sources)
     lines: list[str] = []
     for name in sorted((n for n in sources if sources[n].own), key=lambda n: (n.count(".") > 1, n)):
-        part = name.split(".")[1] if name.count(".") > 1 else "foveate"
+        part = ".".join(name.split(".")[: 1 + (name.count(".") > 1)]).removeprefix("foveate.")
         if f"## {part}" not in lines:
             lines += ["", f"## {part}", "", "| module | tests |", "|---|---|"]
         lines.append(f"| `{name.removeprefix('foveate.')}` | {cell(name, tests, used_by)} |")
@@ -59,9 +59,7 @@ def table(root: Path = ROOT) -> str:
 
 
 def cell(name: str, tests: Uses, used_by: Uses) -> str:
-    """The tests of one module, or those of the module that it is tested through; those of its own
-    name and folder come first, then those that name the fewest other modules.
-    """
+    """The tests of one module, or those of the module that it is tested through."""
     through = nearest(name, tests, used_by)
     if through is None:
         return elsewhere(name)
@@ -69,6 +67,16 @@ def cell(name: str, tests: Uses, used_by: Uses) -> str:
         raise ValueError(
             f"{name}: tests reach it. Take it out of ELSEWHERE in {Path(__file__).name}."
         )
+    found = in_order(name, through, tests)
+    listed = ", ".join(f"`{path}`" for path in found[:SHOWN])
+    listed += " and others" if len(found) > SHOWN else ""
+    return listed if through == name else f"through `{through.removeprefix('foveate.')}`: {listed}"
+
+
+def in_order(name: str, through: str, tests: Uses) -> list[str]:
+    """Test files that name ``through``: first those of the name and folder of the module ``name``,
+    then those that name the fewest other modules.
+    """
     parts = name.split(".")
 
     def far(path: str) -> tuple[bool, int, int, str]:
@@ -80,10 +88,7 @@ def cell(name: str, tests: Uses, used_by: Uses) -> str:
             path,
         )
 
-    found = sorted((path for path in tests if through in tests[path]), key=far)
-    listed = ", ".join(f"`{path}`" for path in found[:SHOWN])
-    listed += " and others" if len(found) > SHOWN else ""
-    return listed if through == name else f"through `{through.removeprefix('foveate.')}`: {listed}"
+    return sorted((path for path in tests if through in tests[path]), key=far)
 
 
 def elsewhere(name: str) -> str:
@@ -98,9 +103,9 @@ def elsewhere(name: str) -> str:
 
 
 def read(src: Path) -> dict[str, Source]:
-    """Every module of the package, by its name."""
+    """Every module of the library and of the laboratory, by its name."""
     found = {}
-    for path in sorted((src / "foveate").rglob("*.py")):
+    for path in sorted(src.rglob("*.py")):
         parts = path.relative_to(src).with_suffix("").parts
         is_package = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if is_package else parts)
@@ -175,7 +180,7 @@ def users(sources: Mapping[str, Source]) -> Uses:
     for other, source in sources.items():
         if (operator := other.replace(".kernels.", ".")) != other and operator in sources:
             found[other].add(operator)
-        if source.package == "foveate.cli":
+        if source.package in ("foveate.cli", "foveate_lab.cli"):
             found[other].add("foveate.cli.app")
         for module in uses(source.tree, sources):
             found[module].add(other)

@@ -236,3 +236,13 @@ def test_a_child_that_is_forked_in_the_middle_of_a_call_does_not_wait_for_it():
         goes_on.set()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert equal(list(wait()), list(expected))
+
+
+def test_a_length_that_was_declared_is_that_of_one_prompt():
+    model, ids = zoo.fresh("llama"), zoo.prompt("llama")["input_ids"]
+    with foveate.compress(model, SPEC) as session:
+        session.expect(20)
+        for prompt in (ids[:, :20], ids):
+            model(prompt, **{CACHE: DynamicCache(config=model.config)})
+            assert session.stats.seen == prompt.shape[1]
+            assert session.stats.kept_tokens == prompt.shape[1] // 2

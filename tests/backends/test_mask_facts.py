@@ -46,3 +46,11 @@ def test_what_padding_sees_does_not_matter() -> None:
     mask = causal()
     mask[1, 0, 0] = True
     assert examine(mask, PADS, (2, M, N), CPU).causal
+
+
+def test_without_a_mask_every_query_sees_all_before_it() -> None:
+    for pads, found in ((PADS, PADS.tolist()), (None, [0, 0])):
+        facts = examine(None, pads, (2, M, N), CPU)
+        assert facts.pads.tolist() == found
+        assert facts.causal
+        assert facts.open

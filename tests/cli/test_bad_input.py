@@ -16,6 +16,7 @@ from transformers import DeepseekV3ForCausalLM
 
 import foveate as library
 import foveate_demo
+import foveate_lab
 from foveate_lab.eval.executors import find_executor
 from foveate_lab.eval.executors.ray import Worker
 from tests.zoo.text_models import deepseek_v3_config
@@ -294,7 +295,7 @@ def test_an_attention_of_another_repository_is_not_loaded(
 
 def test_every_load_says_whether_code_may_run() -> None:
     """Left out, transformers asks on standard input."""
-    sources = (Path(package.__file__).parent for package in (library, foveate_demo))
+    sources = (Path(package.__file__).parent for package in (library, foveate_lab, foveate_demo))
     calls = [
         (path, call)
         for source in sources

@@ -136,7 +136,9 @@ def test_a_benchmark_is_one_file_and_one_line(copy: Path) -> None:
 @pytest.mark.parametrize("one", [METHOD, BENCHMARK], ids=["method", "benchmark"])
 def test_the_page_names_files_that_are_there(one: Addition) -> None:
     assert (ROOT / one.place).parent.is_dir()
-    assert compile(one.file, one.place, "exec")
+    command = [sys.executable, "-m", "ruff", "check", "--quiet", "--stdin-filename", one.place]
+    found = subprocess.run(command, cwd=ROOT, input=one.file, capture_output=True, text=True)
+    assert not found.stdout + found.stderr
     assert one.line.startswith(("from foveate.", "from foveate_lab."))
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import DynamicCache
 
 import foveate
 from tests import zoo
@@ -67,39 +66,6 @@ def attribute(name, path):
 def test_the_walk_through_a_prefill_is_the_one_that_is_described(spec):
     assert taken(spec) == described()
     assert len(described()) <= 14
-
-
-def called(model, ids, cache, ordinal):
-    """Functions of the package that run in one layer of a pass."""
-    calls, starts = [0], []
-
-    def watch(frame, event, arg):
-        if event == "call" and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
-            calls[0] += 1
-
-    hooks = [
-        layer.register_forward_pre_hook(lambda *_: starts.append(calls[0]))
-        for layer in model.model.layers
-    ]
-    try:
-        sys.setprofile(watch)
-        model(input_ids=ids, past_key_values=cache, use_cache=True)
-    finally:
-        sys.setprofile(None)
-        for hook in hooks:
-            hook.remove()
-    return starts[ordinal + 1] - starts[ordinal]
-
-
-def test_a_layer_takes_few_calls():
-    """Of a prefill and of a decoding step (355 and 58 before a pass was a value)."""
-    model, ids = zoo.build("llama"), zoo.prompt("llama", lengths=(40,))["input_ids"]
-    with foveate.compress(model, "snapkv:budget=50%,window=4") as session, torch.no_grad():
-        session.prefill(input_ids=ids)  # what is asked once is known
-        cache = DynamicCache(config=model.config)
-        assert called(model, ids, cache, 1) <= 130
-        called(model, ids[:, :1], cache, 1)
-        assert called(model, ids[:, :1], cache, 1) <= 30
 
 
 def fields(file, name):

@@ -34,6 +34,7 @@ def test_generated_tables_are_up_to_date():
     for path in (*tables.TABLES, *tables.PICTURES):
         text = path.read_text(encoding="utf-8")
         assert tables.written(path) == text, f"{path}: run python docs/scripts/tables.py"
+        assert "|---|\n<!-- /" not in text, f"{path}: a table has no rows"
 
 
 @pytest.mark.parametrize("path", re.findall(r"\]\(([^)h][^)]*)\)", README))

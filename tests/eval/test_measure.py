@@ -142,6 +142,22 @@ def test_the_full_cache_is_nought_away_from_itself(loaded: Loaded) -> None:
     assert half["kv_bytes"] < 0.6 * half["kv_bytes_full"]
 
 
+def test_a_row_says_of_which_sample_it_is(loaded: Loaded) -> None:
+    (drawn,) = samples(1)
+    sample = replace(drawn, labels={"length": 9, "depth": 50})
+    rows = [*measured(loaded, TASK, sample, ["knorm:budget=50%"], "query-aware")]
+    assert [row["spec"] for row in rows] == [FULL, "knorm:budget=50%"]
+    for row in rows:
+        assert (row["task"], row["sample"], row["question"]) == (
+            TASK.name,
+            drawn.name,
+            sample.digest,
+        )
+        assert row["labels"] == {"length": 9, "depth": 50}
+        assert row["answers"] == list(drawn.answers)
+        assert row["image_sizes"] == [list(image.size) for image in drawn.images]
+
+
 def test_what_is_thought_of_the_reference_is_what_a_stock_cache_without_the_rest_thinks(
     loaded: Loaded,
 ) -> None:

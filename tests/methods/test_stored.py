@@ -8,11 +8,13 @@ import pytest
 import torch
 
 import foveate
+from foveate.methods.expected_attention import StoredStatistics
 from foveate.ops.rotation import halves, neighbours
 from tests.literal.attention import top
 from tests.methods.test_literal import BUDGET, PROMPTS, assert_kept
 from tests.methods.visual import visual
 from tests.profiles import saved_tensors
+from tests.stages.layers import random_layer
 
 every_prompt = pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
 D = 8
@@ -99,3 +101,12 @@ def test_expected_attention_of_stored_queries(tmp_path, prompt, rotation, covari
     )
     assert_kept(visual(**prompt), policy, literal)
     assert policy.score.queries(100) == 0
+
+
+def test_the_first_four_queries_of_a_prompt_are_not_measured():
+    """As in the release of Expected Attention."""
+    layer = random_layer((9,))
+    sums = StoredStatistics().gather(layer, None)
+    assert sums["count"] == 5
+    total = layer.q[0, :, 4:].double().sum(1)
+    assert torch.allclose(sums["total"].flatten(0, 1), total)

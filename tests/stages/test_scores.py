@@ -18,6 +18,7 @@ from foveate.stages.score import (
     ValueNorm,
     WindowAttention,
 )
+from foveate.stages.score.held import TokenSpan
 from tests.core.lean import lean
 from tests.core.users import unchecked
 
@@ -324,3 +325,9 @@ def test_a_parameter_out_of_range_is_refused_by_value(make, value):
     with pytest.raises(InvalidParameter) as refused, unchecked():
         make()
     assert value in str(refused.value)
+
+
+def test_scores_of_no_tokens_go_back_to_the_slots():
+    """A span is empty where sinks and recent tokens are all that a head holds."""
+    nothing = TokenSpan(torch.full((1, 2), 3), torch.zeros(1, 2, dtype=torch.long), slots=3)
+    assert nothing.put(torch.zeros(1, 2, 0), 7.0).tolist() == [[[7.0] * 3] * 2]

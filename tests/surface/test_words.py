@@ -15,14 +15,14 @@ import pytest
 
 import foveate
 
-SRC = Path(foveate.__file__).parent
-GLOSSARY = SRC.parents[1] / "docs" / "glossary.md"
+SRC = Path(foveate.__file__).parents[1]
+GLOSSARY = SRC.parent / "docs" / "glossary.md"
 ALLOWED = {
     "again": 5,  # the method that the protocol ReadsAgain asks of scores
-    "asked": 1,  # Stats.asked
+    "asked": 2,  # Stats.asked, and a count of answers in the lab
     "borrow": 0,
     "borrowed": 0,
-    "found": 3,  # of PrefixBudget, a parameter that vLLM's scheduler has, and a kernel's sum
+    "found": 8,  # of PrefixBudget, a parameter of vLLM's scheduler, a kernel's sum; 5 in the lab
     "late": 0,
     "lend": 0,
     "told": 1,  # Kept.told

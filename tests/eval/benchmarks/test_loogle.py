@@ -110,3 +110,8 @@ def test_what_is_not_as_released_is_named(loogle: Path, folder: Folder) -> None:
     path = folder([], **{"LooGLE-testdata/shortdep_cloze.jsonl": [masks]})
     with pytest.raises(InvalidInput, match=r"'A' is 'Rome'; it has to be a dictionary of masks"):
         samples(find_task(f"loogle_shortdep_cloze={path}"))
+
+
+def test_a_file_without_lines_has_no_samples(loogle: Path) -> None:
+    (loogle / "LooGLE-testdata/longdep_qa.jsonl").write_text("")
+    assert samples(find_task(f"loogle_longdep_qa={loogle}")) == []

@@ -27,7 +27,7 @@ def _average(name: str, times: float = 1) -> Reduction:
     return reduced
 
 
-percent = _average("score", 100)
+percent = _average("score", 100.0)
 
 
 def count(rows: Sequence[Row]) -> float | None:
