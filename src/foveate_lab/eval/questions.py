@@ -32,7 +32,7 @@ FIELDS = (
 
 
 def questions(
-    path: Path, *, fps: float | None = None, frames: int | None = None, outside: bool = False
+    path: Path, *, fps: int | float | None = None, frames: int | None = None, outside: bool = False
 ) -> Task:
     """The task of a file's questions, in its order; right is an answer whose words stand in what is
     said, or whose letter is chosen. Its name is the file's.
