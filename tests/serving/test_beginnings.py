@@ -23,6 +23,7 @@ KEYS, WINDOW, SUMS, MERGED = (
 POLICIES = (KEYS, WINDOW, SUMS, MERGED)
 WIDE = f"knorm:budget=128,{EVERY}"  # keeps more than comes between two boundaries
 COMMON, ENDS = 300, (90, 37, 15)  # with boundaries after 128, 192 and 256 tokens
+POOL = 95  # blocks, of which copies of what is kept take 70 in one of the tests
 
 
 @pytest.fixture(scope="session")
@@ -34,17 +35,18 @@ def llama(tiny_folder):
 def llm(llama):
     """An engine whose passes end before boundaries, as each reads at most 32 tokens."""
     options = {"enable_prefix_caching": True, "max_model_len": 512, "max_num_batched_tokens": 32}
+    options["num_gpu_blocks_override"] = POOL + 1
     with engine(llama, KEYS, policies=(*POLICIES[1:], WIDE), **options) as started:
         yield started
 
 
 @pytest.mark.parametrize(("spec", "first"), [(WIDE, 192), (KEYS, 128)])
 def test_a_request_alone_is_answered_if_its_passes_end_before_boundaries(llm, model, spec, first):
-    """Blocks of an earlier boundary are named then, and the next one moves pairs into some."""
+    """Pairs of an earlier boundary have been copied then, and the next one moves pairs to some."""
     ((served, kept),) = one_by_one(llm, drawn([300], seed=7), spec, ["alone"])
     boundaries = same(model, spec, served.answers[0], kept)
     assert boundaries == [*range(first, 300, 64), 300, 364]
-    assert served.idle == 63
+    assert served.idle == POOL
 
 
 def alike():
@@ -86,11 +88,11 @@ def test_a_prompt_starts_at_the_last_boundary_that_it_has_in_common(llm, model, 
         assert answer.tokens == theirs.answers[0].tokens
         torch.testing.assert_close(answer.logprobs, theirs.answers[0].logprobs, rtol=0, atol=1e-4)
         same(model, spec, answer, before | kept)
-    assert mine.idle == 63
+    assert mine.idle == POOL
     at_once = serve(llm, salted(given, spec), 70, asked=[{"foveate_policy": spec}] * 3)
     assert min(at_once.shared) == last  # each writes to blocks of its own
     check_alike([one.answers[0].tokens for one, _ in alone], at_once)
-    assert at_once.idle == 63
+    assert at_once.idle == POOL
 
 
 @pytest.mark.slow

@@ -57,20 +57,14 @@ def known(tiny):
 
 
 def held(manager):
-    """The blocks of all requests, once for each request that holds it; those that others have taken
-    the place of are held while a step reads them.
-    """
+    """The blocks of all requests, once for each request that holds it."""
     return [
         block.block_id
         for group in manager.coordinator.single_type_managers
-        for blocks in (*group.req_to_blocks.values(), *map(read, group._read.values()))
+        for blocks in group.req_to_blocks.values()
         for block in blocks
         if not block.is_null
     ]
-
-
-def read(replaced):
-    return [block for _, block in replaced]
 
 
 def test_five_hundred_requests(tiny, known, monkeypatch):

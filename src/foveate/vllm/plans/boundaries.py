@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 from foveate.policies.protocols import When
 from foveate.stages.when import OverBudget
-from foveate.vllm.plans.moves import Move
 
 
 class Every(NamedTuple):
@@ -53,16 +52,42 @@ class Every(NamedTuple):
 NEVER = Every()
 
 
+class Move(NamedTuple):
+    """A step's move of a request's kept pairs, in one KV cache group: into the slots from the block
+    ``first`` up to the boundary ``end``, a number of tokens.
+    """
+
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"a move into the blocks from {self.first} on, at token {self.end}"
+
+
 class Boundaries(NamedTuple):
-    """Those of a request, of whose prompt the first ``length`` tokens are compressed: at each of
-    them ``kept`` pairs stay per KV head, or all if there are not more; at those within the prompt
-    ``within``, which are whole blocks.
+    """Boundaries of a request in one KV cache group, decided once by the scheduler.
+
+    The first ``length`` tokens of the prompt are compressed, and leave their first ``freed``
+    blocks. At each boundary ``kept`` pairs stay per KV head, or all if there are not more; at
+    boundaries within the prompt ``within``, which are whole blocks. ``every`` is in whole blocks,
+    too. ``budget`` is passed to scores and selections, except within the prompt.
     """
 
     length: int
     kept: int
     every: Every = NEVER
     within: int = 0
+    budget: int = 0
+    freed: int = 0
+
+    @property
+    def left(self) -> int:
+        """Tokens of the prompt that leave at its end, per KV head."""
+        return max(0, self.length - self.kept)
+
+    def budget_at(self, boundary: int) -> int:
+        """Return the budget that scores and selections are passed at a boundary."""
+        return self.within if self.every.reading and boundary < self.length else self.budget
 
     def after(self, tokens: int) -> int | None:
         """The next boundary once so many tokens have been computed; None if there is none."""

@@ -14,9 +14,8 @@ import torch
 from foveate.errors import UnsupportedEngine
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.plans.plans import Plan
-from foveate.vllm.plans.shares import Rooms
+from foveate.vllm.plans.rooms import Rooms
 from foveate.vllm.scheduler.naming import Naming
-from foveate.vllm.scheduler.replacing import Replacing
 from foveate.vllm.vllm_api import FullAttentionManager, FullAttentionSpec, KVCacheSpec, KVQuantMode
 
 
@@ -59,11 +58,11 @@ class CompressedSpec(FullAttentionSpec):
         reads, this is less than the prompt takes; requests that need more are refused one by one.
         """
         longest: int = vllm_config.model_config.max_model_len
-        share = Rooms(self.rooms[:1], self.block_size).own(longest)
-        if not share.every.reading:
+        boundaries = Rooms(self.rooms[:1], self.block_size).own(longest)
+        if not boundaries.every.reading:
             return int(super().max_memory_usage_bytes(vllm_config))
         ahead: int = vllm_config.max_concurrent_batches
-        slots = share.boundaries(longest).peak(longest, ahead)
+        slots = boundaries.peak(longest, ahead)
         return -(-slots // int(self.block_size)) * int(self.page_size_bytes)
 
 
@@ -86,7 +85,7 @@ def asking(plan: Plan) -> Iterator[None]:
         ASKING.reset(token)
 
 
-class CompressedManager(Naming, Replacing, FullAttentionManager):
+class CompressedManager(Naming, FullAttentionManager):
     """Gives the blocks of a prompt's gap back to the pool, once they can be read no more.
 
     Blocks are shared between requests as vLLM shares them, but for those that a compressed prompt
@@ -110,6 +109,20 @@ class CompressedManager(Naming, Replacing, FullAttentionManager):
         """What this group keeps of prompts."""
         return Rooms(self.kv_cache_spec.rooms, self.block_size)
 
+    def gap(self, plan: Plan, tokens: int) -> int:
+        """Return how many of its first blocks a request holds no longer after so many tokens."""
+        boundaries = plan.boundaries.get(self.kv_cache_group_id)
+        return 0 if boundaries is None else boundaries.gap(tokens, self.block_size)
+
+    def null_gap(self, plan: Plan, tokens: int) -> list[Any]:
+        """Return the null blocks in front of a request that starts at a boundary."""
+        return [self._null_block] * self.gap(plan, tokens)
+
+    def kept(self, request_id: str, plan: Plan, tokens: int) -> list[Any]:
+        """Return the blocks of what a request keeps at a boundary that is a whole block."""
+        blocks: list[Any] = self.req_to_blocks[request_id]
+        return blocks[self.gap(plan, tokens) : tokens // self.block_size]
+
     def holds(self, request_id: str) -> int:
         """The first block of a request that is held; all before it are anybody's."""
         blocks = self.req_to_blocks.get(request_id, ())
@@ -122,12 +135,9 @@ class CompressedManager(Naming, Replacing, FullAttentionManager):
         num_prompt_tokens: int | None = None,
     ) -> None:
         """Called before every step; ``processed_computed_tokens`` counts no token in flight."""
-        self.let_go(request_id, processed_computed_tokens)
         plan = self.plans.get(request_id)
-        boundaries = None if plan is None else plan.boundaries(self.kv_cache_group_id)
-        if boundaries is not None and request_id in self.req_to_blocks:
-            gap = boundaries.gap(processed_computed_tokens, self.block_size)
-            self._remove_blocks_in_range(request_id, 0, gap)
+        if plan is not None and request_id in self.req_to_blocks:
+            self._remove_blocks_in_range(request_id, 0, self.gap(plan, processed_computed_tokens))
 
     def get_num_blocks_to_allocate(
         self,

@@ -17,11 +17,11 @@ from math import lcm
 from typing import Any
 
 from foveate.errors import FoveateError
-from foveate.vllm.plans.moves import Move
-from foveate.vllm.plans.orders import Order, Orders
+from foveate.vllm.plans.boundaries import Move
+from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
-from foveate.vllm.scheduler.beginnings import Beginnings
+from foveate.vllm.scheduler.beginnings import Beginning, Beginnings
 from foveate.vllm.scheduler.blocks import CompressedManager, asking
 from foveate.vllm.vllm_api import AsyncScheduler, Scheduler, init_logger
 
@@ -50,10 +50,10 @@ class Planning:
         for manager in self._compressed:
             manager.plans, manager.freed = self.plans, self._freed
             manager.ahead = config.max_concurrent_batches
-            manager.groups = len(self._compressed)
-        self._most_blocks = self.kv_cache_manager.block_pool.num_gpu_blocks - 1  # one is the null
-        self._beginnings = Beginnings(self._compressed, self._most_blocks)
-        self._starts: dict[str, int] = {}
+        pool = self.kv_cache_manager.block_pool
+        self._most_blocks = pool.num_gpu_blocks - 1  # one is the null
+        self._beginnings = Beginnings(self._compressed, pool, self._most_blocks)
+        self._starts: dict[str, Beginning] = {}
         self._goes_on = self.offer.goes_on
         # vLLM asks where a step has to end for layers with states, which are none of ours
         self.need_mamba_block_aligned_split |= self._goes_on
@@ -83,13 +83,16 @@ class Planning:
         begin = [new.req_id for new in output.scheduled_new_reqs]  # also resumed, under V2
         begin += output.scheduled_cached_reqs.resumed_req_ids
         moves = self._moves(output)
+        starts = {name: self._starts.pop(name) for name in begin if name in self._starts}
+        if copies := self._beginnings.take_copies(starts):
+            output.kv_cache_block_copies = [*(output.kv_cache_block_copies or ()), *copies]
         Orders(
             {name: self._order(name) for name in begin},
             {
                 name: {one.kv_cache_group_id: one.holds(name) for one in self._compressed}
                 for name in self._freed.union(begin)
             },
-            {name: self._starts.pop(name) for name in begin if name in self._starts},
+            {name: beginning.number for name, beginning in starts.items()},
             self._saves(moves),
             self._beginnings.take_dropped(),
             moves,
@@ -102,7 +105,7 @@ class Planning:
         if not self._shares_contexts:
             return {}
         numbers = {
-            name: self._beginnings.reached(self.requests[name], self.plans[name], move.end)
+            name: self._beginnings.save(self.requests[name], self.plans[name], move.end)
             for name, by_group in moves.items()
             for move in list(by_group.values())[:1]
         }
@@ -111,14 +114,16 @@ class Planning:
     def _moves(self, output: Any) -> dict[str, dict[int, Move]]:
         """Return the moves of a step that was just scheduled, by request and KV cache group."""
         moves: dict[str, dict[int, Move]] = {}
-        for manager in self._compressed:
-            for name, move in manager.take_moves().items():
-                if name in output.num_scheduled_tokens:
-                    moves.setdefault(name, {})[manager.kv_cache_group_id] = move
+        for name, computed in computed_tokens(output).items():
+            plan, end = self.plans[name], computed + output.num_scheduled_tokens[name]
+            for manager in self._compressed:
+                group = manager.kv_cache_group_id
+                if (move := plan.move(group, computed, end, manager.block_size)) is not None:
+                    moves.setdefault(name, {})[group] = move
         return moves
 
-    def _order(self, name: str) -> Order:
-        return Order.of(self.plans[name], self.requests[name].num_prompt_tokens)
+    def _order(self, name: str) -> Plan:
+        return self.plans[name].order
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """After a step: prompts that could not be compressed fail, and contexts that have been are
@@ -143,14 +148,16 @@ class Planning:
         try:
             plan = self.offer.plan(params and params.extra_args, length, block)
         except FoveateError as error:
-            return Plan(length), str(error)
+            return Plan(length, length), str(error)
         if plan.key is None:
             return plan, ""
-        shares = {one.kv_cache_group_id: one.rooms.share(plan.key) for one in self._compressed}
-        reading = any(share.every.reading for share in shares.values())
+        boundaries = {
+            one.kv_cache_group_id: one.rooms.boundaries(plan.key) for one in self._compressed
+        }
+        reading = any(each.every.reading for each in boundaries.values())
         if request.max_tokens == 1 and not plan.context and not reading:
             return plan, ""  # it ends with its prompt: nobody would read what is kept
-        return plan._replace(shares=shares), ""
+        return plan._replace(boundaries=boundaries), ""
 
     def _set_end(self, request: Any) -> None:
         """Note in a request's plan how many tokens it computes at most."""
@@ -209,10 +216,10 @@ class Planning:
         fits = 0 < plan.length <= min(limits)
         self._starts.pop(request.request_id, None)
         shared = enabled and plan.goes_on and self._shares_contexts
-        if shared and (longest := self._beginnings.longest(request, plan, min(limits))):
-            beginning, blocks = longest
-            self._starts[request.request_id] = beginning.number
-            return self.kv_cache_manager.create_kv_cache_blocks(blocks), beginning.tokens, 0
+        if shared and (beginning := self._beginnings.longest(request, plan, min(limits))):
+            self._starts[request.request_id] = beginning
+            gaps = tuple(one.null_gap(plan, beginning.tokens) for one in self._compressed)
+            return self.kv_cache_manager.create_kv_cache_blocks(gaps), beginning.tokens, 0
         if enabled and plan.context and self._shares_contexts and fits:
             hits = [one.compressed_context(request.block_hashes, plan) for one in self._compressed]
             if all(blocks is not None for blocks in hits):

@@ -140,7 +140,7 @@ class Compressing:
                 k, v = (chosen(half, one.slots) for half in held(cell, row))
             elif codes is not None:
                 k, v = codes.coded(k, v)
-            self.write(cell.cache, layer, k, v, physical(slots, row.written, block))
+            self.write(cell.cache, layer, k, v, physical(slots, row.table, block))
 
 
 class Backend:

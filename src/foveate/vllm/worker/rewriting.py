@@ -4,7 +4,7 @@ something would be read that the scheduler does not hold for its request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,8 +89,7 @@ class Rewriting:
         plain = super().build  # type: ignore[misc]
         if not isinstance(spec, CompressedSpec):
             return plain(common_prefix_len, common, fast_build)
-        common, written = tables_of(self.prompts, common, self.group)
-        rows, gaps, barred = rows_of(self.prompts, common, self.group, spec.block_size, written)
+        rows, gaps, barred = rows_of(self.prompts, common, self.group, spec.block_size)
         if self.buffers is None:
             self.buffers = Buffers(self.vllm_config.scheduler_config.max_num_seqs)
         gathered = rewritten(common, gaps, spec.block_size, self.buffers, barred)
@@ -154,7 +153,7 @@ def later_tokens(
     read = [row.computed + row.new for row in rows]
     ends = torch.tensor(read, dtype=common.seq_lens.dtype, device=here)
     gaps = [row.gap for row in rows]
-    seen, lengths = view(torch.stack([row.written for row in rows]), ends.to(device), gaps, block)
+    seen, lengths = view(torch.stack([row.table for row in rows]), ends.to(device), gaps, block)
     known = ends - ends.new_tensor(gaps) * block
     return tokens, build(
         CommonAttentionMetadata(
@@ -173,45 +172,11 @@ def later_tokens(
     )
 
 
-def tables_of(
-    prompts: Prompts | None, common: CommonAttentionMetadata, group: int
-) -> tuple[CommonAttentionMetadata, Int[Tensor, "r c"]]:
-    """The metadata with the block table that the pass reads, and the one that it writes to."""
-    table = common.block_table_tensor
-    if prompts is None:
-        return common, table
-    held, names = prompts.held, prompts.rows(common)
-    own = {
-        row: blocks
-        for row, name in enumerate(names)
-        if name is not None and (blocks := held.own(name, group))
-    }
-    if not own:
-        return common, table
-    written = with_blocks(table, own)
-    read = {row: held.still_read(names[row] or "", group) for row in own}
-    return common.replace(block_table_tensor=with_blocks(written, read)), written
-
-
-def with_blocks(
-    table: Int[Tensor, "r c"], blocks: Mapping[int, Mapping[int, int]]
-) -> Int[Tensor, "r c"]:
-    """The block table with other numbers in some rows, at some places."""
-    each = [(row, *one) for row, mine in blocks.items() for one in mine.items()]
-    if not each:
-        return table
-    rows, places, numbers = torch.tensor(each, dtype=torch.long, device=table.device).T
-    table = table.clone()
-    table[rows, places] = numbers.to(table.dtype)
-    return table
-
-
 def rows_of(
     prompts: Prompts | None,
     common: CommonAttentionMetadata,
     group: int,
     block: int,
-    written: Int[Tensor, "r c"],
 ) -> tuple[list[Row], list[int], list[int]]:
     """The rows whose prompt this pass reads, every row's gap as attention is to see it now, and
     which rows would read what the scheduler does not hold for their request.
@@ -228,43 +193,40 @@ def rows_of(
         if name is None:
             continue
         start, end = starts[place], ends[place]
-        new, order = starts[place + 1] - start, prompts.order(name)
+        new, plan = starts[place + 1] - start, prompts.plan(name)
         if why := wrong(prompts, name, group, end - new, end, block):
             prompts.bar(name, why)
             barred.append(place)
             continue
-        share = None if order is None else order.shares.get(group)
-        if order is None or share is None:
+        boundaries = plan and plan.boundaries.get(group)
+        if boundaries is None:
             continue
-        boundaries = share.boundaries(order.length)
         gaps[place] = boundaries.gap(end - new, block)
         move = prompts.held.move(name, group)
-        until = prompts.seen(name, share, end - new, new) if move is None else move.end
+        until = move.end if move else prompts.seen(name, group, end - new, new)
         if until is not None:
-            gap, table = boundaries.gap(until, block), common.block_table_tensor[place]
-            kept, budget = until - gap * block, share.budget_at(until, order.length)
-            now = (start, end - new, new, move is not None, table, written[place])
-            rows.append(Row(prompts.prompt(name), gaps[place], gap, until, kept, budget, *now))
+            prompt, table = prompts.prompt(name), common.block_table_tensor[place]
+            now = (start, end - new, new, move is not None)
+            rows.append(Row(prompt, boundaries, table, block, gaps[place], until, *now))
     return rows, gaps, barred
 
 
 def wrong(
     prompts: Prompts, name: str, group: int, computed: int, end: int, block: int
 ) -> str | None:
-    """Why a request must not be read up to its token ``end`` in this pass, which begins after
-    ``computed``; None where the scheduler holds what is read, and nobody else reads what is moved.
+    """Return why a request must not be read up to its token ``end`` in this pass, which begins
+    after ``computed``; None where the scheduler holds what is read, and nobody else reads what is
+    moved.
     """
-    if (order := prompts.order(name)) is None:
+    if (plan := prompts.plan(name)) is None:
         return "the scheduler has sent no order, or one for other policies than this worker has"
     held = prompts.held
-    if (share := order.shares.get(group)) is None:
+    if (boundaries := plan.boundaries.get(group)) is None:
         return held.reads(name, group, 0, end, block) or held.moves(name, group, None, block)
-    if share.gap * block + share.kept != order.length:
-        return f"{share} of {order.length} tokens is not told in blocks of {block}"
-    boundaries = share.boundaries(order.length)
+    if boundaries.freed * block != boundaries.left:
+        return f"{boundaries} of {plan.length} tokens is not told in blocks of {block}"
     until = boundaries.after(computed)
-    if share.every.tokens and until is not None and end > until:
+    if boundaries.every.tokens and until is not None and end > until:
         return f"{end} tokens would be read in a pass that has to end at {until}"
-    move = boundaries.move(computed, end, block, last=order.end)
-    before = boundaries.gap(computed, block)
+    before, move = boundaries.gap(computed, block), plan.move(group, computed, end, block)
     return held.reads(name, group, before, end, block) or held.moves(name, group, move, block)
