@@ -3,6 +3,7 @@ without vLLM.
 """
 
 from itertools import islice, pairwise, product
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ from foveate.vllm.plans.plans import Offer
 from foveate.vllm.plans.rooms import Rooms
 from foveate.vllm.plans.settings import check_policy, settings_from
 from foveate.vllm.plans.tiers import room_of
-from foveate.vllm.startup.companions import check_boundaries
+from foveate.vllm.startup.companions import check_engine
 from foveate.vllm.startup.support import check_layers
 
 BLOCK, TOTAL = 4, 60
@@ -144,16 +145,15 @@ def test_settings_that_do_not_go_with_boundaries_are_named():
     from tests.backends.vllm.test_settings import engine
 
     plain, again = (foveate.policy(spec) for spec in ("knorm:budget=64", AGAIN))
-    fine = {"disable_chunked_mm_input": False}
-    check_boundaries(engine(**fine), [plain, again])
+    check_engine(engine(), [plain, again])
     for change, said in (
-        ({"speculative_config": object()}, "speculative decoding"),
+        ({"speculative_config": SimpleNamespace(method="ngram")}, "speculative decoding"),
         ({"disable_chunked_mm_input": True}, "--disable-chunked-mm-input"),
         ({"cache_dtype": "fp8"}, "a cache of codes"),
     ):
-        check_boundaries(engine(**fine | change), [plain])
+        check_engine(engine(**change), [plain])
         with pytest.raises(UnsupportedEngine, match=f"over_budget.*{said}"):
-            check_boundaries(engine(**fine | change), [plain, again])
+            check_engine(engine(**change), [plain, again])
     with pytest.raises(UnsupportedEngine, match="2 layers with windows"):
         check_layers(
             compressed=["a"], others=["b", "c"], sharing=[], tiers=False, recompresses=True

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foveate.errors import UnsupportedEngine
 from foveate.policies.policy import Policy
 from foveate.vllm.plans.boundaries import Every
 from foveate.vllm.plans.settings import check_profiles
 from foveate.vllm.plans.tiers import shaping
-from foveate.vllm.startup.support import check_layers
+from foveate.vllm.startup.support import UNMODELLED, check_layers, refuse
 
 ALIBI = ("bloom",)
 SINKS = ("gpt_oss",)
@@ -32,12 +31,7 @@ def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
         ProfileMismatch: a policy's profile is another model's.
     """
     model = config.model_config
-    for what, value in _refused(model.hf_text_config).items():
-        if value:
-            raise UnsupportedEngine(
-                f"{model.model} has {what}, which the scores and pages of Foveate's worker do not "
-                "model. This model cannot be compressed."
-            )
+    refuse(f"{model.model} has ", _refused(model.hf_text_config), UNMODELLED)
     kinds = _layers(config)
     check_layers(
         compressed=[kind for kind in kinds if kind not in PARTIAL],

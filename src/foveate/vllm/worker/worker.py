@@ -17,9 +17,9 @@ from foveate.vllm.scheduler.blocks import (
     compressible,
     holds_compressed,
 )
-from foveate.vllm.startup.companions import check_boundaries, check_engine
+from foveate.vllm.startup.activation import check
 from foveate.vllm.startup.registration import register_all, served
-from foveate.vllm.startup.support import check_attention, check_layers, check_model, check_parallel
+from foveate.vllm.startup.support import check_attention, check_layers
 from foveate.vllm.vllm_api import (
     AsyncModelRunnerOutput,
     KVCacheConfig,
@@ -56,15 +56,7 @@ class Serving:
         self.ordinals: dict[str, int] = {}
         self.prompts: Prompts | None = None
         self.metrics: Metrics | None = None
-        check_engine(vllm_config)
-        check_model(vllm_config.model_config)
-        check_boundaries(vllm_config, self.settings.policies)
-        for policy in self.settings.policies:
-            check_parallel(
-                policy,
-                vllm_config.parallel_config.tensor_parallel_size,
-                vllm_config.model_config.get_total_num_kv_heads(),
-            )
+        check(vllm_config, self.settings)
         register_all()
         super().__init__(vllm_config, *args, **kwargs)  # type: ignore[call-arg]
 
