@@ -278,10 +278,15 @@ def test_images_that_were_not_sent_can_be_sent_again():
 
 
 def test_managers_remember_and_share_through_these_methods():
+    from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
     manager = vllm_api.FullAttentionManager
     assert parameters(manager.cache_blocks)[1:3] == ["request", "num_tokens"]
-    assert parameters(manager.find_longest_cache_hit)[:2] == ["block_hashes", "max_length"]
-    assert "kv_cache_spec" in parameters(manager.find_longest_cache_hit)
+    found = parameters(KVCacheCoordinator.find_longest_cache_hit)
+    assert found == ["self", "block_hashes", "max_cache_hit_length"]
+    source = inspect.getsource(KVCacheManager.get_computed_blocks)
+    assert "self.coordinator.find_longest_cache_hit(" in source
     given = ["request_id", "new_computed_blocks"]
     assert parameters(manager.add_local_computed_blocks)[1:3] == given
 

@@ -83,8 +83,8 @@ class Plan(NamedTuple):
 
     def stop(self, tokens: int) -> int | None:
         """Return where a step has to end that begins after so many tokens; None for anywhere."""
-        ends = (each.after(tokens) for each in self.boundaries.values())
-        return min(filter(None, ends), default=None) if self.goes_on else None
+        ends = [each.after(tokens) for each in self.boundaries.values()]
+        return min((end for end in ends if end is not None), default=None)
 
     def most(self, group: int, tokens: int, ahead: int) -> int:
         """Return the most slots that are held at once in that group on the way to so many tokens,

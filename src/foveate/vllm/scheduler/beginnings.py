@@ -1,24 +1,25 @@
-"""Prompts that begin alike: one starts at the last boundary that it has in common with another that
-was read before, behind a copy of what was kept there.
+"""Beginnings of prompts that the pool has compressed, for other prompts that begin alike.
 
-Where prompts are compressed while they are read, what is kept at a boundary within them follows
-from the tokens before it, the images, the adapter and the salt, all of which vLLM's hash of the
-block that ends there knows, and from the policy and its budget in whole blocks: prompts of any
-length that agree in these keep the same.
+**Declared contexts.** What is kept of one stays in its request's own blocks, which are never
+written to again; others that declare the same context read these blocks.
 
-After the step that ends at a boundary the kept pairs are copied into free blocks of the pool, and a
-request that begins alike gets a copy of these: vLLM copies blocks before a step runs
-(``kv_cache_block_copies``). So every request writes to its own blocks alone. The copies stay free
-blocks, which the pool hands on in the order in which it uses cached ones; no request waits for
-them. The rest, the pairs' positions and the sums of a running score, is a snapshot that each worker
-holds (``snapshots``). Both are of one request and have one number: where rounding made another one
-keep other pairs, nothing is mixed up.
+**Boundaries.** Where prompts are compressed while they are read, what is kept at a boundary within
+them follows from the tokens before it, the images, the adapter and the salt, all of which vLLM's
+hash of the block that ends there knows, and from the policy and its budget in whole blocks: prompts
+of any length that agree in these keep the same. So a prompt starts at the last boundary that it has
+in common with another. After the step that ends at a boundary the kept pairs are copied into free
+blocks of the pool, and a request that begins alike gets a copy of these: vLLM copies blocks before
+a step runs (``kv_cache_block_copies``). So every request writes to its own blocks alone. The copies
+stay free blocks, which the pool hands on in the order in which it uses cached ones; no request
+waits for them. The rest, the pairs' positions and the sums of a running score, is a snapshot that
+each worker holds (``snapshots``). Both are of one request and have one number: where rounding made
+another one keep other pairs, nothing is mixed up.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -29,9 +30,9 @@ from foveate.vllm.vllm_api import KVCacheBlockCopy, make_block_hash_with_group_i
 
 
 class Beginning(NamedTuple):
-    """The first ``tokens`` of a prompt, compressed: copies of the kept pairs in ``blocks`` of each
-    KV cache group, which go by a ``name`` each until the pool hands them on. ``number`` is that of
-    the workers' snapshot.
+    """The first ``tokens`` of a prompt, compressed: the ``blocks`` of each KV cache group that hold
+    the kept pairs, and their ``names``, which they have until the pool hands them on. ``number`` is
+    that of the workers' snapshot, if there is one.
     """
 
     tokens: int
@@ -42,13 +43,7 @@ class Beginning(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether the pool has handed none of the blocks on."""
-        each = zip(self.blocks, self.names, strict=True)
-        return all(block.block_hash == name for blocks, name in each for block in blocks)
-
-    @property
-    def size(self) -> int:
-        """Number of its blocks."""
-        return sum(map(len, self.blocks))
+        return [block.block_hash for group in self.blocks for block in group] == self.names
 
 
 class Beginnings:
@@ -66,10 +61,9 @@ class Beginnings:
 
     def longest(self, request: Any, plan: Plan, most: int) -> Beginning | None:
         """Return the longest one that a request may start behind, of up to ``most`` tokens."""
-        boundaries = _boundaries(plan)
-        for tokens in boundaries.begins(most) if boundaries else ():
+        for tokens in _places(plan, most):
             key = self._key(request, plan, tokens)
-            if key not in self._shared or not _starts(plan, tokens):
+            if key not in self._shared:
                 continue
             if (beginning := self._shared[key]).is_whole:
                 self._shared.move_to_end(key)
@@ -79,6 +73,13 @@ class Beginnings:
                 return beginning
             self._forget(key)
         return None
+
+    def share_context(self, request: Any, plan: Plan) -> None:
+        """Let others start behind a context that has just been compressed."""
+        key = self._key(request, plan, plan.length)
+        if key not in self._shared or not self._shared[key].is_whole:
+            self._shared[key] = self._named(plan.length, self._kept(request, plan, plan.length))
+            self._bound()
 
     def take_copies(self, starts: Mapping[str, Beginning]) -> list[KVCacheBlockCopy]:
         """Return the blocks to be copied before a step: those of the step before, and those of the
@@ -109,24 +110,36 @@ class Beginnings:
         key = self._key(request, plan, tokens)
         if key in self._shared or key in self._awaited:
             return None
-        kept = [manager.kept(request.request_id, plan, tokens) for manager in self._managers]
+        kept = self._kept(request, plan, tokens)
         if sum(map(len, kept)) > self._pool.get_num_free_blocks():
             return None
-        self._last += 1
-        said = sha256(f"foveate {self._last}".encode()).digest()
-        names = [make_block_hash_with_group_id(said, m.kv_cache_group_id) for m in self._managers]
-        blocks = [self._copied(*each, tokens) for each in zip(kept, names, strict=True)]
-        self._awaited[key] = Beginning(tokens, self._last, blocks, names)
+        copies = [self._pool.get_new_blocks(len(blocks)) for blocks in kept]
+        self._awaited[key] = self._named(tokens, copies)
+        for blocks, targets in zip(kept, copies, strict=True):
+            self._saved |= {t.block_id: b.block_id for t, b in zip(targets, blocks, strict=True)}
+            self._pool.free_blocks(targets)
         return self._last
 
-    def _copied(self, blocks: Sequence[Any], name: Any, tokens: int) -> list[Any]:
-        """Free blocks of that name, into which these are copied before the next step."""
-        copies: list[Any] = self._pool.get_new_blocks(len(blocks))
-        for block, copy in zip(blocks, copies, strict=True):
-            self._pool._insert_block_hash(name, copy, num_tokens=tokens)
-            self._saved[copy.block_id] = block.block_id
-        self._pool.free_blocks(copies)
-        return copies
+    def _kept(self, request: Any, plan: Plan, tokens: int) -> list[list[Any]]:
+        """Return the blocks of what a request keeps at a boundary, by KV cache group."""
+        return [
+            manager.req_to_blocks[request.request_id][
+                manager.gap(plan, tokens) : tokens // manager.block_size
+            ]
+            for manager in self._managers
+        ]
+
+    def _named(self, tokens: int, blocks: Sequence[Sequence[Any]]) -> Beginning:
+        """Return the beginning in these blocks; those that nobody finds by a name get one."""
+        self._last += 1
+        said = sha256(f"foveate {self._last}".encode()).digest()
+        for manager, group in zip(self._managers, blocks, strict=True):
+            name = make_block_hash_with_group_id(said, manager.kv_cache_group_id)
+            for block in group:
+                if block.block_hash is None:
+                    self._pool._insert_block_hash(name, block, num_tokens=tokens)
+        names = [block.block_hash for group in blocks for block in group]
+        return Beginning(tokens, self._last, blocks, names)
 
     def settle(self, number: int, *, failed: bool) -> None:
         """Let others start behind what a step has compressed, unless it ``failed``."""
@@ -134,7 +147,10 @@ class Beginnings:
         self._shared[key] = self._awaited.pop(key)
         if failed:
             self._forget(key)
-        while sum(one.size for one in self._shared.values()) > self._most:
+        self._bound()
+
+    def _bound(self) -> None:
+        while sum(len(one.names) for one in self._shared.values()) > self._most:
             self._forget(next(iter(self._shared)))
 
     def take_dropped(self) -> tuple[int, ...]:
@@ -163,12 +179,17 @@ def _boundaries(plan: Plan) -> Boundaries | None:
     return one if one is not None and one.every.reading else None
 
 
-def _starts(plan: Plan, tokens: int) -> bool:
-    """Whether a request may begin at that boundary: it has to read all tokens whose queries its
-    next one needs.
+def _places(plan: Plan, most: int) -> Iterator[int]:
+    """Yield after how many tokens a request may begin, the most first: after its context, or at a
+    boundary if it then reads all tokens whose queries its next one needs.
     """
+    if plan.context and 0 < plan.length <= most:
+        yield plan.length
     boundaries, policy = _boundaries(plan), plan.policy
-    following = boundaries and boundaries.after(tokens)
-    if boundaries is None or following is None or policy is None:
-        return False
-    return following - tokens >= policy.score.queries(boundaries.stays(following))
+    if boundaries is None or policy is None:
+        return
+    for tokens in boundaries.begins(most):
+        following = boundaries.after(tokens)
+        queries = following and policy.score.queries(boundaries.stays(following))
+        if following is not None and following - tokens >= queries:
+            yield tokens

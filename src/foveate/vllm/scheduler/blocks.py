@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -15,7 +13,6 @@ from foveate.errors import UnsupportedEngine
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.plans.plans import Plan
 from foveate.vllm.plans.rooms import Rooms
-from foveate.vllm.scheduler.naming import Naming
 from foveate.vllm.vllm_api import FullAttentionManager, FullAttentionSpec, KVCacheSpec, KVQuantMode
 
 
@@ -72,20 +69,7 @@ def _plain(spec: CompressedSpec) -> FullAttentionSpec:
     )
 
 
-ASKING: ContextVar[Plan | None] = ContextVar("the request whose prefix is looked up", default=None)
-
-
-@contextmanager
-def asking(plan: Plan) -> Iterator[None]:
-    """Around vLLM's look-up of a request's prefix, which tells managers nothing of the request."""
-    token = ASKING.set(plan)
-    try:
-        yield
-    finally:
-        ASKING.reset(token)
-
-
-class CompressedManager(Naming, FullAttentionManager):
+class CompressedManager(FullAttentionManager):
     """Gives the blocks of a prompt's gap back to the pool, once they can be read no more.
 
     Blocks are shared between requests as vLLM shares them, but for those that a compressed prompt
@@ -117,11 +101,6 @@ class CompressedManager(Naming, FullAttentionManager):
     def null_gap(self, plan: Plan, tokens: int) -> list[Any]:
         """Return the null blocks in front of a request that starts at a boundary."""
         return [self._null_block] * self.gap(plan, tokens)
-
-    def kept(self, request_id: str, plan: Plan, tokens: int) -> list[Any]:
-        """Return the blocks of what a request keeps at a boundary that is a whole block."""
-        blocks: list[Any] = self.req_to_blocks[request_id]
-        return blocks[self.gap(plan, tokens) : tokens // self.block_size]
 
     def holds(self, request_id: str) -> int:
         """The first block of a request that is held; all before it are anybody's."""
@@ -172,16 +151,6 @@ class CompressedManager(Naming, FullAttentionManager):
         if plan is not None and plan.key is not None:
             num_tokens = min(num_tokens, plan.remembered(self.kv_cache_group_id))
         super().cache_blocks(request, num_tokens, *args, **options)
-
-    @classmethod
-    def find_longest_cache_hit(
-        cls, block_hashes: Any, max_length: int, *args: Any, **options: Any
-    ) -> Any:
-        """vLLM's, of as many tokens as the request that is asking may share."""
-        plan = ASKING.get()
-        if plan is not None and plan.key is not None:
-            max_length = min(max_length, *map(plan.readable, options["kv_cache_group_ids"]))
-        return super().find_longest_cache_hit(block_hashes, max_length, *args, **options)
 
     def add_local_computed_blocks(
         self, request_id: str, new_computed_blocks: Sequence[Any], *args: Any, **options: Any

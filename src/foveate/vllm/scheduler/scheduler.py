@@ -5,8 +5,9 @@ as the pool has them: they are vLLM's own prefix cache. Of a context that is com
 also what is kept of it is, by requests that declare the same context, policy and budget; and of
 prompts that are compressed while they are read, what is kept at their boundaries (``beginnings``).
 
-Steps of a request that is compressed more than once end at its boundaries (``boundaries``), and
-one that would hold more at once than the pool has fails, or answers no further than that.
+Steps of a request end at its boundaries (``boundaries``), so that a pass sees all of its tokens
+under one gap. A request that is compressed more than once, and would hold more at once than the
+pool has, fails, or answers no further than that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.scheduler.beginnings import Beginning, Beginnings
-from foveate.vllm.scheduler.blocks import CompressedManager, asking
+from foveate.vllm.scheduler.blocks import CompressedManager
 from foveate.vllm.vllm_api import AsyncScheduler, Scheduler, init_logger
 
 logger = init_logger("vllm.foveate.scheduler")
@@ -55,10 +56,15 @@ class Planning:
         self._beginnings = Beginnings(self._compressed, pool, self._most_blocks)
         self._starts: dict[str, Beginning] = {}
         self._goes_on = self.offer.goes_on
-        # vLLM asks where a step has to end for layers with states, which are none of ours
-        self.need_mamba_block_aligned_split |= self._goes_on
+        # vLLM asks where a step has to end for layers with states alone
+        self._aligns_states = self.need_mamba_block_aligned_split
+        self.need_mamba_block_aligned_split = True
         self._stock_prefix = self.kv_cache_manager.get_computed_blocks
         self.kv_cache_manager.get_computed_blocks = self._shared_prefix
+        self._readable: int | None = None  # of the request whose prefix is looked up
+        coordinator = self.kv_cache_manager.coordinator
+        self._stock_hit = coordinator.find_longest_cache_hit
+        coordinator.find_longest_cache_hit = self._readable_hit
 
     def add_request(self, request: Any) -> None:
         """A new request; one that cannot be served as it asks fails, once it is scheduled.
@@ -195,9 +201,13 @@ class Planning:
     def _mamba_block_aligned_split(
         self, request: Any, num_new_tokens: int, found: int = 0, received: int = 0
     ) -> int:
-        """How many of the new tokens a step takes, as vLLM asks it for layers with states: as far
-        as the request's next boundary. ``found`` and ``received`` tokens it has from elsewhere.
+        """Return how many of the new tokens a step takes, as vLLM asks it for layers with states:
+        as far as the request's next boundary. ``found`` and ``received`` tokens it has from
+        elsewhere.
         """
+        if self._aligns_states:
+            plain = super()._mamba_block_aligned_split  # type: ignore[misc]
+            num_new_tokens = plain(request, num_new_tokens, found, received)
         start = request.num_computed_tokens + found + received
         plan = self.plans.get(request.request_id)
         stop = None if plan is None else plan.stop(start)
@@ -212,20 +222,25 @@ class Planning:
         """
         plan = self.plans[request.request_id]
         enabled = self.kv_cache_manager.prefix_cache_lookup_enabled(request)
-        limits = [request.num_tokens - 1, *(limit for limit in most if limit is not None)]
-        fits = 0 < plan.length <= min(limits)
+        limit = min(limit for limit in (request.num_tokens - 1, *most) if limit is not None)
         self._starts.pop(request.request_id, None)
-        shared = enabled and plan.goes_on and self._shares_contexts
-        if shared and (beginning := self._beginnings.longest(request, plan, min(limits))):
-            self._starts[request.request_id] = beginning
-            gaps = tuple(one.null_gap(plan, beginning.tokens) for one in self._compressed)
-            return self.kv_cache_manager.create_kv_cache_blocks(gaps), beginning.tokens, 0
-        if enabled and plan.context and self._shares_contexts and fits:
-            hits = [one.compressed_context(request.block_hashes, plan) for one in self._compressed]
-            if all(blocks is not None for blocks in hits):
-                return self.kv_cache_manager.create_kv_cache_blocks(tuple(hits)), plan.length, 0
-        with asking(plan):
-            return self._stock_prefix(request, *most)
+        shared = enabled and self._shares_contexts
+        if shared and (beginning := self._beginnings.longest(request, plan, limit)):
+            blocks = [one.null_gap(plan, beginning.tokens) for one in self._compressed]
+            if plan.context:
+                blocks = [[*gap, *kept] for gap, kept in zip(blocks, beginning.blocks, strict=True)]
+            else:
+                self._starts[request.request_id] = beginning
+            found = self.kv_cache_manager.create_kv_cache_blocks(tuple(blocks))
+            return found, beginning.tokens, 0
+        groups = (one.kv_cache_group_id for one in self._compressed)
+        self._readable = None if plan.key is None else min(map(plan.readable, groups))
+        return self._stock_prefix(request, *most)
+
+    def _readable_hit(self, hashes: Any, most: int) -> Any:
+        """Return what vLLM finds of a prefix, of as many tokens as the request may share."""
+        readable = most if self._readable is None else min(most, self._readable)
+        return self._stock_hit(hashes, readable)
 
     def _remember(self, name: str, new: int) -> None:
         """Lets others find a context that the ``new`` tokens of a step have completed; before its
@@ -236,8 +251,7 @@ class Planning:
             return
         done = request.num_computed_tokens - request.num_in_flight_tokens  # before that step
         if plan.key is not None and done < plan.length <= done + new:
-            for manager in self._compressed:
-                manager.remember_context(name, request.block_hashes, plan)
+            self._beginnings.share_context(request, plan)
 
     def _free_request(self, request: Any, *args: Any, **options: Any) -> Any:
         freed = super()._free_request(request, *args, **options)  # type: ignore[misc]

@@ -12,7 +12,6 @@ these: each with pages and metadata of its own (``heads``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -54,16 +53,11 @@ class Compressing:
         cells = [Cell(self, attn_metadata, kv_cache)]
         if attn_metadata is not None and (heads := getattr(layer, "foveate_heads", None)):
             cells = heads.cells() or cells
-        attend = partial(_attend, layer, query, key, value, output, more, options)
         for cell in cells:
-            attend(cell, cell.metadata)
+            _attend(layer, query, key, value, output, more, options, cell)
         steps = [s for cell in cells if (s := getattr(cell.metadata, "foveate", None))]
-        if not steps:  # else every cell has one
-            return output
-        self._compress(steps, layer, plain_queries(layer, query, key.dtype), cells)
-        for cell, step in zip(cells, steps, strict=True):
-            if step.later is not None:
-                attend(cell, step.later[1], step.later[0])
+        if steps:  # one of every cell
+            self._compress(steps, layer, plain_queries(layer, query, key.dtype), cells)
         return output
 
     def do_kv_cache_update(
@@ -177,17 +171,14 @@ def _attend(
     more: tuple[Any, ...],
     options: dict[str, Any],
     cell: Cell,
-    metadata: Any,
-    tokens: Int[Tensor, "t"] | None = None,
 ) -> None:
-    """One cell's attention, which is vLLM's own, of all tokens of a pass or of some."""
+    """Have vLLM compute the attention of one cell, over all tokens of a pass."""
     plain = super(Compressing, cell.implementation).forward
-    if cell.queries == EVERY and tokens is None:
-        plain(layer, query, key, value, cell.cache, metadata, output, *more, **options)
+    if cell.queries == EVERY:
+        plain(layer, query, key, value, cell.cache, cell.metadata, output, *more, **options)
         return
-    chosen = EVERY if tokens is None else tokens
-    q = query[chosen][:, cell.queries].contiguous()
-    k, v = (t[chosen][:, cell.pairs].contiguous() for t in (key, value))
+    q = query[:, cell.queries].contiguous()
+    k, v = (t[:, cell.pairs].contiguous() for t in (key, value))
     part = output.new_empty((*q.shape[:-1], output.shape[-1]))  # queries may be codes
-    plain(layer, q, k, v, cell.cache, metadata, part, *more, **options)
-    output[chosen, cell.queries] = part
+    plain(layer, q, k, v, cell.cache, cell.metadata, part, *more, **options)
+    output[:, cell.queries] = part

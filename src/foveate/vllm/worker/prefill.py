@@ -72,8 +72,8 @@ def after_pass(
     ``pairs()`` what the layer holds of this request.
     """
     row = cells[0]
-    prompt, new = row.prompt, row.end - row.computed
-    q = queries[row.start : row.start + new].transpose(0, 1)[None]
+    prompt = row.prompt
+    q = queries[row.start : row.start + row.new].transpose(0, 1)[None]
     if not row.computed:
         prompt.reading.layers[ordinal] = Remembered()  # what was preempted is read again
         prompt.places.pop(ordinal, None)

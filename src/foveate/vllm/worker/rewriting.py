@@ -4,13 +4,9 @@ something would be read that the scheduler does not hold for its request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from foveate.vllm.plans.gap import Buffers, view
 from foveate.vllm.scheduler.blocks import CompressedSpec, holds_compressed
@@ -24,15 +20,10 @@ NULL_BLOCK = 0
 
 @dataclass
 class RewritingStep:
-    """What this pass means for the prompts of one KV cache group.
-
-    ``again`` are the pass's tokens that stand after a prompt that it completes, with the metadata
-    under which they see it compressed; None where there are none.
-    """
+    """Rows of one KV cache group whose prompt or answer a policy sees in this pass."""
 
     prompts: Prompts
     rows: list[Row]
-    later: tuple[Int[Tensor, "t"], Any] | None = None
 
     @property
     def readable(self) -> list[Row]:
@@ -95,9 +86,7 @@ class Rewriting:
         gathered = rewritten(common, gaps, spec.block_size, self.buffers, barred)
         metadata = plain(common_prefix_len, gathered, fast_build)
         if (rows or barred) and self.prompts is not None:
-            # fast: the plan of a first build lies in a buffer that a second would overwrite
-            later = later_tokens(common, rows, spec.block_size, lambda it: plain(0, it, True))
-            metadata.foveate = RewritingStep(self.prompts, rows, later)
+            metadata.foveate = RewritingStep(self.prompts, rows)
         return metadata
 
 
@@ -129,47 +118,6 @@ def rewritten(
             row: spans for row, spans in ranges.items() if not (row < n and gaps[row])
         }
     return common.replace(**changed)
-
-
-def later_tokens(
-    common: CommonAttentionMetadata,
-    rows: list[Row],
-    block: int,
-    build: Callable[[CommonAttentionMetadata], Any],
-) -> tuple[Int[Tensor, "t"], Any] | None:
-    """The tokens after prompts that this pass completes, and what they see once it is done."""
-    rows = [row for row in rows if row.beyond and row.gap]
-    if not rows:
-        return None
-    device, here = common.slot_mapping.device, torch.device("cpu")
-    counts = torch.tensor([row.beyond for row in rows], dtype=torch.long, device=here)
-    starts = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(common.query_start_loc.dtype)
-    tokens = torch.cat(
-        [
-            torch.arange(row.start + row.new - row.beyond, row.start + row.new, device=here)
-            for row in rows
-        ]
-    ).to(device)
-    read = [row.computed + row.new for row in rows]
-    ends = torch.tensor(read, dtype=common.seq_lens.dtype, device=here)
-    gaps = [row.gap for row in rows]
-    seen, lengths = view(torch.stack([row.table for row in rows]), ends.to(device), gaps, block)
-    known = ends - ends.new_tensor(gaps) * block
-    return tokens, build(
-        CommonAttentionMetadata(
-            query_start_loc=starts.to(device),
-            query_start_loc_cpu=starts,
-            seq_lens=lengths,
-            seq_lens_cpu_upper_bound=known,
-            num_reqs=len(rows),
-            num_actual_tokens=len(tokens),
-            max_query_len=int(counts.max()),
-            max_seq_len=int(known.max()),
-            block_table_tensor=seen,
-            slot_mapping=common.slot_mapping[tokens],
-            causal=common.causal,
-        )
-    )
 
 
 def rows_of(
@@ -226,7 +174,7 @@ def wrong(
     if boundaries.freed * block != boundaries.left:
         return f"{boundaries} of {plan.length} tokens is not told in blocks of {block}"
     until = boundaries.after(computed)
-    if boundaries.every.tokens and until is not None and end > until:
+    if until is not None and end > until:
         return f"{end} tokens would be read in a pass that has to end at {until}"
     before, move = boundaries.gap(computed, block), plan.move(group, computed, end, block)
     return held.reads(name, group, before, end, block) or held.moves(name, group, move, block)

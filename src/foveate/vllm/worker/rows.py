@@ -82,15 +82,8 @@ class Row(NamedTuple):
 
     @property
     def end(self) -> int:
-        """How much has been read after this pass, up to the boundary."""
-        return min(self.until, self.computed + self.new)
-
-    @property
-    def beyond(self) -> int:
-        """Tokens of this pass that stand after the boundary: a question after its context, or a
-        preempted answer, read again.
-        """
-        return max(0, self.computed + self.new - self.until)
+        """Tokens that have been read after this pass; it ends at the boundary, or before."""
+        return self.computed + self.new
 
 
 def in_blocks(policy: Policy, plan: Plan) -> Policy:
