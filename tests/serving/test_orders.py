@@ -2,6 +2,7 @@
 against what it holds.
 """
 
+import json
 import pickle
 from types import SimpleNamespace
 
@@ -158,9 +159,9 @@ def test_a_prompt_that_one_worker_cannot_compress_fails_in_all(monkeypatch):
     assert len(told) == 1
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_truths_over_http_are_no_numbers(given):
-    """Pydantic takes true for 1 where vLLM's requests have a number."""
+@pytest.mark.parametrize("given", [True, False, None])
+def test_truths_and_null_over_http_are_no_numbers(given):
+    """Pydantic takes true for 1 where vLLM's requests have a number, and has four errors of null."""
     from pydantic import ValidationError
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
@@ -168,9 +169,12 @@ def test_truths_over_http_are_no_numbers(given):
     refuse_truths()
     plain = {"model": "tiny", "prompt": "a"}
     for name in ("foveate_context", "foveate_budget"):
-        with pytest.raises(ValidationError, match=f"{name}={str(given).lower()}: give a number"):
+        said = f"{name}={json.dumps(given)}: give a number"
+        with pytest.raises(ValidationError, match=said) as refused:
             CompletionRequest(**plain, vllm_xargs={name: given})
+        assert refused.value.error_count() == 1
     for value in (1, 1.0, "100%"):
-        found = CompletionRequest(**plain, vllm_xargs={"foveate_budget": value, "theirs": given})
+        theirs = bool(given)  # of others nothing is said
+        found = CompletionRequest(**plain, vllm_xargs={"foveate_budget": value, "theirs": theirs})
         assert type(found.vllm_xargs["foveate_budget"]) is type(value)
-        assert found.vllm_xargs["theirs"] == given  # of others nothing is said
+        assert found.vllm_xargs["theirs"] == theirs

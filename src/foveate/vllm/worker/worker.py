@@ -130,12 +130,13 @@ class Serving:
         engine = config.parallel_config.data_parallel_index
         self.metrics = Metrics(config.model_config.served_model_name, engine, cells)
         logger.info(
-            "Foveate compresses the prompts of %d layers (KV cache groups of %s%s): %s, in blocks "
-            "of %s tokens; %s.",
+            "Foveate compresses the prompts of %d layers (KV cache groups of %s%s): %s, in %d "
+            "blocks of %s tokens; %s.",
             len(self.ordinals),
             ", ".join(map(str, cells.values())),
             " KV heads" if by_head(self.settings.policies) else "",
             " or ".join(map(str, self.settings.policies)),
+            kv_cache_config.num_blocks - 1,  # one is nobody's
             " and ".join(map(str, blocks)),
             seen_at(),
         )
