@@ -161,7 +161,7 @@ def test_a_prompt_that_one_worker_cannot_compress_fails_in_all(monkeypatch):
 
 @pytest.mark.parametrize("given", [True, False, None])
 def test_truths_and_null_over_http_are_no_numbers(given):
-    """Pydantic takes true for 1 where vLLM's requests have a number, and has four errors of null."""
+    """Pydantic takes true for 1 where a number is meant, and has four errors of null."""
     from pydantic import ValidationError
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
