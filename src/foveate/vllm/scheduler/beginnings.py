@@ -189,7 +189,7 @@ def _places(plan: Plan, most: int) -> Iterator[int]:
     if boundaries is None or policy is None:
         return
     for tokens in boundaries.begins(most):
-        following = boundaries.after(tokens)
-        queries = following and policy.score.queries(boundaries.stays(following))
-        if following is not None and following - tokens >= queries:
+        if (following := boundaries.after(tokens)) is None:
+            return
+        if following - tokens >= policy.score.queries(boundaries.stays(following)):
             yield tokens
