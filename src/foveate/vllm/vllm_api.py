@@ -22,7 +22,7 @@ TRIED = ((0, 32), (0, 34))
 
 
 def check_version(version: str) -> None:
-    """Raises UnsupportedEngine unless that version of vLLM was tried."""
+    """Raise UnsupportedEngine unless that version of vLLM was tried."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     installed = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
     if not TRIED[0] <= installed < TRIED[1]:
@@ -88,13 +88,13 @@ def _found(module: str, name: str) -> Any:
 
 
 def cpu_worker_class() -> type:
-    """The worker for CPUs; imported when asked for, as its import sets up shared memory."""
+    """Return the worker for CPUs, imported when needed: its import sets up shared memory."""
     worker: type = _found("vllm.v1.worker.cpu_worker", "CPUWorker")
     return worker
 
 
 def gpu_worker_class() -> type:
-    """The worker for GPUs."""
+    """Return the worker for GPUs."""
     worker: type = _found("vllm.v1.worker.gpu_worker", "Worker")
     return worker
 

@@ -39,13 +39,13 @@ class Every(NamedTuple):
 
     @classmethod
     def of(cls, when: When) -> Every:
-        """What a rule says."""
+        """Return the interval that a rule sets."""
         if not isinstance(when, OverBudget) or not (when.reading or when.answering):
             return cls()
         return cls(when.every, when.reading, when.answering)
 
     def in_blocks(self, block: int) -> Every:
-        """The same, in whole blocks of ``block`` tokens."""
+        """Return the interval in whole blocks of ``block`` tokens."""
         return self._replace(tokens=-(-self.tokens // block) * block)
 
 
@@ -90,7 +90,7 @@ class Boundaries(NamedTuple):
         return self.within if self.every.reading and boundary < self.length else self.budget
 
     def after(self, tokens: int) -> int | None:
-        """The next boundary once so many tokens have been computed; None if there is none."""
+        """Return the next boundary after so many computed tokens; None if there is none."""
         if tokens >= self.length or not self._ends_with_prompt:
             return self._following(self._answers_from, tokens) if self.every.answering else None
         if not self.every.reading:
@@ -98,7 +98,9 @@ class Boundaries(NamedTuple):
         return min(self.length, self._following(self.within, tokens))
 
     def reached(self, tokens: int) -> int:
-        """The last boundary among the first ``tokens``; before there is one, what stays at it."""
+        """Return the last boundary among the first ``tokens``; before there is one, what stays at
+        it.
+        """
         if tokens >= self.length:
             origin, goes_on = self._answers_from, self.every.answering
         else:
@@ -110,7 +112,7 @@ class Boundaries(NamedTuple):
         return self.within if self.every.reading and tokens < self.length else self.kept
 
     def begins(self, tokens: int) -> range:
-        """The boundaries within the prompt up to so many tokens, the last one first."""
+        """Return the boundaries within the prompt up to so many tokens, the last one first."""
         first, every = self.within + self.every.tokens, self.every.tokens
         if not self.every.reading or (most := min(tokens, self.length - 1)) < first:
             return range(0)
@@ -161,8 +163,8 @@ class Boundaries(NamedTuple):
         return min(self.length, first - self.stays(first))
 
     def peak(self, tokens: int, ahead: int) -> int:
-        """The most slots that are held at once on the way to so many tokens, from a whole block on,
-        while up to ``ahead`` steps are on their way: what they read is freed after them.
+        """Return the most slots that are held at once on the way to so many tokens, from a whole
+        block on, while up to ``ahead`` steps are on their way: what they read is freed after them.
         """
         read = min(tokens, self.length)
         answered = tokens - read

@@ -122,7 +122,7 @@ class Offer:
         self.policy: Callable[[int, Amount | None], Policy] = lru_cache(REMEMBERED)(self._policy)
 
     def plan(self, given: Mapping[str, Any] | None, prompt: int, block: int = 1) -> Plan:
-        """What a request with these extra arguments asks for its prompt of so many tokens.
+        """Return the plan that these extra arguments request for a prompt of so many tokens.
 
         A context ends with a whole block of ``block`` tokens: what is left of it is kept.
 
@@ -182,8 +182,8 @@ def _ours(name: Any) -> bool:
 
 
 def _amount(given: Any) -> Amount | None:
-    """A budget as it is meant, whatever it is written as: 1 is a token, and 1.0 the whole prompt;
-    0.3 and "30%" are one. Python takes 1, 1.0 and True for the same key.
+    """Return a budget as it is meant, however it is written: 1 is a token, and 1.0 the whole
+    prompt; 0.3 and "30%" are one. Python takes 1, 1.0 and True for the same key.
     """
     if given is None:
         return None

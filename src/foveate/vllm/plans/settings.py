@@ -47,7 +47,7 @@ class Settings(NamedTuple):
 
 
 def settings_from(additional_config: Any, environ: Mapping[str, str] = os.environ) -> Settings:
-    """What stands under "foveate" in vLLM's additional configuration: the "policy", which may also
+    """Read the entry "foveate" of vLLM's additional configuration: the "policy", which may also
     come from the environment variable FOVEATE_POLICY; "policies" that requests may choose instead,
     a list of specs or specs by name; and "tiers" (8).
 
@@ -218,7 +218,7 @@ def _selection_refusals(policy: Policy) -> Iterator[str]:
 
 
 def _by_length() -> list[str]:
-    """The budgets whose numbers follow from lengths, by the names that specs have for them."""
+    """Return the names in specs of the budgets whose numbers follow from lengths."""
     rules = ("by_length", "by_head")  # of Foreseeable and ForeseeableByHead
     return sorted(
         name
@@ -228,7 +228,7 @@ def _by_length() -> list[str]:
 
 
 def _foretold(policy: Policy) -> str:
-    """What the policy's own methods, or else all, say of arguments under which they are served."""
+    """Return the arguments under which the policy's own methods, or else all, are served."""
     own = policy.origin.build.names if policy.origin else ()
     given = {name: one.foretold for name, one in METHODS.items() if one.foretold}
     extra = {name: given[name] for name in own if name in given} or given
@@ -236,8 +236,8 @@ def _foretold(policy: Policy) -> str:
 
 
 def check_profiles(policy: Policy, model: str, depth: int | None = None) -> None:
-    """Raises ProfileMismatch if a stage was calibrated on another model than the one that is
-    loaded from ``model``, or on another number of compressed layers, where that is known.
+    """Raise ProfileMismatch if a stage was calibrated on another model than the one that is loaded
+    from ``model``, or on another number of compressed layers, where that is known.
     """
     for stage in (*wrapped(policy.score), policy.budget):
         profile = getattr(stage, "calibrated", None)

@@ -26,13 +26,13 @@ class CompressedSpec(FullAttentionSpec):
 
     @classmethod
     def of(cls, spec: FullAttentionSpec, rooms: tuple[Room, ...], **changes: Any) -> CompressedSpec:
-        """The same cache, under policies; with other fields of it ``changes``."""
+        """Return the same cache under policies, with these ``changes`` of other fields."""
         plain = {f.name: getattr(spec, f.name) for f in fields(spec) if f.init}
         return cls(**plain | changes, rooms=rooms)
 
     @classmethod
     def merge(cls, specs: list[Any]) -> CompressedSpec:
-        """The spec of a group of layers; they share their rooms.
+        """Return the spec of a group of layers; they share their rooms.
 
         Raises:
             AssertionError: they do not, or some are under no policy.
@@ -103,7 +103,7 @@ class CompressedManager(FullAttentionManager):
         return [self._null_block] * self.gap(plan, tokens)
 
     def holds(self, request_id: str) -> int:
-        """The first block of a request that is held; all before it are anybody's."""
+        """Return the first block of a request that is held; all before it are anybody's."""
         blocks = self.req_to_blocks.get(request_id, ())
         return next((i for i, block in enumerate(blocks) if not block.is_null), len(blocks))
 
@@ -113,7 +113,9 @@ class CompressedManager(FullAttentionManager):
         processed_computed_tokens: int,
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """Called before every step; ``processed_computed_tokens`` counts no token in flight."""
+        """Free the blocks of the gap before a step; ``processed_computed_tokens`` counts no token
+        in flight.
+        """
         plan = self.plans.get(request_id)
         if plan is not None and request_id in self.req_to_blocks:
             self._remove_blocks_in_range(request_id, 0, self.gap(plan, processed_computed_tokens))
@@ -136,7 +138,7 @@ class CompressedManager(FullAttentionManager):
         return int(plain(request_id, num_tokens, new_computed_blocks, *args, **options))
 
     def most(self, plan: Plan, tokens: int) -> int:
-        """The most slots that a request holds at once on its way to so many tokens."""
+        """Return the most slots that a request holds at once on its way to so many tokens."""
         return plan.most(self.kv_cache_group_id, tokens, self.ahead)
 
     def _remove_blocks_in_range(self, request_id: str, first_block: int, last_block: int) -> None:

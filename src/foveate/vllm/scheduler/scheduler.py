@@ -67,7 +67,7 @@ class Planning:
         coordinator.find_longest_cache_hit = self._readable_hit
 
     def add_request(self, request: Any) -> None:
-        """A new request; one that cannot be served as it asks fails, once it is scheduled.
+        """Add a request; one that cannot be served as it asks fails, once it is scheduled.
 
         It is put among those that vLLM ends with an error after a step.
         """
@@ -84,7 +84,7 @@ class Planning:
             self.encoder_cache_mismatch_reqs.add(request.request_id)
 
     def schedule(self, *args: Any, **options: Any) -> Any:
-        """A step, with what becomes of the prompts that begin in it, and which blocks are freed."""
+        """Schedule a step, and send the workers its orders with it."""
         output = super().schedule(*args, **options)  # type: ignore[misc]
         begin = [new.req_id for new in output.scheduled_new_reqs]  # also resumed, under V2
         begin += output.scheduled_cached_reqs.resumed_req_ids
@@ -148,7 +148,9 @@ class Planning:
         )
 
     def _planned(self, request: Any) -> tuple[Plan, str]:
-        """The plan, and why it is none. Nobody else decides what is kept of a prompt."""
+        """Return the plan of a request, and why it cannot be served. Nobody else decides what is
+        kept of a prompt.
+        """
         length, params = request.num_prompt_tokens, request.sampling_params
         block = lcm(*(one.block_size for one in self._compressed))  # contexts end with whole ones
         try:
@@ -214,8 +216,8 @@ class Planning:
         return num_new_tokens if stop is None else min(num_new_tokens, stop - start)
 
     def _shared_prefix(self, request: Any, *most: int | None) -> Any:
-        """What a request finds in the pool: a compressed context, or what another has kept of the
-        same beginning, or else blocks of its prompt.
+        """Return what a request finds in the pool: a compressed context, or what another has kept
+        of the same beginning, or else blocks of its prompt.
 
         vLLM 0.33 may say how many tokens at ``most``; else it is all but the last, whose logits are
         wanted.
@@ -269,7 +271,7 @@ class FoveateAsyncScheduler(Planning, AsyncScheduler):
 
 
 def scheduler_of(vllm_config: Any, *args: Any, **options: Any) -> Planning:
-    """What vLLM makes its scheduler with, where ``--scheduler-cls`` names it."""
+    """Return vLLM's scheduler with plans, where ``--scheduler-cls`` names it."""
     asynchronous = vllm_config.scheduler_config.async_scheduling
     kind = FoveateAsyncScheduler if asynchronous else FoveateScheduler
     return kind(vllm_config=vllm_config, *args, **options)  # noqa: B026

@@ -42,7 +42,7 @@ def activated(create: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def activate(args: Any, environ: Mapping[str, str] = os.environ) -> Settings | None:
-    """Gives an engine's arguments the worker, the scheduler and the policy; any number of times.
+    """Give an engine's arguments the worker, the scheduler and the policy; any number of times.
 
     Args:
         args: vLLM's ``EngineArgs``, changed in place.
@@ -105,8 +105,8 @@ def _name(args: Any, option: str, name: str) -> None:
 
 
 def with_policy(config: Any, settings: Settings) -> Any:
-    """The additional configuration with the policy in it, so that workers on other machines, which
-    have other environments, know it as well.
+    """Return the additional configuration with the policy in it, so that workers on other machines,
+    which have other environments, know it as well.
     """
     if config is not None and not isinstance(config, Mapping):
         return config

@@ -38,7 +38,7 @@ def check_given(args: Any, policies: Sequence[Policy]) -> None:
 
 
 def _connector(transfer: Any) -> str:
-    """The connector's name, from the option's value."""
+    """Return the connector's name, from the option's value."""
     if isinstance(transfer, Mapping):
         name = transfer.get("kv_connector")
     else:
@@ -47,7 +47,7 @@ def _connector(transfer: Any) -> str:
 
 
 def _speculative(args: Any) -> tuple[str | None, str]:
-    """What drafts come from, and the option that says so; None where there are none."""
+    """Return the source of drafts, and the option that names it; None where there are none."""
     flags = {"--spec-method": args.spec_method, "--spec-model": args.spec_model}
     for option, value in flags.items():
         if value is not None:

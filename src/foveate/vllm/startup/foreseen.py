@@ -46,8 +46,8 @@ def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
 
 
 def _layers(config: Any) -> list[str]:
-    """The kinds of the model's layers, as far as its configuration tells them; without that, one
-    that holds every token.
+    """Return the kinds of the model's layers, as far as its configuration tells them; without that,
+    one that holds every token.
     """
     text = config.model_config.hf_text_config
     if config.cache_config.sliding_window is not None:  # vLLM's, where all layers have it
@@ -59,7 +59,7 @@ def _layers(config: Any) -> list[str]:
 
 
 def _refused(text: Any) -> dict[str, Any]:
-    """What of a text model's configuration is refused, and whether it is there."""
+    """Return the settings of a text model that are refused, and whether it has them."""
     kind = getattr(text, "model_type", "")
     attention = getattr(text, "attn_config", None)  # of MPT
     slopes = getattr(text, "alibi", False) or getattr(attention, "alibi", False)

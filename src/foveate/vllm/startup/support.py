@@ -167,6 +167,6 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
 
 
 def _across_heads(policy: Policy) -> Iterator[Any]:
-    """The stages of a policy that do not say that they decide head by head."""
+    """Return the stages of a policy that do not say that they decide head by head."""
     stages = (*wrapped(policy.score), policy.select, policy.merge)
     return (stage for stage in stages if not trait(stage, "head_by_head"))

@@ -68,7 +68,7 @@ class Compressing:
         kv_cache: Real[Tensor, "p c s x"],
         slot_mapping: Int[Tensor, "t"],
     ) -> None:
-        """Writes new pairs, as vLLM does: each head's into its own pages, where it has some."""
+        """Write new pairs, as vLLM does: each head's into its own pages, where it has some."""
         heads = getattr(layer, "foveate_heads", None)
         if heads is None or not heads.apart:
             plain = super().do_kv_cache_update  # type: ignore[misc]
@@ -103,8 +103,8 @@ class Compressing:
         query: Tensor,
         cells: Sequence[Cell],
     ) -> None:
-        """Moves what the policy keeps of a request at a boundary into the blocks that stay;
-        ``rows`` are the request's in each of the layer's cells.
+        """Move what the policy keeps of a request at a boundary into the blocks that stay; ``rows``
+        are the request's in each of the layer's cells.
         """
         block, ordinal = cells[0].cache.shape[2], prompts.ordinals[layer.layer_name]
         codes = Codes.of(layer)
@@ -153,7 +153,7 @@ class Backend:
 
 
 def _numbers_only(rows: Sequence[Row], cells: Sequence[Cell], codes: Codes | None) -> None:
-    """Takes what is no number out of a failed prompt's pages: vLLM's kernels multiply whatever
+    """Take what is no number out of a failed prompt's pages: vLLM's kernels multiply whatever
     stands in the unused slots of a page by zero, so it would spread to whoever gets the page next.
     """
     for cell, row in zip(cells, rows, strict=True):

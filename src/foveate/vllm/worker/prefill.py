@@ -65,8 +65,8 @@ def after_pass(
     pairs: Callable[[], Pairs],
     scale: float,
 ) -> list[KeptPairs] | None:
-    """What is kept of a request that this pass has brought to a boundary, of each cell: the layer's
-    only one, or its KV heads.
+    """Return what is kept of a request that this pass has brought to a boundary, of each cell: the
+    layer's only one, or its KV heads.
 
     None on the way there, and of a prompt that stays whole. ``queries`` are all of the pass's,
     ``pairs()`` what the layer holds of this request.
@@ -135,8 +135,8 @@ def _layer(
 
 
 def _slots_of(prompts: Prompts, row: Row, k: Float[Tensor, "1 h n d"], ordinal: int) -> Slots:
-    """The slots of a request in a pass, which are one object for all layers that hold the same: as
-    long as nothing has left, these are all. Nobody needs them after the last layer.
+    """Return the slots of a request in a pass, which are one object for all layers that hold the
+    same: as long as nothing has left, these are all. Nobody needs them after the last layer.
     """
     prompt, places = row.prompt, row.prompt.places.get(ordinal)
     if places is not None:
@@ -170,7 +170,7 @@ def _slots(row: Row, k: Float[Tensor, "1 h n d"], places: Int[Tensor, "h k"] | N
 
 
 def _of_tokens(known: Int[Tensor, "n"], tokens: Int[Tensor, "*s"]) -> Int[Tensor, "*s"]:
-    """What is known of these tokens of a request; -1 of its answer, which is text."""
+    """Return what is known of these tokens of a request; -1 of its answer, which is text."""
     last = len(known) - 1
     return known[tokens.clamp_max(last)].masked_fill(tokens > last, -1)
 

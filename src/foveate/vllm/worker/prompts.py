@@ -71,19 +71,19 @@ class Prompts:
             self._serving = self.reading = False
 
     def take_seconds(self) -> float:
-        """The seconds that were spent on compressing since this was asked last."""
+        """Return the seconds that were spent on compressing since the last call."""
         taken, self.seconds = self.seconds, 0.0
         return taken
 
     def take_failed(self) -> frozenset[str]:
-        """The requests whose prompts could not be compressed, since this was asked last."""
+        """Return the requests whose prompts could not be compressed since the last call."""
         taken, self.failed = frozenset(self.failed), set()
         return taken
 
     def rows(self, common: Any) -> list[str | None]:
-        """The requests of this pass, in the order of its ``CommonAttentionMetadata``, which says
-        which they are under the second runner; in a warm-up pass none. Rows of no request, which
-        fill up a graph, are None or left out at the end.
+        """Return the requests of this pass, in the order of its ``CommonAttentionMetadata``, which
+        says which they are under the second runner; in a warm-up pass none. Rows of no request,
+        which fill up a graph, are None or left out at the end.
         """
         if not self._serving:
             return []
@@ -141,8 +141,8 @@ class Prompts:
         self.fail(name, f"{why}. It reads nothing; please report this.")
 
     def _learn(self, output: Any) -> None:
-        """What a step's ``SchedulerOutput`` says of requests; those that ended, or were preempted
-        and begin anew, are forgotten first.
+        """Note what a step's ``SchedulerOutput`` says of requests; those that ended, or were
+        preempted and begin anew, are forgotten first.
         """
         orders = Orders.sent(output)
         for name in output.finished_req_ids:
@@ -180,7 +180,7 @@ class Prompts:
             prompt.kept = {ordinal: list(each) for ordinal, each in prompt.places.items()}
 
     def _save(self) -> None:
-        """Makes the snapshots that the scheduler wants of this pass."""
+        """Make the snapshots that the scheduler wants of this pass."""
         for name, number in self._saves.items():
             if name not in self._fails and name in self._known:
                 self.snapshots.save(number, self._known[name])
@@ -207,7 +207,7 @@ class Prompts:
 
 
 def _model_index(name: str) -> int | None:
-    """A layer's index in the model, which vLLM tells by its name alone
+    """Return a layer's index in the model, which vLLM tells by its name alone
     ("model.layers.3.self_attn.attn"); None where the name has no number, or several.
     """
     numbers = [part for part in name.split(".") if part.isdecimal()]

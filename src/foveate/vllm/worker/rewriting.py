@@ -61,7 +61,7 @@ class Rewriting:
         )
 
     def check_layout(self) -> None:
-        """Raises UnsupportedEngine where pages are laid out in a way that cannot be read."""
+        """Raise UnsupportedEngine where pages are laid out in a way that cannot be read."""
 
     def attend_by_head(self, group: int) -> None:
         """Plans are made for one KV head and the ``group`` of query heads that share it."""
@@ -75,7 +75,7 @@ class Rewriting:
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,
     ) -> Any:
-        """The metadata of one pass, for all layers of the group."""
+        """Return the metadata of one pass, for all layers of the group."""
         spec, common = self.kv_cache_spec, common_attn_metadata
         plain = super().build  # type: ignore[misc]
         if not isinstance(spec, CompressedSpec):
@@ -97,8 +97,8 @@ def rewritten(
     buffers: Buffers,
     barred: Sequence[int] = (),
 ) -> CommonAttentionMetadata:
-    """What vLLM's builder is told instead: rows without their gap, and lengths to match. Rows that
-    are ``barred`` read vLLM's null block, which is nobody's.
+    """Return what vLLM's builder is given instead: rows without their gap, and lengths to match.
+    Rows that are ``barred`` read vLLM's null block, which is nobody's.
     """
     n = common.num_reqs
     table, lengths = view(common.block_table_tensor[:n], common.seq_lens[:n], gaps, block)
@@ -126,8 +126,8 @@ def rows_of(
     group: int,
     block: int,
 ) -> tuple[list[Row], list[int], list[int]]:
-    """The rows whose prompt this pass reads, every row's gap as attention is to see it now, and
-    which rows would read what the scheduler does not hold for their request.
+    """Return the rows whose prompt this pass reads, every row's gap as attention is to see it now,
+    and which rows would read what the scheduler does not hold for their request.
 
     Rows of no request have no gap: those of warm-up passes, and those that fill up a full graph.
     """

@@ -95,7 +95,9 @@ def in_blocks(policy: Policy, plan: Plan) -> Policy:
 
 
 def visual(features: Sequence[Any] | None, length: int) -> Bool[Tensor, "n"]:
-    """True at the tokens that stand for images and videos, by vLLM's ``mm_features``."""
+    """Return a mask, True at the tokens that stand for images and videos, by vLLM's
+    ``mm_features``.
+    """
     marked = torch.zeros(length, dtype=torch.bool, device="cpu")
     for feature in features or ():
         if feature.modality in VISUAL:

@@ -104,7 +104,7 @@ class Serving:
             check_profiles(policy, config.model_config.model, len(names))
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
-        """Makes the caches, and tells the builders of compressed groups about the prompts."""
+        """Make the caches, and tell the builders of compressed groups about the prompts."""
         super().initialize_from_config(kv_cache_config)  # type: ignore[misc]
         prompts = Prompts(Offer(self.settings), self.ordinals, self.model_runner)
         self.prompts = prompts
@@ -118,7 +118,7 @@ class Serving:
             self._announce(kv_cache_config)
 
     def _announce(self, kv_cache_config: KVCacheConfig) -> None:
-        """The counters, and the one line of the log."""
+        """Make the counters, and write the one line of the log."""
         groups = {
             number: group
             for number, group in enumerate(kv_cache_config.kv_cache_groups)
@@ -178,7 +178,7 @@ class Serving:
         return self._telling(result)
 
     def sample_tokens(self, *args: Any, **options: Any) -> Any:
-        """The step's tokens, and which of its requests failed."""
+        """Return the step's tokens, and which of its requests failed."""
         return self._telling(super().sample_tokens(*args, **options))  # type: ignore[misc]
 
     def _telling(self, result: Any) -> Any:
