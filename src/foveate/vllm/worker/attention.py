@@ -137,21 +137,6 @@ class Compressing:
             self.write(cell.cache, layer, k, v, physical(slots, row.table, block))
 
 
-class Backend:
-    """Before a backend of vLLM's: it is made of these parts."""
-
-    builder: ClassVar[type]
-    implementation: ClassVar[type]
-
-    @classmethod
-    def get_impl_cls(cls) -> type:
-        return cls.implementation
-
-    @classmethod
-    def get_builder_cls(cls) -> type:
-        return cls.builder
-
-
 def _numbers_only(rows: Sequence[Row], cells: Sequence[Cell], codes: Codes | None) -> None:
     """Take what is no number out of a failed prompt's pages: vLLM's kernels multiply whatever
     stands in the unused slots of a page by zero, so it would spread to whoever gets the page next.

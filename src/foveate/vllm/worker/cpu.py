@@ -20,7 +20,7 @@ from foveate.vllm.vllm_api import (
     CPUAttentionMetadataBuilder,
     cpu_ops,
 )
-from foveate.vllm.worker.attention import Backend, Compressing
+from foveate.vllm.worker.attention import Compressing
 from foveate.vllm.worker.rewriting import Rewriting
 
 READABLE = "vec"
@@ -108,7 +108,8 @@ class Implementation(Compressing, CPUAttentionBackendImpl):
     write = staticmethod(write)
 
 
-class FoveateCPU(Backend, CPUAttentionBackend):
+class FoveateCPU(CPUAttentionBackend):
     """vLLM's CPU_ATTN where no policy is."""
 
-    builder, implementation = Builder, Implementation
+    get_builder_cls = staticmethod(lambda: Builder)
+    get_impl_cls = staticmethod(lambda: Implementation)

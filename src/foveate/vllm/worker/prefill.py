@@ -82,7 +82,12 @@ def after_pass(
         images = _of_tokens(prompt.image, torch.arange(row.computed, row.end, device=q.device))
         prompt.reading.layers[ordinal].add(q, images[None], wanted)
         return None
-    layer = _layer(prompts, row, ordinal, q, pairs(), scale)
+    k, v = pairs()
+    slots, depth = _slots_of(prompts, row, k, ordinal), len(prompts.ordinals)
+    index = prompts.model_indices[ordinal]
+    layer = Layer(
+        q=q, k=k, v=v, slots=slots, scale=scale, ordinal=ordinal, model_index=index, depth=depth
+    )
     heads = layer.k.shape[1] // len(cells)
     each = tuple(cell.kept for cell in cells for _ in range(heads))
     given = Given(amount=prompt.policy.amount, tokens=each)
@@ -111,27 +116,6 @@ def _at(row: Row) -> Pass:
     if row.end == row.until and row.until >= length:
         phase = Phase.FINISHING if row.until == length else Phase.ANSWERING
     return Pass(row.end, length, phase)
-
-
-def _layer(
-    prompts: Prompts,
-    row: Row,
-    ordinal: int,
-    q: Float[Tensor, "1 hq m d"],
-    pairs: Pairs,
-    scale: float,
-) -> Layer:
-    k, v = pairs
-    return Layer(
-        q=q,
-        k=k,
-        v=v,
-        slots=_slots_of(prompts, row, k, ordinal),
-        scale=scale,
-        ordinal=ordinal,
-        model_index=prompts.model_indices[ordinal],
-        depth=len(prompts.ordinals),
-    )
 
 
 def _slots_of(prompts: Prompts, row: Row, k: Float[Tensor, "1 h n d"], ordinal: int) -> Slots:

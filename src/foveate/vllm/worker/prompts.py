@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -18,15 +18,6 @@ from foveate.vllm.worker.rows import RequestPrompt, in_blocks, visual
 from foveate.vllm.worker.snapshots import Snapshots
 
 logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints what is below its own name
-
-
-class ScheduledRequest(NamedTuple):
-    """A request as the scheduler announced it, with its plan; None if the scheduler sent none, or
-    means another policy than this worker has, as each process reads its own environment.
-    """
-
-    plan: Plan | None
-    features: Sequence[Any]
 
 
 class Prompts:
@@ -50,7 +41,8 @@ class Prompts:
         self.snapshots = Snapshots()
         self.not_read = 0  # tokens in front of which this pass's new requests start compressed
         self._offer, self._runner = offer, runner
-        self._asked: dict[str, ScheduledRequest] = {}
+        self._plans: dict[str, Plan | None] = {}
+        self._features: dict[str, Any] = {}
         self._known: dict[str, RequestPrompt] = {}
         self._fails: set[str] = set()
         self._saves: Mapping[str, int] = {}
@@ -93,14 +85,15 @@ class Prompts:
         return [names.get(int(index)) for index in indices]
 
     def plan(self, name: str) -> Plan | None:
-        """Return the plan that this worker follows for a request."""
-        request = self._asked.get(name)
-        return None if request is None else request.plan
+        """Return the plan of a request; None if the scheduler sent none, or means another policy
+        than this worker has, as each process reads its own environment.
+        """
+        return self._plans.get(name)
 
     def prompt(self, name: str) -> RequestPrompt:
         """Return that request's prompt; it has a plan that names a policy."""
         if name not in self._known:
-            plan, features = self._asked[name]
+            plan, features = self._plans[name], self._features[name]
             assert plan is not None  # else there is nothing to ask
             assert plan.chosen is not None
             vision = visual(features, plan.length).to(self._runner.device)
@@ -147,15 +140,16 @@ class Prompts:
         orders = Orders.sent(output)
         for name in output.finished_req_ids:
             self._known.pop(name, None)
-            self._asked.pop(name, None)
+            self._plans.pop(name, None)
+            self._features.pop(name, None)
             self._fails.discard(name)
         for name in output.preempted_req_ids or ():
             self._known.pop(name, None)
         for new in output.scheduled_new_reqs:
             self._known.pop(new.req_id, None)
             plan = orders.begin.get(new.req_id)
-            followed = plan if self._follows(plan) else None
-            self._asked[new.req_id] = ScheduledRequest(followed, new.mm_features)
+            self._plans[new.req_id] = plan if self._follows(plan) else None
+            self._features[new.req_id] = new.mm_features
         self.held.learn(output, orders)
         computed = computed_tokens(output)
         self.completed = list(self._completed(output, computed))
