@@ -1,9 +1,16 @@
 """Prompts that begin alike: what one has left compressed, another starts behind."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import foveate
+from foveate.vllm.plans.plans import Plan
+from foveate.vllm.plans.rooms import Rooms
+from foveate.vllm.plans.tiers import room_of
+from foveate.vllm.scheduler.beginnings import Beginnings
+from foveate.vllm.scheduler.blocks import CompressedManager
 from tests.serving.engine import check_alike, engine, greedy, prompts, serve
 from tests.serving.following import recorded, same
 from tests.serving.prometheus import foveate_metrics, of_this_process
@@ -130,6 +137,34 @@ def test_another_salt_policy_or_budget_shares_nothing_compressed(llm):
     before = foveate_metrics(of_this_process())["tokens_not_read"]
     assert serve(llm, given, 2, asked=[keys]).shared == [384]
     assert foveate_metrics(of_this_process())["tokens_not_read"] == before + 384
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_block_is_the_target_of_one_copy(at_once):
+    """The pool hands a copy of the step before on, to the very request that starts behind it."""
+    from vllm.v1.core.block_pool import BlockPool
+
+    pool, manager = BlockPool(6, True, hash_block_size=32), object.__new__(CompressedManager)
+    policy, null = foveate.policy(KEYS), pool.null_block
+    boundaries = Rooms((room_of(policy),), 32).own(400)
+    plan = Plan(400, 400, 0, policy, boundaries={0: boundaries})
+    manager.kv_cache_group_id, manager.block_size = 0, 32
+    manager.req_to_blocks = {"a": [null, null, *pool.get_new_blocks(2)]}
+    a, b = (SimpleNamespace(request_id=name, block_hashes=[b"same"] * 12) for name in "ab")
+    beginnings = Beginnings([manager], pool, 5)
+    assert beginnings.save(a, plan, 128) == 1
+    assert beginnings.longest(b, plan, 399) is None  # as it is not compressed yet
+    beginnings.settle(1, failed=False)
+    first = [] if at_once else beginnings.take_copies({})
+    found = beginnings.longest(b, plan, 399)
+    assert found.tokens == 128
+    manager.req_to_blocks["b"] = [null, null, *pool.get_new_blocks(2)]
+    copies = beginnings.take_copies({"b": found})
+    assert [block.block_id for block in manager.req_to_blocks["b"][2:]] == [5, 3]
+    assert sorted(map(tuple, first)) == ([] if at_once else [(1, 3), (2, 4)])
+    assert sorted(map(tuple, copies)) == ([(1, 5), (2, 3), (2, 4)] if at_once else [(3, 5), (4, 3)])
+    assert beginnings.longest(a, plan, 399) is None  # half of it is gone
+    assert beginnings.take_dropped() == (1,)
 
 
 def test_another_image_of_the_same_size_shares_nothing_of_it(tiny_folder):
