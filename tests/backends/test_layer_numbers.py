@@ -12,8 +12,8 @@ from foveate.compression.reading import PromptReading
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
-from foveate.vllm.plans.orders import Order
-from foveate.vllm.plans.plans import Offer
+from foveate.vllm.plans.boundaries import Boundaries
+from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.worker.prefill import after_pass
 from foveate.vllm.worker.prompts import Prompts
@@ -64,9 +64,9 @@ def test_a_served_layer_has_the_number_in_its_name(names, number):
     offer = Offer(settings_from({"foveate": {"policy": "knorm:budget=8"}}))
     prompts = Prompts(offer, ordinals, SimpleNamespace(device="cpu"))
     vision = torch.zeros(n, dtype=torch.bool)
-    prompt = RequestPrompt("a", Order(n, n), POLICY, vision, PromptReading(POLICY, len(names)))
+    prompt = RequestPrompt("a", Plan(n, n), POLICY, vision, PromptReading(POLICY, len(names)))
     table, read = torch.arange(2), {"start": 0, "computed": 0, "new": n, "moves": True}
-    row = Row(prompt, 0, 0, until=n, kept=n, budget=8, **read, table=table, written=table)
+    row = Row(prompt, Boundaries(n, n, budget=8), table, 20, before=0, until=n, **read)
     pairs = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
 
     def complete(place):

@@ -17,7 +17,7 @@ from foveate.hf.model.internals import CACHE
 from foveate.hf.model.modality import visual_tokens
 from foveate.policies.amount import Amount
 from foveate.stages.when import OverBudget
-from foveate.vllm.plans.shares import Rooms
+from foveate.vllm.plans.rooms import Rooms
 from foveate.vllm.plans.tiers import room_of
 from tests.jitter import other_side
 from tests.serving.reference import NOISE, embedded
@@ -138,8 +138,8 @@ def reader(model, answer, inputs):
 
 def in_blocks(policy, length, block=32):
     """A policy as it compresses a prompt of that length in whole blocks, and the boundaries."""
-    share = Rooms((room_of(policy),), block).own(length)
-    boundaries, (tokens, reading, answering) = share.boundaries(length), share.every
+    boundaries = Rooms((room_of(policy),), block).own(length)
+    tokens, reading, answering = boundaries.every
     when = OverBudget(every=tokens, reading=reading, answering=answering)
     return policy.but(budget=boundaries.kept, when=when), boundaries
 

@@ -23,9 +23,9 @@ from tests.serving.stand_ins import announced, ordering
 
 BLOCK, COLUMNS, HEADS, GROUPS, D = 16, 24, 2, 2, 8
 REQUESTS = (300, 130, 97)  # prompts
-PASSES = (  # (computed, new) of each request: an answer, a prompt and its answer, a prompt in two
-    ((300, 1), (0, 140), (0, 64)),
-    ((301, 1), (140, 1), (64, 33)),
+PASSES = (  # (computed, new) of each request: an answer, a prompt, a prompt in two
+    ((300, 1), (0, 130), (0, 64)),
+    ((301, 1), (130, 1), (64, 33)),
 )
 
 

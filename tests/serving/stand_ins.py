@@ -9,9 +9,9 @@ from unittest import mock
 
 import torch
 
-from foveate.vllm.plans.orders import Order, Orders
+from foveate.vllm.plans.orders import Orders
 from foveate.vllm.plans.plans import Offer
-from foveate.vllm.plans.shares import Rooms
+from foveate.vllm.plans.rooms import Rooms
 
 
 def attend(
@@ -100,8 +100,8 @@ def ordering(settings, rooms, block):
 
     def order(prompt):
         plan = offer.plan(None, prompt)
-        shares = {0: kept.share(plan.key)}
-        return Order.of(plan._replace(shares=shares, end=prompt + 99), prompt)
+        boundaries = {0: kept.boundaries(plan.key)}
+        return plan._replace(boundaries=boundaries, end=prompt + 99).order
 
     return order
 
@@ -113,7 +113,7 @@ def announced(requests, order, features=(), blocks=64, block=32):
     """
     one, orders = SimpleNamespace, {name: order(prompt) for name, (prompt, *_) in requests.items()}
     read = {name for name, (prompt, computed, _) in requests.items() if computed >= prompt}
-    held = {name: {0: orders[name].shares[0].gap if name in read else 0} for name in orders}
+    held = {name: {0: orders[name].boundaries[0].freed if name in read else 0} for name in orders}
     told = one(
         finished_req_ids=set(),
         preempted_req_ids=None,
@@ -133,10 +133,7 @@ def announced(requests, order, features=(), blocks=64, block=32):
         num_scheduled_tokens={name: new for name, (_, _, new) in requests.items()},
     )
     steps = {name: (computed, computed + new) for name, (_, computed, new) in requests.items()}
-    moves = {
-        name: order.shares[0].boundaries(order.length).move(*steps[name], block)
-        for name, order in orders.items()
-    }
+    moves = {name: order.boundaries[0].move(*steps[name], block) for name, order in orders.items()}
     moves = {name: {0: move} for name, move in moves.items() if move}
     Orders(orders, held, moves=moves).send(told)
     return told

@@ -138,12 +138,10 @@ def check_nothing_is_left(llm, case):
     scheduler = core.scheduler
     assert scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == case.pool - 1
     assert not scheduler.plans
-    assert not scheduler._freed
-    for manager in scheduler._compressed:
-        assert not any((manager._decided, manager._moves, manager._read))
+    assert not any((scheduler._freed, scheduler._starts, scheduler._beginnings._awaited))
     if "tensor_parallel_size" not in case.options:
         prompts = core.model_executor.driver_worker.worker.prompts
-        assert not any((prompts._known, prompts._asked, prompts._fails, prompts.held._books))
+        assert not any((prompts._known, prompts._plans, prompts._fails, prompts.held._books))
 
 
 def check_plans(played, clients, policies, block):

@@ -1,9 +1,16 @@
 """Prompts that begin alike: what one has left compressed, another starts behind."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import foveate
+from foveate.vllm.plans.plans import Plan
+from foveate.vllm.plans.rooms import Rooms
+from foveate.vllm.plans.tiers import room_of
+from foveate.vllm.scheduler.beginnings import Beginnings
+from foveate.vllm.scheduler.blocks import CompressedManager
 from tests.serving.engine import check_alike, engine, greedy, prompts, serve
 from tests.serving.following import recorded, same
 from tests.serving.prometheus import foveate_metrics, of_this_process
@@ -23,6 +30,7 @@ KEYS, WINDOW, SUMS, MERGED = (
 POLICIES = (KEYS, WINDOW, SUMS, MERGED)
 WIDE = f"knorm:budget=128,{EVERY}"  # keeps more than comes between two boundaries
 COMMON, ENDS = 300, (90, 37, 15)  # with boundaries after 128, 192 and 256 tokens
+POOL = 95  # blocks, of which copies of what is kept take 70 in one of the tests
 
 
 @pytest.fixture(scope="session")
@@ -34,17 +42,18 @@ def llama(tiny_folder):
 def llm(llama):
     """An engine whose passes end before boundaries, as each reads at most 32 tokens."""
     options = {"enable_prefix_caching": True, "max_model_len": 512, "max_num_batched_tokens": 32}
+    options["num_gpu_blocks_override"] = POOL + 1
     with engine(llama, KEYS, policies=(*POLICIES[1:], WIDE), **options) as started:
         yield started
 
 
 @pytest.mark.parametrize(("spec", "first"), [(WIDE, 192), (KEYS, 128)])
 def test_a_request_alone_is_answered_if_its_passes_end_before_boundaries(llm, model, spec, first):
-    """Blocks of an earlier boundary are named then, and the next one moves pairs into some."""
+    """Pairs of an earlier boundary have been copied then, and the next one moves pairs to some."""
     ((served, kept),) = one_by_one(llm, drawn([300], seed=7), spec, ["alone"])
     boundaries = same(model, spec, served.answers[0], kept)
     assert boundaries == [*range(first, 300, 64), 300, 364]
-    assert served.idle == 63
+    assert served.idle == POOL
 
 
 def alike():
@@ -86,11 +95,11 @@ def test_a_prompt_starts_at_the_last_boundary_that_it_has_in_common(llm, model, 
         assert answer.tokens == theirs.answers[0].tokens
         torch.testing.assert_close(answer.logprobs, theirs.answers[0].logprobs, rtol=0, atol=1e-4)
         same(model, spec, answer, before | kept)
-    assert mine.idle == 63
+    assert mine.idle == POOL
     at_once = serve(llm, salted(given, spec), 70, asked=[{"foveate_policy": spec}] * 3)
     assert min(at_once.shared) == last  # each writes to blocks of its own
     check_alike([one.answers[0].tokens for one, _ in alone], at_once)
-    assert at_once.idle == 63
+    assert at_once.idle == POOL
 
 
 @pytest.mark.slow
@@ -128,6 +137,34 @@ def test_another_salt_policy_or_budget_shares_nothing_compressed(llm):
     before = foveate_metrics(of_this_process())["tokens_not_read"]
     assert serve(llm, given, 2, asked=[keys]).shared == [384]
     assert foveate_metrics(of_this_process())["tokens_not_read"] == before + 384
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_block_is_the_target_of_one_copy(at_once):
+    """The pool hands a copy of the step before on, to the very request that starts behind it."""
+    from vllm.v1.core.block_pool import BlockPool
+
+    pool, manager = BlockPool(6, True, hash_block_size=32), object.__new__(CompressedManager)
+    policy, null = foveate.policy(KEYS), pool.null_block
+    boundaries = Rooms((room_of(policy),), 32).own(400)
+    plan = Plan(400, 400, 0, policy, boundaries={0: boundaries})
+    manager.kv_cache_group_id, manager.block_size = 0, 32
+    manager.req_to_blocks = {"a": [null, null, *pool.get_new_blocks(2)]}
+    a, b = (SimpleNamespace(request_id=name, block_hashes=[b"same"] * 12) for name in "ab")
+    beginnings = Beginnings([manager], pool, 5)
+    assert beginnings.save(a, plan, 128) == 1
+    assert beginnings.longest(b, plan, 399) is None  # as it is not compressed yet
+    beginnings.settle(1, failed=False)
+    first = [] if at_once else beginnings.take_copies({})
+    found = beginnings.longest(b, plan, 399)
+    assert found.tokens == 128
+    manager.req_to_blocks["b"] = [null, null, *pool.get_new_blocks(2)]
+    copies = beginnings.take_copies({"b": found})
+    assert [block.block_id for block in manager.req_to_blocks["b"][2:]] == [5, 3]
+    assert sorted(map(tuple, first)) == ([] if at_once else [(1, 3), (2, 4)])
+    assert sorted(map(tuple, copies)) == ([(1, 5), (2, 3), (2, 4)] if at_once else [(3, 5), (4, 3)])
+    assert beginnings.longest(a, plan, 399) is None  # half of it is gone
+    assert beginnings.take_dropped() == (1,)
 
 
 def test_another_image_of_the_same_size_shares_nothing_of_it(tiny_folder):

@@ -278,37 +278,47 @@ def test_images_that_were_not_sent_can_be_sent_again():
 
 
 def test_managers_remember_and_share_through_these_methods():
+    from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
     manager = vllm_api.FullAttentionManager
     assert parameters(manager.cache_blocks)[1:3] == ["request", "num_tokens"]
-    assert parameters(manager.find_longest_cache_hit)[:2] == ["block_hashes", "max_length"]
-    assert "kv_cache_spec" in parameters(manager.find_longest_cache_hit)
+    found = parameters(KVCacheCoordinator.find_longest_cache_hit)
+    assert found == ["self", "block_hashes", "max_cache_hit_length"]
+    source = inspect.getsource(KVCacheManager.get_computed_blocks)
+    assert "self.coordinator.find_longest_cache_hit(" in source
     given = ["request_id", "new_computed_blocks"]
     assert parameters(manager.add_local_computed_blocks)[1:3] == given
 
 
-def test_blocks_are_replaced_through_these_methods():
-    """vLLM asks how many blocks are needed, and where there are as many lets them be taken."""
+def test_blocks_are_copied_before_a_step():
+    """Kept pairs of a beginning, by vLLM itself, before the step writes to any block: all sources
+    are read before a target is written.
+    """
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
-    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.worker import gpu_model_runner, utils
+    from vllm.v1.worker.gpu import model_runner
 
+    assert vllm_api.KVCacheBlockCopy._fields == ("src_block_id", "dst_block_id")
+    assert "kv_cache_block_copies" in vllm_api.SchedulerOutput.__annotations__
+    assert "blocks[dst] = blocks[src]" in inspect.getsource(utils.copy_kv_cache_blocks_inplace)
+    for update in (
+        gpu_model_runner.GPUModelRunner._update_states,
+        model_runner.GPUModelRunner.update_requests,
+    ):
+        assert "copy_kv_cache_blocks_inplace(" in inspect.getsource(update)
+    assert parameters(BlockPool.get_new_blocks)[:2] == ["self", "num_blocks"]
+    assert parameters(BlockPool.touch)[:2] == ["self", "blocks"]
+    assert parameters(BlockPool.free_blocks)[:2] == ["self", "ordered_blocks"]
+    inserted = parameters(BlockPool._insert_block_hash)
+    assert inserted[1:] == ["block_hash_with_group_id", "block", "num_tokens"]
     manager, request = vllm_api.FullAttentionManager, ["self", "request_id"]
-    computed = ["total_computed_tokens", "num_local_computed_tokens", "num_tokens_main_model"]
-    assert parameters(manager.get_num_blocks_to_allocate)[:7] == [
-        *(*request, "num_tokens", "new_computed_blocks", *computed),
-    ]
-    tokens = ["num_tokens", "num_tokens_main_model"]
-    assert parameters(manager.allocate_new_blocks) == [*request, *tokens]
+    tokens = ["num_tokens", "new_computed_blocks"]
+    assert parameters(manager.get_num_blocks_to_allocate)[:4] == [*request, *tokens]
     assert "apply_admission_cap=apply" in inspect.getsource(
         KVCacheCoordinator.get_num_blocks_to_allocate
     )
-    assert parameters(manager.pop_blocks_for_free) == request
-    assert "self.pop_blocks_for_free(request_id)" in inspect.getsource(manager.free)
-    steps = inspect.getsource(KVCacheManager.allocate_slots)
-    assert steps.rindex("get_num_blocks_to_allocate(") < steps.index("allocate_new_blocks(")
-    assert parameters(BlockPool.get_new_blocks)[:2] == ["self", "num_blocks"]
-    assert parameters(BlockPool._maybe_evict_cached_block) == ["self", "block"]
-    assert parameters(BlockPool.free_blocks)[:2] == ["self", "ordered_blocks"]
 
 
 def test_requests_come_in_through_this_method():

@@ -2,6 +2,7 @@
 against what it holds.
 """
 
+import json
 import pickle
 from types import SimpleNamespace
 
@@ -9,11 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from foveate.vllm.plans.moves import Move, Replacement
-from foveate.vllm.plans.orders import Order, Orders
-from foveate.vllm.plans.plans import Offer
+from foveate.vllm.plans.boundaries import Boundaries, Move
+from foveate.vllm.plans.orders import Orders
+from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
-from foveate.vllm.plans.shares import Share
 from foveate.vllm.scheduler import scheduler as scheduling
 from foveate.vllm.startup.http import refuse_truths
 from foveate.vllm.worker import worker
@@ -63,14 +63,17 @@ def test_tokens_are_no_shares_whoever_comes_first(llama, model, first):
 
 
 WRONG_ORDERS = {
-    "whole": (lambda order: order._replace(shares={}), "tokens mean no move, and its order a move"),
+    "whole": (
+        lambda order: order._replace(boundaries={}),
+        "tokens mean no move, and its order a move",
+    ),
     "shorter gap": (
-        lambda order: order._replace(shares={0: Share(2, 135 - 64, 135 - 64)}),
+        lambda order: order._replace(boundaries={0: Boundaries(135, 71, budget=71, freed=2)}),
         "its tokens mean a move into the blocks from 2 on, at token 135, and its order a move into "
         "the blocks from 3 on",
     ),
     "other blocks": (
-        lambda order: order._replace(shares={0: order.shares[0]._replace(kept=1)}),
+        lambda order: order._replace(boundaries={0: order.boundaries[0]._replace(kept=1)}),
         "not told in blocks of 32",
     ),
     "another policy": (lambda order: order._replace(spec="h2o:budget=10%"), "no order"),
@@ -104,8 +107,8 @@ def test_orders_reach_workers_in_other_processes():
 
     output = SchedulerOutput.make_empty()
     assert Orders.sent(output) == Orders()
-    moves = {"a": {1: Move(5, 224, {6: Replacement(17, 40)})}}
-    order = Order(300, 224, shares={1: Share(5, 64, 64)})
+    moves = {"a": {1: Move(5, 224)}}
+    order = Plan(300, 224, boundaries={1: Boundaries(224, 64, budget=64, freed=5)})
     orders = Orders({"a": order}, {"a": {1: 5}}, moves=moves)
     orders.send(output)
     assert Orders.sent(pickle.loads(pickle.dumps(output))) == orders
@@ -156,9 +159,9 @@ def test_a_prompt_that_one_worker_cannot_compress_fails_in_all(monkeypatch):
     assert len(told) == 1
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_truths_over_http_are_no_numbers(given):
-    """Pydantic takes true for 1 where vLLM's requests have a number."""
+@pytest.mark.parametrize("given", [True, False, None])
+def test_truths_and_null_over_http_are_no_numbers(given):
+    """Pydantic takes true for 1 where a number is meant, and has four errors of null."""
     from pydantic import ValidationError
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
@@ -166,9 +169,12 @@ def test_truths_over_http_are_no_numbers(given):
     refuse_truths()
     plain = {"model": "tiny", "prompt": "a"}
     for name in ("foveate_context", "foveate_budget"):
-        with pytest.raises(ValidationError, match=f"{name}={str(given).lower()}: give a number"):
+        said = f"{name}={json.dumps(given)}: give a number"
+        with pytest.raises(ValidationError, match=said) as refused:
             CompletionRequest(**plain, vllm_xargs={name: given})
+        assert refused.value.error_count() == 1
     for value in (1, 1.0, "100%"):
-        found = CompletionRequest(**plain, vllm_xargs={"foveate_budget": value, "theirs": given})
+        theirs = bool(given)  # of others nothing is said
+        found = CompletionRequest(**plain, vllm_xargs={"foveate_budget": value, "theirs": theirs})
         assert type(found.vllm_xargs["foveate_budget"]) is type(value)
-        assert found.vllm_xargs["theirs"] == given  # of others nothing is said
+        assert found.vllm_xargs["theirs"] == theirs

@@ -112,7 +112,6 @@ def test_answers_see_their_prompt_without_the_gap(builder):
         check_row(metadata, batch, row, gap)
     assert metadata.max_seq_len == int(metadata.seq_lens.max()) == 84
     assert [(row.computed, row.new, row.start) for row in metadata.foveate.rows] == [(64, 20, 2)]
-    assert metadata.foveate.later is None
 
 
 def test_vllms_own_batch_is_left_alone(builder):
@@ -137,21 +136,14 @@ def test_where_everything_stays_the_metadata_is_vllms(builder, config):
     assert not hasattr(mine, "foveate")
 
 
-def test_tokens_after_a_prompt_see_it_compressed(builder):
-    """A preempted answer is read again with its prompt, in one pass, beside another request."""
+def test_a_pass_that_goes_on_after_a_prompt_reads_nothing_of_it(builder, caplog):
+    """Steps end with the prompt, also where a preempted answer is read again."""
     batch = common((40, 1), (0, 310))
     metadata = pass_of(builder, [(40, 40), (300, 0)], batch)
-    check_row(metadata, batch, 1, 0)  # for now
-    tokens, later = metadata.foveate.later
-    assert tokens.tolist() == list(range(1 + 300, 1 + 310))
-    table, length = expected(batch, 1, 7)
-    assert later.seq_lens.tolist() == [length]
-    assert later.max_seq_len == length
-    assert later.block_table[0, : -(-length // BLOCK)].tolist() == table[: -(-length // BLOCK)]
-    assert later.query_start_loc.tolist() == [0, 10]
-    assert (later.num_actual_tokens, later.max_query_len) == (10, 10)
-    assert later.slot_mapping.tolist() == tokens.tolist()
-    assert metadata.seq_lens.data_ptr() != later.seq_lens.data_ptr()
+    check_row(metadata, batch, 0, 0)
+    assert metadata.block_table[1].unique().tolist() == [0]
+    assert builder.prompts.take_failed() == {"r1"}
+    assert "310 tokens would be read in a pass that has to end at 300" in caplog.text
 
 
 def test_rows_that_fill_up_a_graph_are_of_no_request(builder):

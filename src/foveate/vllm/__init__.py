@@ -19,7 +19,8 @@ from typing import Any
 
 
 def register() -> None:
-    """What vLLM calls in each of its processes (entry point ``vllm.general_plugins``).
+    """Register Foveate with vLLM, which calls this in each of its processes (entry point
+    ``vllm.general_plugins``).
 
     Does nothing under a vLLM, or on a platform, that Foveate does not know: it may run without
     Foveate. Whoever asks for it there is told.

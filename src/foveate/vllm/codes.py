@@ -37,7 +37,7 @@ class Codes(NamedTuple):
     def values(
         self, k: UInt8[Tensor, "*s d"], v: UInt8[Tensor, "*s d"], dtype: torch.dtype
     ) -> tuple[Float[Tensor, "*s d"], Float[Tensor, "*s d"]]:
-        """What keys and values stand for."""
+        """Return the numbers that keys and values stand for."""
         return (
             _scaled(k.view(self.type), self.k, dtype),
             _scaled(v.view(self.type), self.v, dtype),
@@ -46,24 +46,24 @@ class Codes(NamedTuple):
     def coded(
         self, k: Float[Tensor, "*s d"], v: Float[Tensor, "*s d"]
     ) -> tuple[UInt8[Tensor, "*s d"], UInt8[Tensor, "*s d"]]:
-        """The codes that are nearest to keys and values."""
+        """Return the codes that are nearest to keys and values."""
         return _coded(k, self.k, self.type), _coded(v, self.v, self.type)
 
     def numbers_only(self, codes: UInt8[Tensor, "*s"]) -> UInt8[Tensor, "*s"]:
-        """The same codes, zero where they stand for no number."""
+        """Return the codes, with zero where they stand for no number."""
         return codes.masked_fill(~codes.view(self.type).to(torch.float32).isfinite(), 0)
 
 
 def chosen(
     codes: UInt8[Tensor, "1 h n d"], positions: Int[Tensor, "h k"]
 ) -> UInt8[Tensor, "k h d"]:
-    """The codes at these positions of each head."""
+    """Return the codes at these positions of each head."""
     at = positions[..., None].expand(-1, -1, codes.shape[-1])
     return codes[0].gather(1, at).transpose(0, 1)
 
 
 def plain_queries(layer: Any, query: Tensor, dtype: torch.dtype) -> Float[Tensor, "t hq d"]:
-    """Queries as numbers: on GPUs vLLM codes them as well, if the cache holds codes."""
+    """Return queries as numbers: on GPUs vLLM codes them as well, if the cache holds codes."""
     if query.dtype not in TYPES.values():
         return query
     return _scaled(query, layer._q_scale_float, dtype)

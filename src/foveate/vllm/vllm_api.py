@@ -7,6 +7,7 @@ Importing this module raises:
     MissingPackage: vLLM is not installed.
     UnsupportedEngine: it is, in a version that was not tried, or that lacks one of these names.
 """
+# ruff: noqa: F401  (the names are imported for others)
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ TRIED = ((0, 32), (0, 34))
 
 
 def check_version(version: str) -> None:
-    """Raises UnsupportedEngine unless that version of vLLM was tried."""
+    """Raise UnsupportedEngine unless that version of vLLM was tried."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     installed = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
     if not TRIED[0] <= installed < TRIED[1]:
@@ -57,7 +58,7 @@ try:
         CPUAttentionMetadataBuilder,
     )
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
-    from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
+    from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy, make_block_hash_with_group_id
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -76,45 +77,6 @@ except ImportError as other:
         f"vLLM {vllm.__version__} lacks a name that Foveate's worker relies on: {other}."
     ) from other
 
-__all__ = [
-    "TRIED",
-    "AsyncModelRunnerOutput",
-    "AsyncScheduler",
-    "AttentionBackendEnum",
-    "AttentionCGSupport",
-    "AttentionLayerBase",
-    "CPUAttentionBackend",
-    "CPUAttentionBackendImpl",
-    "CPUAttentionMetadata",
-    "CPUAttentionMetadataBuilder",
-    "CUDAGraphMode",
-    "CommonAttentionMetadata",
-    "EngineArgs",
-    "FullAttentionManager",
-    "FullAttentionSpec",
-    "InputProcessor",
-    "KVCacheConfig",
-    "KVCacheSpec",
-    "KVCacheSpecRegistry",
-    "KVQuantMode",
-    "Scheduler",
-    "SchedulerOutput",
-    "VLLMValidationError",
-    "VllmConfig",
-    "check_version",
-    "cpu_ops",
-    "cpu_worker_class",
-    "current_platform",
-    "flash_attention",
-    "get_forward_context",
-    "get_tp_group",
-    "gpu_worker_class",
-    "init_logger",
-    "make_block_hash_with_group_id",
-    "register_backend",
-    "triton_attention",
-]
-
 
 def _found(module: str, name: str) -> Any:
     try:
@@ -126,13 +88,13 @@ def _found(module: str, name: str) -> Any:
 
 
 def cpu_worker_class() -> type:
-    """The worker for CPUs; imported when asked for, as its import sets up shared memory."""
+    """Return the worker for CPUs, imported when needed: its import sets up shared memory."""
     worker: type = _found("vllm.v1.worker.cpu_worker", "CPUWorker")
     return worker
 
 
 def gpu_worker_class() -> type:
-    """The worker for GPUs."""
+    """Return the worker for GPUs."""
     worker: type = _found("vllm.v1.worker.gpu_worker", "Worker")
     return worker
 

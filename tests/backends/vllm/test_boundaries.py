@@ -3,18 +3,18 @@ without vLLM.
 """
 
 from itertools import islice, pairwise, product
+from types import SimpleNamespace
 
 import pytest
 
 import foveate
 from foveate.errors import InvalidParameter, UnsupportedEngine, UnsupportedPolicy
-from foveate.vllm.plans.boundaries import NEVER, Boundaries, Every
-from foveate.vllm.plans.moves import Move
+from foveate.vllm.plans.boundaries import NEVER, Boundaries, Every, Move
 from foveate.vllm.plans.plans import Offer
+from foveate.vllm.plans.rooms import Rooms
 from foveate.vllm.plans.settings import check_policy, settings_from
-from foveate.vllm.plans.shares import Rooms
 from foveate.vllm.plans.tiers import room_of
-from foveate.vllm.startup.companions import check_boundaries
+from foveate.vllm.startup.companions import check_engine
 from foveate.vllm.startup.support import check_layers
 
 BLOCK, TOTAL = 4, 60
@@ -57,7 +57,7 @@ def walked(boundaries, end):
 
 def test_requests_are_compressed_where_the_rule_says():
     for boundaries in every_case():
-        ends = by_rule(*boundaries)
+        ends = by_rule(*boundaries[:4])
         assert {end for end, _ in ends} <= set(walked(boundaries, TOTAL)), boundaries
         for seen in range(TOTAL):
             last, stays = max((one for one in ends if one[0] <= seen), default=(0, 0))
@@ -69,7 +69,7 @@ def test_within_prompts_boundaries_follow_from_what_comes_before_them():
     policy = foveate.policy("knorm:budget=7,when=over_budget(every=9,reading=true)")
     rooms = Rooms((room_of(policy),), BLOCK)
     for length in range(1, 100):
-        boundaries = rooms.own(length).boundaries(length)
+        boundaries = rooms.own(length)
         walk = [end for end in walked(boundaries, length) if end < length]
         assert walk == list(range(20, length, 12))
         for tokens in range(length + 3):
@@ -80,7 +80,7 @@ def test_within_prompts_boundaries_follow_from_what_comes_before_them():
 
 def test_a_step_moves_pairs_only_if_it_ends_at_a_boundary_where_blocks_become_free():
     for boundaries in islice(every_case(), 0, None, 7):
-        freed = {end: (end - stays) // BLOCK for end, stays in by_rule(*boundaries)}
+        freed = {end: (end - stays) // BLOCK for end, stays in by_rule(*boundaries[:4])}
         steps, before = [0, *walked(boundaries, TOTAL)], 0
         for start, boundary in pairwise(steps):
             first = max(before, freed.get(boundary, 0))
@@ -113,15 +113,15 @@ def test_no_request_holds_more_than_its_peak(ahead):
 
 def test_what_is_remembered_is_never_moved_to():
     for boundaries in every_case():
-        moved = [end - stays for end, stays in by_rule(*boundaries)]
+        moved = [end - stays for end, stays in by_rule(*boundaries[:4])]
         assert boundaries.untouched == min([boundaries.length, *moved]), boundaries
 
 
 def test_a_budget_of_tokens_is_the_answers_as_well():
     policy = foveate.policy("rkv:budget=40,every=9")
     short, long = (Rooms((room_of(policy),), BLOCK).own(length) for length in (10, 90))
-    assert short.boundaries(10) == Boundaries(10, 40, Every(12, False, True))
-    assert long.boundaries(90) == Boundaries(90, 42, Every(12, False, True))
+    assert short == Boundaries(10, 40, Every(12, False, True), budget=40)
+    assert long == Boundaries(90, 42, Every(12, False, True), budget=42, freed=12)
 
 
 @pytest.mark.parametrize(
@@ -145,16 +145,15 @@ def test_settings_that_do_not_go_with_boundaries_are_named():
     from tests.backends.vllm.test_settings import engine
 
     plain, again = (foveate.policy(spec) for spec in ("knorm:budget=64", AGAIN))
-    fine = {"disable_chunked_mm_input": False}
-    check_boundaries(engine(**fine), [plain, again])
+    check_engine(engine(), [plain, again])
     for change, said in (
-        ({"speculative_config": object()}, "speculative decoding"),
+        ({"speculative_config": SimpleNamespace(method="ngram")}, "speculative decoding"),
         ({"disable_chunked_mm_input": True}, "--disable-chunked-mm-input"),
         ({"cache_dtype": "fp8"}, "a cache of codes"),
     ):
-        check_boundaries(engine(**fine | change), [plain])
+        check_engine(engine(**change), [plain])
         with pytest.raises(UnsupportedEngine, match=f"over_budget.*{said}"):
-            check_boundaries(engine(**fine | change), [plain, again])
+            check_engine(engine(**change), [plain, again])
     with pytest.raises(UnsupportedEngine, match="2 layers with windows"):
         check_layers(
             compressed=["a"], others=["b", "c"], sharing=[], tiers=False, recompresses=True

@@ -3,9 +3,10 @@
 import pytest
 
 from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedPolicy
+from foveate.vllm.plans.boundaries import Boundaries
 from foveate.vllm.plans.plans import REMEMBERED, Offer
+from foveate.vllm.plans.rooms import Rooms
 from foveate.vllm.plans.settings import settings_from
-from foveate.vllm.plans.shares import Rooms, Share
 from foveate.vllm.plans.tiers import rooms_of
 
 BLOCK = 32
@@ -26,8 +27,9 @@ def test_a_request_chooses_by_name_and_budget(settings):
     assert str(half.policy) == "snapkv:budget=50%,window=8"
     assert offer.plan({"foveate_policy": "full"}, 300).key is None
     rooms = Rooms(rooms_of(settings.policies, 4, 2, 1024)[0], BLOCK)
-    assert [rooms.share(plan.key).gap for plan in (plain, fast, half)] == [7, 8, 4]
-    assert rooms.share(plain.key) == Share(7, 300 - 7 * BLOCK, 300 - 7 * BLOCK)
+    assert [rooms.boundaries(plan.key).freed for plan in (plain, fast, half)] == [7, 8, 4]
+    kept = 300 - 7 * BLOCK
+    assert rooms.boundaries(plain.key) == Boundaries(300, kept, budget=kept, freed=7)
 
 
 def test_a_context_ends_with_a_whole_block(settings):
@@ -41,13 +43,13 @@ def test_what_is_shared_holds_no_query_that_a_score_asks_for(settings):
 
     def decided(asked, length):
         plan = offer.plan(asked, length)
-        return plan._replace(shares={2: rooms.share(plan.key)})
+        return plan._replace(boundaries={2: rooms.boundaries(plan.key)})
 
     window, sums = decided(None, 300), decided({"foveate_policy": "sums"}, 300)
     assert (window.remembered(2), window.readable(2)) == (7 * BLOCK, 7 * BLOCK)
     assert sums.readable(2) == 0  # it adds up what all queries pay
     short, long = decided(None, 40), decided({"foveate_budget": "100%"}, 300)
-    assert (short.gap(2), short.remembered(2), short.readable(2)) == (0, 40, 40 - 8)
+    assert (short.boundaries[2].freed, short.remembered(2), short.readable(2)) == (0, 40, 40 - 8)
     assert (long.remembered(2), long.readable(2)) == (300, 300 - 8)
 
 
@@ -101,10 +103,10 @@ def test_what_clients_choose_is_not_remembered_for_ever(settings):
     first = offer.plan({"foveate_budget": 100}, 300)
     for budget in range(8, 3008):
         plan = offer.plan({"foveate_budget": budget}, 300)
-        assert rooms.share(plan.key).gap == max(0, 300 - budget) // BLOCK
+        assert rooms.boundaries(plan.key).freed == max(0, 300 - budget) // BLOCK
     assert offer.policy.cache_info().currsize == REMEMBERED
     assert rooms._room.cache_info().currsize <= REMEMBERED
-    assert rooms._share.cache_info().currsize <= 4 * REMEMBERED
+    assert rooms.boundaries.cache_info().currsize <= 4 * REMEMBERED
     assert offer.plan({"foveate_budget": 100}, 300) == first
     assert vars(offer).keys() == {"_settings", "policy"}
 

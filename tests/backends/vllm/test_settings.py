@@ -143,6 +143,7 @@ def engine(**changes):
         "kv_cache_dtype_skip_layers": [],
         "scheduler_cls": CLASSES[SCHEDULER],
         "use_ubatching": False,
+        "disable_chunked_mm_input": False,
     } | changes
     one = SimpleNamespace(**settings)
     for part in ("parallel_config", "model_config", "cache_config", "scheduler_config"):
@@ -151,8 +152,9 @@ def engine(**changes):
 
 
 def test_plain_engine_is_accepted():
-    check_engine(engine())
-    check_engine(engine(speculative_config=SimpleNamespace(method="ngram")))
+    policies = [foveate.policy("knorm:budget=20%")]
+    check_engine(engine(), policies)
+    check_engine(engine(speculative_config=SimpleNamespace(method="ngram")), policies)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_plain_engine_is_accepted():
 )
 def test_settings_that_do_not_go_together_are_named(name, value, said):
     with pytest.raises(UnsupportedEngine, match=said):
-        check_engine(engine(**{name: value}))
+        check_engine(engine(**{name: value}), [])
 
 
 def test_layers_that_cannot_be_compressed_beside_each_other_are_named():

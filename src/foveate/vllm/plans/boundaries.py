@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 from foveate.policies.protocols import When
 from foveate.stages.when import OverBudget
-from foveate.vllm.plans.moves import Move
 
 
 class Every(NamedTuple):
@@ -40,32 +39,58 @@ class Every(NamedTuple):
 
     @classmethod
     def of(cls, when: When) -> Every:
-        """What a rule says."""
+        """Return the interval that a rule sets."""
         if not isinstance(when, OverBudget) or not (when.reading or when.answering):
             return cls()
         return cls(when.every, when.reading, when.answering)
 
     def in_blocks(self, block: int) -> Every:
-        """The same, in whole blocks of ``block`` tokens."""
+        """Return the interval in whole blocks of ``block`` tokens."""
         return self._replace(tokens=-(-self.tokens // block) * block)
 
 
 NEVER = Every()
 
 
+class Move(NamedTuple):
+    """A step's move of a request's kept pairs, in one KV cache group: into the slots from the block
+    ``first`` up to the boundary ``end``, a number of tokens.
+    """
+
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"a move into the blocks from {self.first} on, at token {self.end}"
+
+
 class Boundaries(NamedTuple):
-    """Those of a request, of whose prompt the first ``length`` tokens are compressed: at each of
-    them ``kept`` pairs stay per KV head, or all if there are not more; at those within the prompt
-    ``within``, which are whole blocks.
+    """Boundaries of a request in one KV cache group, decided once by the scheduler.
+
+    The first ``length`` tokens of the prompt are compressed, and leave their first ``freed``
+    blocks. At each boundary ``kept`` pairs stay per KV head, or all if there are not more; at
+    boundaries within the prompt ``within``, which are whole blocks. ``every`` is in whole blocks,
+    too. ``budget`` is passed to scores and selections, except within the prompt.
     """
 
     length: int
     kept: int
     every: Every = NEVER
     within: int = 0
+    budget: int = 0
+    freed: int = 0
+
+    @property
+    def left(self) -> int:
+        """Tokens of the prompt that leave at its end, per KV head."""
+        return max(0, self.length - self.kept)
+
+    def budget_at(self, boundary: int) -> int:
+        """Return the budget that scores and selections are passed at a boundary."""
+        return self.within if self.every.reading and boundary < self.length else self.budget
 
     def after(self, tokens: int) -> int | None:
-        """The next boundary once so many tokens have been computed; None if there is none."""
+        """Return the next boundary after so many computed tokens; None if there is none."""
         if tokens >= self.length or not self._ends_with_prompt:
             return self._following(self._answers_from, tokens) if self.every.answering else None
         if not self.every.reading:
@@ -73,7 +98,9 @@ class Boundaries(NamedTuple):
         return min(self.length, self._following(self.within, tokens))
 
     def reached(self, tokens: int) -> int:
-        """The last boundary among the first ``tokens``; before there is one, what stays at it."""
+        """Return the last boundary among the first ``tokens``; before there is one, what stays at
+        it.
+        """
         if tokens >= self.length:
             origin, goes_on = self._answers_from, self.every.answering
         else:
@@ -85,7 +112,7 @@ class Boundaries(NamedTuple):
         return self.within if self.every.reading and tokens < self.length else self.kept
 
     def begins(self, tokens: int) -> range:
-        """The boundaries within the prompt up to so many tokens, the last one first."""
+        """Return the boundaries within the prompt up to so many tokens, the last one first."""
         first, every = self.within + self.every.tokens, self.every.tokens
         if not self.every.reading or (most := min(tokens, self.length - 1)) < first:
             return range(0)
@@ -136,8 +163,8 @@ class Boundaries(NamedTuple):
         return min(self.length, first - self.stays(first))
 
     def peak(self, tokens: int, ahead: int) -> int:
-        """The most slots that are held at once on the way to so many tokens, from a whole block on,
-        while up to ``ahead`` steps are on their way: what they read is freed after them.
+        """Return the most slots that are held at once on the way to so many tokens, from a whole
+        block on, while up to ``ahead`` steps are on their way: what they read is freed after them.
         """
         read = min(tokens, self.length)
         answered = tokens - read

@@ -11,7 +11,7 @@ from typing import Any
 
 from foveate.errors import InvalidParameter
 from foveate.vllm.plans.plans import Offer, Plan
-from foveate.vllm.plans.shares import Rooms
+from foveate.vllm.plans.rooms import Rooms
 from foveate.vllm.plans.tiers import room_of
 
 
@@ -27,8 +27,8 @@ def check_fits(config: Any, offer: Offer, plan: Plan, prompt: int) -> None:
         return
     blocks = pool // config.parallel_config.data_parallel_size - 1  # one is nobody's
     if plan.policy is not None:
-        share = Rooms((room_of(plan.policy),), block).own(plan.length)
-        plan = plan._replace(shares={0: share}) if share.every.tokens else plan
+        boundaries = Rooms((room_of(plan.policy),), block).own(plan.length)
+        plan = plan._replace(boundaries={0: boundaries}) if boundaries.every.tokens else plan
     held = plan.most(0, prompt + 1, config.max_concurrent_batches)
     if held > blocks * block:
         raise InvalidParameter(

@@ -40,7 +40,9 @@ class ProtectedTokens(NamedTuple):
 
     @classmethod
     def of(cls, select: Select) -> ProtectedTokens:
-        """What it protects; its field ``recent`` is the only one that can be a share."""
+        """Return what a selection protects; its field ``recent`` is the only one that can be a
+        share.
+        """
         recent = getattr(select, "recent", 0)
         share = Fraction(0) if isinstance(recent, int) else Fraction(str(recent))
         sinks = getattr(select, "sinks", 0)
@@ -85,7 +87,7 @@ class Room:
 
     @classmethod
     def of(cls, amount: Amount, least: int) -> Room:
-        """The room that a budget gives.
+        """Return the room that a budget gives.
 
         Raises:
             InvalidBudget: a budget in bytes, which depends on all prompts of a batch, or an auto
@@ -94,7 +96,7 @@ class Room:
         return cls(share=None, tokens=0, least=max(1, least)).at(amount)
 
     def at(self, amount: Amount) -> Room:
-        """The same room at another budget; raises as :meth:`of`."""
+        """Return the same room at another budget; raise as :meth:`of`."""
         if amount.kind == "bytes":
             raise InvalidBudget(
                 f"budget {amount} counts bytes of a whole batch, and a server has no fixed batch. "
@@ -110,7 +112,7 @@ class Room:
         return replace(self, share=share, tokens=int(amount.value) if share is None else 0)
 
     def average(self, prompt: int) -> int:
-        """The budget of a prompt, on average over the cells; a share is rounded down, as
+        """Return the budget of a prompt, on average over the cells; a share is rounded down, as
         everywhere else.
         """
         share = self.share
@@ -135,8 +137,9 @@ class Room:
         return prompt - self.gap(prompt, block) * block
 
     def budget(self, prompt: int, block: int) -> int:
-        """The budget that scores and selections are told: what is kept, and where cells differ,
-        the average before anything is rounded. An answer may fill what its prompt leaves of it.
+        """Return the budget that scores and selections are passed: what is kept, and where cells
+        differ, the average before anything is rounded. An answer may fill what its prompt leaves of
+        it.
         """
         if self.every.answering:
             return max(self.kept(prompt, block), self.wanted(prompt))
@@ -144,14 +147,14 @@ class Room:
 
 
 def kept_slots(gap: int, until: int, block: int) -> Int[Tensor, "k"]:
-    """The slots that kept tokens move into, ascending, counted from the request's first slot;
-    ``until`` is the boundary at which the request is compressed.
+    """Return the slots that kept tokens move into, ascending, counted from the request's first
+    slot; ``until`` is the boundary at which the request is compressed.
     """
     return torch.arange(gap * block, until, device="cpu")
 
 
 def physical(slots: Int[Tensor, "k"], row: Int[Tensor, "c"], block: int) -> Int[Tensor, "k"]:
-    """The pool's slots behind a request's slots, given its row of the block table."""
+    """Return the pool's slots behind a request's slots, given its row of the block table."""
     return row.long()[slots // block] * block + slots % block
 
 
@@ -186,7 +189,7 @@ class Buffers:
     def hold(
         self, table: Int[Tensor, "n c"], lengths: Int[Tensor, "n"]
     ) -> tuple[Int[Tensor, "n c"], Int[Tensor, "n"]]:
-        """The same numbers, in the first ``n`` rows of the buffers."""
+        """Return the same numbers, in the first ``n`` rows of the buffers."""
         if self._table is None or self._lengths is None:
             rows = max(self._rows, len(table))
             self._table = table.new_zeros((rows, table.shape[1]))

@@ -22,11 +22,10 @@ from foveate.errors import InvalidParameter, suggest
 from foveate.policies.amount import Amount
 from foveate.policies.parameters import shown
 from foveate.policies.policy import Policy
-from foveate.vllm.plans.boundaries import Boundaries, Every
+from foveate.vllm.plans.boundaries import Boundaries, Every, Move
 from foveate.vllm.plans.gap import Room
-from foveate.vllm.plans.moves import Move
+from foveate.vllm.plans.rooms import Key
 from foveate.vllm.plans.settings import Settings, amounts_of_a_server
-from foveate.vllm.plans.shares import Key, Share
 
 PREFIX = "foveate_"
 NAMES = ("foveate_policy", "foveate_budget", "foveate_context")
@@ -38,78 +37,81 @@ is remembered has an end.
 
 
 class Plan(NamedTuple):
-    """The first ``length`` tokens of a prompt are compressed by ``policy``, which is that of the
-    engine's policies with the number ``chosen``, at an amount of its own. Without one all is kept.
+    """Plan for a request: of a prompt of ``prompt`` tokens the first ``length`` are compressed by
+    ``policy``, the engine's policy with the number ``chosen`` at the request's budget. Without a
+    policy all is kept.
 
-    ``context`` says that more of the prompt follows, which reads them compressed. ``shares`` is
-    what the KV cache groups under policies keep, by their number. The request computes at most
-    ``end`` tokens; None if what it keeps at its last token is read by others.
+    ``context`` says that more of the prompt follows, which reads them compressed. ``boundaries``
+    are those of the KV cache groups under policies, by their number. The request computes at most
+    ``end`` tokens, and nobody reads what would be kept at the last of them; None if others do.
+    ``amount`` and ``spec`` name the policy in an :attr:`order`.
     """
 
+    prompt: int
     length: int
     chosen: int | None = None
     policy: Policy | None = None
     context: bool = False
-    shares: Mapping[int, Share] = {}
+    boundaries: Mapping[int, Boundaries] = {}
     end: int | None = None
+    amount: Amount | None = None
+    spec: str = ""
+
+    @property
+    def order(self) -> Plan:
+        """The plan as it is sent to workers, which make the policy themselves."""
+        if self.policy is None:
+            return self
+        return self._replace(policy=None, amount=self.policy.amount, spec=str(self.policy))
 
     @property
     def key(self) -> Key | None:
-        """What a prompt's gap follows from; None where there is none."""
+        """Values from which a prompt's boundaries follow; None where nothing is compressed."""
         if self.chosen is None or self.policy is None:
             return None
         return self.chosen, self.policy.amount, self.length
 
-    def gap(self, group: int) -> int:
-        """The blocks that the prompt leaves in that KV cache group."""
-        return self.shares[group].gap if group in self.shares else 0
-
-    def boundaries(self, group: int) -> Boundaries | None:
-        """Where the request is compressed in that KV cache group; None if it is not."""
-        return self.shares[group].boundaries(self.length) if group in self.shares else None
-
     def move(self, group: int, computed: int, end: int, block: int) -> Move | None:
         """Return the move of a step in that KV cache group, as :meth:`Boundaries.move` does."""
-        boundaries = self.boundaries(group)
-        return None if boundaries is None else boundaries.move(computed, end, block, last=self.end)
+        boundaries = self.boundaries.get(group)
+        return boundaries and boundaries.move(computed, end, block, last=self.end)
 
     @property
     def goes_on(self) -> bool:
         """Whether it is compressed at more than its prompt's end."""
-        return any(share.every.tokens for share in self.shares.values())
+        return any(each.every.tokens for each in self.boundaries.values())
 
     def stop(self, tokens: int) -> int | None:
-        """Where a step has to end that begins after so many tokens; None for anywhere."""
-        boundaries = (self.boundaries(group) for group in self.shares)
-        ends = [end for one in boundaries if one is not None and (end := one.after(tokens))]
-        return min(ends, default=None) if self.goes_on else None
+        """Return where a step has to end that begins after so many tokens; None for anywhere."""
+        ends = [each.after(tokens) for each in self.boundaries.values()]
+        return min((end for end in ends if end is not None), default=None)
 
     def most(self, group: int, tokens: int, ahead: int) -> int:
-        """The most slots that are held at once in that group on the way to so many tokens, while up
-        to ``ahead`` steps are on their way.
+        """Return the most slots that are held at once in that group on the way to so many tokens,
+        while up to ``ahead`` steps are on their way.
         """
-        boundaries = self.boundaries(group)
+        boundaries = self.boundaries.get(group)
         return tokens if boundaries is None or not self.goes_on else boundaries.peak(tokens, ahead)
 
     def remembered(self, group: int) -> int:
-        """How many of the first tokens lie in blocks that may be known by what they hold: nothing
-        is ever moved there.
+        """Return how many of the first tokens lie in blocks that may be known by what they hold:
+        nothing is ever moved there.
         """
-        boundaries = self.boundaries(group)
+        boundaries = self.boundaries.get(group)
         return self.length if boundaries is None else boundaries.untouched
 
     def readable(self, group: int) -> int:
-        """How many of the first tokens may be read from blocks that another request has filled:
-        none whose query a score asks for.
+        """Return how many of the first tokens may be read from blocks that another request has
+        filled: none whose query a score needs.
         """
-        if self.policy is None or group not in self.shares:
+        boundaries = self.boundaries.get(group)
+        if self.policy is None or boundaries is None:
             return self.length
         if self.policy.running:
             return 0
-        share = self.shares[group]
-        first = share.boundaries(self.length).after(0) or self.length
-        queries = self.policy.score.queries(share.budget_at(first, self.length))
-        return max(0, min(self.remembered(group), first - queries))
+        first = boundaries.after(0) or self.length
+        queries = self.policy.score.queries(boundaries.budget_at(first))
+        return max(0, min(boundaries.untouched, first - queries))
 
 
 class Offer:
@@ -120,7 +122,7 @@ class Offer:
         self.policy: Callable[[int, Amount | None], Policy] = lru_cache(REMEMBERED)(self._policy)
 
     def plan(self, given: Mapping[str, Any] | None, prompt: int, block: int = 1) -> Plan:
-        """What a request with these extra arguments asks for its prompt of so many tokens.
+        """Return the plan that these extra arguments request for a prompt of so many tokens.
 
         A context ends with a whole block of ``block`` tokens: what is left of it is kept.
 
@@ -148,7 +150,7 @@ class Offer:
                 f"foveate_context={context} beside {policy}, under which what is kept of a context "
                 "does not stay as it is. Leave it out, or choose a policy with when=after_prefill."
             )
-        return Plan(length, chosen, policy, context is not None)
+        return Plan(prompt, length, chosen, policy, context is not None)
 
     @property
     def goes_on(self) -> bool:
@@ -180,8 +182,8 @@ def _ours(name: Any) -> bool:
 
 
 def _amount(given: Any) -> Amount | None:
-    """A budget as it is meant, whatever it is written as: 1 is a token, and 1.0 the whole prompt;
-    0.3 and "30%" are one. Python takes 1, 1.0 and True for the same key.
+    """Return a budget as it is meant, however it is written: 1 is a token, and 1.0 the whole
+    prompt; 0.3 and "30%" are one. Python takes 1, 1.0 and True for the same key.
     """
     if given is None:
         return None

@@ -47,7 +47,7 @@ class Settings(NamedTuple):
 
 
 def settings_from(additional_config: Any, environ: Mapping[str, str] = os.environ) -> Settings:
-    """What stands under "foveate" in vLLM's additional configuration: the "policy", which may also
+    """Read the entry "foveate" of vLLM's additional configuration: the "policy", which may also
     come from the environment variable FOVEATE_POLICY; "policies" that requests may choose instead,
     a list of specs or specs by name; and "tiers" (8).
 
@@ -119,7 +119,7 @@ def _listed(given: Any) -> Sequence[Any]:
 
 
 def check_policy(policy: Policy) -> None:
-    """Refuses policies that cannot be carried out in vLLM's blocks.
+    """Refuse policies that cannot be carried out in vLLM's blocks.
 
     The scheduler frees blocks before it knows any score, so the kept count of every layer and KV
     head must follow from the prompt's length alone.
@@ -128,104 +128,97 @@ def check_policy(policy: Policy) -> None:
         UnsupportedPolicy: another one; the message says which stage stands in the way.
         InvalidBudget: a budget in bytes.
     """
+    if why := next(_refusals(policy), None):
+        raise UnsupportedPolicy(f"{policy} cannot be served by vLLM: {why}.")
+    Room.of(policy.amount, policy.select.protects)
+
+
+def _refusals(policy: Policy) -> Iterator[str]:
+    """Yield why a policy cannot be served; the first reason is the one that is told."""
     if policy.left_open:
-        raise _refused(
-            policy,
+        yield (
             f"{policy.left_open[0]}=auto divides one budget in bytes, and vLLM's blocks hold whole "
-            "pairs of tokens that are all computed. Leave it out",
+            "pairs of tokens that are all computed. Leave it out"
         )
-    _check_budget(policy)
+    yield from _budget_refusals(policy)
     if policy.prune is not None:
-        raise _refused(
-            policy,
+        yield (
             f"{print_value(policy.prune)} has visual tokens never computed, and vLLM gives out the "
             "places of a prompt before the model sees it. Leave it out; vLLM itself drops tokens "
-            "of videos (--video-pruning-rate)",
+            "of videos (--video-pruning-rate)"
         )
     if policy.reads_again:
-        raise _refused(
-            policy,
+        yield (
             f"{print_value(policy.reads_again)} reads the prompt a second time, and blocks are "
-            f"freed before. Use {_foretold(policy)}",
+            f"freed before. Use {_foretold(policy)}"
         )
     if policy.when.decodes or policy.when.reads:
-        _check_again(policy)
+        yield from _boundary_refusals(policy)
     if policy.attend.n:
-        raise _refused(
-            policy, f"{print_value(policy.attend)} changes the model's softmax. Leave it out"
-        )
+        yield f"{print_value(policy.attend)} changes the model's softmax. Leave it out"
     if not isinstance(policy.store, FullPrecision):
-        raise _refused(
-            policy,
+        yield (
             f"{print_value(policy.store)} holds pairs in a form of its own, and vLLM's blocks hold "
-            "all of their numbers as the model made them. Use store=full_precision",
+            "all of their numbers as the model made them. Use store=full_precision"
         )
     if policy.reads_output_weight:
-        raise _refused(
-            policy,
+        yield (
             f"{print_value(policy.score)} reads the attention's output projection, which is not at "
-            "hand where vLLM's attention runs. Use another score",
+            "hand where vLLM's attention runs. Use another score"
         )
-    select = policy.select
-    if not isinstance(select, KeepsRecent) or getattr(select, "protect_text", False):
-        raise _refused(
-            policy,
-            f"what {print_value(select)} always keeps depends on more than the prompt's length",
-        )
-    if policy.spares:
-        raise _refused(
-            policy,
-            f"{print_value(select)} may keep fewer tokens than its budget by each prompt's scores, "
-            "and blocks are freed before these are known. Leave fill=false out",
-        )
-    Room.of(policy.amount, select.protects)
+    yield from _selection_refusals(policy)
 
 
-def _check_budget(policy: Policy) -> None:
+def _budget_refusals(policy: Policy) -> Iterator[str]:
     budget = policy.budget
     if isinstance(budget, Foreseeable) and not budget.foreseeable:
-        raise _refused(
-            policy,
+        yield (
             f"its budget {print_value(budget)} is found from each prompt's scores; give it "
-            "profile=FILE, which 'foveate calibrate' makes",
+            "profile=FILE, which 'foveate calibrate' makes"
         )
     if not isinstance(budget, (Uniform, Foreseeable, ForeseeableByHead)):
-        raise _refused(
-            policy,
+        yield (
             f"its budget {print_value(budget)} goes by each prompt's scores, or by more than the "
             "prompt's length, and blocks are freed before these are known. Use one of "
-            f"{', '.join(_by_length())}, or {_foretold(policy)}; {_WITHOUT}",
+            f"{', '.join(_by_length())}, or {_foretold(policy)}; {_WITHOUT}"
         )
 
 
-def _check_again(policy: Policy) -> None:
-    """Of policies that compress at other times than the prompt's end, those that do so whenever a
-    fixed number of tokens has come, by what is held and by the last queries.
+def _boundary_refusals(policy: Policy) -> Iterator[str]:
+    """Refuse policies that compress at other times than the prompt's end, except whenever a fixed
+    number of tokens has come, by what is held and by the last queries.
     """
+    when = print_value(policy.when)
     if not isinstance(policy.when, OverBudget) or policy.when.growing:
-        raise _refused(
-            policy,
-            f"{print_value(policy.when)} evicts at other times than the prompt's end, and not down "
-            "to a fixed budget. Use when=after_prefill, or "
-            "when=over_budget(every=256,reading=true)",
+        yield (
+            f"{when} evicts at other times than the prompt's end, and not down to a fixed budget. "
+            "Use when=after_prefill, or when=over_budget(every=256,reading=true)"
         )
     if not isinstance(policy.budget, Uniform) or policy.scope != "layer":
-        raise _refused(
-            policy,
-            f"{print_value(policy.when)} compresses again, which is served where all heads keep "
-            "the same number, layer by layer. Use when=after_prefill, or budget=uniform",
+        yield (
+            f"{when} compresses again, which is served where all heads keep the same number, layer "
+            "by layer. Use when=after_prefill, or budget=uniform"
         )
     if policy.score.queries(1) >= EVERY_QUERY:
-        raise _refused(
-            policy,
-            f"{print_value(policy.score)} reads the query of every token that is held, and "
-            f"{print_value(policy.when)} holds tokens whose queries are gone. Use "
-            "when=after_prefill",
+        yield (
+            f"{print_value(policy.score)} reads the query of every token that is held, and {when} "
+            "holds tokens whose queries are gone. Use when=after_prefill"
+        )
+
+
+def _selection_refusals(policy: Policy) -> Iterator[str]:
+    select = policy.select
+    if not isinstance(select, KeepsRecent) or getattr(select, "protect_text", False):
+        yield f"what {print_value(select)} always keeps depends on more than the prompt's length"
+    if policy.spares:
+        yield (
+            f"{print_value(select)} may keep fewer tokens than its budget by each prompt's scores, "
+            "and blocks are freed before these are known. Leave fill=false out"
         )
 
 
 def _by_length() -> list[str]:
-    """The budgets whose numbers follow from lengths, by the names that specs have for them."""
+    """Return the names in specs of the budgets whose numbers follow from lengths."""
     rules = ("by_length", "by_head")  # of Foreseeable and ForeseeableByHead
     return sorted(
         name
@@ -235,7 +228,7 @@ def _by_length() -> list[str]:
 
 
 def _foretold(policy: Policy) -> str:
-    """What the policy's own methods, or else all, say of arguments under which they are served."""
+    """Return the arguments under which the policy's own methods, or else all, are served."""
     own = policy.origin.build.names if policy.origin else ()
     given = {name: one.foretold for name, one in METHODS.items() if one.foretold}
     extra = {name: given[name] for name in own if name in given} or given
@@ -243,8 +236,8 @@ def _foretold(policy: Policy) -> str:
 
 
 def check_profiles(policy: Policy, model: str, depth: int | None = None) -> None:
-    """Raises ProfileMismatch if a stage was calibrated on another model than the one that is
-    loaded from ``model``, or on another number of compressed layers, where that is known.
+    """Raise ProfileMismatch if a stage was calibrated on another model than the one that is loaded
+    from ``model``, or on another number of compressed layers, where that is known.
     """
     for stage in (*wrapped(policy.score), policy.budget):
         profile = getattr(stage, "calibrated", None)
@@ -252,7 +245,3 @@ def check_profiles(policy: Policy, model: str, depth: int | None = None) -> None
             profile.check_model(model.rstrip("/").split("/")[-1])
             if depth is not None:
                 profile.check_layers(depth)
-
-
-def _refused(policy: Policy, why: str) -> UnsupportedPolicy:
-    return UnsupportedPolicy(f"{policy} cannot be served by vLLM: {why}.")

@@ -9,8 +9,8 @@ from foveate.vllm.plans.plans import Plan
 
 
 def said_of(plan: Plan, block: int, longest: int) -> str:
-    """That nothing of a declared context is compressed, and from how many tokens on it would be;
-    nothing where some of it is.
+    """Return the warning that nothing of a declared context is compressed, with the length from
+    which on it would be; an empty text where some of it is.
 
     Args:
         plan: of the request, with the context's length as it was declared.

@@ -53,7 +53,7 @@ def tiers_from(settings: Mapping[str, Any]) -> int:
 
 
 def shaping(policies: Sequence[Policy]) -> Policy | None:
-    """The policy by which layers, or heads, are put into tiers; None where all keep alike.
+    """Return the policy by which layers, or heads, are put into tiers; None where all keep alike.
 
     Raises:
         UnsupportedPolicy: two that differ in more than the amount.
@@ -78,7 +78,7 @@ def by_head(policies: Sequence[Policy]) -> bool:
 def rooms_of(
     policies: Sequence[Policy], depth: int, heads: int, longest: int, most: int = MOST
 ) -> list[tuple[Room, ...]]:
-    """What each cell keeps under each policy; equal for the cells of one tier.
+    """Return the rooms of each cell under each policy; equal for the cells of one tier.
 
     Args:
         policies: some that ``check_policy`` lets through.
@@ -106,8 +106,8 @@ def rooms_of(
 
 
 def room_of(policy: Policy, counts: LayerCounts | None = None, run: tuple[int, ...] = ()) -> Room:
-    """What each cell of a ``run`` keeps, which a policy gives these ``counts``; without them, what
-    all cells keep.
+    """Return the room of each cell of a ``run``, to which a policy gives these ``counts``; without
+    them, that of all cells.
     """
     protected = ProtectedTokens.of(policy.select)
     room = Room.of(policy.amount, protected.tokens)
@@ -117,14 +117,14 @@ def room_of(policy: Policy, counts: LayerCounts | None = None, run: tuple[int, .
 
 
 def _counts(policy: Policy, depth: int, heads: int) -> LayerCounts | None:
-    """What a policy gives each cell; None where all keep alike."""
+    """Return the counts that a policy gives each cell; None where all keep alike."""
     if isinstance(policy.budget, ForeseeableByHead):
         return policy.budget.by_head(depth, heads)
     return policy.budget.by_length(depth) if isinstance(policy.budget, Foreseeable) else None
 
 
 def _sorted(policy: Policy, counts: LayerCounts, longest: int, cells: int) -> list[int]:
-    """The cells, those that keep most first."""
+    """Return the cells, those that keep most first."""
     protected = ProtectedTokens.of(policy.select)
     average = min(Room.of(policy.amount, protected.tokens).average(longest), longest)
     given = counts(average, protected.of_budget(average, longest), longest)
@@ -132,7 +132,7 @@ def _sorted(policy: Policy, counts: LayerCounts, longest: int, cells: int) -> li
 
 
 def cut(cells: list[int], most: int) -> list[tuple[int, ...]]:
-    """Runs of these cells, at most ``most``, of sizes that vLLM's groups can have."""
+    """Return runs of these cells, at most ``most``, of sizes that vLLM's groups can have."""
     number = _number(len(cells), most)
     size, larger = divmod(len(cells), number)
     ends = [size * (i + 1) + min(i + 1, larger) for i in range(number)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -14,9 +12,7 @@ import torch
 from foveate.errors import UnsupportedEngine
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.plans.plans import Plan
-from foveate.vllm.plans.shares import Rooms
-from foveate.vllm.scheduler.naming import Naming
-from foveate.vllm.scheduler.replacing import Replacing
+from foveate.vllm.plans.rooms import Rooms
 from foveate.vllm.vllm_api import FullAttentionManager, FullAttentionSpec, KVCacheSpec, KVQuantMode
 
 
@@ -30,13 +26,13 @@ class CompressedSpec(FullAttentionSpec):
 
     @classmethod
     def of(cls, spec: FullAttentionSpec, rooms: tuple[Room, ...], **changes: Any) -> CompressedSpec:
-        """The same cache, under policies; with other fields of it ``changes``."""
+        """Return the same cache under policies, with these ``changes`` of other fields."""
         plain = {f.name: getattr(spec, f.name) for f in fields(spec) if f.init}
         return cls(**plain | changes, rooms=rooms)
 
     @classmethod
     def merge(cls, specs: list[Any]) -> CompressedSpec:
-        """The spec of a group of layers; they share their rooms.
+        """Return the spec of a group of layers; they share their rooms.
 
         Raises:
             AssertionError: they do not, or some are under no policy.
@@ -59,11 +55,11 @@ class CompressedSpec(FullAttentionSpec):
         reads, this is less than the prompt takes; requests that need more are refused one by one.
         """
         longest: int = vllm_config.model_config.max_model_len
-        share = Rooms(self.rooms[:1], self.block_size).own(longest)
-        if not share.every.reading:
+        boundaries = Rooms(self.rooms[:1], self.block_size).own(longest)
+        if not boundaries.every.reading:
             return int(super().max_memory_usage_bytes(vllm_config))
         ahead: int = vllm_config.max_concurrent_batches
-        slots = share.boundaries(longest).peak(longest, ahead)
+        slots = boundaries.peak(longest, ahead)
         return -(-slots // int(self.block_size)) * int(self.page_size_bytes)
 
 
@@ -73,20 +69,7 @@ def _plain(spec: CompressedSpec) -> FullAttentionSpec:
     )
 
 
-ASKING: ContextVar[Plan | None] = ContextVar("the request whose prefix is looked up", default=None)
-
-
-@contextmanager
-def asking(plan: Plan) -> Iterator[None]:
-    """Around vLLM's look-up of a request's prefix, which tells managers nothing of the request."""
-    token = ASKING.set(plan)
-    try:
-        yield
-    finally:
-        ASKING.reset(token)
-
-
-class CompressedManager(Naming, Replacing, FullAttentionManager):
+class CompressedManager(FullAttentionManager):
     """Gives the blocks of a prompt's gap back to the pool, once they can be read no more.
 
     Blocks are shared between requests as vLLM shares them, but for those that a compressed prompt
@@ -110,8 +93,17 @@ class CompressedManager(Naming, Replacing, FullAttentionManager):
         """What this group keeps of prompts."""
         return Rooms(self.kv_cache_spec.rooms, self.block_size)
 
+    def gap(self, plan: Plan, tokens: int) -> int:
+        """Return how many of its first blocks a request holds no longer after so many tokens."""
+        boundaries = plan.boundaries.get(self.kv_cache_group_id)
+        return 0 if boundaries is None else boundaries.gap(tokens, self.block_size)
+
+    def null_gap(self, plan: Plan, tokens: int) -> list[Any]:
+        """Return the null blocks in front of a request that starts at a boundary."""
+        return [self._null_block] * self.gap(plan, tokens)
+
     def holds(self, request_id: str) -> int:
-        """The first block of a request that is held; all before it are anybody's."""
+        """Return the first block of a request that is held; all before it are anybody's."""
         blocks = self.req_to_blocks.get(request_id, ())
         return next((i for i, block in enumerate(blocks) if not block.is_null), len(blocks))
 
@@ -121,13 +113,12 @@ class CompressedManager(Naming, Replacing, FullAttentionManager):
         processed_computed_tokens: int,
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """Called before every step; ``processed_computed_tokens`` counts no token in flight."""
-        self.let_go(request_id, processed_computed_tokens)
+        """Free the blocks of the gap before a step; ``processed_computed_tokens`` counts no token
+        in flight.
+        """
         plan = self.plans.get(request_id)
-        boundaries = None if plan is None else plan.boundaries(self.kv_cache_group_id)
-        if boundaries is not None and request_id in self.req_to_blocks:
-            gap = boundaries.gap(processed_computed_tokens, self.block_size)
-            self._remove_blocks_in_range(request_id, 0, gap)
+        if plan is not None and request_id in self.req_to_blocks:
+            self._remove_blocks_in_range(request_id, 0, self.gap(plan, processed_computed_tokens))
 
     def get_num_blocks_to_allocate(
         self,
@@ -147,7 +138,7 @@ class CompressedManager(Naming, Replacing, FullAttentionManager):
         return int(plain(request_id, num_tokens, new_computed_blocks, *args, **options))
 
     def most(self, plan: Plan, tokens: int) -> int:
-        """The most slots that a request holds at once on its way to so many tokens."""
+        """Return the most slots that a request holds at once on its way to so many tokens."""
         return plan.most(self.kv_cache_group_id, tokens, self.ahead)
 
     def _remove_blocks_in_range(self, request_id: str, first_block: int, last_block: int) -> None:
@@ -162,16 +153,6 @@ class CompressedManager(Naming, Replacing, FullAttentionManager):
         if plan is not None and plan.key is not None:
             num_tokens = min(num_tokens, plan.remembered(self.kv_cache_group_id))
         super().cache_blocks(request, num_tokens, *args, **options)
-
-    @classmethod
-    def find_longest_cache_hit(
-        cls, block_hashes: Any, max_length: int, *args: Any, **options: Any
-    ) -> Any:
-        """vLLM's, of as many tokens as the request that is asking may share."""
-        plan = ASKING.get()
-        if plan is not None and plan.key is not None:
-            max_length = min(max_length, *map(plan.readable, options["kv_cache_group_ids"]))
-        return super().find_longest_cache_hit(block_hashes, max_length, *args, **options)
 
     def add_local_computed_blocks(
         self, request_id: str, new_computed_blocks: Sequence[Any], *args: Any, **options: Any

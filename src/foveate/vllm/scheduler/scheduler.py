@@ -5,8 +5,9 @@ as the pool has them: they are vLLM's own prefix cache. Of a context that is com
 also what is kept of it is, by requests that declare the same context, policy and budget; and of
 prompts that are compressed while they are read, what is kept at their boundaries (``beginnings``).
 
-Steps of a request that is compressed more than once end at its boundaries (``boundaries``), and
-one that would hold more at once than the pool has fails, or answers no further than that.
+Steps of a request end at its boundaries (``boundaries``), so that a pass sees all of its tokens
+under one gap. A request that is compressed more than once, and would hold more at once than the
+pool has, fails, or answers no further than that.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from math import lcm
 from typing import Any
 
 from foveate.errors import FoveateError
-from foveate.vllm.plans.moves import Move
-from foveate.vllm.plans.orders import Order, Orders
+from foveate.vllm.plans.boundaries import Move
+from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
-from foveate.vllm.scheduler.beginnings import Beginnings
-from foveate.vllm.scheduler.blocks import CompressedManager, asking
+from foveate.vllm.scheduler.beginnings import Beginning, Beginnings
+from foveate.vllm.scheduler.blocks import CompressedManager
 from foveate.vllm.vllm_api import AsyncScheduler, Scheduler, init_logger
 
 logger = init_logger("vllm.foveate.scheduler")
@@ -50,18 +51,23 @@ class Planning:
         for manager in self._compressed:
             manager.plans, manager.freed = self.plans, self._freed
             manager.ahead = config.max_concurrent_batches
-            manager.groups = len(self._compressed)
-        self._most_blocks = self.kv_cache_manager.block_pool.num_gpu_blocks - 1  # one is the null
-        self._beginnings = Beginnings(self._compressed, self._most_blocks)
-        self._starts: dict[str, int] = {}
+        pool = self.kv_cache_manager.block_pool
+        self._most_blocks = pool.num_gpu_blocks - 1  # one is the null
+        self._beginnings = Beginnings(self._compressed, pool, self._most_blocks)
+        self._starts: dict[str, Beginning] = {}
         self._goes_on = self.offer.goes_on
-        # vLLM asks where a step has to end for layers with states, which are none of ours
-        self.need_mamba_block_aligned_split |= self._goes_on
+        # vLLM asks where a step has to end for layers with states alone
+        self._aligns_states = self.need_mamba_block_aligned_split
+        self.need_mamba_block_aligned_split = True
         self._stock_prefix = self.kv_cache_manager.get_computed_blocks
         self.kv_cache_manager.get_computed_blocks = self._shared_prefix
+        self._readable: int | None = None  # of the request whose prefix is looked up
+        coordinator = self.kv_cache_manager.coordinator
+        self._stock_hit = coordinator.find_longest_cache_hit
+        coordinator.find_longest_cache_hit = self._readable_hit
 
     def add_request(self, request: Any) -> None:
-        """A new request; one that cannot be served as it asks fails, once it is scheduled.
+        """Add a request; one that cannot be served as it asks fails, once it is scheduled.
 
         It is put among those that vLLM ends with an error after a step.
         """
@@ -78,18 +84,21 @@ class Planning:
             self.encoder_cache_mismatch_reqs.add(request.request_id)
 
     def schedule(self, *args: Any, **options: Any) -> Any:
-        """A step, with what becomes of the prompts that begin in it, and which blocks are freed."""
+        """Schedule a step, and send the workers its orders with it."""
         output = super().schedule(*args, **options)  # type: ignore[misc]
         begin = [new.req_id for new in output.scheduled_new_reqs]  # also resumed, under V2
         begin += output.scheduled_cached_reqs.resumed_req_ids
         moves = self._moves(output)
+        starts = {name: self._starts.pop(name) for name in begin if name in self._starts}
+        if copies := self._beginnings.take_copies(starts):
+            output.kv_cache_block_copies = [*(output.kv_cache_block_copies or ()), *copies]
         Orders(
             {name: self._order(name) for name in begin},
             {
                 name: {one.kv_cache_group_id: one.holds(name) for one in self._compressed}
                 for name in self._freed.union(begin)
             },
-            {name: self._starts.pop(name) for name in begin if name in self._starts},
+            {name: beginning.number for name, beginning in starts.items()},
             self._saves(moves),
             self._beginnings.take_dropped(),
             moves,
@@ -102,7 +111,7 @@ class Planning:
         if not self._shares_contexts:
             return {}
         numbers = {
-            name: self._beginnings.reached(self.requests[name], self.plans[name], move.end)
+            name: self._beginnings.save(self.requests[name], self.plans[name], move.end)
             for name, by_group in moves.items()
             for move in list(by_group.values())[:1]
         }
@@ -111,14 +120,16 @@ class Planning:
     def _moves(self, output: Any) -> dict[str, dict[int, Move]]:
         """Return the moves of a step that was just scheduled, by request and KV cache group."""
         moves: dict[str, dict[int, Move]] = {}
-        for manager in self._compressed:
-            for name, move in manager.take_moves().items():
-                if name in output.num_scheduled_tokens:
-                    moves.setdefault(name, {})[manager.kv_cache_group_id] = move
+        for name, computed in computed_tokens(output).items():
+            plan, end = self.plans[name], computed + output.num_scheduled_tokens[name]
+            for manager in self._compressed:
+                group = manager.kv_cache_group_id
+                if (move := plan.move(group, computed, end, manager.block_size)) is not None:
+                    moves.setdefault(name, {})[group] = move
         return moves
 
-    def _order(self, name: str) -> Order:
-        return Order.of(self.plans[name], self.requests[name].num_prompt_tokens)
+    def _order(self, name: str) -> Plan:
+        return self.plans[name].order
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """After a step: prompts that could not be compressed fail, and contexts that have been are
@@ -137,20 +148,24 @@ class Planning:
         )
 
     def _planned(self, request: Any) -> tuple[Plan, str]:
-        """The plan, and why it is none. Nobody else decides what is kept of a prompt."""
+        """Return the plan of a request, and why it cannot be served. Nobody else decides what is
+        kept of a prompt.
+        """
         length, params = request.num_prompt_tokens, request.sampling_params
         block = lcm(*(one.block_size for one in self._compressed))  # contexts end with whole ones
         try:
             plan = self.offer.plan(params and params.extra_args, length, block)
         except FoveateError as error:
-            return Plan(length), str(error)
+            return Plan(length, length), str(error)
         if plan.key is None:
             return plan, ""
-        shares = {one.kv_cache_group_id: one.rooms.share(plan.key) for one in self._compressed}
-        reading = any(share.every.reading for share in shares.values())
+        boundaries = {
+            one.kv_cache_group_id: one.rooms.boundaries(plan.key) for one in self._compressed
+        }
+        reading = any(each.every.reading for each in boundaries.values())
         if request.max_tokens == 1 and not plan.context and not reading:
             return plan, ""  # it ends with its prompt: nobody would read what is kept
-        return plan._replace(shares=shares), ""
+        return plan._replace(boundaries=boundaries), ""
 
     def _set_end(self, request: Any) -> None:
         """Note in a request's plan how many tokens it computes at most."""
@@ -188,37 +203,46 @@ class Planning:
     def _mamba_block_aligned_split(
         self, request: Any, num_new_tokens: int, found: int = 0, received: int = 0
     ) -> int:
-        """How many of the new tokens a step takes, as vLLM asks it for layers with states: as far
-        as the request's next boundary. ``found`` and ``received`` tokens it has from elsewhere.
+        """Return how many of the new tokens a step takes, as vLLM asks it for layers with states:
+        as far as the request's next boundary. ``found`` and ``received`` tokens it has from
+        elsewhere.
         """
+        if self._aligns_states:
+            plain = super()._mamba_block_aligned_split  # type: ignore[misc]
+            num_new_tokens = plain(request, num_new_tokens, found, received)
         start = request.num_computed_tokens + found + received
         plan = self.plans.get(request.request_id)
         stop = None if plan is None else plan.stop(start)
         return num_new_tokens if stop is None else min(num_new_tokens, stop - start)
 
     def _shared_prefix(self, request: Any, *most: int | None) -> Any:
-        """What a request finds in the pool: a compressed context, or what another has kept of the
-        same beginning, or else blocks of its prompt.
+        """Return what a request finds in the pool: a compressed context, or what another has kept
+        of the same beginning, or else blocks of its prompt.
 
         vLLM 0.33 may say how many tokens at ``most``; else it is all but the last, whose logits are
         wanted.
         """
         plan = self.plans[request.request_id]
         enabled = self.kv_cache_manager.prefix_cache_lookup_enabled(request)
-        limits = [request.num_tokens - 1, *(limit for limit in most if limit is not None)]
-        fits = 0 < plan.length <= min(limits)
+        limit = min(limit for limit in (request.num_tokens - 1, *most) if limit is not None)
         self._starts.pop(request.request_id, None)
-        shared = enabled and plan.goes_on and self._shares_contexts
-        if shared and (longest := self._beginnings.longest(request, plan, min(limits))):
-            beginning, blocks = longest
-            self._starts[request.request_id] = beginning.number
-            return self.kv_cache_manager.create_kv_cache_blocks(blocks), beginning.tokens, 0
-        if enabled and plan.context and self._shares_contexts and fits:
-            hits = [one.compressed_context(request.block_hashes, plan) for one in self._compressed]
-            if all(blocks is not None for blocks in hits):
-                return self.kv_cache_manager.create_kv_cache_blocks(tuple(hits)), plan.length, 0
-        with asking(plan):
-            return self._stock_prefix(request, *most)
+        shared = enabled and self._shares_contexts
+        if shared and (beginning := self._beginnings.longest(request, plan, limit)):
+            blocks = [one.null_gap(plan, beginning.tokens) for one in self._compressed]
+            if plan.context:
+                blocks = [[*gap, *kept] for gap, kept in zip(blocks, beginning.blocks, strict=True)]
+            else:
+                self._starts[request.request_id] = beginning
+            found = self.kv_cache_manager.create_kv_cache_blocks(tuple(blocks))
+            return found, beginning.tokens, 0
+        groups = (one.kv_cache_group_id for one in self._compressed)
+        self._readable = None if plan.key is None else min(map(plan.readable, groups))
+        return self._stock_prefix(request, *most)
+
+    def _readable_hit(self, hashes: Any, most: int) -> Any:
+        """Return what vLLM finds of a prefix, of as many tokens as the request may share."""
+        readable = most if self._readable is None else min(most, self._readable)
+        return self._stock_hit(hashes, readable)
 
     def _remember(self, name: str, new: int) -> None:
         """Lets others find a context that the ``new`` tokens of a step have completed; before its
@@ -229,8 +253,7 @@ class Planning:
             return
         done = request.num_computed_tokens - request.num_in_flight_tokens  # before that step
         if plan.key is not None and done < plan.length <= done + new:
-            for manager in self._compressed:
-                manager.remember_context(name, request.block_hashes, plan)
+            self._beginnings.share_context(request, plan)
 
     def _free_request(self, request: Any, *args: Any, **options: Any) -> Any:
         freed = super()._free_request(request, *args, **options)  # type: ignore[misc]
@@ -248,7 +271,7 @@ class FoveateAsyncScheduler(Planning, AsyncScheduler):
 
 
 def scheduler_of(vllm_config: Any, *args: Any, **options: Any) -> Planning:
-    """What vLLM makes its scheduler with, where ``--scheduler-cls`` names it."""
+    """Return vLLM's scheduler with plans, where ``--scheduler-cls`` names it."""
     asynchronous = vllm_config.scheduler_config.async_scheduling
     kind = FoveateAsyncScheduler if asynchronous else FoveateScheduler
     return kind(vllm_config=vllm_config, *args, **options)  # noqa: B026

@@ -16,7 +16,7 @@ from typing import Any
 from foveate.defaults import VARIABLE
 from foveate.errors import InvalidParameter, UnsupportedEngine
 from foveate.vllm.plans.settings import Settings, settings_from
-from foveate.vllm.startup.companions import check_boundaries, check_engine, check_given
+from foveate.vllm.startup.companions import check_engine, check_given
 from foveate.vllm.startup.foreseen import check_foreseen
 from foveate.vllm.startup.options import CLASSES, HERE, check_once
 from foveate.vllm.startup.support import check_model, check_parallel
@@ -42,7 +42,7 @@ def activated(create: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def activate(args: Any, environ: Mapping[str, str] = os.environ) -> Settings | None:
-    """Gives an engine's arguments the worker, the scheduler and the policy; any number of times.
+    """Give an engine's arguments the worker, the scheduler and the policy; any number of times.
 
     Args:
         args: vLLM's ``EngineArgs``, changed in place.
@@ -105,8 +105,8 @@ def _name(args: Any, option: str, name: str) -> None:
 
 
 def with_policy(config: Any, settings: Settings) -> Any:
-    """The additional configuration with the policy in it, so that workers on other machines, which
-    have other environments, know it as well.
+    """Return the additional configuration with the policy in it, so that workers on other machines,
+    which have other environments, know it as well.
     """
     if config is not None and not isinstance(config, Mapping):
         return config
@@ -115,14 +115,14 @@ def with_policy(config: Any, settings: Settings) -> Any:
 
 
 def check(config: Any, settings: Settings) -> None:
-    """Refuses what the worker would refuse later, as far as the configuration tells it.
+    """Refuse what cannot be served, as far as the configuration tells it: before an engine is
+    started, and again in its workers.
 
     Raises:
         UnsupportedEngine, UnsupportedPolicy, ProfileMismatch: as the functions that it calls.
     """
-    check_engine(config)
+    check_engine(config, settings.policies)
     check_model(config.model_config)
-    check_boundaries(config, settings.policies)
     for policy in settings.policies:
         check_parallel(
             policy,

@@ -8,7 +8,8 @@ from typing import Any
 from foveate.errors import UnsupportedEngine
 from foveate.policies.policy import Policy
 from foveate.vllm.codes import TYPES
-from foveate.vllm.startup.options import CLASSES, SCHEDULER
+from foveate.vllm.startup.options import CLASSES, HERE, SCHEDULER
+from foveate.vllm.startup.support import refuse
 
 NGRAM = ("ngram", "[ngram]")
 MODELLESS = ("suffix", "ngram_gpu", "custom_class")
@@ -18,7 +19,7 @@ _LEAVE = "Leave it out, or serve without a policy"
 
 
 def check_given(args: Any, policies: Sequence[Policy]) -> None:
-    """Refuses, by the options that were given, what vLLM makes something else of, or checks first.
+    """Refuse, by the options that were given, what vLLM makes something else of, or checks first.
 
     ``args`` are vLLM's ``EngineArgs``: nothing has been looked at yet, no model and no connector.
     vLLM looks at a model in a process of its own, which takes longer than all else before a start.
@@ -27,24 +28,17 @@ def check_given(args: Any, policies: Sequence[Policy]) -> None:
         UnsupportedEngine: the message names the option as it was given.
     """
     size, transfer = args.kv_offloading_size, args.kv_transfer_config
-    refused = {f"--kv-offloading-size {size}: offloading {_ORDER}": size is not None}
-    refused[f"--kv-transfer-config{_connector(transfer)}: a KV connector {_ORDER}"] = bool(transfer)
+    refused = {
+        f"--kv-offloading-size {size}: offloading {_ORDER}": size is not None,
+        f"--kv-transfer-config{_connector(transfer)}: a KV connector {_ORDER}": transfer,
+    }
     method, option = _speculative(args)
-    refused[f"speculative decoding by {method!r} ({option}): {_drafts(method)}"] = not (
-        method is None or method in NGRAM
-    )
-    ubatching = bool(args.enable_dbo) or args.ubatch_size > 1
-    _refuse(refused | _split(args, ubatching))
-    _refuse_with_boundaries(
-        policies,
-        drafts=method is not None,
-        whole_images=args.disable_chunked_mm_input,
-        coded=args.kv_cache_dtype != "auto",
-    )
+    _check(refused | _split(args, args.enable_dbo or args.ubatch_size > 1), method, f" ({option})")
+    _check_boundaries(policies, method, args, args.kv_cache_dtype)
 
 
 def _connector(transfer: Any) -> str:
-    """The connector's name, from the option's value."""
+    """Return the connector's name, from the option's value."""
     if isinstance(transfer, Mapping):
         name = transfer.get("kv_connector")
     else:
@@ -53,7 +47,7 @@ def _connector(transfer: Any) -> str:
 
 
 def _speculative(args: Any) -> tuple[str | None, str]:
-    """What drafts come from, and the option that says so; None where there are none."""
+    """Return the source of drafts, and the option that names it; None where there are none."""
     flags = {"--spec-method": args.spec_method, "--spec-model": args.spec_model}
     for option, value in flags.items():
         if value is not None:
@@ -75,94 +69,71 @@ def _drafts(method: str | None) -> str:
 
 def _split(sizes: Any, ubatching: bool) -> dict[str, bool]:
     """Ways to share out one request that are refused; ``sizes`` has those of ``ParallelConfig``."""
-    pipeline, decode = sizes.pipeline_parallel_size, sizes.decode_context_parallel_size
-    prefill = sizes.prefill_context_parallel_size
     layers = "a worker holds some of the layers, and the scheduler hears the last worker alone"
     tokens = "a worker holds some of a request's tokens, and a policy ranks them all"
-    return {
-        f"pipeline parallelism (--pipeline-parallel-size {pipeline}): {layers}": pipeline > 1,
-        f"decode context parallelism (--decode-context-parallel-size {decode}): {tokens}": (
-            decode > 1
-        ),
-        f"prefill context parallelism (--prefill-context-parallel-size {prefill}): {tokens}": (
-            prefill > 1
-        ),
-        "micro-batches (--enable-dbo, --ubatch-size): a pass is looked up as one batch": (
-            ubatching
-        ),
+    refused = {
+        "micro-batches (--enable-dbo, --ubatch-size): a pass is looked up as one batch": ubatching
     }
+    for way, why in (("pipeline", layers), ("decode context", tokens), ("prefill context", tokens)):
+        size = getattr(sizes, f"{way.replace(' ', '_')}_parallel_size")
+        option = f"--{way.replace(' ', '-')}-parallel-size {size}"
+        refused[f"{way} parallelism ({option}): {why}"] = size > 1
+    return refused
 
 
-def _refuse(refused: Mapping[str, Any]) -> None:
-    for what, reason in refused.items():
-        if reason:
-            raise UnsupportedEngine(f"Foveate's worker cannot be combined with {what}. {_LEAVE}.")
-
-
-def check_engine(config: Any) -> None:
-    """Refuses what compressed blocks cannot be combined with. ``config`` is a ``VllmConfig``.
+def check_engine(config: Any, policies: Sequence[Policy]) -> None:
+    """Refuse what compressed blocks cannot be combined with. ``config`` is a ``VllmConfig``.
 
     Raises:
         UnsupportedEngine: the message names the setting.
     """
     cache, parallel = config.cache_config, config.parallel_config
-    method = getattr(config.speculative_config, "method", None)
     connector = _connector(config.kv_transfer_config)
     refused = {
         f"a KV connector{connector} (--kv-transfer-config, --kv-offloading-size): it {_ORDER}": (
             config.kv_transfer_config is not None
         ),
-        f"speculative decoding by {method!r}: {_drafts(method)}": method not in (None, "ngram"),
-        **_split(parallel, parallel.use_ubatching),
         "latent attention (MLA), whose cache holds neither keys nor values": (
             config.model_config.use_mla
         ),
         f"a KV cache of {cache.cache_dtype!r}; codes of 'fp8' are served (--kv-cache-dtype)": (
             cache.cache_dtype not in ("auto", *TYPES)
         ),
-        "codes in some layers only (--kv-cache-dtype-skip-layers)": bool(
+        "codes in some layers only (--kv-cache-dtype-skip-layers)": (
             cache.kv_cache_dtype_skip_layers
         ),
     }
-    _refuse(refused)
-    if "foveate" not in str(config.scheduler_config.scheduler_cls):
+    method = getattr(config.speculative_config, "method", None)
+    _check(refused | _split(parallel, parallel.use_ubatching), method)
+    _check_boundaries(policies, method, config.scheduler_config, cache.cache_dtype)
+    if HERE not in str(config.scheduler_config.scheduler_cls):
         raise UnsupportedEngine(
             "Foveate's worker needs Foveate's scheduler, which tells it which blocks are free. "
             f"Start vLLM with {SCHEDULER} {CLASSES[SCHEDULER]}, or by 'foveate serve'."
         )
 
 
-def check_boundaries(config: Any, policies: Sequence[Policy]) -> None:
-    """Refuses what does not go with policies that compress again (``when=over_budget``).
-    ``config`` is a ``VllmConfig``.
-
-    Raises:
-        UnsupportedEngine: the message names the setting.
-    """
-    _refuse_with_boundaries(
-        policies,
-        drafts=config.speculative_config is not None,
-        whole_images=config.scheduler_config.disable_chunked_mm_input,
-        coded=config.cache_config.cache_dtype != "auto",
-    )
+def _check(refused: Mapping[str, Any], method: str | None, option: str = "") -> None:
+    drafts = f"speculative decoding by {method!r}{option}: {_drafts(method)}"
+    refused = {**refused, drafts: method not in (None, *NGRAM)}
+    refuse("Foveate's worker cannot be combined with ", refused, f". {_LEAVE}.")
 
 
-def _refuse_with_boundaries(
-    policies: Sequence[Policy], *, drafts: bool, whole_images: bool, coded: bool
+def _check_boundaries(
+    policies: Sequence[Policy], method: str | None, images: Any, cache_type: str
 ) -> None:
-    recompressing = [policy for policy in policies if policy.when.decodes or policy.when.reads]
-    if not recompressing:
-        return
+    """Refuse what does not go with policies that compress again (``when=over_budget``)."""
     refused = {
         "speculative decoding (--speculative-config, --spec-method), whose drafts may be taken "
-        "back after a boundary": drafts,
+        "back after a boundary": method is not None,
         "images that are read in one piece (--disable-chunked-mm-input), as boundaries may lie "
-        "within them": whole_images,
-        "a cache of codes (--kv-cache-dtype)": coded,
+        "within them": images.disable_chunked_mm_input,
+        "a cache of codes (--kv-cache-dtype)": cache_type != "auto",
     }
-    for what, reason in refused.items():
-        if reason:
-            raise UnsupportedEngine(
-                f"{recompressing[0]} compresses again as tokens come, and cannot be combined "
-                f"with {what}. Leave that out, or choose when=after_prefill."
+    for policy in policies:
+        if policy.when.decodes or policy.when.reads:
+            refuse(
+                f"{policy} compresses again as tokens come, and cannot be combined with ",
+                refused,
+                ". Leave that out, or choose when=after_prefill.",
             )

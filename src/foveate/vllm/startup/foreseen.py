@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foveate.errors import UnsupportedEngine
 from foveate.policies.policy import Policy
 from foveate.vllm.plans.boundaries import Every
 from foveate.vllm.plans.settings import check_profiles
 from foveate.vllm.plans.tiers import shaping
-from foveate.vllm.startup.support import check_layers
+from foveate.vllm.startup.support import UNMODELLED, check_layers, refuse
 
 ALIBI = ("bloom",)
 SINKS = ("gpt_oss",)
@@ -32,12 +31,7 @@ def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
         ProfileMismatch: a policy's profile is another model's.
     """
     model = config.model_config
-    for what, value in _refused(model.hf_text_config).items():
-        if value:
-            raise UnsupportedEngine(
-                f"{model.model} has {what}, which the scores and pages of Foveate's worker do not "
-                "model. This model cannot be compressed."
-            )
+    refuse(f"{model.model} has ", _refused(model.hf_text_config), UNMODELLED)
     kinds = _layers(config)
     check_layers(
         compressed=[kind for kind in kinds if kind not in PARTIAL],
@@ -52,8 +46,8 @@ def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
 
 
 def _layers(config: Any) -> list[str]:
-    """The kinds of the model's layers, as far as its configuration tells them; without that, one
-    that holds every token.
+    """Return the kinds of the model's layers, as far as its configuration tells them; without that,
+    one that holds every token.
     """
     text = config.model_config.hf_text_config
     if config.cache_config.sliding_window is not None:  # vLLM's, where all layers have it
@@ -65,7 +59,7 @@ def _layers(config: Any) -> list[str]:
 
 
 def _refused(text: Any) -> dict[str, Any]:
-    """What of a text model's configuration is refused, and whether it is there."""
+    """Return the settings of a text model that are refused, and whether it has them."""
     kind = getattr(text, "model_type", "")
     attention = getattr(text, "attn_config", None)  # of MPT
     slopes = getattr(text, "alibi", False) or getattr(attention, "alibi", False)

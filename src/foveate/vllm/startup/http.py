@@ -1,11 +1,13 @@
 """What clients may write in ``vllm_xargs`` over HTTP.
 
 vLLM's requests take numbers and texts there, and pydantic takes true for the number 1: a context of
-one token, or a budget of one. Nobody behind it sees the difference, so it is refused in front.
+one token, or a budget of one. Nobody behind it sees the difference, so it is refused in front. So
+is null, of which pydantic says in four errors that it is no type of a number or a text.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -43,8 +45,10 @@ def _refuse(request: Any) -> None:
 
 
 def no_truths(given: Any) -> Any:
-    """The same; raises ValueError, which is pydantic's, where one of ours is true or false."""
+    """Return the same; raise ValueError, which is pydantic's, where one of ours is true, false or
+    null.
+    """
     for name, value in given.items() if isinstance(given, dict) else ():
-        if isinstance(value, bool) and str(name).startswith(PREFIX):
-            raise ValueError(f"{name}={str(value).lower()}: give a number, or a text.")
+        if (value is None or isinstance(value, bool)) and str(name).startswith(PREFIX):
+            raise ValueError(f"{name}={json.dumps(value)}: give a number, or a text.")
     return given

@@ -34,7 +34,7 @@ class GivenOption(NamedTuple):
 
 
 def split(words: Sequence[str]) -> tuple[list[GivenOption], list[str]]:
-    """These options among the words of a command line, in order, and all other words."""
+    """Return these options among the words of a command line, in order, and all other words."""
     options: list[GivenOption] = []
     rest: list[str] = []
     left = iter(words)
@@ -49,7 +49,7 @@ def split(words: Sequence[str]) -> tuple[list[GivenOption], list[str]]:
 
 
 def _option(said: str) -> str | None:
-    """The option that is meant: vLLM takes underscores, beginnings, and parts after a dot."""
+    """Return the option that is meant: vLLM takes underscores, beginnings, parts after a dot."""
     begun = said.replace("_", "-").partition(".")[0]
     if not begun.startswith("--") or begun == "--":
         return None
@@ -57,8 +57,8 @@ def _option(said: str) -> str | None:
 
 
 def in_file(words: Sequence[str]) -> Iterator[GivenOption]:
-    """These options in the file that vLLM's ``--config`` names; none where it cannot be read, which
-    vLLM says itself.
+    """Yield these options in the file that vLLM's ``--config`` names; none where it cannot be read,
+    which vLLM says itself.
     """
     place = next((b for a, b in pairwise(words) if a == FILE), None)
     if place is None or not Path(place).is_file():

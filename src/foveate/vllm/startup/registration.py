@@ -51,7 +51,7 @@ CUDA = ServedPlatform(
 
 
 def served(platform: Any = current_platform) -> ServedPlatform:
-    """What serves on a platform of vLLM's.
+    """Return the worker and the backends for a platform of vLLM's.
 
     Raises:
         UnsupportedEngine: another one than CPUs and NVIDIA's GPUs.
@@ -67,8 +67,8 @@ def served(platform: Any = current_platform) -> ServedPlatform:
 
 
 def register_all() -> None:
-    """The manager of compressed groups, the attention backends, and the checks of an engine's
-    arguments and of requests; any number of times.
+    """Register the manager of compressed groups, the attention backends, and the checks of an
+    engine's arguments and of requests; any number of times.
 
     vLLM registers managers of its own only into an empty registry, so they come first. It also
     remembers the first backend that it chose in a process, so ours are there from the beginning; in
@@ -127,7 +127,7 @@ def send_images_again(renderer: Any, request: Any) -> None:
 
 
 def check_request(config: Any, request: Any) -> None:
-    """Raises FoveateError where an engine of that configuration cannot serve the request."""
+    """Raise FoveateError where an engine of that configuration cannot serve the request."""
     given = getattr(request.sampling_params, "extra_args", None) or {}
     if _HERE not in str(config.parallel_config.worker_cls):
         extra = [name for name in given if str(name).startswith(PREFIX)]

@@ -12,6 +12,10 @@ from foveate.policies.spec import print_value
 from foveate.policies.traits import trait, wrapped
 
 DECODER = "decoder"
+UNMODELLED = (
+    ", which the scores and pages of Foveate's worker do not model. This model cannot be "
+    "compressed."
+)
 HYBRID = (
     "the layers of this model, or the budget, make KV cache groups of several kinds, and vLLM is "
     "told to make one of them. Start it without --disable-hybrid-kv-cache-manager."
@@ -42,27 +46,32 @@ def check_layers(
             that vLLM is told to make one; different budgets beside other layers, as all groups
             of layers would shrink to the size of the smallest; or policies that compress again.
     """
-    if not compressed:
-        raise UnsupportedEngine(
-            "no layer of this model holds every token of a prompt, so there is nothing to compress."
-        )
-    if sharing:
-        raise UnsupportedEngine(
+    beside = (
+        f"this model has {len(others)} layers with windows or states beside those to compress, and "
+    )
+    refuse(
+        "",
+        {
+            "no layer of this model holds every token of a prompt, so there is nothing to "
+            "compress.": not compressed,
             f"the layers {', '.join(sharing)} read the cache of an earlier layer, which would be "
-            "compressed before they have read it."
-        )
-    if others and tiers:
-        raise UnsupportedEngine(
-            f"this model has {len(others)} layers with windows or states beside those to compress, "
-            "and a budget that differs by layer. Use one that keeps the same number in all layers."
-        )
-    if others and recompresses:
-        raise UnsupportedEngine(
-            f"this model has {len(others)} layers with windows or states beside those to compress, "
-            "and a policy that compresses again as tokens come. Choose when=after_prefill."
-        )
-    if (others or tiers) and not hybrid:
-        raise UnsupportedEngine(HYBRID)
+            "compressed before they have read it.": sharing,
+            f"{beside}a budget that differs by layer. Use one that keeps the same number in all "
+            "layers.": others and tiers,
+            f"{beside}a policy that compresses again as tokens come. Choose "
+            "when=after_prefill.": others and recompresses,
+            HYBRID: (others or tiers) and not hybrid,
+        },
+    )
+
+
+def refuse(before: str, refused: Mapping[str, Any], after: str = "") -> None:
+    """Raise UnsupportedEngine with the first of these things that is there, between the two halves
+    of a sentence.
+    """
+    for what, there in refused.items():
+        if there:
+            raise UnsupportedEngine(f"{before}{what}{after}")
 
 
 def check_model(config: Any) -> None:
@@ -85,9 +94,7 @@ def check_model(config: Any) -> None:
         "prompts given as embeddings (--enable-prompt-embeds), as nothing tells which of them are "
         "visual": config.enable_prompt_embeds,
     }
-    for what, reason in refused.items():
-        if reason:
-            raise UnsupportedEngine(f"Foveate's worker cannot serve {what}.")
+    refuse("Foveate's worker cannot serve ", refused, ".")
 
 
 def check_attention(layers: Mapping[str, Any]) -> None:
@@ -111,12 +118,7 @@ def check_attention(layers: Mapping[str, Any]) -> None:
                 layer.head_size_v != layer.head_size
             ),
         }
-        for what, reason in refused.items():
-            if reason:
-                raise UnsupportedEngine(
-                    f"the attention of {name} has {what}, which the scores and pages of Foveate's "
-                    "worker do not model. This model cannot be compressed."
-                )
+        refuse(f"the attention of {name} has ", refused, UNMODELLED)
 
 
 def _scales(layer: Any) -> int:
@@ -165,6 +167,6 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
 
 
 def _across_heads(policy: Policy) -> Iterator[Any]:
-    """The stages of a policy that do not say that they decide head by head."""
+    """Return the stages of a policy that do not say that they decide head by head."""
     stages = (*wrapped(policy.score), policy.select, policy.merge)
     return (stage for stage in stages if not trait(stage, "head_by_head"))

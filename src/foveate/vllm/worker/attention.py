@@ -12,7 +12,6 @@ these: each with pages and metadata of its own (``heads``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -54,16 +53,11 @@ class Compressing:
         cells = [Cell(self, attn_metadata, kv_cache)]
         if attn_metadata is not None and (heads := getattr(layer, "foveate_heads", None)):
             cells = heads.cells() or cells
-        attend = partial(_attend, layer, query, key, value, output, more, options)
         for cell in cells:
-            attend(cell, cell.metadata)
+            _attend(layer, query, key, value, output, more, options, cell)
         steps = [s for cell in cells if (s := getattr(cell.metadata, "foveate", None))]
-        if not steps:  # else every cell has one
-            return output
-        self._compress(steps, layer, plain_queries(layer, query, key.dtype), cells)
-        for cell, step in zip(cells, steps, strict=True):
-            if step.later is not None:
-                attend(cell, step.later[1], step.later[0])
+        if steps:  # one of every cell
+            self._compress(steps, layer, plain_queries(layer, query, key.dtype), cells)
         return output
 
     def do_kv_cache_update(
@@ -74,7 +68,7 @@ class Compressing:
         kv_cache: Real[Tensor, "p c s x"],
         slot_mapping: Int[Tensor, "t"],
     ) -> None:
-        """Writes new pairs, as vLLM does: each head's into its own pages, where it has some."""
+        """Write new pairs, as vLLM does: each head's into its own pages, where it has some."""
         heads = getattr(layer, "foveate_heads", None)
         if heads is None or not heads.apart:
             plain = super().do_kv_cache_update  # type: ignore[misc]
@@ -109,8 +103,8 @@ class Compressing:
         query: Tensor,
         cells: Sequence[Cell],
     ) -> None:
-        """Moves what the policy keeps of a request at a boundary into the blocks that stay;
-        ``rows`` are the request's in each of the layer's cells.
+        """Move what the policy keeps of a request at a boundary into the blocks that stay; ``rows``
+        are the request's in each of the layer's cells.
         """
         block, ordinal = cells[0].cache.shape[2], prompts.ordinals[layer.layer_name]
         codes = Codes.of(layer)
@@ -140,26 +134,11 @@ class Compressing:
                 k, v = (chosen(half, one.slots) for half in held(cell, row))
             elif codes is not None:
                 k, v = codes.coded(k, v)
-            self.write(cell.cache, layer, k, v, physical(slots, row.written, block))
-
-
-class Backend:
-    """Before a backend of vLLM's: it is made of these parts."""
-
-    builder: ClassVar[type]
-    implementation: ClassVar[type]
-
-    @classmethod
-    def get_impl_cls(cls) -> type:
-        return cls.implementation
-
-    @classmethod
-    def get_builder_cls(cls) -> type:
-        return cls.builder
+            self.write(cell.cache, layer, k, v, physical(slots, row.table, block))
 
 
 def _numbers_only(rows: Sequence[Row], cells: Sequence[Cell], codes: Codes | None) -> None:
-    """Takes what is no number out of a failed prompt's pages: vLLM's kernels multiply whatever
+    """Take what is no number out of a failed prompt's pages: vLLM's kernels multiply whatever
     stands in the unused slots of a page by zero, so it would spread to whoever gets the page next.
     """
     for cell, row in zip(cells, rows, strict=True):
@@ -177,17 +156,14 @@ def _attend(
     more: tuple[Any, ...],
     options: dict[str, Any],
     cell: Cell,
-    metadata: Any,
-    tokens: Int[Tensor, "t"] | None = None,
 ) -> None:
-    """One cell's attention, which is vLLM's own, of all tokens of a pass or of some."""
+    """Have vLLM compute the attention of one cell, over all tokens of a pass."""
     plain = super(Compressing, cell.implementation).forward
-    if cell.queries == EVERY and tokens is None:
-        plain(layer, query, key, value, cell.cache, metadata, output, *more, **options)
+    if cell.queries == EVERY:
+        plain(layer, query, key, value, cell.cache, cell.metadata, output, *more, **options)
         return
-    chosen = EVERY if tokens is None else tokens
-    q = query[chosen][:, cell.queries].contiguous()
-    k, v = (t[chosen][:, cell.pairs].contiguous() for t in (key, value))
+    q = query[:, cell.queries].contiguous()
+    k, v = (t[:, cell.pairs].contiguous() for t in (key, value))
     part = output.new_empty((*q.shape[:-1], output.shape[-1]))  # queries may be codes
-    plain(layer, q, k, v, cell.cache, metadata, part, *more, **options)
-    output[chosen, cell.queries] = part
+    plain(layer, q, k, v, cell.cache, cell.metadata, part, *more, **options)
+    output[:, cell.queries] = part

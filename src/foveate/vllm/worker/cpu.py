@@ -20,14 +20,14 @@ from foveate.vllm.vllm_api import (
     CPUAttentionMetadataBuilder,
     cpu_ops,
 )
-from foveate.vllm.worker.attention import Backend, Compressing
+from foveate.vllm.worker.attention import Compressing
 from foveate.vllm.worker.rewriting import Rewriting
 
 READABLE = "vec"
 
 
 def check_layout(isa: str, block: int) -> None:
-    """Raises UnsupportedEngine unless the kernels keep keys as ``read`` expects them."""
+    """Raise UnsupportedEngine unless the kernels keep keys as ``read`` expects them."""
     if isa != READABLE:
         raise UnsupportedEngine(
             f"vLLM's CPU kernels keep keys in the layout {isa!r} here, and Foveate reads "
@@ -46,7 +46,7 @@ def halves(cache: Real[Tensor, "p h s x"]) -> tuple[Tensor, Tensor]:
 def read(
     cache: Real[Tensor, "p h s x"], row: Int[Tensor, "c"], tokens: int
 ) -> tuple[Real[Tensor, "1 h n d"], Real[Tensor, "1 h n d"]]:
-    """Copies of a request's first ``tokens`` keys and values; ``row`` is its block table."""
+    """Return copies of a request's first ``tokens`` keys and values; ``row`` is its block table."""
     keys, values = halves(cache)
     _, heads, slots, d = keys.shape
     pages = row[: -(-tokens // slots)].long()
@@ -62,7 +62,7 @@ def write(
     v: Real[Tensor, "n h d"],
     slots: Int[Tensor, "n"],
 ) -> None:
-    """Writes pairs into these slots of the pool. ``layer`` is vLLM's attention layer."""
+    """Write pairs into these slots of the pool. ``layer`` is vLLM's attention layer."""
     keys, values = halves(cache)
     if cache.dtype == torch.uint8:
         _place(keys, values, k, v, slots)
@@ -97,7 +97,7 @@ class Builder(Rewriting, CPUAttentionMetadataBuilder):
     """vLLM's builder, which is shown rows without their gap."""
 
     def check_layout(self) -> None:
-        """Raises UnsupportedEngine where the kernels' instruction set packs keys."""
+        """Raise UnsupportedEngine where the kernels' instruction set packs keys."""
         check_layout(self.isa, self.block_size)
 
 
@@ -108,7 +108,8 @@ class Implementation(Compressing, CPUAttentionBackendImpl):
     write = staticmethod(write)
 
 
-class FoveateCPU(Backend, CPUAttentionBackend):
+class FoveateCPU(CPUAttentionBackend):
     """vLLM's CPU_ATTN where no policy is."""
 
-    builder, implementation = Builder, Implementation
+    get_builder_cls = staticmethod(lambda: Builder)
+    get_impl_cls = staticmethod(lambda: Implementation)

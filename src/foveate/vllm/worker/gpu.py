@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foveate.vllm.vllm_api import flash_attention, triton_attention
 from foveate.vllm.worker import pages
-from foveate.vllm.worker.attention import Backend, Compressing
+from foveate.vllm.worker.attention import Compressing
 from foveate.vllm.worker.rewriting import Rewriting
 
 _FLASH, _TRITON = flash_attention(), triton_attention()
@@ -21,10 +21,11 @@ class FlashImplementation(Compressing, _FLASH.implementation):  # type: ignore[n
     write = staticmethod(pages.write)
 
 
-class FoveateFlash(Backend, _FLASH.backend):  # type: ignore[name-defined]
+class FoveateFlash(_FLASH.backend):  # type: ignore[name-defined]
     """vLLM's FLASH_ATTN where no policy is."""
 
-    builder, implementation = FlashBuilder, FlashImplementation
+    get_builder_cls = staticmethod(lambda: FlashBuilder)
+    get_impl_cls = staticmethod(lambda: FlashImplementation)
 
 
 class TritonBuilder(Rewriting, _TRITON.builder):  # type: ignore[name-defined]
@@ -38,7 +39,8 @@ class TritonImplementation(Compressing, _TRITON.implementation):  # type: ignore
     write = staticmethod(pages.write)
 
 
-class FoveateTriton(Backend, _TRITON.backend):  # type: ignore[name-defined]
+class FoveateTriton(_TRITON.backend):  # type: ignore[name-defined]
     """vLLM's TRITON_ATTN where no policy is."""
 
-    builder, implementation = TritonBuilder, TritonImplementation
+    get_builder_cls = staticmethod(lambda: TritonBuilder)
+    get_impl_cls = staticmethod(lambda: TritonImplementation)

@@ -30,7 +30,7 @@ class Cell(NamedTuple):
 
 
 def head_names(layer: str, heads: int) -> list[str]:
-    """The names of a layer's KV heads."""
+    """Return the names of a layer's KV heads."""
     return [layer, *(f"{layer}#{head}" for head in range(1, heads))]
 
 
@@ -91,7 +91,7 @@ class Split:
 
 
 def split(layers: dict[str, Any], names: Sequence[str], heads: int) -> None:
-    """Makes the KV heads of these layers known to vLLM; again, nothing happens."""
+    """Make the KV heads of these layers known to vLLM; a second call does nothing."""
     for name in names:
         mine = head_names(name, heads)
         for other in mine[1:]:

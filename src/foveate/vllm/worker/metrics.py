@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from foveate.vllm.plans.orders import Order
+from foveate.vllm.plans.plans import Plan
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 LABELS = ("model_name", "engine")
@@ -39,20 +39,18 @@ class Metrics:
         self._cells = cells
         self._counters = {name: c.labels(model, str(engine)) for name, c in _counters().items()}
 
-    def count(self, completed: Iterable[Order], seconds: float, not_read: int) -> None:
+    def count(self, completed: Iterable[Plan], seconds: float, not_read: int) -> None:
         """One step: the prompts that it completed, time compressing, and of the requests that began
         in it the tokens that were not read.
         """
         depth = sum(self._cells.values())
-        for order in completed:
-            left = sum(
-                (order.length - share.kept) * self._cells[group]
-                for group, share in order.shares.items()
-            )
+        for plan in completed:
+            groups = plan.boundaries.items()
+            left = sum(boundaries.left * self._cells[group] for group, boundaries in groups)
             self._add("prompts", 1)
-            self._add("prompt_tokens", order.prompt)
-            self._add("kept_tokens", order.prompt - left / depth)
-            self._add("freed_blocks", sum(share.gap for share in order.shares.values()))
+            self._add("prompt_tokens", plan.prompt)
+            self._add("kept_tokens", plan.prompt - left / depth)
+            self._add("freed_blocks", sum(boundaries.freed for _, boundaries in groups))
         self._add("tokens_not_read", not_read)
         self._add("compress_seconds", seconds)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 def read(
     cache: Real[Tensor, "p h s x"], row: Int[Tensor, "c"], tokens: int
 ) -> tuple[Real[Tensor, "1 h n d"], Real[Tensor, "1 h n d"]]:
-    """Copies of a request's first ``tokens`` keys and values; ``row`` is its block table."""
+    """Return copies of a request's first ``tokens`` keys and values; ``row`` is its block table."""
     _, heads, slots, width = cache.shape
     pages = cache[row[: -(-tokens // slots)].long()]
     pairs = pages.transpose(0, 1).reshape(1, heads, -1, width)[:, :, :tokens]
@@ -33,8 +33,8 @@ def write(
     v: Real[Tensor, "n h d"],
     slots: Int[Tensor, "n"],
 ) -> None:
-    """Writes pairs into these slots of the pool. ``layer`` has no say: its cache holds
-    numbers or codes as they are given here.
+    """Write pairs into these slots of the pool. ``layer`` has no say: its cache holds numbers or
+    codes as they are given here.
     """
     size = cache.shape[2]
     pairs = torch.cat([k, v], dim=-1).to(cache.dtype)

@@ -65,15 +65,15 @@ def after_pass(
     pairs: Callable[[], Pairs],
     scale: float,
 ) -> list[KeptPairs] | None:
-    """What is kept of a request that this pass has brought to a boundary, of each cell: the layer's
-    only one, or its KV heads.
+    """Return what is kept of a request that this pass has brought to a boundary, of each cell: the
+    layer's only one, or its KV heads.
 
     None on the way there, and of a prompt that stays whole. ``queries`` are all of the pass's,
     ``pairs()`` what the layer holds of this request.
     """
     row = cells[0]
-    prompt, new = row.prompt, row.end - row.computed
-    q = queries[row.start : row.start + new].transpose(0, 1)[None]
+    prompt = row.prompt
+    q = queries[row.start : row.start + row.new].transpose(0, 1)[None]
     if not row.computed:
         prompt.reading.layers[ordinal] = Remembered()  # what was preempted is read again
         prompt.places.pop(ordinal, None)
@@ -82,7 +82,12 @@ def after_pass(
         images = _of_tokens(prompt.image, torch.arange(row.computed, row.end, device=q.device))
         prompt.reading.layers[ordinal].add(q, images[None], wanted)
         return None
-    layer = _layer(prompts, row, ordinal, q, pairs(), scale)
+    k, v = pairs()
+    slots, depth = _slots_of(prompts, row, k, ordinal), len(prompts.ordinals)
+    index = prompts.model_indices[ordinal]
+    layer = Layer(
+        q=q, k=k, v=v, slots=slots, scale=scale, ordinal=ordinal, model_index=index, depth=depth
+    )
     heads = layer.k.shape[1] // len(cells)
     each = tuple(cell.kept for cell in cells for _ in range(heads))
     given = Given(amount=prompt.policy.amount, tokens=each)
@@ -98,7 +103,7 @@ def after_pass(
         _part(kept_by_row, layer, slice(i * heads, (i + 1) * heads), cell.kept)
         for i, cell in enumerate(cells)
     ]
-    if prompt.goes_on:
+    if prompt.plan.goes_on:
         prompt.places[ordinal] = torch.cat([one.positions for one in kept]).int()
     return kept
 
@@ -113,30 +118,9 @@ def _at(row: Row) -> Pass:
     return Pass(row.end, length, phase)
 
 
-def _layer(
-    prompts: Prompts,
-    row: Row,
-    ordinal: int,
-    q: Float[Tensor, "1 hq m d"],
-    pairs: Pairs,
-    scale: float,
-) -> Layer:
-    k, v = pairs
-    return Layer(
-        q=q,
-        k=k,
-        v=v,
-        slots=_slots_of(prompts, row, k, ordinal),
-        scale=scale,
-        ordinal=ordinal,
-        model_index=prompts.model_indices[ordinal],
-        depth=len(prompts.ordinals),
-    )
-
-
 def _slots_of(prompts: Prompts, row: Row, k: Float[Tensor, "1 h n d"], ordinal: int) -> Slots:
-    """The slots of a request in a pass, which are one object for all layers that hold the same: as
-    long as nothing has left, these are all. Nobody needs them after the last layer.
+    """Return the slots of a request in a pass, which are one object for all layers that hold the
+    same: as long as nothing has left, these are all. Nobody needs them after the last layer.
     """
     prompt, places = row.prompt, row.prompt.places.get(ordinal)
     if places is not None:
@@ -170,7 +154,7 @@ def _slots(row: Row, k: Float[Tensor, "1 h n d"], places: Int[Tensor, "h k"] | N
 
 
 def _of_tokens(known: Int[Tensor, "n"], tokens: Int[Tensor, "*s"]) -> Int[Tensor, "*s"]:
-    """What is known of these tokens of a request; -1 of its answer, which is text."""
+    """Return what is known of these tokens of a request; -1 of its answer, which is text."""
     last = len(known) - 1
     return known[tokens.clamp_max(last)].masked_fill(tokens > last, -1)
 

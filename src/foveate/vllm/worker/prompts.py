@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from foveate.compression.between_passes import Pass, Phase
 from foveate.compression.reading import PromptReading
 from foveate.vllm.plans.held import RequestBooks
-from foveate.vllm.plans.orders import Order, Orders
-from foveate.vllm.plans.plans import Offer
-from foveate.vllm.plans.shares import Share
+from foveate.vllm.plans.orders import Orders, computed_tokens
+from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.worker.rows import RequestPrompt, in_blocks, visual
 from foveate.vllm.worker.snapshots import Snapshots
 
 logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints what is below its own name
-
-
-class ScheduledRequest(NamedTuple):
-    """A request as the scheduler announced it. ``follows`` says whether this worker has the policy
-    that is meant, as each process reads its own environment.
-    """
-
-    order: Order | None
-    follows: bool
-    features: Sequence[Any]
 
 
 class Prompts:
@@ -45,14 +34,15 @@ class Prompts:
         self.records = torch.device(runner.device).type == "cpu"
         self.failed: set[str] = set()
         self.barred: set[str] = set()  # of this pass, those that it must not read or compress
-        self.completed: list[Order] = []  # the prompts of this pass
+        self.completed: list[Plan] = []  # the prompts of this pass
         self.reading = False  # whether a policy is to see what this pass reads
         self.seconds = 0.0  # spent on compressing, since they were taken last
         self.held = RequestBooks()
         self.snapshots = Snapshots()
         self.not_read = 0  # tokens in front of which this pass's new requests start compressed
         self._offer, self._runner = offer, runner
-        self._asked: dict[str, ScheduledRequest] = {}
+        self._plans: dict[str, Plan | None] = {}
+        self._features: dict[str, Any] = {}
         self._known: dict[str, RequestPrompt] = {}
         self._fails: set[str] = set()
         self._saves: Mapping[str, int] = {}
@@ -73,19 +63,19 @@ class Prompts:
             self._serving = self.reading = False
 
     def take_seconds(self) -> float:
-        """The seconds that were spent on compressing since this was asked last."""
+        """Return the seconds that were spent on compressing since the last call."""
         taken, self.seconds = self.seconds, 0.0
         return taken
 
     def take_failed(self) -> frozenset[str]:
-        """The requests whose prompts could not be compressed, since this was asked last."""
+        """Return the requests whose prompts could not be compressed since the last call."""
         taken, self.failed = frozenset(self.failed), set()
         return taken
 
     def rows(self, common: Any) -> list[str | None]:
-        """The requests of this pass, in the order of its ``CommonAttentionMetadata``, which says
-        which they are under the second runner; in a warm-up pass none. Rows of no request, which
-        fill up a graph, are None or left out at the end.
+        """Return the requests of this pass, in the order of its ``CommonAttentionMetadata``, which
+        says which they are under the second runner; in a warm-up pass none. Rows of no request,
+        which fill up a graph, are None or left out at the end.
         """
         if not self._serving:
             return []
@@ -94,37 +84,38 @@ class Prompts:
         names = self._runner.req_states.index_to_req_id
         return [names.get(int(index)) for index in indices]
 
-    def order(self, name: str) -> Order | None:
-        """What is to become of that request's prompt; None if the scheduler did not say, or means
-        another policy than this worker has.
+    def plan(self, name: str) -> Plan | None:
+        """Return the plan of a request; None if the scheduler sent none, or means another policy
+        than this worker has, as each process reads its own environment.
         """
-        request = self._asked.get(name)
-        return request.order if request is not None and request.follows else None
+        return self._plans.get(name)
 
     def prompt(self, name: str) -> RequestPrompt:
-        """That request's prompt; it has an order that names a policy."""
+        """Return that request's prompt; it has a plan that names a policy."""
         if name not in self._known:
-            order, _, features = self._asked[name]
-            assert order is not None  # else there is nothing to ask
-            assert order.chosen is not None
-            vision = visual(features, order.length).to(self._runner.device)
-            policy = in_blocks(self._offer.policy(order.chosen, order.amount), order)
+            plan, features = self._plans[name], self._features[name]
+            assert plan is not None  # else there is nothing to ask
+            assert plan.chosen is not None
+            vision = visual(features, plan.length).to(self._runner.device)
+            policy = in_blocks(self._offer.policy(plan.chosen, plan.amount), plan)
             reading = PromptReading(policy, len(self.ordinals))
-            self._known[name] = RequestPrompt(name, order, policy, vision, reading)
+            self._known[name] = RequestPrompt(name, plan, policy, vision, reading)
         return self._known[name]
 
-    def seen(self, name: str, share: Share, computed: int, new: int) -> int | None:
-        """The next boundary of a request in a pass that adds ``new`` tokens to ``computed``, if its
-        policy is to see the pass: all that read its prompt, and of its answer those whose queries,
-        or sums, a score asks for at the boundary. None before one at which the request ends.
+    def seen(self, name: str, group: int, computed: int, new: int) -> int | None:
+        """Return the next boundary of a request in a pass that adds ``new`` tokens to ``computed``,
+        if its policy is to see the pass: all that read its prompt, and of its answer those whose
+        queries, or sums, a score needs at the boundary. None before one at which the request ends.
         """
-        order = self.order(name)
-        until = None if order is None else share.boundaries(order.length).after(computed)
-        if order is None or until is None or (order.end is not None and until >= order.end):
+        plan = self.plan(name)
+        boundaries = plan and plan.boundaries.get(group)
+        until = boundaries and boundaries.after(computed)
+        if plan is None or boundaries is None or until is None:
             return None
-        if (budget := share.budget_at(until, order.length)) >= until:
+        budget = boundaries.budget_at(until)
+        if budget >= until or (plan.end is not None and until >= plan.end):
             return None
-        if until <= order.length:
+        if until <= plan.length:
             return until
         policy = self.prompt(name).policy
         queries = max(1, policy.score.queries(budget))
@@ -143,37 +134,38 @@ class Prompts:
         self.fail(name, f"{why}. It reads nothing; please report this.")
 
     def _learn(self, output: Any) -> None:
-        """What a step's ``SchedulerOutput`` says of requests; those that ended, or were preempted
-        and begin anew, are forgotten first.
+        """Note what a step's ``SchedulerOutput`` says of requests; those that ended, or were
+        preempted and begin anew, are forgotten first.
         """
         orders = Orders.sent(output)
         for name in output.finished_req_ids:
             self._known.pop(name, None)
-            self._asked.pop(name, None)
+            self._plans.pop(name, None)
+            self._features.pop(name, None)
             self._fails.discard(name)
         for name in output.preempted_req_ids or ():
             self._known.pop(name, None)
         for new in output.scheduled_new_reqs:
             self._known.pop(new.req_id, None)
-            order = orders.begin.get(new.req_id)
-            self._asked[new.req_id] = ScheduledRequest(order, self._follows(order), new.mm_features)
+            plan = orders.begin.get(new.req_id)
+            self._plans[new.req_id] = plan if self._follows(plan) else None
+            self._features[new.req_id] = new.mm_features
         self.held.learn(output, orders)
-        self.completed = list(self._completed(output))
+        computed = computed_tokens(output)
+        self.completed = list(self._completed(output, computed))
         for name, number in orders.starts.items():
             self._start(name, number)
         self.snapshots.drop(orders.drops)
         self._saves = orders.saves
-        self.not_read = sum(self._not_read(name, orders) for name in orders.begin)
-
-    def _not_read(self, name: str, orders: Orders) -> int:
-        """How many tokens of a request that begins have been read and compressed for another."""
-        order, shared = orders.begin.get(name), self.held.shared(name)
-        context = order is not None and 0 < order.length <= shared
-        return shared if context or name in orders.starts else 0
+        self.not_read = sum(  # tokens that have been read and compressed for others
+            computed[name]
+            for name, plan in orders.begin.items()
+            if name in orders.starts or (plan is not None and 0 < plan.length <= computed[name])
+        )
 
     def _start(self, name: str, number: int) -> None:
         """Lets a request begin where the snapshot of that number was made."""
-        if self.order(name) is None:
+        if self.plan(name) is None:
             return  # it is barred
         prompt = self.prompt(name)
         if not self.snapshots.restore(number, prompt, self._runner.device):
@@ -182,37 +174,34 @@ class Prompts:
             prompt.kept = {ordinal: list(each) for ordinal, each in prompt.places.items()}
 
     def _save(self) -> None:
-        """Makes the snapshots that the scheduler wants of this pass."""
+        """Make the snapshots that the scheduler wants of this pass."""
         for name, number in self._saves.items():
             if name not in self._fails and name in self._known:
                 self.snapshots.save(number, self._known[name])
 
-    def _follows(self, order: Order | None) -> bool:
-        if order is None or order.chosen is None:
-            return order is not None
-        return str(self._offer.policy(order.chosen, order.amount)) == order.spec
+    def _follows(self, plan: Plan | None) -> bool:
+        if plan is None or plan.chosen is None:
+            return plan is not None
+        return str(self._offer.policy(plan.chosen, plan.amount)) == plan.spec
 
-    def _completed(self, output: Any) -> Iterator[Order]:
-        """The prompts whose last token this step reads."""
-        old = output.scheduled_cached_reqs
-        computed = dict(zip(old.req_ids, old.num_computed_tokens, strict=True))
-        computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+    def _completed(self, output: Any, computed: Mapping[str, int]) -> Iterator[Plan]:
+        """Yield the plans of prompts whose last token this step reads, and note ``reading``."""
         for name, new in output.num_scheduled_tokens.items():
-            request = self._asked.get(name)
-            if request is None or (order := request.order) is None:
+            if (plan := self.plan(name)) is None:
                 continue
-            phase = Pass.of(order.length, computed[name], new).phase
-            self.reading |= bool(order.shares) and phase is not Phase.ANSWERING
+            phase = Pass.of(plan.length, computed[name], new).phase
+            self.reading |= bool(plan.boundaries) and phase is not Phase.ANSWERING
             self.reading |= any(
-                share.every.answering and self.seen(name, share, computed[name], new) is not None
-                for share in order.shares.values()
+                boundaries.every.answering
+                and self.seen(name, group, computed[name], new) is not None
+                for group, boundaries in plan.boundaries.items()
             )
-            if Pass.of(order.prompt, computed[name], new).phase is Phase.FINISHING:
-                yield order
+            if Pass.of(plan.prompt, computed[name], new).phase is Phase.FINISHING:
+                yield plan
 
 
 def _model_index(name: str) -> int | None:
-    """A layer's index in the model, which vLLM tells by its name alone
+    """Return a layer's index in the model, which vLLM tells by its name alone
     ("model.layers.3.self_attn.attn"); None where the name has no number, or several.
     """
     numbers = [part for part in name.split(".") if part.isdecimal()]

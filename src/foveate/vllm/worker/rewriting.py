@@ -4,13 +4,9 @@ something would be read that the scheduler does not hold for its request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from foveate.vllm.plans.gap import Buffers, view
 from foveate.vllm.scheduler.blocks import CompressedSpec, holds_compressed
@@ -24,15 +20,10 @@ NULL_BLOCK = 0
 
 @dataclass
 class RewritingStep:
-    """What this pass means for the prompts of one KV cache group.
-
-    ``again`` are the pass's tokens that stand after a prompt that it completes, with the metadata
-    under which they see it compressed; None where there are none.
-    """
+    """Rows of one KV cache group whose prompt or answer a policy sees in this pass."""
 
     prompts: Prompts
     rows: list[Row]
-    later: tuple[Int[Tensor, "t"], Any] | None = None
 
     @property
     def readable(self) -> list[Row]:
@@ -70,7 +61,7 @@ class Rewriting:
         )
 
     def check_layout(self) -> None:
-        """Raises UnsupportedEngine where pages are laid out in a way that cannot be read."""
+        """Raise UnsupportedEngine where pages are laid out in a way that cannot be read."""
 
     def attend_by_head(self, group: int) -> None:
         """Plans are made for one KV head and the ``group`` of query heads that share it."""
@@ -84,21 +75,18 @@ class Rewriting:
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,
     ) -> Any:
-        """The metadata of one pass, for all layers of the group."""
+        """Return the metadata of one pass, for all layers of the group."""
         spec, common = self.kv_cache_spec, common_attn_metadata
         plain = super().build  # type: ignore[misc]
         if not isinstance(spec, CompressedSpec):
             return plain(common_prefix_len, common, fast_build)
-        common, written = tables_of(self.prompts, common, self.group)
-        rows, gaps, barred = rows_of(self.prompts, common, self.group, spec.block_size, written)
+        rows, gaps, barred = rows_of(self.prompts, common, self.group, spec.block_size)
         if self.buffers is None:
             self.buffers = Buffers(self.vllm_config.scheduler_config.max_num_seqs)
         gathered = rewritten(common, gaps, spec.block_size, self.buffers, barred)
         metadata = plain(common_prefix_len, gathered, fast_build)
         if (rows or barred) and self.prompts is not None:
-            # fast: the plan of a first build lies in a buffer that a second would overwrite
-            later = later_tokens(common, rows, spec.block_size, lambda it: plain(0, it, True))
-            metadata.foveate = RewritingStep(self.prompts, rows, later)
+            metadata.foveate = RewritingStep(self.prompts, rows)
         return metadata
 
 
@@ -109,8 +97,8 @@ def rewritten(
     buffers: Buffers,
     barred: Sequence[int] = (),
 ) -> CommonAttentionMetadata:
-    """What vLLM's builder is told instead: rows without their gap, and lengths to match. Rows that
-    are ``barred`` read vLLM's null block, which is nobody's.
+    """Return what vLLM's builder is given instead: rows without their gap, and lengths to match.
+    Rows that are ``barred`` read vLLM's null block, which is nobody's.
     """
     n = common.num_reqs
     table, lengths = view(common.block_table_tensor[:n], common.seq_lens[:n], gaps, block)
@@ -132,89 +120,14 @@ def rewritten(
     return common.replace(**changed)
 
 
-def later_tokens(
-    common: CommonAttentionMetadata,
-    rows: list[Row],
-    block: int,
-    build: Callable[[CommonAttentionMetadata], Any],
-) -> tuple[Int[Tensor, "t"], Any] | None:
-    """The tokens after prompts that this pass completes, and what they see once it is done."""
-    rows = [row for row in rows if row.beyond and row.gap]
-    if not rows:
-        return None
-    device, here = common.slot_mapping.device, torch.device("cpu")
-    counts = torch.tensor([row.beyond for row in rows], dtype=torch.long, device=here)
-    starts = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(common.query_start_loc.dtype)
-    tokens = torch.cat(
-        [
-            torch.arange(row.start + row.new - row.beyond, row.start + row.new, device=here)
-            for row in rows
-        ]
-    ).to(device)
-    read = [row.computed + row.new for row in rows]
-    ends = torch.tensor(read, dtype=common.seq_lens.dtype, device=here)
-    gaps = [row.gap for row in rows]
-    seen, lengths = view(torch.stack([row.written for row in rows]), ends.to(device), gaps, block)
-    known = ends - ends.new_tensor(gaps) * block
-    return tokens, build(
-        CommonAttentionMetadata(
-            query_start_loc=starts.to(device),
-            query_start_loc_cpu=starts,
-            seq_lens=lengths,
-            seq_lens_cpu_upper_bound=known,
-            num_reqs=len(rows),
-            num_actual_tokens=len(tokens),
-            max_query_len=int(counts.max()),
-            max_seq_len=int(known.max()),
-            block_table_tensor=seen,
-            slot_mapping=common.slot_mapping[tokens],
-            causal=common.causal,
-        )
-    )
-
-
-def tables_of(
-    prompts: Prompts | None, common: CommonAttentionMetadata, group: int
-) -> tuple[CommonAttentionMetadata, Int[Tensor, "r c"]]:
-    """The metadata with the block table that the pass reads, and the one that it writes to."""
-    table = common.block_table_tensor
-    if prompts is None:
-        return common, table
-    held, names = prompts.held, prompts.rows(common)
-    own = {
-        row: blocks
-        for row, name in enumerate(names)
-        if name is not None and (blocks := held.own(name, group))
-    }
-    if not own:
-        return common, table
-    written = with_blocks(table, own)
-    read = {row: held.still_read(names[row] or "", group) for row in own}
-    return common.replace(block_table_tensor=with_blocks(written, read)), written
-
-
-def with_blocks(
-    table: Int[Tensor, "r c"], blocks: Mapping[int, Mapping[int, int]]
-) -> Int[Tensor, "r c"]:
-    """The block table with other numbers in some rows, at some places."""
-    each = [(row, *one) for row, mine in blocks.items() for one in mine.items()]
-    if not each:
-        return table
-    rows, places, numbers = torch.tensor(each, dtype=torch.long, device=table.device).T
-    table = table.clone()
-    table[rows, places] = numbers.to(table.dtype)
-    return table
-
-
 def rows_of(
     prompts: Prompts | None,
     common: CommonAttentionMetadata,
     group: int,
     block: int,
-    written: Int[Tensor, "r c"],
 ) -> tuple[list[Row], list[int], list[int]]:
-    """The rows whose prompt this pass reads, every row's gap as attention is to see it now, and
-    which rows would read what the scheduler does not hold for their request.
+    """Return the rows whose prompt this pass reads, every row's gap as attention is to see it now,
+    and which rows would read what the scheduler does not hold for their request.
 
     Rows of no request have no gap: those of warm-up passes, and those that fill up a full graph.
     """
@@ -228,43 +141,40 @@ def rows_of(
         if name is None:
             continue
         start, end = starts[place], ends[place]
-        new, order = starts[place + 1] - start, prompts.order(name)
+        new, plan = starts[place + 1] - start, prompts.plan(name)
         if why := wrong(prompts, name, group, end - new, end, block):
             prompts.bar(name, why)
             barred.append(place)
             continue
-        share = None if order is None else order.shares.get(group)
-        if order is None or share is None:
+        boundaries = plan and plan.boundaries.get(group)
+        if boundaries is None:
             continue
-        boundaries = share.boundaries(order.length)
         gaps[place] = boundaries.gap(end - new, block)
         move = prompts.held.move(name, group)
-        until = prompts.seen(name, share, end - new, new) if move is None else move.end
+        until = move.end if move else prompts.seen(name, group, end - new, new)
         if until is not None:
-            gap, table = boundaries.gap(until, block), common.block_table_tensor[place]
-            kept, budget = until - gap * block, share.budget_at(until, order.length)
-            now = (start, end - new, new, move is not None, table, written[place])
-            rows.append(Row(prompts.prompt(name), gaps[place], gap, until, kept, budget, *now))
+            prompt, table = prompts.prompt(name), common.block_table_tensor[place]
+            now = (start, end - new, new, move is not None)
+            rows.append(Row(prompt, boundaries, table, block, gaps[place], until, *now))
     return rows, gaps, barred
 
 
 def wrong(
     prompts: Prompts, name: str, group: int, computed: int, end: int, block: int
 ) -> str | None:
-    """Why a request must not be read up to its token ``end`` in this pass, which begins after
-    ``computed``; None where the scheduler holds what is read, and nobody else reads what is moved.
+    """Return why a request must not be read up to its token ``end`` in this pass, which begins
+    after ``computed``; None where the scheduler holds what is read, and nobody else reads what is
+    moved.
     """
-    if (order := prompts.order(name)) is None:
+    if (plan := prompts.plan(name)) is None:
         return "the scheduler has sent no order, or one for other policies than this worker has"
     held = prompts.held
-    if (share := order.shares.get(group)) is None:
+    if (boundaries := plan.boundaries.get(group)) is None:
         return held.reads(name, group, 0, end, block) or held.moves(name, group, None, block)
-    if share.gap * block + share.kept != order.length:
-        return f"{share} of {order.length} tokens is not told in blocks of {block}"
-    boundaries = share.boundaries(order.length)
+    if boundaries.freed * block != boundaries.left:
+        return f"{boundaries} of {plan.length} tokens is not told in blocks of {block}"
     until = boundaries.after(computed)
-    if share.every.tokens and until is not None and end > until:
+    if until is not None and end > until:
         return f"{end} tokens would be read in a pass that has to end at {until}"
-    move = boundaries.move(computed, end, block, last=order.end)
-    before = boundaries.gap(computed, block)
+    before, move = boundaries.gap(computed, block), plan.move(group, computed, end, block)
     return held.reads(name, group, before, end, block) or held.moves(name, group, move, block)

@@ -15,17 +15,20 @@ from foveate.cache.tokens import image_index, spot_index
 from foveate.compression.reading import PromptReading
 from foveate.policies.policy import Policy
 from foveate.stages.when import OverBudget
-from foveate.vllm.plans.orders import Order
+from foveate.vllm.plans.boundaries import Boundaries
+from foveate.vllm.plans.plans import Plan
 
 VISUAL = ("image", "video")
 
 
 @dataclass
 class RequestPrompt:
-    """What is compressed of the prompt of request ``name``. ``vision`` is True at visual tokens."""
+    """Prompt of the request ``name``, and what is compressed of it by its ``plan``. ``vision`` is
+    True at visual tokens.
+    """
 
     name: str
-    order: Order
+    plan: Plan
     policy: Policy
     vision: Bool[Tensor, "n"]
     reading: PromptReading
@@ -41,59 +44,60 @@ class RequestPrompt:
     @property
     def length(self) -> int:
         """Tokens that are compressed."""
-        return self.order.length
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether it is compressed at more than its prompt's end."""
-        return any(share.every.tokens for share in self.order.shares.values())
+        return self.plan.length
 
 
 class Row(NamedTuple):
     """A request in a pass that adds ``new`` tokens to ``computed``; its queries start at ``start``
-    of the pass's. ``table`` is its whole row of a group's block table, without whose first
-    ``before`` blocks it is seen, and ``written`` the same where pairs that stay move to. Its next
-    boundary is ``until`` so many tokens: then it leaves its
-    first ``gap`` blocks, and ``kept`` tokens stay, per KV head. ``moves`` says whether the
-    scheduler ordered that for this pass. ``budget`` is what scores are told of.
+    of the pass's. ``table`` is its whole row of a group's block table, in blocks of ``block``
+    tokens, of which it is seen without the first ``before``. Its next boundary is at ``until``
+    tokens. ``moves`` says whether the scheduler ordered that pairs move in this pass.
     """
 
     prompt: RequestPrompt
+    boundaries: Boundaries
+    table: Int[Tensor, "c"]
+    block: int
     before: int
-    gap: int
     until: int
-    kept: int
-    budget: int
     start: int
     computed: int
     new: int
     moves: bool
-    table: Int[Tensor, "c"]
-    written: Int[Tensor, "c"]
+
+    @property
+    def gap(self) -> int:
+        """Number of its first blocks that leave at the boundary."""
+        return self.boundaries.gap(self.until, self.block)
+
+    @property
+    def kept(self) -> int:
+        """Tokens that stay at the boundary, per KV head."""
+        return self.until - self.gap * self.block
+
+    @property
+    def budget(self) -> int:
+        """Budget that scores and selections are passed."""
+        return self.boundaries.budget_at(self.until)
 
     @property
     def end(self) -> int:
-        """How much has been read after this pass, up to the boundary."""
-        return min(self.until, self.computed + self.new)
-
-    @property
-    def beyond(self) -> int:
-        """Tokens of this pass that stand after the boundary: a question after its context, or a
-        preempted answer, read again.
-        """
-        return max(0, self.computed + self.new - self.until)
+        """Tokens that have been read after this pass; it ends at the boundary, or before."""
+        return self.computed + self.new
 
 
-def in_blocks(policy: Policy, order: Order) -> Policy:
-    """The policy, which compresses at the boundaries of an order."""
-    every = max((share.every.tokens for share in order.shares.values()), default=0)
+def in_blocks(policy: Policy, plan: Plan) -> Policy:
+    """Return the policy as it compresses at the boundaries of a plan."""
+    every = max((each.every.tokens for each in plan.boundaries.values()), default=0)
     if not every or not isinstance(policy.when, OverBudget):
         return policy
     return replace(policy, when=replace(policy.when, every=every))
 
 
 def visual(features: Sequence[Any] | None, length: int) -> Bool[Tensor, "n"]:
-    """True at the tokens that stand for images and videos, by vLLM's ``mm_features``."""
+    """Return a mask, True at the tokens that stand for images and videos, by vLLM's
+    ``mm_features``.
+    """
     marked = torch.zeros(length, dtype=torch.bool, device="cpu")
     for feature in features or ():
         if feature.modality in VISUAL:

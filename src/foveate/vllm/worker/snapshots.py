@@ -27,7 +27,7 @@ class LayerSnapshot(NamedTuple):
     state: Mapping[str, Tensor]
 
     def to(self, device: Any) -> LayerSnapshot:
-        """The same on a device."""
+        """Return the snapshot on a device."""
         kept = None if self.kept is None else self.kept.to(device)
         state = {name: sums.to(device) for name, sums in self.state.items()}
         return LayerSnapshot(self.places.to(device), kept, state)
@@ -40,8 +40,8 @@ class Snapshots:
         self._layers: dict[int, list[LayerSnapshot]] = {}
 
     def save(self, number: int, prompt: RequestPrompt) -> None:
-        """Makes one of a request that has just been compressed. Nothing of it is changed any more
-        by the request: what is remembered is replaced, never written to.
+        """Make a snapshot of a request that has just been compressed. Nothing of it is changed any
+        more by the request: what is remembered is replaced, never written to.
         """
         layers = enumerate(prompt.reading.layers)
         self._layers[number] = [

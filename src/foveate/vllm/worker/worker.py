@@ -17,9 +17,9 @@ from foveate.vllm.scheduler.blocks import (
     compressible,
     holds_compressed,
 )
-from foveate.vllm.startup.companions import check_boundaries, check_engine
+from foveate.vllm.startup.activation import check
 from foveate.vllm.startup.registration import register_all, served
-from foveate.vllm.startup.support import check_attention, check_layers, check_model, check_parallel
+from foveate.vllm.startup.support import check_attention, check_layers
 from foveate.vllm.vllm_api import (
     AsyncModelRunnerOutput,
     KVCacheConfig,
@@ -56,15 +56,7 @@ class Serving:
         self.ordinals: dict[str, int] = {}
         self.prompts: Prompts | None = None
         self.metrics: Metrics | None = None
-        check_engine(vllm_config)
-        check_model(vllm_config.model_config)
-        check_boundaries(vllm_config, self.settings.policies)
-        for policy in self.settings.policies:
-            check_parallel(
-                policy,
-                vllm_config.parallel_config.tensor_parallel_size,
-                vllm_config.model_config.get_total_num_kv_heads(),
-            )
+        check(vllm_config, self.settings)
         register_all()
         super().__init__(vllm_config, *args, **kwargs)  # type: ignore[call-arg]
 
@@ -112,7 +104,7 @@ class Serving:
             check_profiles(policy, config.model_config.model, len(names))
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
-        """Makes the caches, and tells the builders of compressed groups about the prompts."""
+        """Make the caches, and tell the builders of compressed groups about the prompts."""
         super().initialize_from_config(kv_cache_config)  # type: ignore[misc]
         prompts = Prompts(Offer(self.settings), self.ordinals, self.model_runner)
         self.prompts = prompts
@@ -126,7 +118,7 @@ class Serving:
             self._announce(kv_cache_config)
 
     def _announce(self, kv_cache_config: KVCacheConfig) -> None:
-        """The counters, and the one line of the log."""
+        """Make the counters, and write the one line of the log."""
         groups = {
             number: group
             for number, group in enumerate(kv_cache_config.kv_cache_groups)
@@ -138,12 +130,13 @@ class Serving:
         engine = config.parallel_config.data_parallel_index
         self.metrics = Metrics(config.model_config.served_model_name, engine, cells)
         logger.info(
-            "Foveate compresses the prompts of %d layers (KV cache groups of %s%s): %s, in blocks "
-            "of %s tokens; %s.",
+            "Foveate compresses the prompts of %d layers (KV cache groups of %s%s): %s, in %d "
+            "blocks of %s tokens; %s.",
             len(self.ordinals),
             ", ".join(map(str, cells.values())),
             " KV heads" if by_head(self.settings.policies) else "",
             " or ".join(map(str, self.settings.policies)),
+            kv_cache_config.num_blocks - 1,  # one is nobody's
             " and ".join(map(str, blocks)),
             seen_at(),
         )
@@ -185,7 +178,7 @@ class Serving:
         return self._telling(result)
 
     def sample_tokens(self, *args: Any, **options: Any) -> Any:
-        """The step's tokens, and which of its requests failed."""
+        """Return the step's tokens, and which of its requests failed."""
         return self._telling(super().sample_tokens(*args, **options))  # type: ignore[misc]
 
     def _telling(self, result: Any) -> Any:
