@@ -8,6 +8,18 @@ from pathlib import Path
 from foveate.errors import CannotWrite, InvalidInput
 
 
+def named_path(text: str) -> Path:
+    """Return the path that an option names.
+
+    Raises:
+        CannotWrite: the text is empty, which ``Path`` would take for the current directory. Of a
+            ValueError, such as InvalidInput, typer would make a message of its own.
+    """
+    if not text.strip():
+        raise CannotWrite(f"{text!r} names no file or directory: write . for the current one.")
+    return Path(text)
+
+
 def check_file(what: str, option: str, path: Path) -> None:
     """Refuse the file of an option that could not be written.
 
