@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from foveate.cli.calibrate.head_samples import shown
+from foveate.cli.calibrate.prompts import shown
 from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded
 from foveate.prompts.evidence import on_images, tokens_of, tokens_of_images, view_of

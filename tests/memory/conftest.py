@@ -13,7 +13,7 @@ from tests.zoo.directory import llava_processor
 @pytest.fixture
 def no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would lower the peak is not looked for, which takes longer than all else."""
-    monkeypatch.setattr("foveate.memory.changes.changes", lambda *_: ())
+    monkeypatch.setattr("foveate.memory.fit._changes", lambda *_: ())
 
 
 @pytest.fixture(scope="session")

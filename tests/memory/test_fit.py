@@ -19,8 +19,8 @@ from foveate.memory.model import Bare, bare
 from foveate.memory.pool import pool
 from foveate.memory.processors.inputs import prompt
 from foveate.memory.processors.videos import video
+from foveate.memory.request import Unknown
 from foveate.memory.trace import pruned, trace
-from foveate.memory.unknown import Unknown
 from foveate.memory.weights import in_four_bits, weights
 from foveate.policies.prunes import PRUNES, prunes
 from foveate.policies.pruning import EnteringTokens, Pruned

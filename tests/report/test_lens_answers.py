@@ -13,8 +13,7 @@ import foveate
 from foveate.errors import InvalidParameter
 from foveate.hf.model.internals import CACHE
 from foveate.pictures.lens import compared
-from foveate.pictures.lens.answers import Answers, LensAnswer
-from foveate.pictures.lens.chosen import Choice, LensPrompt
+from foveate.pictures.lens.chosen import Answers, Choice, LensAnswer, LensPrompt
 from foveate.pictures.lens.page import page as lens_page
 from foveate.pictures.lens.prompt import Word
 from tests import zoo

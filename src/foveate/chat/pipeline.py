@@ -9,9 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from foveate.chat.answering import Answerer
-from foveate.chat.arguments import check_template_arguments, with_defaults
-from foveate.chat.reading import Conversation, read
+from foveate.chat.answering import Answerer, Conversation, read
+from foveate.chat.asking import check_template_arguments, with_defaults
 from foveate.compression.composition import BY_DEFAULT
 from foveate.compression.composition import policy as policy_of
 from foveate.errors import InvalidInput

@@ -13,9 +13,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from foveate.chat.answering import Answerer
-from foveate.chat.reading import Conversation
-from foveate.chat.trimming import trim
+from foveate.chat.answering import Answerer, Conversation
+from foveate.chat.held import trim
 from foveate.compression.composition import policy
 from foveate.errors import InvalidInput
 from foveate.hf.attach.model_queue import enter

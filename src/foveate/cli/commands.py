@@ -29,66 +29,31 @@ class CommandPlace(NamedTuple):
 
 
 # A new command is one entry here, and its function in a file of its own.
-COMMANDS = {
-    "methods": CommandPlace(
-        "foveate.cli.catalogue",
-        "methods",
-        "List all methods, or show one: what it keeps, its parameters, its paper.",
-    ),
-    "show": CommandPlace(
-        "foveate.cli.catalogue",
-        "show",
-        "Show the policy that a spec stands for: every stage with every setting.",
-    ),
-    "cite": CommandPlace(
-        "foveate.cli.catalogue",
-        "cite",
-        "Print the BibTeX entries of a method's paper, or of all methods of a sum.",
-    ),
-    "run": CommandPlace(
-        "foveate.cli.run.run",
-        "run",
-        "Answer a prompt from the full cache and from compressed ones, and compare.",
-    ),
-    "chat": CommandPlace(
-        "foveate.cli.chat.chat",
-        "chat",
-        "Chat with a model about images and videos, the conversation in one compressed cache.",
-    ),
-    "lens": CommandPlace(
-        "foveate.cli.lens",
-        "lens",
-        "Make a page that shows which patches and words every head keeps.",
-    ),
-    "calibrate": CommandPlace(
-        "foveate.cli.calibrate.calibrate",
-        "calibrate",
-        "Measure a method's profile on a model, as the mean over several prompts.",
-    ),
-    "profiles": CommandPlace(
-        "foveate.cli.profiles",
-        "profiles",
-        "List the profiles that are installed and the models they are of, or install others.",
-    ),
-    "doctor": CommandPlace(
-        "foveate.cli.doctor",
-        "doctor",
-        "Say what is installed, what lacks, and the pip line that brings it; also of a model's "
-        "folder.",
-    ),
-    "fit": CommandPlace(
-        "foveate.cli.fit.fit",
-        "fit_into",
-        "Say what fills the memory, from a model's configuration: weights, tower, prefill, cache.",
-    ),
-    "serve": CommandPlace(
-        "foveate.cli.serve.serve",
-        "serve",
-        "Serve a model with vLLM, and compress its prompts.",
-        # an option that it does not know is an argument, for vLLM
-        {"ignore_unknown_options": True},
-    ),
+_SUMMARIES = {
+    "catalogue.methods": "List all methods, or show one: what it keeps, its parameters, its paper.",
+    "catalogue.show": "Show the policy that a spec stands for: every stage with every setting.",
+    "catalogue.cite": "Print the BibTeX entries of a method's paper, or of all methods of a sum.",
+    "run.run.run": "Answer a prompt from the full cache and from compressed ones, and compare.",
+    "chat.chat.chat": "Chat with a model about images and videos, the conversation in one "
+    "compressed cache.",
+    "lens.lens": "Make a page that shows which patches and words every head keeps.",
+    "calibrate.calibrate.calibrate": "Measure a method's profile on a model, as the mean over "
+    "several prompts.",
+    "profiles.profiles": "List the profiles that are installed and the models they are of, or "
+    "install others.",
+    "doctor.doctor": "Say what is installed, what lacks, and the pip line that brings it; also of "
+    "a model's folder.",
+    "fit.fit": "Say what fills the memory, from a model's configuration: weights, tower, "
+    "prefill, cache.",
+    "serve.serve.serve": "Serve a model with vLLM, and compress its prompts.",
 }
+_PLACES = {place.rpartition("."): summary for place, summary in _SUMMARIES.items()}
+COMMANDS = {
+    name: CommandPlace(f"foveate.cli.{module}", name, summary)
+    for (module, _, name), summary in _PLACES.items()
+}
+# an option that serve does not know is an argument, for vLLM
+COMMANDS["serve"] = COMMANDS["serve"]._replace(settings={"ignore_unknown_options": True})
 
 
 @cache

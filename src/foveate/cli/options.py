@@ -11,60 +11,48 @@ from foveate.cli.completion import known, method_names
 from foveate.defaults import FRAMES, READS, SEES, DtypeName
 from foveate.errors import InvalidBudget, InvalidInput
 
-Images = Annotated[
-    list[Path] | None, typer.Option(metavar="FILE", help="An image to ask about; repeatable.")
-]
-Videos = Annotated[
-    list[Path] | None, typer.Option("--video", metavar="FILE", help="A video; repeatable.")
-]
-Fps = Annotated[
-    float | None,
-    typer.Option("--fps", metavar="R", help="Frames a second that are taken of a video."),
-]
-Frames = Annotated[
-    int | None,
-    typer.Option(
-        "--frames",
-        metavar="N",
-        help=f"Frames that are taken of a video, at even distances. [default: {FRAMES}]",
-        show_default=False,
-    ),
-]
-Text = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="What to ask. [default: about images that come along]"),
+
+def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
+    """Return the annotation of an option that takes a value, such as FILE, or N for a number."""
+    return typer.Option(*names, metavar=metavar, help=help, **more)
+
+
+def flag(name: str, help: str) -> Any:
+    """Return the annotation of a flag, or of an option whose choices stand for its value."""
+    return typer.Option(name, help=help)
+
+
+Images = Annotated[list[Path] | None, option("FILE", "An image to ask about; repeatable.")]
+Videos = Annotated[list[Path] | None, option("FILE", "A video; repeatable.", "--video")]
+Fps = Annotated[float | None, option("R", "Frames a second that are taken of a video.", "--fps")]
+_FRAMES = f"Frames that are taken of a video, at even distances. [default: {FRAMES}]"
+Frames = Annotated[int | None, option("N", _FRAMES, "--frames")]
+Text = Annotated[str | None, option("TEXT", "What to ask. [default: about images that come along]")]
+AnswerLength = Annotated[
+    int, option("N", "The most tokens of an answer.", "--max-new-tokens", min=1)
 ]
 Outside = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--allow-outside",
-        help="Data may name any file that you can read, not only those of its own folder.",
+        "Data may name any file that you can read, not only those of its own folder.",
     ),
 ]
 TrustRemoteCode = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--trust-remote-code",
-        help="Run the Python code that a model brings along: it can do all that you can.",
+        "Run the Python code that a model brings along: it can do all that you can.",
     ),
 ]
-DeviceMap = Annotated[
-    str | None,
-    typer.Option(
-        "--device-map",
-        metavar="MAP",
-        help="auto: layers on all GPUs, as transformers spreads them, the rest in main memory.",
-    ),
-]
-Dtype = Annotated[
-    DtypeName,
-    typer.Option("--dtype", help="Of the weights; auto is as they are stored."),
-]
+_MAP = "auto: layers on all GPUs, as transformers spreads them, the rest in main memory."
+DeviceMap = Annotated[str | None, option("MAP", _MAP, "--device-map")]
+Dtype = Annotated[DtypeName, flag("--dtype", "Of the weights; auto is as they are stored.")]
 Specs = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="SPEC",
-        help="snapkv, or h2o:budget=256,recent=0.25; repeatable.",
+    option(
+        "SPEC",
+        "snapkv, or h2o:budget=256,recent=0.25; repeatable.",
         autocompletion=method_names,
         callback=known,
     ),
@@ -95,4 +83,4 @@ def model_option(default: str) -> Any:
     """The option --model of several commands."""
     shipped = f"{SEES} (sees) or {READS} (text only)"
     words = f"A directory, a hub id, or what comes with Foveate: {shipped}. [default: {default}]"
-    return typer.Option(metavar="MODEL", help=words, show_default=False)
+    return option("MODEL", words, show_default=False)

@@ -86,12 +86,10 @@ def load(
         return replace(shipped, reader=padded(shipped.reader)) if pad_images else shipped
     if device_map is not None and find_spec("accelerate") is None:
         raise MissingPackage("a device map", "accelerate", install="pip install accelerate")
-    source = Source(name, place_of(name), trust_remote_code)
-    check_layout(source)
-    config = read_config(source)
-    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    source, config = opened(name, trust_remote_code)
+    sees = has_vision(config)
     early = _reader_if_whole(source, sees)  # a missing package is said before the wait
-    model = _model(source, config, sees, device_map, dtype)
+    model = _model(source, config, device_map, dtype)
     compress(model, "full")  # refuses what cannot be compressed
     placed = model.eval() if device_map else _placed(model, dtype)  # type: ignore[no-untyped-call]
     reader = early or read_reader(source, sees)
@@ -106,17 +104,9 @@ def outline(name: str, trust_remote_code: bool = False) -> Loaded:
     """
     if is_shipped(name):
         return _shipped(name, "auto")
-    source = Source(name, place_of(name), trust_remote_code)
-    check_layout(source)
-    config = read_config(source)
-    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    try:
-        with torch.device("meta"):
-            model = auto.from_config(config, **source.allowed)
-    except ValueError as error:
-        raise UnsupportedModel(f"transformers cannot make {name!r}: {_first(error)}") from error
-    return Loaded(name, model, read_reader(source, sees), sees)
+    source, config = opened(name, trust_remote_code)
+    sees = has_vision(config)
+    return Loaded(name, without_weights(source, config), read_reader(source, sees), sees)
 
 
 def is_shipped(name: str) -> bool:
@@ -184,18 +174,43 @@ def place_of(name: str) -> str:
     return name
 
 
-def check_layout(source: Source) -> None:
-    """Refuse a directory in its authors' layout, and let transformers know the models that
+def has_vision(config: PreTrainedConfig) -> bool:
+    """Return whether a model of this configuration takes images."""
+    return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+
+def opened(name: str, trust_remote_code: bool) -> tuple[Source, PreTrainedConfig]:
+    """Find a model that does not come with Foveate, and read its configuration.
+
+    Directories in their authors' layout are refused. transformers knows the models that
     ``foveate convert`` makes of such: importing them registers them.
     """
     import foveate.models  # noqa: F401
 
+    source = Source(name, place_of(name), trust_remote_code)
     layout = authors_layout(Path(source.place))
     if layout is not None:
         raise UnsupportedModel(
             f"{source.name!r} is a {layout} in its authors' layout, which transformers does "
             f"not read. Convert it first: foveate convert {source.name} NEW_DIR."
         )
+    return source, read_config(source)
+
+
+def without_weights(source: Source, config: PreTrainedConfig, **options: Any) -> PreTrainedModel:
+    """Make a model of the configuration on the "meta" device.
+
+    Raises:
+        UnsupportedModel: transformers cannot make it.
+    """
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = _auto(config).from_config(config, **options, **source.allowed)
+    except (ImportError, ValueError) as error:
+        if isinstance(error, ValueError):
+            source.check_code(error)
+        raise UnsupportedModel(f"transformers cannot make {source.name!r}: {error}") from error
+    return model
 
 
 def read_config(source: Source) -> PreTrainedConfig:
@@ -221,18 +236,20 @@ def _kernel(config: PreTrainedConfig) -> str:
     return next((one for one in kernels if "/" in one), "")
 
 
+def _auto(config: PreTrainedConfig) -> Any:
+    return AutoModelForImageTextToText if has_vision(config) else AutoModelForCausalLM
+
+
 def _model(
     source: Source,
     config: PreTrainedConfig,
-    sees: bool,
     device_map: DeviceMap | None,
     dtype: DtypeName,
 ) -> PreTrainedModel:
     name = source.name
-    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
         with silent():
-            model, info = auto.from_pretrained(
+            model, info = _auto(config).from_pretrained(
                 source.place,
                 config=config,
                 dtype=dtype,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -11,29 +10,10 @@ from foveate.cache.pairs.dense import GROWTH
 from foveate.cache.pairs.form import COLUMN
 from foveate.compression.byte_budget import Bytes
 from foveate.compression.dividing import divided
-from foveate.memory.request import Request
-from foveate.memory.trace import Trace
-from foveate.memory.unknown import Unknown
+from foveate.memory.request import Request, Unknown
+from foveate.memory.trace import Cache, Trace
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Weighs
-
-
-class Cache(NamedTuple):
-    """A KV cache over all layers and rows, in bytes.
-
-    Attributes:
-        policy: its spec.
-        kept: tokens of a row's prompt that each KV head keeps, on average.
-        reading: at most, while the prompt is read.
-        prompt: behind the prompt.
-        answer: behind the answer.
-    """
-
-    policy: str
-    kept: int
-    reading: int
-    prompt: int
-    answer: int
 
 
 def full(trace: Trace, request: Request) -> Cache:

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-    AutoImageProcessor,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import AutoImageProcessor, PreTrainedConfig, PreTrainedModel
 
 from foveate.defaults import DtypeName
 from foveate.errors import InvalidInput, UnsupportedModel
 from foveate.loading.lacking import missing_package
-from foveate.loading.model import Source, check_layout, is_shipped, outline, place_of, read_config
+from foveate.loading.model import (
+    Source,
+    has_vision,
+    is_shipped,
+    opened,
+    outline,
+    without_weights,
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Bare:
     @property
     def sees(self) -> bool:
         """Whether it takes images."""
-        return type(self.config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        return has_vision(self.config)
 
 
 def bare(name: str, dtype: DtypeName = "auto", trust_remote_code: bool = False) -> Bare:
@@ -66,9 +66,7 @@ def bare(name: str, dtype: DtypeName = "auto", trust_remote_code: bool = False) 
         if dtype != "auto":
             model = model.to(getattr(torch, dtype))
         return Bare(name, model, model.dtype, _of_prompts(loaded.reader) if loaded.sees else "")
-    source = Source(name, place_of(name), trust_remote_code)
-    check_layout(source)
-    config = read_config(source)
+    source, config = opened(name, trust_remote_code)
     made = _dtype(name, config, dtype)
     folder = Path(source.place)
     model = _model(source, config, made)
@@ -103,15 +101,7 @@ def _model(source: Source, config: PreTrainedConfig, dtype: torch.dtype) -> PreT
             f"{source.name!r} is an encoder-decoder model ({config.model_type}): only models that "
             "are a decoder, or a decoder with a vision tower, are counted."
         )
-    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = auto.from_config(config, dtype=dtype, **source.allowed)
-    except (ImportError, ValueError) as error:
-        if isinstance(error, ValueError):
-            source.check_code(error)
-        raise UnsupportedModel(f"transformers cannot make {source.name!r}: {error}") from error
+    model = without_weights(source, config, dtype=dtype)
     return model.eval()  # type: ignore[no-untyped-call, no-any-return]
 
 

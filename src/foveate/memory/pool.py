@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foveate.errors import FoveateError, InvalidInput
-from foveate.memory.request import Request
+from foveate.memory.request import Request, Unknown
 from foveate.memory.trace import Trace
-from foveate.memory.unknown import Unknown
 from foveate.policies.policy import Policy
 from foveate.vllm.plans.settings import check_policy
 from foveate.vllm.plans.tiers import MOST, rooms_of

@@ -21,7 +21,7 @@ from foveate.hf.model.modality import visual_token_ids
 from foveate.hf.pruning.prunable import layers_of
 from foveate.hf.pruning.tower import Tower, reads_tower
 from foveate.memory.model import Bare
-from foveate.memory.unknown import Unknown
+from foveate.memory.request import Unknown
 from foveate.policies.policy import Policy
 from foveate.policies.pruning import ForeseeablePrune
 from foveate.policies.spec import print_value

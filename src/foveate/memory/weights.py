@@ -15,7 +15,7 @@ from foveate.hf.layer.support import text_config
 from foveate.hf.model.decoder import find
 from foveate.loading.checkpoint import INDEX
 from foveate.memory.model import Bare
-from foveate.memory.unknown import Unknown
+from foveate.memory.request import Unknown
 
 _GROUP = 128  # weights that share a scale, where a configuration names no other number
 _NF4 = 64

@@ -186,12 +186,8 @@ class Offloaded:
 
     def _missing(self, cache: DynamicCache) -> list[Bool[Tensor, "F"]]:
         """In each layer, the frames of which some head lacks some pair."""
-        sizes = torch.tensor(
-            [len(frame.tokens) for frame in self.frames], dtype=torch.long, device="cpu"
-        )
-        numbers = torch.tensor(
-            [frame.number for frame in self.frames], dtype=torch.long, device="cpu"
-        )
+        sizes = _whole([len(frame.tokens) for frame in self.frames])
+        numbers = _whole([frame.number for frame in self.frames])
         images = known_state(cache).images_given
         missing = []
         for layer in foveate_layers(cache):

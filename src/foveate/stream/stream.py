@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from torch import nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache
 
-from foveate.chat.arguments import check_arguments, check_template_arguments, with_defaults
-from foveate.chat.asking import Answer, check
+from foveate.chat.asking import Answer, check, check_template_arguments, with_defaults
 from foveate.chat.held import bytes_of, tokens_of
 from foveate.chat.saved import policy_in
 from foveate.compression.composition import policy as policy_of
@@ -37,10 +37,10 @@ from foveate.stream.elsewhere import Offloaded
 from foveate.stream.held import Bound, StreamHeld
 from foveate.stream.offload import Offload
 from foveate.stream.places import Places, Positions
-from foveate.stream.reading import Chunk, Frames, of_frames, of_question, of_text
-from foveate.stream.words import Words
+from foveate.stream.reading import Chunk, Frames, Words, of_frames, of_question, of_text
 
 _OWN = ("policy", "words", "system", "every", "keep_opening", "positions", "offload")
+_check = partial(check, by="a stream", several="Leave it 1.")
 _FORGETS = 256  # columns that nobody holds, until they are counted no more
 
 
@@ -349,19 +349,6 @@ class Stream(AbstractContextManager["Stream"]):
         if self._cache is None:
             raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
         return self._cache
-
-
-def _check(
-    model: PreTrainedModel,
-    processor: Any,
-    options: Mapping[str, Any],
-    call: str,
-    own: Sequence[str],
-    complete: bool = True,
-) -> None:
-    """Refuse arguments of ``generate`` that a stream decides, cannot have, or that are unknown."""
-    check(model, options, "a stream", "Leave it 1.", complete=complete)
-    check_arguments(call, options, model, processor, own)
 
 
 def _words(

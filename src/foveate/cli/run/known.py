@@ -37,12 +37,8 @@ class Evaluation(NamedTuple):
 def stored() -> Evaluation:
     """What benchmarks/quality/first_minute.py wrote."""
     written: dict[str, Any] = json.loads(demo().FIGURES.read_text(encoding="utf-8"))
-    by_spec = {
-        row["spec"]: Figures(row["same"], row["right"], row["kv_bytes"]) for row in written["rows"]
-    }
-    return Evaluation(
-        written["task"], written["protocol"], written["seed"], written["questions"], by_spec
-    )
+    by_spec = {row.pop("spec"): Figures(**row) for row in written["rows"]}
+    return Evaluation(*(written[name] for name in Evaluation._fields[:-1]), by_spec)
 
 
 @dataclass(frozen=True)
@@ -63,23 +59,15 @@ class Known:
 
     def about(self) -> dict[str, Any]:
         """The right answer and what was evaluated, for JSON."""
-        evaluation = self.evaluation
-        return {
-            "right_answer": self.answer,
-            "task": evaluation.task,
-            "protocol": evaluation.protocol,
-            "seed": evaluation.seed,
-            "questions": evaluation.questions,
-        }
+        about = {"right_answer": self.answer, **self.evaluation._asdict()}
+        del about["by_spec"]
+        return about
 
     def of(self, row: ComparisonRow) -> dict[str, Any]:
         """What is known of one row, for JSON; the numbers are out of all ``questions``."""
         figures = self.figures(row)
-        return {
-            "right": self.right(row),
-            "same_answers": figures.same,
-            "right_answers": figures.right,
-        }
+        same, right = figures.same, figures.right
+        return {"right": self.right(row), "same_answers": same, "right_answers": right}
 
 
 def known_answers() -> Known:

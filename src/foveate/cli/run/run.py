@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from foveate.cli import console, options
-from foveate.cli.options import model_option
+from foveate.cli.options import model_option, option
 from foveate.defaults import SEES
 
 if TYPE_CHECKING:
@@ -35,21 +35,14 @@ def run(
     prompt: options.Text = None,
     method: options.Specs = None,
     budget: Annotated[
-        list[str] | None,
-        typer.Option(metavar="B", help="What each method keeps: 20%, 256 or 64MB; repeatable."),
+        list[str] | None, option("B", "What each method keeps: 20%, 256 or 64MB; repeatable.")
     ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="The most tokens of an answer.")
-    ] = 64,
+    max_new_tokens: options.AnswerLength = 64,
     rounds: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, help="How often each answer is timed, in turns; times are medians."
-        ),
+        int, option("N", "How often each answer is timed, in turns; times are medians.", min=1)
     ] = 3,
     picture: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Save a picture that shows on the images what was kept."),
+        Path | None, option("FILE", "Save a picture that shows on the images what was kept.")
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from foveate.cli.completion import known
+from foveate.cli.options import flag, option
 from foveate.cli.serve.process import run
 from foveate.defaults import PLACE, VARIABLE
 from foveate.errors import InvalidInput, MissingPackage
@@ -33,27 +34,21 @@ def serve(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(
-            metavar="SPEC",
-            help=f"mixkv:budget=20%. [default: {VARIABLE}; else recommended:budget=20% with the "
+        option(
+            "SPEC",
+            f"mixkv:budget=20%. [default: {VARIABLE}; else recommended:budget=20% with the "
             f"profile that lies beside the model, in MODEL/{PLACE}]",
-            show_default=False,
             callback=known,
         ),
     ] = None,
     policies: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SPEC", help="Another that requests may choose; repeatable."),
+        list[str] | None, option("SPEC", "Another that requests may choose; repeatable.")
     ] = None,
     tiers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="The most groups of layers or heads with different budgets."
-        ),
+        option("N", "The most groups of layers or heads with different budgets.", min=1),
     ] = None,
-    show: Annotated[
-        bool, typer.Option("--show", help="Print vLLM's command line, and start nothing.")
-    ] = False,
+    show: Annotated[bool, flag("--show", "Print vLLM's command line, and start nothing.")] = False,
 ) -> None:
     """Serve a model with vLLM, and compress its prompts.
 
@@ -88,9 +83,9 @@ def arguments(model: str, ours: Mapping[str, Any], others: Sequence[str]) -> lis
     from foveate.vllm.plans.settings import settings_from
 
     set_here, rest = taken(others)
-    for option, name in CLASSES.items():
-        if set_here.get(option, name) != name:
-            raise InvalidInput(f"{option} {set_here[option]!r}: policies need {name!r}.")
+    for vllm_option, name in CLASSES.items():
+        if set_here.get(vllm_option, name) != name:
+            raise InvalidInput(f"{vllm_option} {set_here[vllm_option]!r}: policies need {name!r}.")
     config = _with_policy(model, merged(ours, set_here.get(CONFIG)))
     settings_from(config)
     classes = [word for pair in CLASSES.items() for word in pair]

@@ -15,9 +15,8 @@ from foveate.errors import InvalidInput
 from foveate.hf.model.modality import visual_token_ids
 from foveate.memory.model import Bare
 from foveate.memory.processors.blank import blank, undrawn
-from foveate.memory.processors.videos import Inputs, Video
-from foveate.memory.request import Request, Size, check_tokens
-from foveate.memory.unknown import Unknown
+from foveate.memory.processors.videos import Inputs, Video, placeholder
+from foveate.memory.request import Request, Size, Unknown, check_tokens
 
 WORD = 1
 """A token of text: any that is no placeholder."""
@@ -106,21 +105,12 @@ def prompt(bare: Bare, request: Request, visual: int, clip: Video | None = None)
     check_tokens(request.batch, words + visual * runs)
     row: list[int] = []
     if runs:
-        token = _image_id(bare) if clip is None else clip.token
+        token = placeholder(bare, "image") if clip is None else clip.token
         row = ([WORD] * (words // (runs + 1)) + [token] * visual) * runs
     row += [WORD] * (words - row.count(WORD))
     input_ids = torch.tensor([row], dtype=torch.long, device="cpu").repeat(request.batch, 1)
     made = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
     return made | _types(bare, input_ids)
-
-
-def _image_id(bare: Bare) -> int:
-    names = ("image_token_id", "image_token_index")
-    ids = [getattr(bare.config, name, None) for name in names]
-    for one in ids:
-        if isinstance(one, int):
-            return one
-    raise Unknown(f"{bare.config.model_type} names no placeholder of images")
 
 
 def _types(bare: Bare, ids: Tensor) -> Inputs:

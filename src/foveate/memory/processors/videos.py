@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +16,7 @@ import torch
 from torch import Tensor
 
 from foveate.memory.model import Bare
-from foveate.memory.request import Request, Size
-from foveate.memory.unknown import Unknown
+from foveate.memory.request import Request, Size, Unknown
 
 Inputs = dict[str, Tensor]
 Settings = Mapping[str, Any]
@@ -106,7 +106,7 @@ def _patches(bare: Bare, request: Request, volume: bool) -> Video:
     words = sum(_stamp(seconds) for seconds in _times(request, pair)) if volume else 0
     bounds = f"{size[_EDGES[0]]:,} to {size[_EDGES[1]]:,} pixels " + "of all frames" * volume
     lacking = "" if "size" in said or size != usual else _lacking(bounds.strip())
-    return Video(pixels, _token(bare, "video"), runs, words, lacking)
+    return Video(pixels, placeholder(bare, "video"), runs, words, lacking)
 
 
 def _within(
@@ -147,7 +147,7 @@ def _pooled(bare: Bare, request: Request) -> Video:
     sides, lacking = _sides(bare)
     shape = (request.batch, request.frames, 3, *sides)
     pixels = torch.empty(shape, dtype=bare.dtype, device="meta")
-    return Video({"pixel_values_videos": pixels}, _token(bare, "video"), assumed=lacking)
+    return Video({"pixel_values_videos": pixels}, placeholder(bare, "video"), assumed=lacking)
 
 
 def _tiles(bare: Bare, request: Request) -> Video:
@@ -156,7 +156,8 @@ def _tiles(bare: Bare, request: Request) -> Video:
     shape = (request.batch * request.frames, 3, *sides)
     pixels = torch.empty(shape, dtype=bare.dtype, device="meta")
     words = sum(len(str(number + 1)) + 6 for number in range(request.frames)) - 1
-    return Video({"pixel_values": pixels}, _token(bare, "image"), request.frames, words, lacking)
+    token = placeholder(bare, "image")
+    return Video({"pixel_values": pixels}, token, request.frames, words, lacking)
 
 
 def _sides(bare: Bare) -> tuple[tuple[int, int], str]:
@@ -170,11 +171,16 @@ def _sides(bare: Bare) -> tuple[tuple[int, int], str]:
     return (high, wide), "" if "size" in said else _lacking(f"frames of {high}x{wide}")
 
 
-def _token(bare: Bare, kind: str) -> int:
-    """The placeholder of images, or of videos."""
-    names = (f"{kind}_token_id", f"{kind}_token_index")
-    tokens = (getattr(bare.config, name, None) for name in names)
-    return next(token for token in tokens if isinstance(token, int))
+def placeholder(bare: Bare, kind: str) -> int:
+    """Return the placeholder of kind "image" or "video".
+
+    Raises:
+        Unknown: the configuration names none.
+    """
+    for name in (f"{kind}_token_id", f"{kind}_token_index"):
+        if isinstance(token := getattr(bare.config, name, None), int):
+            return token
+    raise Unknown(f"{bare.config.model_type} names no placeholder of {kind}s")
 
 
 def _lacking(taken: str) -> str:
@@ -182,10 +188,10 @@ def _lacking(taken: str) -> str:
 
 
 _KINDS: dict[str, Callable[[Bare, Request], Video]] = {
-    "qwen2_vl": lambda bare, request: _patches(bare, request, volume=False),
-    "qwen2_5_vl": lambda bare, request: _patches(bare, request, volume=False),
-    "qwen3_vl": lambda bare, request: _patches(bare, request, volume=True),
-    "qwen3_vl_moe": lambda bare, request: _patches(bare, request, volume=True),
+    "qwen2_vl": partial(_patches, volume=False),
+    "qwen2_5_vl": partial(_patches, volume=False),
+    "qwen3_vl": partial(_patches, volume=True),
+    "qwen3_vl_moe": partial(_patches, volume=True),
     "llava_onevision": _pooled,
     "internvl": _tiles,
 }

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from foveate.compression.labels import budget_of, label
-from foveate.pictures.lens.answers import Answers, LensAnswer
-from foveate.pictures.lens.chosen import Choice, LensPrompt
+from foveate.pictures.lens.chosen import Answers, Choice, LensAnswer, LensPrompt
 from foveate.pictures.lens.packed import Packet, planes, table, tables
 from foveate.pictures.lens.prompt import Word, data_uri
 from foveate.pictures.shown import shown, without_folders
