@@ -28,7 +28,7 @@ import served
 import tested_by
 
 import foveate
-from foveate.cli.run.known import Figures, stored
+from foveate.cli.run.rows import Figures, stored
 from foveate.compression.labels import named
 from foveate.pictures.shown import without_folders
 from foveate.policies.parameters import describe

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foveate.cli import console, tables
-from foveate.cli.completion import known, method_names
+from foveate.cli.options import known, method_names
 from foveate.policies.parameters import describe
 from foveate.policies.spec import EVERY_SLOT, SLOTS, print_value
 

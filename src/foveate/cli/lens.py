@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import console, options
-from foveate.cli.options import flag, model_option, option
-from foveate.cli.outputs import check_file
+from foveate.cli.options import check_file, flag, model_option, option
 from foveate.defaults import SEES
 from foveate.errors import InvalidParameter
 

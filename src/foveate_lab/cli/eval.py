@@ -10,8 +10,7 @@ import typer
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
 from foveate.cli import console, options
-from foveate.cli.options import model_option
-from foveate.cli.outputs import check_folder, named_path
+from foveate.cli.options import check_folder, model_option, named_path
 from foveate.defaults import BUDGET_BY_DEFAULT, FRAMES, SEES
 from foveate_lab.cli.options import Batch, Executor, Workers
 from foveate_lab.defaults import FILM_FRAMES, Protocol

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foveate.cli import console, options
-from foveate.cli.completion import known
-from foveate.cli.options import flag, model_option, option
-from foveate.cli.outputs import check_file
+from foveate.cli.options import check_file, flag, known, model_option, option
 from foveate.defaults import BUDGET_BY_DEFAULT, READS, SAMPLES, SEES, DeviceMap
 from foveate.errors import InvalidInput
 

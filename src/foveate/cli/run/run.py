@@ -16,8 +16,8 @@ from foveate.cli.options import model_option, option
 from foveate.defaults import SEES
 
 if TYPE_CHECKING:
-    from foveate.cli.run.known import Known
     from foveate.cli.run.measure import ComparisonRow, Measured
+    from foveate.cli.run.rows import Known
     from foveate.loading.model import Loaded
     from foveate.policies.policy import Policy
     from foveate.prompts.prompt import Prompt
@@ -61,8 +61,7 @@ def run(
     from foveate.cli.policies import ON_THE_DEMO, by_default, is_demo, policies
     from foveate.cli.prompt import clip_line, clips_of, question
     from foveate.cli.run import pictures
-    from foveate.cli.run.known import known_answers
-    from foveate.cli.run.rows import rendered
+    from foveate.cli.run.rows import known_answers, rendered
     from foveate.loading.model import is_shipped
     from foveate.prompts.prompt import read
     from foveate.prompts.videos import pictures as pictures_of

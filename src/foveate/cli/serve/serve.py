@@ -1,22 +1,26 @@
-"""``foveate serve``: vLLM's OpenAI-compatible server, whose prompts policies compress."""
+"""``foveate serve``: vLLM's OpenAI-compatible server, whose prompts policies compress, in a process
+of its own, which gets the signals that this one is sent.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from foveate.cli.completion import known
-from foveate.cli.options import flag, option
-from foveate.cli.serve.process import run
+from foveate.cli.options import flag, known, option
 from foveate.defaults import PLACE, VARIABLE
 from foveate.errors import InvalidInput, MissingPackage
 from foveate.vllm.startup.options import CLASSES, CONFIG, in_file, split
@@ -179,3 +183,61 @@ def shown(command: Sequence[str], environ: Mapping[str, str]) -> str:
     if FOLDER not in held:
         variables.insert(0, f'{FOLDER}="$(mktemp -d)"')
     return " ".join([*variables, shlex.join(command)])
+
+
+GRACE = 3.0
+"""Seconds in which the rest of a group may end."""
+
+
+def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Runs the command to its end, and returns its exit status as a shell would.
+
+    A process group of its own: Ctrl-C reaches every process of the terminal's group, and a server
+    that is sent the signal twice, by the terminal and from here, ends without finishing its work.
+    """
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []  # sent while the child is being started
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        if child is None:
+            early.append(number)
+        else:
+            child.send_signal(number)
+
+    with _handled_by(forward):
+        # stdin: whoever reads from the terminal outside its group is stopped; and a pipe's other
+        # end tells the child when this process is gone
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, env=environ, process_group=0, stdin=pipe) as child:
+            for number in early:
+                child.send_signal(number)
+            status = child.wait()
+        _end_rest(child.pid)
+    return status if status >= 0 else 128 - status  # negative: the signal that ended it
+
+
+def _end_rest(group: int) -> None:
+    """What a killed child leaves behind of its group is asked to end, and made to."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        end = time.monotonic() + GRACE
+        try:
+            os.killpg(group, number)
+            while time.monotonic() < end:
+                time.sleep(0.05)
+                os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):  # nobody is left, or but what is to be reaped
+            return
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Signals that ask a program to end go to the handler; under ``nohup``, a hang-up to none."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

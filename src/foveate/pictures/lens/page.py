@@ -13,8 +13,7 @@ from foveate.compression.labels import budget_of, label
 from foveate.pictures.lens.chosen import Answers, Choice, LensAnswer, LensPrompt
 from foveate.pictures.lens.packed import Packet, planes, table, tables
 from foveate.pictures.lens.prompt import Word, data_uri
-from foveate.pictures.shown import shown, without_folders
-from foveate.pictures.template import rendered, text_of
+from foveate.pictures.shown import rendered, shown, text_of, without_folders
 from foveate.pictures.views import View
 
 TimeLine = Sequence[tuple[float, Sequence[int]]]
