@@ -54,14 +54,9 @@ class Conversation:
     ) -> tuple[Int[Tensor, "1 n"], dict[str, Int[Tensor, "1 n"]]]:
         """All tokens and types, with new ones; a text's types are 0."""
         old = self.ids.to(new.device)
+        text = torch.zeros_like
         longer = {
-            name: torch.cat(
-                [
-                    self.types.get(name, torch.zeros_like(old)),
-                    types.get(name, torch.zeros_like(new)),
-                ],
-                dim=1,
-            )
+            name: torch.cat([self.types.get(name, text(old)), types.get(name, text(new))], dim=1)
             for name in {**self.types, **types}
         }
         return torch.cat([old, new], dim=1), longer
@@ -143,9 +138,7 @@ class Stops(StoppingCriteria):
         self._stop = stop
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        return torch.full(
-            (len(input_ids),), self._stop.is_set(), dtype=torch.bool, device=input_ids.device
-        )
+        return input_ids.new_full((len(input_ids),), self._stop.is_set(), dtype=torch.bool)
 
 
 class Answerer(NamedTuple):

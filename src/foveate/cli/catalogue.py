@@ -130,12 +130,8 @@ def _parameter(parameter: inspect.Parameter, takes: str) -> dict[str, Any]:
         default = None
     elif not isinstance(default, (bool, int, float, str, type(None))):
         default = print_value(default)
-    return {
-        "name": parameter.name,
-        "required": required,
-        "default": default,
-        "takes": takes or _AMOUNT,
-    }
+    facts = {"name": parameter.name, "required": required, "default": default}
+    return {**facts, "takes": takes or _AMOUNT}
 
 
 _SCOPES = {

@@ -209,7 +209,10 @@ def _rows(fitted: Fit) -> Iterator[tuple[str, int | None, str]]:
     if traced is None:
         yield from ((name, None, "") for name in ("prefill", "KV cache", "answer"))
         return
-    yield "prefill", traced.activations, f"activations of the decoder at its peak, {_read(fitted)}"
+    how = fitted.request.attention or "the model's own attention"
+    chunk = f"{fitted.request.chunk:,}" if fitted.request.chunk else "all"
+    told = f"activations of the decoder at its peak, {how}, {chunk} tokens at once"
+    yield "prefill", traced.activations, told
     visual = f", {traced.visual:,} of them visual" if traced.visual else ""
     yield "KV cache", traced.cache, f"{traced.tokens:,} tokens a prompt{visual}"
     whole = fitted.caches[0].cache
@@ -218,13 +221,6 @@ def _rows(fitted: Fit) -> Iterator[tuple[str, int | None, str]]:
     if fitted.logits is not None:
         last, every = fitted.logits
         yield "logits", last, f"of the last token; of all, in a plain forward, {gb(every)}"
-
-
-def _read(fitted: Fit) -> str:
-    request = fitted.request
-    how = request.attention or "the model's own attention"
-    chunk = "all tokens at once" if request.chunk is None else f"{request.chunk:,} tokens at once"
-    return f"{how}, {chunk}"
 
 
 def _verdict(fitted: Fit) -> Text:

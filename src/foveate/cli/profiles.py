@@ -80,16 +80,13 @@ def _removed(place: Path) -> Installed:
 
 
 def _row(one: Installed) -> dict[str, object]:
-    from foveate.profiles.tensor_profile import TensorProfile
-
     profile = one.profile
-    target = profile.target if isinstance(profile, TensorProfile) else ""
     return {
         "model": profile.model,
         "method": profile.method,
         "weights": profile.weights,
         "prompts": profile.samples,
-        "target": target,
+        "target": getattr(profile, "target", ""),
         "shared": one.manifest is not None,
         "path": str(one.path),
     }

@@ -238,16 +238,12 @@ def _check_counts(
 ) -> None:
     """Budgets are exact, whoever wrote the budget stage."""
     if policy.each_by_itself:
-        _check_totals(policy, scored, counts, _total([of.sum(-1) for of in counts]))
-        return
-    if policy.planned:
+        requested = _total([of.sum(-1) for of in counts])
+    elif policy.planned:
         requested = _total([policy.planned.pairs(one, tokens) for one in scored])
-        _check_totals(policy, scored, counts, requested)
-        return
-    heads = 0
-    for one in scored:
-        heads += one.layer.k.shape[1]
-    _check_totals(policy, scored, counts, tokens * heads)
+    else:
+        requested = tokens * sum(one.layer.k.shape[1] for one in scored)
+    _check_totals(policy, scored, counts, requested)
 
 
 def _check_totals(

@@ -158,12 +158,8 @@ def _legend(views: Sequence[View], wide: int, dropped: bool) -> list[tuple[int, 
         return []
     around = [_around(view) for view in views if view.grid]
     cut, padded = min(map(min, around)) < -_HAIR, max(map(max, around)) > _HAIR
-    lines = [
-        _HELD,
-        *([_DROPPED] if dropped else []),
-        *([_CUT] if cut else []),
-        *([_PADDED] if padded else []),
-    ]
+    notes = ((_HELD, True), (_DROPPED, dropped), (_CUT, cut), (_PADDED, padded))
+    lines = [note for note, is_there in notes if is_there]
     return [
         (22, beside([*map(_sample, _STEPS), *([_crossed()] if dropped else [])], wide)),
         *((5 if i == 0 else 1, text_strip(line, 13, wide, FAINT)) for i, line in enumerate(lines)),

@@ -34,12 +34,9 @@ _NUMBERS = (
 def rendered(rows: Sequence[ComparisonRow], known: Known | None = None) -> Group:
     """A table of numbers, and under it each method's answer, with what is known of it."""
     numbers = tables.table(rows, *_NUMBERS, padding=tables.CLOSE)
-    left = [
-        _left(row, rows[0]) for row in rows if _has_parts(row) or row.visual_computed is not None
-    ]
-    if known is None:
-        return Group(numbers, *left, "", _answers(rows))
-    return Group(numbers, *left, "", _judged(rows, known), "", _legend(known))
+    cut = [row for row in rows if _has_parts(row) or row.visual_computed is not None]
+    answers = [_answers(rows)] if known is None else [_judged(rows, known), "", _legend(known)]
+    return Group(numbers, *(_left(row, rows[0]) for row in cut), "", *answers)
 
 
 def _has_parts(row: ComparisonRow) -> bool:

@@ -62,7 +62,7 @@ def run(
     from foveate.cli.prompt import clip_line, clips_of, question
     from foveate.cli.run import pictures
     from foveate.cli.run.rows import known_answers, rendered
-    from foveate.loading.model import is_shipped
+    from foveate.loading.model import is_shipped, load
     from foveate.prompts.prompt import read
     from foveate.prompts.videos import pictures as pictures_of
 
@@ -78,7 +78,9 @@ def run(
         typer.echo(_WAIT, err=True)
     try:
         with console.progress(hidden=json) as bars:
-            loaded = _load(model, bars, trust_remote_code, device_map, dtype)
+            task = bars.add_task(f"loading {model}", total=None)
+            loaded = load(model, trust_remote_code, device_map, dtype)
+            bars.remove_task(task)
             own_prompt = read(loaded, text, images, clips=clips)
             _measure_all(loaded, own_prompt, chosen, max_new_tokens, rounds, bars, done)
     finally:
@@ -93,15 +95,6 @@ def run(
         _print_json(loaded, own_prompt, rows, known)
     else:
         typer.echo(f"\n{after_run(model, known is not None, picture is not None)}")
-
-
-def _load(name: str, bars: Progress, *how: Any) -> Loaded:
-    from foveate.loading.model import load
-
-    task = bars.add_task(f"loading {name}", total=None)
-    loaded = load(name, *how)
-    bars.remove_task(task)
-    return loaded
 
 
 def _measure_all(
@@ -125,11 +118,9 @@ def _measure_all(
         warm_up(loaded, prompt)
     for turn in range(rounds):
         for number, policy in enumerate(chosen):
-            what = (
-                f"{short(label(policy))} {budget_of(policy) or ''} ({number + 1} of {len(chosen)}"
-            )
-            what += f", turn {turn + 1} of {rounds})"
-            bars.reset(task, description=what, total=tokens)
+            name = f"{short(label(policy))} {budget_of(policy) or ''}"
+            place = f"{number + 1} of {len(chosen)}, turn {turn + 1} of {rounds}"
+            bars.reset(task, description=f"{name} ({place})", total=tokens)
             with console.quiet():
                 one = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
             if turn:

@@ -87,18 +87,19 @@ def seen(
 def _choice(block: Session, recording: Recording) -> Choice:
     with block as session:
         kept = chosen(session, recording)
-    scores = [
-        one.mask.float().fill_(torch.nan) if one.scores is None else one.scores for one in kept
-    ]
-    pos, t = [layer.pos[0] for layer in recording.layers], recording.tokens
-    masks = [_of_tokens(one.mask[0], at, t, False) for one, at in zip(kept, pos, strict=True)]
-    scores_of = [_of_tokens(one[0], at, t, torch.nan) for one, at in zip(scores, pos, strict=True)]
+    pos = [layer.pos[0] for layer in recording.layers]
+
+    def over_tokens(layers: Sequence[Tensor], nowhere: float | bool) -> Tensor:
+        each = zip(layers, pos, strict=True)
+        return torch.cat([_of_tokens(t[0], at, recording.tokens, nowhere) for t, at in each]).cpu()
+
+    masks = [one.mask for one in kept]
+    unscored = [mask.float().fill_(torch.nan) for mask in masks]
+    scores = [b if a.scores is None else a.scores for a, b in zip(kept, unscored, strict=True)]
     computed = None
     if block.policy.prune is not None:
-        whole = [torch.ones_like(at, dtype=torch.bool) for at in pos]
-        there = [_of_tokens(one, at, t, False) for one, at in zip(whole, pos, strict=True)]
-        computed = torch.cat(there).cpu()
-    return Choice(block.policy, torch.cat(masks).cpu(), torch.cat(scores_of).cpu(), computed)
+        computed = over_tokens([torch.ones_like(mask) for mask in masks], False)
+    return Choice(block.policy, over_tokens(masks, False), over_tokens(scores, torch.nan), computed)
 
 
 def _of_tokens(

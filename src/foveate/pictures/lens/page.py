@@ -20,28 +20,22 @@ TimeLine = Sequence[tuple[float, Sequence[int]]]
 """Of each frame of a video when it is shown, in seconds, and its tokens."""
 
 
-def page(
-    model: str,
-    seen: LensPrompt,
-    words: Sequence[Word],
-    views: Sequence[View],
-    note: str = "",
-    said: Answers | None = None,
-    line: TimeLine = (),
-) -> str:
-    """The HTML: everything in one file. Its content security policy lets it load nothing, and run
-    and style itself by the script and the style sheet below alone, which it knows by their hashes.
+def page(data: Mapping[str, Any]) -> str:
+    """Return the page of what :func:`page_data` returns, as HTML: everything in one file.
+
+    Its content security policy lets it load nothing, and run and style itself by the script and the
+    style sheet below alone, which it knows by their hashes.
     """
     style, script = (text_of(f"foveate.pictures/lens.{kind}") for kind in ("css", "js"))
     return rendered(
         "the lens",
         "foveate.pictures/lens.html.j2",
-        model=model,
+        model=data["model"],
         style=style,
         script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
-        data=page_data(model, seen, words, views, note, said, line),
+        data=data,
     )
 
 
@@ -91,9 +85,7 @@ def _method(
     return {
         "name": shown(without_folders(label(choices[0].policy))),
         "kept": [packet.add(plane) for plane in planes([c.kept for c in choices])],
-        "protected": [
-            packet.add(plane) for plane in planes([c.scores.isposinf() for c in choices])
-        ],
+        "protected": [packet.add(x) for x in planes([c.scores.isposinf() for c in choices])],
         "computed": _computed(choices, packet),
         "choices": [
             {
@@ -142,13 +134,8 @@ def parts(words: Sequence[Word], views: Sequence[View]) -> list[dict[str, Any]]:
 
 def _view(number: int, view: View) -> dict[str, Any]:
     rows, columns = (0, 1) if view.grid is None else (view.grid.rows, view.grid.columns)
-    return {
-        "image": number,
-        "name": view.name,
-        "rows": rows,
-        "columns": columns,
-        "places": list(view.places),
-    }
+    shape = {"rows": rows, "columns": columns, "places": list(view.places)}
+    return {"image": number, "name": view.name, **shape}
 
 
 def _hash(text: str) -> str:
