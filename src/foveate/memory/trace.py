@@ -102,7 +102,7 @@ def trace(bare: Bare, request: Request, policy: Policy | None = None) -> Trace:
         Unknown: it looks at numbers that are not there, or nothing tells what it is to read.
         FoveateError: visual tokens of this model cannot be dropped.
     """
-    cut = None if policy is None or policy.prune is None else PrefillCut.of(bare, policy)
+    cut = None if policy is None or policy.prune is None else PrefillCut(bare, policy)
     with using(bare.model, request.attention) as fused:
         try:
             return _trace(bare, request, Counting(fused), cut)

@@ -18,7 +18,7 @@ from foveate.pictures.strips import FAINT, GAP, PAPER, beside, stacked, text_str
 from foveate.pictures.views import View, part_of, views_of
 
 _FOG, _HATCH = (120, 128, 148), (236, 236, 232)
-_LEAST = 0.3  # of an image shows through where no head holds its token: it can still be read
+_DIMMEST = 0.3  # of an image shows through where no head holds its token: it can still be read
 _CURVE = 0.5  # below 1, so that a tenth of the heads makes a difference that can be seen
 
 
@@ -47,11 +47,11 @@ def lit(
     rows = _cells(size[1], box[1], box[3], top, bottom, grid.rows)
     columns = _cells(size[0], box[0], box[2], left, right, grid.columns)
     held = share[list(grid.places)].view(grid.rows, grid.columns).clamp(0, 1).cpu().numpy()
-    clear = _LEAST + (1 - _LEAST) * held[rows.clip(0)[:, None], columns.clip(0)] ** _CURVE
+    clear = _DIMMEST + (1 - _DIMMEST) * held[rows.clip(0)[:, None], columns.clip(0)] ** _CURVE
     foggy = _FOG + (pixels - _FOG) * clear[..., None]
     if whole is not None:
         computed = whole[list(grid.places)].view(grid.rows, grid.columns).cpu().numpy()
-        foggy = _crossed(foggy, ~computed[rows.clip(0)[:, None], columns.clip(0)])
+        foggy = _with_crosses(foggy, ~computed[rows.clip(0)[:, None], columns.clip(0)])
     unseen = (rows < 0)[:, None] | (columns < 0)
     return Image.fromarray(np.where(unseen[..., None], _hatched(pixels), foggy).astype(np.uint8))
 
@@ -65,7 +65,7 @@ def _cells(
     return np.where((cells_of < 0) | (cells_of >= cells), -1, cells_of)
 
 
-def _crossed(pixels: NDArray[np.float64], where: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _with_crosses(pixels: NDArray[np.float64], where: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Darker along two sets of lines."""
     down, across = (np.arange(length) for length in pixels.shape[:2])
     lines = ((down[:, None] + across) % 11 < 2) | ((down[:, None] - across) % 11 < 2)

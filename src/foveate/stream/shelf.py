@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
-from weakref import finalize
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -21,9 +20,7 @@ Pairs = Mapping[str, Tensor]
 """Pairs of one frame, on the CPU, by name."""
 
 LOCK = "stream.lock"
-"""A file that the stream keeps locked as long as it uses the folder. The system releases the lock
-of a process that ends, however it ends.
-"""
+"""A file that the stream keeps locked as long as it uses the folder."""
 
 _FRAMES = ("frame-????????.safetensors", ".frame-????????-new-*.safetensors")
 """Files of frames, and those that a process was writing when it was killed."""
@@ -59,7 +56,8 @@ class InFolder:
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._lock: finalize[..., InFolder] | None = None
+        # the system releases the lock of a process that ends, however it ends
+        self._lock = FileLock(folder / LOCK, timeout=0.1, thread_local=False)
         self._checksums: dict[int, int] = {}
 
     def claim(self) -> None:
@@ -69,11 +67,11 @@ class InFolder:
             InvalidInput: another stream uses the folder.
             CannotWrite: the folder cannot be written to.
         """
-        if self._lock is not None:
+        if self._lock.is_locked:
             return
         with files.reporting(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock = finalize(self, os.close, _locked(self._folder))
+            self._acquire()
             for pattern in _FRAMES:
                 for file in self._folder.glob(pattern):
                     file.unlink()
@@ -113,11 +111,10 @@ class InFolder:
 
     def release(self) -> None:
         """Let other streams use the folder."""
-        if self._lock is not None:
+        if self._lock.is_locked:
             with suppress(OSError):  # Windows does not delete open files: the lock file stays
                 (self._folder / LOCK).unlink(missing_ok=True)
-            self._lock()
-            self._lock = None
+            self._lock.release()
 
     def __reduce__(self) -> Any:
         raise InvalidInput(
@@ -125,45 +122,17 @@ class InFolder:
             "folder belongs to one stream. Use save(path), and load(path, ..., folder=another)."
         )
 
+    def _acquire(self) -> None:
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise InvalidInput(
+                f"another stream offloads its frames into {str(self._folder)!r}, and a folder "
+                "belongs to one stream. Close that stream, or give another folder."
+            ) from None
+
     def _file(self, number: int) -> Path:
         return self._folder / f"frame-{number:08d}.safetensors"
-
-
-def _locked(folder: Path) -> int:
-    """Return the descriptor of the locked file; raises InvalidInput if another stream has it."""
-    while True:
-        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT)
-        if not _lock(file):
-            os.close(file)
-            raise InvalidInput(
-                f"another stream offloads its frames into {str(folder)!r}, and a folder belongs to "
-                "one stream. Close that stream, or give another folder."
-            )
-        # NOTE: the stream that had the lock may have deleted the file between open and lock.
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(file), os.stat(folder / LOCK)):
-                return file
-        os.close(file)
-
-
-def _lock(file: int) -> bool:
-    """Lock a file without waiting; return whether it worked."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        windows: Any = msvcrt
-        try:
-            windows.locking(file, windows.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _refuse(path: Path, what: str, error: Exception | None = None) -> NoReturn:

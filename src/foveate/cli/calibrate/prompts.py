@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from PIL import Image
-from torch import Tensor
 
 from foveate.cli.prompt import (
     DESCRIBE,
     QUESTION,
     Which,
     clips_of,
+    in_common,
     passages,
     prompts_of,
     words_of,
@@ -72,18 +72,10 @@ class Context(NamedTuple):
             read(loaded, text, list(self.images), clips=self.clips)
             for text in (self.text, *self.others)
         )
-        ids = [other.inputs["input_ids"][0] for other in others]
-        own = prompt.inputs["input_ids"][0]
-        common = min((_in_common(own, other) for other in ids), default=0)
-        tails = tuple(tuple(other[common:].tolist()) for other in ids)
-        return prompt, Asked(tuple(one for one in tails if one), common)
-
-
-def _in_common(one: Tensor, other: Tensor) -> int:
-    """How many tokens both begin with."""
-    length = min(len(one), len(other))
-    differ = (one[:length] != other[:length]).nonzero()
-    return int(differ[0]) if len(differ) else length
+        own, *ids = (each.inputs["input_ids"][0].tolist() for each in (prompt, *others))
+        common = min((in_common(own, other) for other in ids), default=0)
+        tails = (tuple(other[common:]) for other in ids)
+        return prompt, Asked(tuple(tail for tail in tails if tail), common)
 
 
 def of_record(

@@ -127,7 +127,8 @@ def stored() -> Evaluation:
     """What benchmarks/quality/first_minute.py wrote."""
     written: dict[str, Any] = json.loads(demo().FIGURES.read_text(encoding="utf-8"))
     by_spec = {row.pop("spec"): Figures(**row) for row in written["rows"]}
-    return Evaluation(*(written[name] for name in Evaluation._fields[:-1]), by_spec)
+    about = {name: written[name] for name in ("task", "protocol", "seed", "questions")}
+    return Evaluation(**about, by_spec=by_spec)
 
 
 @dataclass(frozen=True)
