@@ -12,14 +12,7 @@ from transformers import AutoImageProcessor, PreTrainedConfig, PreTrainedModel
 from foveate.defaults import DtypeName
 from foveate.errors import InvalidInput, UnsupportedModel
 from foveate.loading.lacking import missing_package
-from foveate.loading.model import (
-    Source,
-    has_vision,
-    is_shipped,
-    opened,
-    outline,
-    without_weights,
-)
+from foveate.loading.model import Source, has_vision, is_shipped, opened, outline, without_weights
 
 
 @dataclass(frozen=True)

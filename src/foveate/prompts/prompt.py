@@ -100,12 +100,11 @@ def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = Fals
     _check_sees(loaded, len(images) + len(clips))
     # a template alone knows how videos stand in a prompt
     plain = (plain and not clips) or not getattr(loaded.reader, "chat_template", None)
+    if loaded.sees:
+        _check_texts(messages, _placeholder(loaded.reader))
+    inputs = (_read_plain if plain else _read_rendered)(loaded, messages, images, clips)
     if not loaded.sees:
-        inputs = _read_text(loaded, messages, plain)
-    elif plain:
-        inputs = _read_plain(loaded, messages, images, clips)
-    else:
-        inputs = _read_rendered(loaded, messages, images, clips)
+        inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     ids = inputs["input_ids"]
     visual = torch.isin(ids, ids.new_tensor(visual_token_ids(loaded.model.config)))
     return Prompt(moved(inputs, loaded.model), visual[0], len(images), len(clips))
@@ -152,20 +151,6 @@ def _placeholder(processor: Any) -> str:
     return str(getattr(processor, "image_token", None) or "<image>")
 
 
-def _read_text(loaded: Loaded, messages: Sequence[Message], plain: bool) -> dict[str, Any]:
-    """Return the inputs of a model that reads text only."""
-    if plain:
-        inputs = encode(loaded.model, loaded.reader, "".join(map(text_of, messages)))
-    else:
-        literals = Literals(loaded.reader)
-        texts = [{**each, "content": literals.marked(text_of(each))} for each in messages]
-        text = _rendered(loaded.reader, messages, texts)
-        # its templates write all special tokens themselves, as transformers has it
-        how: Any = {"literals": literals, "add_special_tokens": False}
-        inputs = encode(loaded.model, loaded.reader, text, **how)
-    return {name: inputs[name] for name in ("input_ids", "attention_mask")}
-
-
 def _read_plain(
     loaded: Loaded, messages: Sequence[Message], images: Sequence[Any], clips: Sequence[Clip]
 ) -> dict[str, Any]:
@@ -177,7 +162,6 @@ def _read_plain(
         )
     token = _placeholder(loaded.reader)
     parts = [part for message in messages for part in message["content"]]
-    _check_texts(parts, token)
     text = "".join(token if part["type"] == "image" else part["text"] for part in parts)
     return encode(loaded.model, loaded.reader, text, images, nested=False)
 
@@ -187,14 +171,18 @@ def _read_rendered(
 ) -> dict[str, Any]:
     """Return the inputs of a conversation that the processor's chat template renders."""
     literals = Literals(loaded.reader)
-    token = _placeholder(loaded.reader)
-    _check_texts([part for message in messages for part in message["content"]], token)
     plain = [
-        {**message, "content": [plain_part(part, literals) for part in message["content"]]}
+        {
+            **message,
+            "content": [plain_part(part, literals) for part in message["content"]]
+            if loaded.sees
+            else literals.marked(text_of(message)),
+        }
         for message in messages
     ]
     text = _rendered(loaded.reader, messages, plain)
-    special = False if has_first_token(loaded.tokenizer, text) else None
+    # templates of text models write all special tokens themselves, as transformers has it
+    special = None if loaded.sees and not has_first_token(loaded.tokenizer, text) else False
     how: Any = {"literals": literals, "add_special_tokens": special}
     return encode(loaded.model, loaded.reader, text, images, clips, **how)
 
@@ -206,8 +194,8 @@ def _rendered(reader: Any, messages: Sequence[Message], plain: Sequence[Part]) -
     return render(reader, plain)
 
 
-def _check_texts(parts: Sequence[Part], token: str) -> None:
-    for part in parts:
+def _check_texts(messages: Sequence[Message], token: str) -> None:
+    for part in (part for message in messages for part in message["content"]):
         if token in part.get("text", ""):
             raise InvalidInput(
                 f"the text {part['text']!r} has the placeholder {token!r}, which stands for an "
