@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -122,15 +122,6 @@ def _check_sees_images_later(model: PreTrainedModel) -> None:
         )
 
 
-class Answered(NamedTuple):
-    """A turn's answer, and all tokens, types and pairs after it."""
-
-    answer: Answer
-    ids: Int[Tensor, "1 n"]
-    types: Mapping[str, Int[Tensor, "1 n"]]
-    cache: DynamicCache
-
-
 class Stops(StoppingCriteria):
     """Stopping criterion that ends generation once an event is set."""
 
@@ -183,9 +174,11 @@ class Answerer(NamedTuple):
         stop: Event,
         streamer: Any = None,
         rearm: bool = True,
-    ) -> Answered:
-        """Answer a turn; ``options`` are further arguments of ``generate``. Without ``rearm`` the
-        new part is kept whole. The cache has no spare room, and keeps to a budget in bytes.
+    ) -> tuple[Answer, Conversation]:
+        """Answer a turn, and return the tokens, types and pairs after it, too.
+
+        ``options`` are further arguments of ``generate``. Without ``rearm`` the new part is kept
+        whole. The cache has no spare room, and keeps to a budget in bytes.
         """
         ids, types = before.with_ids(new.ids, new.types)
         given = generate_options(self.model, self.processor, options, ids.shape[1])
@@ -210,11 +203,12 @@ class Answerer(NamedTuple):
                 trim(cache)
         new_ids = output[0, ids.shape[1] :]
         answer = said(self.model, self.processor, new_ids, options, stats, stop.is_set())
-        longer = Conversation(ids=ids, types=types).with_ids(answer.ids[None].to(ids.device), {})
-        return Answered(answer, *longer, cache)
+        told = Conversation(ids=ids, types=types)
+        ids, types = told.with_ids(answer.ids[None].to(ids.device), {})
+        return answer, Conversation(ids=ids, types=types, cache=cache)
 
-    def read(self, before: Conversation, new: NewPart) -> Answered:
+    def read(self, before: Conversation, new: NewPart) -> tuple[Answer, Conversation]:
         """Read a part that is not answered."""
         ids, types = before.with_ids(new.ids, new.types)
-        read = self.answer(before, new, {"max_new_tokens": 1, **GREEDY}, Event())
-        return read._replace(ids=ids, types=types)
+        answer, after = self.answer(before, new, {"max_new_tokens": 1, **GREEDY}, Event())
+        return answer, replace(after, ids=ids, types=types)

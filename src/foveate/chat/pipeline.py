@@ -100,8 +100,8 @@ class Pipeline:
             for text in each_question:
                 words = self._wording.literals.marked(text) + after + answer_prefix
                 new = read(answerer.model, self._wording, words, (), begins=False)
-                turn = answerer.answer(read_context, new, options, Event(), rearm=False)
-                answers.append(turn.answer.text)
+                answer, _ = answerer.answer(read_context, new, options, Event(), rearm=False)
+                answers.append(answer.text)
         result = {"answers": answers} if question is None else {"answer": answers[0]}
         return {**result, "stats": stats}
 
@@ -119,9 +119,8 @@ class Pipeline:
         before, after = self._wording.split_end(messages)
         self._wording.check_words(messages, before + after)
         new = read(answerer.model, self._wording, before, messages, begins=True)
-        done = answerer.read(Conversation(), new)
-        held = Conversation(ids=done.ids, types=done.types, cache=done.cache)
-        return held, after, done.answer.stats
+        answer, held = answerer.read(Conversation(), new)
+        return held, after, answer.stats
 
 
 def _questions(question: str | None, questions: Sequence[str] | None) -> list[str]:

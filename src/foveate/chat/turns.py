@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from threading import Event
 from typing import Any, Literal, NamedTuple
 
@@ -84,14 +85,11 @@ class Turns:
     ) -> tuple[Answer, Conversation]:
         """The answer, and the conversation after it."""
         before, new, options = ready.turn
-        done = self.answerer.answer(before, ready.part, options, stop, streamer)
-        said = self.wording.formed({"role": "assistant", "content": done.answer.text})
+        answer, after = self.answerer.answer(before, ready.part, options, stop, streamer)
+        said = self.wording.formed({"role": "assistant", "content": answer.text})
         messages = (*before.messages, *new, said)
-        rendered = ready.text + self.wording.literals.marked(done.answer.text)
-        after = Conversation(
-            messages, len(messages) - 1, rendered, done.ids, done.types, done.cache
-        )
-        return done.answer, after
+        text = ready.text + self.wording.literals.marked(answer.text)
+        return answer, replace(after, messages=messages, answer=len(messages) - 1, text=text)
 
     def _before(self, turn: Turn, fork: Conversation) -> Conversation:
         """What the turn goes on from, where the template words that otherwise now."""
@@ -147,8 +145,8 @@ def followed(
         fork, text = Conversation(), rendered
     said = before.messages[len(fork.messages) :]
     part = read(answerer.model, wording, text, said, begins=not fork.messages)
-    done = answerer.read(fork, part)
-    return Conversation(before.messages, before.answer, rendered, done.ids, done.types, done.cache)
+    _, after = answerer.read(fork, part)
+    return replace(after, messages=before.messages, answer=before.answer, text=rendered)
 
 
 def _behind(

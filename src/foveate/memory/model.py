@@ -58,21 +58,16 @@ def bare(name: str, dtype: DtypeName = "auto", trust_remote_code: bool = False) 
         model = loaded.model.to("meta")  # type: ignore[arg-type]
         if dtype != "auto":
             model = model.to(getattr(torch, dtype))
-        return Bare(name, model, model.dtype, _of_prompts(loaded.reader) if loaded.sees else "")
+
+        def processor(images: list[Any], **options: Any) -> Any:  # takes them beside a text alone
+            return loaded.reader(images=images, text="<image>" * len(images), **options)
+
+        return Bare(name, model, model.dtype, processor if loaded.sees else "")
     source, config = opened(name, trust_remote_code)
     made = _dtype(name, config, dtype)
     folder = Path(source.place)
     model = _model(source, config, made)
     return Bare(name, model, made, _processor(source), folder if folder.is_dir() else None)
-
-
-def _of_prompts(reader: Any) -> Any:
-    """The demo's processor as one of images: it takes them beside a text alone."""
-
-    def processor(images: list[Any], **options: Any) -> Any:
-        return reader(images=images, text="<image>" * len(images), **options)
-
-    return processor
 
 
 def _dtype(name: str, config: PreTrainedConfig, wanted: DtypeName) -> torch.dtype:

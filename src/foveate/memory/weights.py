@@ -38,7 +38,10 @@ def weights(bare: Bare) -> Weights:
         Unknown: its configuration asks for codes of a kind that is not known here, and no index of
             the files tells how many bytes they are.
     """
-    model, quantisation = bare.model, _quantised(bare)
+    model = bare.model
+    quantisation: Any = getattr(bare.config, "quantization_config", None) or {}
+    if not isinstance(quantisation, Mapping):
+        quantisation = quantisation.to_dict()
     plain = _bytes(model, lambda name, linear: None)
     parameters = sum(one.numel() for one in model.parameters())
     if not quantisation:
@@ -53,11 +56,6 @@ def in_four_bits(model: PreTrainedModel) -> int:
     """Bytes with all linear layers but the last in 4 bits, as bitsandbytes holds them (nf4)."""
     quantisation = {"load_in_4bit": True}
     return _bytes(model, _coder(model, "bitsandbytes", quantisation))
-
-
-def _quantised(bare: Bare) -> Mapping[str, Any]:
-    quantisation: Any = getattr(bare.config, "quantization_config", None) or {}
-    return quantisation if isinstance(quantisation, Mapping) else quantisation.to_dict()
 
 
 def _stored(folder: Path | None) -> int | None:
