@@ -145,8 +145,8 @@ def followed(
         fork, text = Conversation(), rendered
     said = before.messages[len(fork.messages) :]
     part = read(answerer.model, wording, text, said, begins=not fork.messages)
-    _, after = answerer.read(fork, part)
-    return replace(after, messages=before.messages, answer=before.answer, text=rendered)
+    _, reread = answerer.read(fork, part)
+    return replace(reread, messages=before.messages, answer=before.answer, text=rendered)
 
 
 def _behind(

@@ -15,8 +15,7 @@ from PIL import Image
 from foveate.data import Clip, Folder, Record, read_image, read_lines, read_video
 from foveate.defaults import FRAMES, SEES
 from foveate.errors import InvalidInput
-from foveate.loading.demo import demo
-from foveate.loading.model import Loaded
+from foveate.loading.model import Loaded, demo
 from foveate.prompts.prompt import takes_videos
 from foveate.prompts.sample import Sample, Span
 

@@ -1,8 +1,11 @@
-"""Loading any model that transformers knows, from a directory or from the hub."""
+"""Loading any model that transformers knows, from a directory or from the hub, and the demo's."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -30,9 +33,7 @@ from foveate.errors import (
 )
 from foveate.hf import compress
 from foveate.loading.checkpoint import check_loaded, silent
-from foveate.loading.demo import demo
 from foveate.loading.lacking import missing_package
-from foveate.loading.layouts import authors_layout
 from foveate.loading.padding import padded
 
 
@@ -322,3 +323,38 @@ def _first(error: Exception) -> str:
     """The first line of a message that may be long."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def demo(module: str = "") -> Any:
+    """Return the demo's package, or a module of it such as "album".
+
+    Raises:
+        MissingPackage: ``foveate-demo`` is not installed.
+    """
+    try:
+        return import_module(f"foveate_demo.{module}" if module else "foveate_demo")
+    except ModuleNotFoundError as error:
+        if error.name != "foveate_demo":
+            raise
+        raise MissingPackage("the demo model", "foveate-demo", "demo") from error
+
+
+def authors_layout(folder: Path) -> str | None:
+    """Return the name of the authors' layout that a directory is in; None if it is in none of those
+    that ``foveate convert`` knows, or has no readable ``config.json``.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return layout_of(config) if isinstance(config, dict) else None
+
+
+def layout_of(config: Mapping[str, Any]) -> str | None:
+    """Return the name of the authors' layout that a configuration is of, or None."""
+    kind, architectures = config.get("model_type"), config.get("architectures") or ()
+    if "mm_vision_tower" in config and any("LlavaLlama" in str(name) for name in architectures):
+        return "LLaVA-1.5"
+    if kind == "qwen" and "visual" in config:
+        return "Qwen-VL"
+    return {"mobilevlm": "MobileVLM V2", "internvl_chat": "InternVL-Chat 1.5"}.get(kind or "")

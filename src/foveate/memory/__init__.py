@@ -2,8 +2,8 @@
 configuration, without its weights.
 """
 
+from foveate.memory.cache import Engine, Pool
 from foveate.memory.fit import Fit, PrunedPrefill, Under, fit
-from foveate.memory.pool import Engine, Pool
 from foveate.memory.request import Request, Unknown, frames_of, seconds_of, size_of
 from foveate.memory.trace import Trace
 

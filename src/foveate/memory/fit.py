@@ -13,11 +13,10 @@ from foveate.compression.composition import policy as policy_of
 from foveate.defaults import DtypeName
 from foveate.errors import InvalidParameter, UnsupportedModel
 from foveate.memory import cache
-from foveate.memory.model import Bare, bare
-from foveate.memory.pool import Engine, Pool, pool
+from foveate.memory.cache import Engine, Pool, pool
+from foveate.memory.model import Bare, Weights, bare, in_four_bits, weights
 from foveate.memory.request import Request, Unknown
 from foveate.memory.trace import Cache, Trace, pruned, trace
-from foveate.memory.weights import Weights, in_four_bits, weights
 from foveate.policies.policy import Policy
 
 T = TypeVar("T")

@@ -20,8 +20,15 @@ from foveate.hf.model.internals import CACHE, DynamicLayer, last_logits
 from foveate.memory.attention import using
 from foveate.memory.counting import Counting, once
 from foveate.memory.model import Bare
-from foveate.memory.processors.inputs import WORD, pixels, prompt, takes, takes_videos
-from foveate.memory.processors.videos import Inputs, video
+from foveate.memory.processors.inputs import (
+    WORD,
+    Inputs,
+    pixels,
+    prompt,
+    takes,
+    takes_videos,
+    video,
+)
 from foveate.memory.pruned import PrefillCut
 from foveate.memory.request import Request, Unknown
 from foveate.policies.policy import Policy

@@ -26,8 +26,7 @@ from foveate.hf.endless.fetched import Back, Made, Returning
 from foveate.hf.endless.reindexed import Turned
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.saving import persist
-from foveate.stream.offload import Offload
-from foveate.stream.shelf import InFolder, InMemory, Pairs
+from foveate.stream.offload import InFolder, InMemory, Offload, Pairs
 
 HOST = f"{persist.HOST}stream_"
 """Before the names of its tensors in a file."""

@@ -22,8 +22,7 @@ from foveate.cli.prompt import (
 )
 from foveate.data import Clip, Folder, Record
 from foveate.errors import InvalidInput
-from foveate.loading.demo import demo
-from foveate.loading.model import Loaded
+from foveate.loading.model import Loaded, demo
 from foveate.policies.gathering import Asked
 from foveate.policies.heads import Shown
 from foveate.prompts.evidence import tokens_of

@@ -18,7 +18,7 @@ from foveate.cli import tables
 from foveate.cli.run.measure import ComparisonRow
 from foveate.cli.tables import short
 from foveate.compression.labels import Named, named
-from foveate.loading.demo import demo
+from foveate.loading.model import demo
 
 _NUMBERS = (
     tables.spec("Method", "method"),
