@@ -11,9 +11,8 @@ from playwright.sync_api import Page
 
 from foveate.pictures.lens import compared
 from foveate.pictures.lens.chosen import Choice, LensPrompt
+from foveate.pictures.lens.page import Word, page_data
 from foveate.pictures.lens.page import page as lens_page
-from foveate.pictures.lens.page import page_data
-from foveate.pictures.lens.prompt import Word
 from foveate_lab.report.page import page as report_page
 from tests.browser import OpenPage, overflow
 

@@ -14,9 +14,8 @@ from foveate.errors import InvalidParameter
 from foveate.hf.model.internals import CACHE
 from foveate.pictures.lens import compared
 from foveate.pictures.lens.chosen import Answers, Choice, LensAnswer, LensPrompt
+from foveate.pictures.lens.page import Word, page_data
 from foveate.pictures.lens.page import page as lens_page
-from foveate.pictures.lens.page import page_data
-from foveate.pictures.lens.prompt import Word
 from tests import zoo
 from tests.browser import OpenPage, browser, chromium, open_page, overflow
 from tests.zoo.directory import llava_processor

@@ -36,18 +36,20 @@ _TABLES = ("tokens", "image", "spot")
 
 class Frame(NamedTuple):
     """A frame that is kept elsewhere: its number in the stream, the places of its tokens in the
-    prompt with the image and spot of each, and the bytes of its pairs and of their means.
+    prompt with the image and spot of each, the mean key of each layer, and the bytes of its pairs
+    and of these means.
     """
 
     number: int
     tokens: Int[Tensor, "t"]
     image: Int[Tensor, "t"]
     spot: Int[Tensor, "t"]
+    means: list[Float[Tensor, "h d"]]
     bytes: int
 
 
 class Offloaded:
-    """The frames of one stream, in order, and their ``nbytes``. ``columns`` are, for each column of
+    """The frames of one stream, in order. ``columns`` are, for each column of
     its cache, the place of its token in the prompt; ``fetched``, for each layer, the numbers of the
     frames that it fetched last.
     """
@@ -58,10 +60,13 @@ class Offloaded:
         self.columns = torch.zeros(0, dtype=torch.long, device="cpu")
         self.fetched: tuple[tuple[int, ...], ...] = ()
         self._read = 0  # tokens, in all
-        self.nbytes = 0  # of all frames
         self._shelf = InMemory() if how.folder is None else InFolder(Path(how.folder))
-        self._means: dict[int, list[Float[Tensor, "h d"]]] = {}
         self._said = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all frames."""
+        return sum(frame.bytes for frame in self.frames)
 
     def claim(self) -> None:
         """Make the folder this stream's own, if frames go to one; see :class:`InFolder`."""
@@ -120,16 +125,12 @@ class Offloaded:
         while self.nbytes + size > self.how.bytes:
             self._let_go()
         self._shelf.put(number, pairs)
-        self._means[number] = means
-        self.frames.append(Frame(number, *tables, size))
-        self.nbytes += size
+        self.frames.append(Frame(number, *tables, means, size))
 
     def _let_go(self) -> None:
         """The oldest frame leaves for good."""
         oldest = self.frames.pop(0)
-        self.nbytes -= oldest.bytes
         self._shelf.drop(oldest.number)
-        del self._means[oldest.number]
         if not self._said:
             self._said = True
             logging.getLogger("foveate").warning(
@@ -177,7 +178,7 @@ class Offloaded:
         places = missing.nonzero()[:, 0]
         if not len(places):
             return []
-        means = torch.stack([self._means[self.frames[i].number][ordinal] for i in places.tolist()])
+        means = torch.stack([self.frames[i].means[ordinal] for i in places.tolist()])
         mean = q.mean(1).cpu().view(means.shape[1], -1, means.shape[2]).mean(1)
         alike = (means * mean).sum((1, 2))
         best = alike.topk(min(self.how.fetch, len(places))).indices
@@ -204,7 +205,7 @@ class Offloaded:
         held = [self._shelf.get(frame.number) for frame in self.frames]
         for name in held[0] if held else ():
             tensors[name] = torch.cat([pairs[name] for pairs in held], dim=1)
-        of_layers = zip(*(self._means[f.number] for f in self.frames), strict=True)
+        of_layers = zip(*(frame.means for frame in self.frames), strict=True)
         for layer, means in enumerate(of_layers):
             tensors[f"mean.{layer}"] = torch.stack(means)
         return {f"{HOST}{name}": t for name, t in tensors.items()}
@@ -228,7 +229,7 @@ class Offloaded:
             for frame in self.frames:
                 self._shelf.drop(frame.number)
         finally:
-            self.frames, self._means, self.nbytes = [], {}, 0
+            self.frames = []
             self._shelf.release()
 
 

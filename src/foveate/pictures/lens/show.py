@@ -20,8 +20,7 @@ from foveate.hf.layer.support import model_name
 from foveate.hf.model.modality import visual_token_ids
 from foveate.models.token_grids import image_tokens, not_known
 from foveate.pictures.lens.chosen import Answers, Readings, Tell, answers, seen
-from foveate.pictures.lens.page import page, page_data
-from foveate.pictures.lens.prompt import words
+from foveate.pictures.lens.page import page, page_data, words
 from foveate.pictures.views import views_of
 from foveate.policies.policy import Policy
 
