@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,8 +17,7 @@ from foveate.prompts import videos
 from foveate.prompts.images import image_list, to_image
 from foveate.prompts.inputs import encode, moved
 from foveate.prompts.messages import Message, media_of, parts_of, text_of
-from foveate.prompts.pixels import bounded
-from foveate.prompts.sample import AS_THEY_ARE, PLACE, Pixels
+from foveate.prompts.sample import PLACE
 from foveate.prompts.special_tokens import Literals, has_first_token
 from foveate.prompts.template import check_kept, plain_part, render
 
@@ -55,7 +54,6 @@ def read(
     *,
     clips: Sequence[Clip] = (),
     plain: bool = False,
-    pixels: Pixels = AS_THEY_ARE,
 ) -> Prompt:
     """Return the prompt of a text and its images.
 
@@ -66,11 +64,10 @@ def read(
         clips: videos in front of everything else; images for a processor that takes none.
         plain: whether the text is the prompt, as for a model without a chat template. Special
             tokens in it are special tokens then.
-        pixels: bounds of the images' sizes.
 
     Raises:
         InvalidInput: images for a model that reads text only, or another number of images than
-            the text has places for; bounds for a processor that has none.
+            the text has places for.
     """
     images, clips = image_list(images), videos.video_list(clips, "clips")
     _check_sees(loaded, len(images) + len(clips))
@@ -78,8 +75,6 @@ def read(
     if loaded.sees:
         parts = _parts(text, images, _placeholder(loaded.reader))
         parts = [*map(video_part, clips), *parts]
-    if images or clips:
-        loaded = replace(loaded, reader=bounded(loaded, pixels))
     return read_chat(loaded, [{"role": "user", "content": parts}], plain=plain)
 
 
