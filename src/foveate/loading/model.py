@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +34,6 @@ from foveate.errors import (
 from foveate.hf import compress
 from foveate.loading.checkpoint import check_loaded, silent
 from foveate.loading.lacking import missing_package
-from foveate.loading.padding import padded
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,6 @@ def load(
     trust_remote_code: bool = False,
     device_map: DeviceMap | None = None,
     dtype: DtypeName = "auto",
-    *,
-    pad_images: bool = False,
 ) -> Loaded:
     """The model in a directory or on the hub, or one that comes with Foveate.
 
@@ -66,7 +63,6 @@ def load(
     each layer's cache stands where the layer does. The weights keep their dtype unless another one
     is given, and float16 becomes float32 on a CPU where none is. Code that comes with it runs only
     if ``trust_remote_code``; it is never asked about.
-    ``pad_images`` has images padded to squares: :func:`foveate.loading.padding.padded`.
 
     Raises:
         ModelNotFound: no model, no weights or no tokenizer at that place.
@@ -74,8 +70,7 @@ def load(
             trusted, or its class does not use all of its weights; the message says why.
         MissingPackage: the processor or tokenizer needs one (torchvision, sentencepiece), or a
             ``device_map`` is given, and accelerate is not installed.
-        InvalidParameter: a ``device_map`` for a model that comes with Foveate, or ``pad_images``
-            for one that is no LLaVA-1.5.
+        InvalidParameter: a ``device_map`` for a model that comes with Foveate.
     """
     if is_shipped(name):
         if device_map is not None:
@@ -83,8 +78,7 @@ def load(
                 f"device_map={device_map!r}: {name!r} is small, and stands on one device. Leave it "
                 "out, or name a model of your own."
             )
-        shipped = _shipped(name, dtype)
-        return replace(shipped, reader=padded(shipped.reader)) if pad_images else shipped
+        return _shipped(name, dtype)
     if device_map is not None and find_spec("accelerate") is None:
         raise MissingPackage("a device map", "accelerate", install="pip install accelerate")
     source, config = opened(name, trust_remote_code)
@@ -93,8 +87,7 @@ def load(
     model = _model(source, config, device_map, dtype)
     compress(model, "full")  # refuses what cannot be compressed
     placed = model.eval() if device_map else _placed(model, dtype)  # type: ignore[no-untyped-call]
-    reader = early or read_reader(source, sees)
-    return Loaded(name, placed, padded(reader) if pad_images else reader, sees)
+    return Loaded(name, placed, early or read_reader(source, sees), sees)
 
 
 def outline(name: str, trust_remote_code: bool = False) -> Loaded:
