@@ -25,7 +25,7 @@ LONGEST = 256
 GREEDY: Mapping[str, Any] = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
 """Arguments for reading a text without an answer, whatever the model's own settings are."""
 
-_OURS = (
+DECIDED = {
     "input_ids",
     "inputs",
     "inputs_embeds",
@@ -40,8 +40,8 @@ _OURS = (
     "return_dict_in_generate",
     "assistant_model",
     "custom_generate",
-)
-_OF_PIXELS = ("pixel_", "image_", "video_", "token_type_ids", "mm_token_type_ids")
+}
+OF_PIXELS = ("pixel_", "image_", "video_", "token_type_ids", "mm_token_type_ids")
 _SEVERAL = ("num_beams", "num_return_sequences")
 _TAKEN_OUT = ("tokenizer", "assistant_tokenizer")
 """Arguments that ``generate`` takes out of its ``**kwargs``, so that no signature names them."""
@@ -65,7 +65,7 @@ class Answer(NamedTuple):
 
 def is_decided(name: str) -> bool:
     """Return whether an argument of ``generate`` follows from the cache or the messages."""
-    return name in _OURS or name.startswith(_OF_PIXELS)
+    return name in DECIDED or name.startswith(OF_PIXELS)
 
 
 def settings_of(model: PreTrainedModel, options: Mapping[str, Any]) -> GenerationConfig:
@@ -198,8 +198,8 @@ def generate_arguments(model: nn.Module) -> set[str]:
     for function in functions:
         names |= {*inspect.signature(function).parameters}
     names |= {*_TAKEN_OUT}
-    names = {name for name in names if not name.startswith("_") and not is_decided(name)}
-    return names - _NO_ARGUMENTS
+    names -= _NO_ARGUMENTS | DECIDED
+    return {name for name in names if not name.startswith(("_", *OF_PIXELS))}
 
 
 def _way_out(name: str, own: Iterable[str], known: set[str], processor: Any) -> str:

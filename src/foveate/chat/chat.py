@@ -261,11 +261,8 @@ class Chat(AbstractContextManager["Chat"]):
         """Prepare a turn as far as the model is not needed, so that errors are raised at the call;
         None where an earlier turn of this chat has to end first, or the model has to read.
         """
-        if len(self._stops) > 1:
-            self._turns.check(new)
-            return None
-        planned = turn()
-        if self._turns.needs_model(planned):
+        planned = turn() if len(self._stops) == 1 else None
+        if planned is None or self._turns.needs_model(planned):
             self._turns.check(new)
             return None
         return self._turns.prepared(planned, self._fork_point())
