@@ -11,6 +11,7 @@ what was fetched.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,9 +23,12 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from foveate.errors import InvalidBudget, InvalidInput
-from foveate.hf.endless.fetched import Back, Made, Returning
+from foveate.hf import Session
+from foveate.hf.endless.endless import finish
+from foveate.hf.endless.fetched import Back, Made, Returning, looked_at, put_back
 from foveate.hf.endless.reindexed import Turned
 from foveate.hf.layer.support import foveate_layers, known_state
+from foveate.hf.model.internals import CACHE
 from foveate.hf.saving import persist
 from foveate.stream.offload import InFolder, InMemory, Offload, Pairs
 
@@ -139,7 +143,25 @@ class Offloaded:
                 self.how.bytes,
             )
 
-    def fetch(self, cache: DynamicCache, queries: Made, ways: Sequence[Turned]) -> Returning | None:
+    def fetch(
+        self,
+        session: Session,
+        branch: DynamicCache,
+        ids: Int[Tensor, "1 t"],
+        ways: Sequence[Turned],
+    ) -> None:
+        """Put back into a branch what a question is about; its tokens are read once for that."""
+        asking, made = copy.deepcopy(branch), Made(q={})
+        finish(asking)
+        with looked_at(asking, made):
+            session.prefill(input_ids=ids, **{CACHE: asking})
+        returning = self._returning(branch, made, ways)
+        if returning is not None:
+            put_back(branch, self.columns, returning)
+
+    def _returning(
+        self, cache: DynamicCache, queries: Made, ways: Sequence[Turned]
+    ) -> Returning | None:
         """What is put back for a question that made such queries; None where nothing is missing."""
         if not self.frames or queries.q is None:
             return None

@@ -1,5 +1,6 @@
 """A chunk of a stream as the model reads it: the text around its frames, its inputs, and which
-image each token belongs to.
+image each token belongs to; and a question, answered on a branch, so that the stream is not
+disturbed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
+from foveate.chat.asking import Answer, generate_options, said
 from foveate.compression.tensors import image_index, spot_index
 from foveate.data import Clip
 from foveate.errors import InvalidInput
+from foveate.hf import Session
+from foveate.hf.endless.endless import finish
 from foveate.hf.model.devices import input_device
+from foveate.hf.model.internals import CACHE
 from foveate.hf.model.modality import starts_in_runs, visual_tokens
 from foveate.prompts.images import find_source, image_list
 from foveate.prompts.inputs import encode, moved, text_ids
@@ -203,3 +208,27 @@ def _with_words(
         size = int((image == one).sum())
         spot[words] = size + torch.arange(int(words.sum()), device=spot.device)
     return owner, spot
+
+
+def answer(
+    session: Session,
+    processor: Any,
+    branch: DynamicCache,
+    ids: Int[Tensor, "1 t"],
+    options: Mapping[str, Any],
+) -> Answer:
+    """The answer to a question's tokens; ``branch`` is written to."""
+    model = session.model
+    finish(branch)
+    session.adopt(branch)
+    stats = session.stats
+    # generate wants ids of all tokens held, and reads those alone that are new
+    whole = torch.cat([ids[:, :1].expand(1, branch.get_seq_length()), ids], dim=1)
+    output = model.generate(  # type: ignore[operator]
+        input_ids=whole,
+        attention_mask=torch.ones_like(whole),
+        return_dict_in_generate=False,
+        **{CACHE: branch},
+        **generate_options(model, processor, options, whole.shape[1]),
+    )
+    return said(model, processor, output[0, whole.shape[1] :], options, stats)

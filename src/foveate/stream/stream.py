@@ -27,12 +27,11 @@ from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.model.internals import CACHE
 from foveate.policies.policy import Policy
 from foveate.stream import saved
-from foveate.stream.answering import answer, fetch
 from foveate.stream.elsewhere import Offloaded
 from foveate.stream.held import Bound, StreamHeld
 from foveate.stream.offload import Offload
 from foveate.stream.places import Places, Positions
-from foveate.stream.reading import Chunk, Frames, Words, of_frames, of_question, of_text
+from foveate.stream.reading import Chunk, Frames, Words, answer, of_frames, of_question, of_text
 
 _OWN = ("policy", "words", "system", "every", "keep_opening", "positions", "offload")
 _check = partial(check, by="a stream", several="Leave it 1.")
@@ -188,7 +187,7 @@ class Stream(AbstractContextManager["Stream"]):
             ids = of_question(self.model, self.processor, self.words, question)
             with self._session as session:
                 if self._elsewhere is not None:
-                    fetch(session, self._elsewhere, branch, ids, self._places.ways)
+                    self._elsewhere.fetch(session, branch, ids, self._places.ways)
                 return answer(session, self.processor, branch, ids, options)
 
     @property
