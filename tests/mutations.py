@@ -188,7 +188,7 @@ FAULTS = (
           "half = most // 2\n",
           "half = most // 2 + 1\n",
           ("tests/eval/test_measure.py::test_a_long_text_loses_its_middle",)),
-    Fault("a picture is lit one token further on", "pictures/fog.py",
+    Fault("a picture is lit one token further on", "pictures/kept.py",
           "share[list(grid.places)]",
           "share.roll(-1)[list(grid.places)]",
           ("tests/report/test_kept.py",)),

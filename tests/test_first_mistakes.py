@@ -13,6 +13,7 @@ import torch
 
 import foveate
 from foveate.errors import FoveateError
+from foveate.hf import record
 from tests import zoo
 from tests.core.users import unchecked
 
@@ -54,6 +55,22 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a budget beside the policy": (
         lambda model: foveate.compress(model, "snapkv:budget=30%", budget="20%"),
         r'budget= is no argument of compress.*compress\(model, "snapkv:budget=20%"\)',
+    ),
+    "a budget beside the tensors": (
+        lambda _: foveate.compress_tensors("snapkv", [(K, K, K)], budget="20%"),
+        r'budget= is no argument of compress_tensors.*: compress_tensors\("snapkv:budget=20%", lay',
+    ),
+    "a budget beside what is calibrated": (
+        lambda model: foveate.calibrate(model, "prefixkv", [{"input_ids": IDS}], budget=0.2),
+        r'budget= is no argument of calibrate.*: calibrate\(model, "prefixkv:budget=0.2", prompts',
+    ),
+    "a misspelt input": (
+        lambda model: foveate.compress(model).prefill(input_ids=IDS, atention_mask=IDS > 0),
+        "atention_mask= is read by no part of LlamaForCausalLM.*Did you mean attention_mask=?",
+    ),
+    "an input of something else": (
+        lambda model: record(model, input_ids=IDS, budget=0.2),
+        "budget= is read by no part of LlamaForCausalLM, which would ignore it. Leave it out",
     ),
     "a misspelt argument": (
         lambda model: foveate.compress(model, polcy="snapkv:budget=20%"),

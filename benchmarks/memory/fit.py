@@ -39,10 +39,9 @@ from foveate.hf.model.internals import CACHE, last_logits
 from foveate.loading.hardware import versions
 from foveate.memory import Request
 from foveate.memory.attention import using
-from foveate.memory.model import bare
+from foveate.memory.model import bare, weights
 from foveate.memory.processors.inputs import prompt, takes
 from foveate.memory.trace import trace
-from foveate.memory.weights import weights
 from foveate_lab.bench import processor
 from foveate_lab.bench.memory import CLEAR, freed_at_once, in_use, resident
 

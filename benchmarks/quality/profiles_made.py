@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from foveate.cli.calibrate.contexts import contexts
+from foveate.cli.calibrate.prompts import contexts
 from foveate.cli.prompt import QUESTION, passages
 from foveate.defaults import READS, SEES
 from foveate.hf.measuring.calibrate import calibrate

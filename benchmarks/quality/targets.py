@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.quality.recipe import DRAWS, LONG, MEAN, Run, answered, ask, shares, table
 from benchmarks.written import demo, write
-from foveate.cli.calibrate.contexts import contexts
+from foveate.cli.calibrate.prompts import contexts
 from foveate.compression.labels import named
 from foveate.defaults import SAMPLES
 from foveate.hf.measuring.calibrate import calibrate

@@ -12,7 +12,7 @@ from cells import jpeg
 from kept import example
 
 import foveate
-from foveate.cli.meanings import meaning
+from foveate.cli.catalogue import meaning
 from foveate.policies.method import Method
 from foveate.policies.parameters import describe
 from foveate.policies.spec import print_value

@@ -30,7 +30,7 @@ import tested_by
 import way
 
 import foveate
-from foveate.cli.run.known import Figures, stored
+from foveate.cli.run.rows import Figures, stored
 from foveate.compression.labels import named
 from foveate.pictures.shown import without_folders
 from foveate.policies.parameters import describe

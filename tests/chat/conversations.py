@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 import foveate
-from foveate.chat import turns
+from foveate.chat.turns import Turns
 from tests.conformance.oracle import Event, event_of, oracle
 
 from .families import Talker
@@ -108,14 +108,14 @@ class Record:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Notes what each turn brings."""
-        read = turns.read
+        prepared = Turns.prepared
 
         def noted(*args: Any, **kwargs: Any) -> Any:
-            part = read(*args, **kwargs)
-            self.given.append(part.given)
-            return part
+            ready = prepared(*args, **kwargs)
+            self.given.append(ready.part.given)
+            return ready
 
-        with mock.patch.object(turns, "read", noted):
+        with mock.patch.object(Turns, "prepared", noted):
             yield
 
     def forget(self) -> None:

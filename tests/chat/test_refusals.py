@@ -11,7 +11,7 @@ import torch
 from transformers import LogitsProcessorList
 
 import foveate
-from foveate.chat import reading
+from foveate.chat import answering
 from foveate.errors import FoveateError, InvalidInput, InvalidParameter, UnsupportedModel
 from tests import zoo
 from tests.core.users import unchecked
@@ -81,7 +81,7 @@ def test_an_older_release_that_masks_a_later_image_wrongly_is_refused(monkeypatc
     who = talker("gemma3")
     mine = foveate.Chat(who.model, who.processor)
     mine.say("Hello", images=[image(0)], **SHORT)
-    monkeypatch.setattr(reading, "RELEASE", "5.22.2")
+    monkeypatch.setattr(answering, "RELEASE", "5.22.2")
     with pytest.raises(UnsupportedModel, match=r"transformers 5\.22\.2 masks a new image"):
         mine.say("And this?", images=[image(1)])
     mine.say("And now?", **SHORT)

@@ -14,7 +14,7 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foveate as library
-from foveate.cli.calibrate.head_samples import generated, shown
+from foveate.cli.calibrate.prompts import generated, shown
 from foveate.loading.model import load
 from tests.answers import certain
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import foveate as library
 from foveate.cli.app import app
-from foveate.cli.meanings import meaning
+from foveate.cli.catalogue import meaning
 
 from .conftest import Foveate, refused
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from foveate.cli.app import app
 from foveate.cli.chat import chat as command
-from foveate.cli.chat.lines import ChatLine, read_line
+from foveate.cli.chat.talk import ChatLine, read_line
 from foveate.errors import InvalidInput
 from tests.profiles import saved
 

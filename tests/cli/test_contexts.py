@@ -2,7 +2,7 @@
 
 import pytest
 
-from foveate.cli.calibrate.contexts import contexts
+from foveate.cli.calibrate.prompts import contexts
 from foveate.defaults import SAMPLES
 from foveate_demo.calibration import KINDS
 

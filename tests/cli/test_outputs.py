@@ -89,3 +89,9 @@ def test_inputs_that_are_none_are_refused_before_a_model_is_loaded(
     foveate: Foveate, command: tuple[str, ...], says: str
 ) -> None:
     assert says in refused(foveate(*command))
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_path_is_not_the_current_directory(foveate: Foveate, text: str) -> None:
+    message = refused(foveate("eval", "--out", text))
+    assert f"{text!r} names no file or directory: write . for the current one." in message

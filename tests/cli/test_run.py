@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Auto
 
 from foveate.cli.policies import ON_THE_DEMO, policies
 from foveate.cli.prompt import DESCRIBE, QUESTION, question
-from foveate.cli.run.known import known_answers, stored
 from foveate.cli.run.measure import ComparisonRow, Measured, Times, against, measure
+from foveate.cli.run.rows import known_answers, stored
 from foveate.cli.tables import short
 from foveate.compression.composition import policy as policy_of
 from foveate.compression.labels import budget_of, label
@@ -352,7 +352,7 @@ def tiny_demo(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = ("full", "knorm:budget=10%", "vnorm:budget=10%", "lookm:budget=10%")
     told = stored()
     by_spec = dict(zip(shown, told.by_spec.values(), strict=True))
-    monkeypatch.setattr("foveate.cli.run.known.stored", lambda: told._replace(by_spec=by_spec))
+    monkeypatch.setattr("foveate.cli.run.rows.stored", lambda: told._replace(by_spec=by_spec))
     monkeypatch.setattr("foveate.cli.policies.ON_THE_DEMO", shown[1:])
 
 

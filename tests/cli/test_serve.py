@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from foveate.cli.serve.process import run
-from foveate.cli.serve.serve import arguments, environment
+from foveate.cli.serve.serve import arguments, environment, run
 from foveate.compression.composition import policy as policy_of
 from foveate.defaults import PLACE
 from foveate_demo import PROFILES
@@ -62,7 +61,7 @@ os.rename(sys.argv[1] + "~", sys.argv[1])
 while True:
     time.sleep(0.1)
 """
-PARENT = "import os, sys; from foveate.cli.serve.process import run; run(sys.argv[1:], os.environ)"
+PARENT = "import os, sys; from foveate.cli.serve.serve import run; run(sys.argv[1:], os.environ)"
 
 
 @pytest.fixture(autouse=True)

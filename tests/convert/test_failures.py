@@ -18,8 +18,7 @@ from foveate.errors import (
     ModelNotFound,
     UnsupportedModel,
 )
-from foveate.loading.layouts import authors_layout
-from foveate.loading.model import load
+from foveate.loading.model import authors_layout, load
 from foveate_lab.convert import convert, layouts, write
 
 from . import originals

@@ -8,11 +8,11 @@ import torch
 from PIL import Image
 
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate.loading.model import load
 from foveate.prompts.evidence import on_images
 from foveate.prompts.prompt import read, read_chat, text_part
 from foveate_lab.convert import bpe_ranks
 from foveate_lab.convert import sentencepiece as sp
+from foveate_lab.eval.padding import load
 from tests.zoo.directory import save_llava
 
 from . import originals

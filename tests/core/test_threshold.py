@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.compression.pipeline import keep, observed, score
-from foveate.compression.threshold import matters
+from foveate.compression.pipeline import keep, matters, observed, score
 from foveate.errors import InvalidBudget
 from foveate.policies.amount import Amount
 from foveate.stages.budget import EachHead, OneRanking, Uniform

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.cli.commands import commands
+from foveate.cli.app import commands
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "scripts"))

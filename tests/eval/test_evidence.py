@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from foveate.cli.calibrate.head_samples import shown
+from foveate.cli.calibrate.prompts import shown
 from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded
-from foveate.prompts.evidence import on_images, tokens_of, tokens_of_images, view_of
+from foveate.prompts.evidence import on_images, tokens_of
 from foveate.prompts.prompt import read
 from foveate.prompts.sample import Sample, Span
-from foveate_lab.eval.answering.reading import read_prompt
+from foveate_lab.eval.answering.reading import read_prompt, tokens_of_images, view_of
 from foveate_lab.eval.tasks import find_task
 
 WIDE = Image.new("RGB", (90, 30))

@@ -11,9 +11,8 @@ from transformers import Qwen2VLImageProcessorPil
 
 from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded
-from foveate.prompts.pixels import bounded, seen_sizes
 from foveate.prompts.prompt import read
-from foveate.prompts.sample import Pixels
+from foveate_lab.eval.pixels import Pixels, bounded, seen_sizes
 from tests.zoo.catalogue import fresh
 
 SCREEN = Image.new("RGB", (200, 100))
@@ -42,14 +41,14 @@ def test_a_processor_with_bounds_keeps_them(
     qwen: Loaded, pixels: Pixels, size: tuple[int, int]
 ) -> None:
     before = qwen.reader.image_processor.size
-    inputs = bounded(qwen, pixels).image_processor([SCREEN], return_tensors="pt")
+    inputs = bounded(qwen, pixels).reader.image_processor([SCREEN], return_tensors="pt")
     assert seen_sizes(inputs, qwen.model.config) == (size,)
     assert qwen.reader.image_processor.size == before
 
 
 def test_bounds_that_have_no_meaning_are_refused(qwen: Loaded, loaded: Loaded) -> None:
     with pytest.raises(InvalidInput, match=r"fixed size, so max_pixels=9 has no meaning"):
-        read(loaded, "?", [SCREEN], pixels=Pixels(most=9))
+        bounded(loaded, Pixels(most=9))
     with pytest.raises(InvalidInput, match=r"asks for 99999999 to \d+ pixels"):
         bounded(qwen, Pixels(least=99_999_999))
     prompt = read(loaded, "?", [SCREEN])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from tests.zoo.directory import llava_processor
 @pytest.fixture
 def no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would lower the peak is not looked for, which takes longer than all else."""
-    monkeypatch.setattr("foveate.memory.changes.changes", lambda *_: ())
+    module = import_module("foveate.memory.fit")  # the package has a function of that name
+    monkeypatch.setattr(module, "_changes", lambda *_: ())
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from foveate.memory import Request, fit
 from foveate.memory.model import bare
 from foveate.memory.processors import blank
 from foveate.memory.processors.inputs import pixels
-from foveate.memory.unknown import Unknown
+from foveate.memory.request import Unknown
 
 GB = 10**9
 FAMILIES = ("CLIP", "Qwen2VL", "LlavaNext", "LlavaOnevision", "Idefics3", "Pixtral", "GotOcr2")

@@ -14,8 +14,7 @@ from foveate.hf.layer.support import text_config
 from foveate.hf.model.decoder import find
 from foveate.hf.model.internals import CACHE
 from foveate.memory.attention import using
-from foveate.memory.counting import Counting
-from foveate.memory.repeated import once
+from foveate.memory.counting import Counting, once
 from tests import zoo
 
 TOKENS = 400

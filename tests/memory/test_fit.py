@@ -15,13 +15,11 @@ from foveate.errors import InvalidInput
 from foveate.hf import compress
 from foveate.hf.model.internals import CACHE
 from foveate.memory import Engine, Request, cache, fit, frames_of, seconds_of, size_of
-from foveate.memory.model import Bare, bare
-from foveate.memory.pool import pool
-from foveate.memory.processors.inputs import prompt
-from foveate.memory.processors.videos import video
+from foveate.memory.cache import pool
+from foveate.memory.model import Bare, bare, in_four_bits, weights
+from foveate.memory.processors.inputs import prompt, video
+from foveate.memory.request import Unknown
 from foveate.memory.trace import pruned, trace
-from foveate.memory.unknown import Unknown
-from foveate.memory.weights import in_four_bits, weights
 from foveate.policies.prunes import PRUNES, prunes
 from foveate.policies.pruning import EnteringTokens, Pruned
 from tests import zoo

@@ -16,11 +16,11 @@ from torch import Tensor
 from transformers import CLIPImageProcessorPil
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from foveate.loading.padding import padded
 from foveate.models.token_grids import ImageTokens, image_tokens
 from foveate.pictures import kept_picture
 from foveate.pictures.strips import FAINT, GAP, beside, stacked, text_strip
 from foveate_lab.convert.clip import image_processor
+from foveate_lab.eval.padding import padded
 
 from .eyes import Eye, mask
 from .published import CLIP, EYES

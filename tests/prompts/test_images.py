@@ -21,7 +21,7 @@ from foveate.prompts.images import image_list, to_image
 from foveate.prompts.inputs import encode
 from foveate.prompts.template import render
 from foveate.stream import reading
-from foveate.stream.words import Words
+from foveate.stream.reading import Words
 from tests.chat.conversations import image
 from tests.chat.families import talker
 from tests.core.users import unchecked

@@ -11,8 +11,8 @@ from playwright.sync_api import Page
 
 from foveate.pictures.lens import compared
 from foveate.pictures.lens.chosen import Choice, LensPrompt
+from foveate.pictures.lens.page import Word, page_data
 from foveate.pictures.lens.page import page as lens_page
-from foveate.pictures.lens.prompt import Word
 from foveate_lab.report.page import page as report_page
 from tests.browser import OpenPage, overflow
 
@@ -40,7 +40,8 @@ def lens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     specs = [hostile.SPECS[0], *(f"streaming_llm:budget=90,sinks={i}" for i in range(1, 60))]
     choices = [[Choice(policy, kept, kept.float())] for (policy,) in compared(specs, [])]
     words = [Word(text.replace("\ud83d", "\ufffd"), special=False) for text in TEXT]
-    text = lens_page(f"{hostile.LONG}{hostile.REVERSED}", LensPrompt([0], [2], choices), words, [])
+    prompt, name = LensPrompt([0], [2], choices), f"{hostile.LONG}{hostile.REVERSED}"
+    text = lens_page(page_data(name, prompt, words, []))
     path = tmp_path_factory.mktemp("lens") / "lens.html"
     path.write_text(text, encoding="utf-8")
     return path

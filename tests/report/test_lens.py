@@ -140,8 +140,7 @@ def test_layers_have_the_models_numbers() -> None:
 def test_the_page_is_small() -> None:
     """Noise, which nothing makes smaller; the size of a model of 32 layers with 8 KV heads each."""
     from foveate.pictures.lens.chosen import Choice, LensPrompt
-    from foveate.pictures.lens.page import page
-    from foveate.pictures.lens.prompt import Word
+    from foveate.pictures.lens.page import Word, page, page_data
 
     draw = torch.Generator().manual_seed(0)
     choices = [
@@ -151,7 +150,8 @@ def test_the_page_is_small() -> None:
         ]
         for scores in torch.rand(3, 256, 600, generator=draw)
     ]
-    text = page("m", LensPrompt(list(range(32)), [8] * 32, choices), [Word("a", False)] * 600, [])
+    prompt = LensPrompt(list(range(32)), [8] * 32, choices)
+    text = page(page_data("m", prompt, [Word("a", False)] * 600, []))
     assert 1_000_000 < len(text) < 3_000_000
 
 

@@ -13,10 +13,9 @@ import foveate
 from foveate.errors import InvalidParameter
 from foveate.hf.model.internals import CACHE
 from foveate.pictures.lens import compared
-from foveate.pictures.lens.answers import Answers, LensAnswer
-from foveate.pictures.lens.chosen import Choice, LensPrompt
+from foveate.pictures.lens.chosen import Answers, Choice, LensAnswer, LensPrompt
+from foveate.pictures.lens.page import Word, page_data
 from foveate.pictures.lens.page import page as lens_page
-from foveate.pictures.lens.prompt import Word
 from tests import zoo
 from tests.browser import OpenPage, browser, chromium, open_page, overflow
 from tests.zoo.directory import llava_processor
@@ -102,7 +101,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         full._replace(spec=policies[1].spec),
     ]
     words = [Word(text, special=False) for text in "abc"]
-    html = lens_page("m", LensPrompt([0], [2], choices), words, [], said=Answers(full, [given]))
+    prompt, said = LensPrompt([0], [2], choices), Answers(full, [given])
+    html = lens_page(page_data("m", prompt, words, [], said=said))
     path = tmp_path_factory.mktemp("lens") / "lens.html"
     path.write_text(html, encoding="utf-8")
     return path
@@ -132,7 +132,8 @@ def test_without_answers_none_has_a_place(tmp_path: Path, open_page: OpenPage) -
     kept = torch.ones(2, 1).bool()
     choices = [[Choice(one, kept, kept.float()) for one in compared(["knorm"], ["9"])[0]]]
     path = tmp_path / "lens.html"
-    html = lens_page("m", LensPrompt([0], [2], choices), [Word("a", special=False)], [])
+    prompt = LensPrompt([0], [2], choices)
+    html = lens_page(page_data("m", prompt, [Word("a", special=False)], []))
     path.write_text(html, encoding="utf-8")
     with open_page(path) as page:
         page.wait_for_selector(READY)

@@ -12,9 +12,7 @@ from transformers.models.llava.image_processing_pil_llava import LlavaImageProce
 
 from foveate.models.token_grids import Grid, ImageTokens
 from foveate.models.token_grids.kinds import seen_box
-from foveate.pictures.lens.packed import NO_SCORE, in_bytes, tables
-from foveate.pictures.lens.page import parts
-from foveate.pictures.lens.prompt import Word, data_uri, words
+from foveate.pictures.lens.page import NO_SCORE, Word, data_uri, in_bytes, parts, tables, words
 from foveate.pictures.views import View, views_of
 from tests.zoo.directory import tokenizer
 

@@ -34,7 +34,7 @@ from transformers import (
 
 from foveate.memory import Request, Unknown
 from foveate.memory.model import Bare
-from foveate.memory.processors.videos import Video, video
+from foveate.memory.processors.inputs import Video, video
 from tests.zoo.directory import tokenizer
 
 KINDS: dict[str, tuple[Any, Any]] = {

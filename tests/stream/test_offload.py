@@ -18,7 +18,7 @@ from foveate.hf.model.internals import CACHE
 from foveate.methods.kivi import Kivi
 from foveate.stream import Offload, Stream
 from foveate.stream import stream as module
-from foveate.stream.shelf import InFolder
+from foveate.stream.offload import InFolder
 from tests.conformance.compare import TOLERANCE
 from tests.conformance.oracle import Event, oracle
 from tests.stream import tiny

@@ -21,7 +21,7 @@ import typer
 
 import foveate
 from foveate import errors
-from foveate.cli.commands import Deferred, commands
+from foveate.cli.app import Deferred, commands
 from foveate.policies.method import Method
 from foveate.policies.spec import STAGES, print_value
 

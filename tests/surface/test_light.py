@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import foveate
-from foveate.cli.commands import Deferred, commands
+from foveate.cli.app import Deferred, commands
 
 
 def imported(program: str, *arguments: str) -> set[str]:

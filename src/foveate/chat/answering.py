@@ -1,9 +1,12 @@
-"""One turn: the new part is read onto a copy of the cache, compressed with it, and answered."""
+"""One turn: its words and pixels as a model takes them, read onto a copy of the cache, compressed
+with it, and answered.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -11,22 +14,112 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
+from transformers import __version__ as RELEASE
 
-from foveate.chat.arguments import check_arguments
 from foveate.chat.asking import GREEDY, Answer, check, generate_options, said
-from foveate.chat.reading import Conversation, NewPart
-from foveate.chat.trimming import trim
+from foveate.chat.held import trim
+from foveate.errors import UnsupportedModel
 from foveate.hf import Session
 from foveate.policies.policy import Policy
+from foveate.prompts.inputs import TOKEN_TYPES, encode, moved
+from foveate.prompts.messages import Message, media_of
+from foveate.prompts.special_tokens import anchor, has_first_token, tokenizer_of
+from foveate.prompts.template import Wording
+
+_IDS = "input_ids"
+_NOT_PASSED_ON = (_IDS, "attention_mask", *TOKEN_TYPES)
+"""Outputs of a processor that ``generate`` gets for the whole conversation."""
 
 
-class Answered(NamedTuple):
-    """A turn's answer, and all tokens, types and pairs after it."""
+@dataclass(frozen=True)
+class Conversation:
+    """What has been said, and what is held of it. Nobody writes to ``cache`` again: a turn goes on
+    from a copy.
 
-    answer: Answer
-    ids: Int[Tensor, "1 n"]
-    types: Mapping[str, Int[Tensor, "1 n"]]
-    cache: DynamicCache
+    ``text`` is all of it in the template's words, the latest answer included, whose message is
+    number ``answer``; ``ids`` [1, n] are its tokens, and ``types`` what the processor says of them.
+    """
+
+    messages: tuple[Message, ...] = ()
+    answer: int = -1
+    text: str = ""
+    ids: Int[Tensor, "1 n"] = field(
+        default_factory=lambda: torch.empty(1, 0, dtype=torch.long, device="cpu")
+    )
+    types: Mapping[str, Int[Tensor, "1 n"]] = field(default_factory=dict)
+    cache: DynamicCache | None = None
+
+    def with_ids(
+        self, new: Int[Tensor, "1 m"], types: Mapping[str, Int[Tensor, "1 m"]]
+    ) -> tuple[Int[Tensor, "1 n"], dict[str, Int[Tensor, "1 n"]]]:
+        """All tokens and types, with new ones; a text's types are 0."""
+        old = self.ids.to(new.device)
+        text = torch.zeros_like
+        longer = {
+            name: torch.cat([self.types.get(name, text(old)), types.get(name, text(new))], dim=1)
+            for name in {**self.types, **types}
+        }
+        return torch.cat([old, new], dim=1), longer
+
+
+class NewPart:
+    """The tokens and pixels that a turn adds."""
+
+    def __init__(self, inputs: Mapping[str, Any], cut: int):
+        self.ids: Int[Tensor, "1 n"] = inputs[_IDS][:, cut:]
+        self.types = {name: inputs[name][:, cut:] for name in TOKEN_TYPES if name in inputs}
+        self.given = {name: x for name, x in inputs.items() if name not in _NOT_PASSED_ON}
+
+
+def read(
+    model: PreTrainedModel, wording: Wording, text: str, new: Sequence[Message], begins: bool
+) -> NewPart:
+    """Return the tokens and pixels of a text and of the images and videos of new messages.
+
+    Args:
+        model: the model that will read them.
+        wording: of the conversation; it knows the processor.
+        text: as the template renders it.
+        new: the messages of this turn alone.
+        begins: whether nothing stands before it. Otherwise nothing is put in front, such as the
+            token with which texts begin.
+
+    Raises:
+        InvalidInput: the processor cannot read it, or the model cannot see its images.
+        UnsupportedModel: its images are read through cross-attention; or a release of transformers
+            masks a later one wrongly.
+    """
+    tokenizer, literals = tokenizer_of(wording.processor), wording.literals
+    front, cut = ("", []) if begins else anchor(tokenizer, literals.split(text)[0])
+    images, videos = media_of(new)
+    inputs = encode(
+        model,
+        wording.processor,
+        front + text,
+        images,
+        videos,
+        literals=literals,
+        add_special_tokens=None if begins and not has_first_token(tokenizer, text) else False,
+    )
+    if "cross_attention_mask" in inputs:
+        raise UnsupportedModel(
+            f"a {type(model).__name__} reads images through cross-attention, whose masks are of a "
+            "whole conversation, so a chat cannot go on from a part of one. Use generate() in a "
+            "foveate.compress block."
+        )
+    if images and not begins and "token_type_ids" in inputs:
+        _check_sees_images_later(model)
+    return NewPart(moved(inputs, model), len(cut))
+
+
+def _check_sees_images_later(model: PreTrainedModel) -> None:
+    """Tokens of an image see each other in both directions (Gemma 3), and on a cache did not."""
+    if tuple(map(int, RELEASE.split(".")[:2])) < (5, 23):
+        raise UnsupportedModel(
+            f"transformers {RELEASE} masks a new image in a later turn wrongly in "
+            f"a {type(model).__name__}: update it to 5.23 or newer, or show all images in the "
+            "first turn."
+        )
 
 
 class Stops(StoppingCriteria):
@@ -36,9 +129,7 @@ class Stops(StoppingCriteria):
         self._stop = stop
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        return torch.full(
-            (len(input_ids),), self._stop.is_set(), dtype=torch.bool, device=input_ids.device
-        )
+        return input_ids.new_full((len(input_ids),), self._stop.is_set(), dtype=torch.bool)
 
 
 class Answerer(NamedTuple):
@@ -63,9 +154,17 @@ class Answerer(NamedTuple):
         ``own`` are the parameters of the ``call`` itself, for a suggestion; arguments of a
         constructor are not ``complete``.
         """
-        several = "For several fork() it, or use generate() in a foveate.compress block."
-        check(self.model, options, "a chat", several, "streamer", complete=complete)
-        check_arguments(call, options, self.model, self.processor, own)
+        check(
+            self.model,
+            self.processor,
+            options,
+            call,
+            own,
+            by="a chat",
+            several="For several fork() it, or use generate() in a foveate.compress block.",
+            decided=("streamer",),
+            complete=complete,
+        )
 
     def answer(
         self,
@@ -75,9 +174,11 @@ class Answerer(NamedTuple):
         stop: Event,
         streamer: Any = None,
         rearm: bool = True,
-    ) -> Answered:
-        """Answer a turn; ``options`` are further arguments of ``generate``. Without ``rearm`` the
-        new part is kept whole. The cache has no spare room, and keeps to a budget in bytes.
+    ) -> tuple[Answer, Conversation]:
+        """Answer a turn, and return the tokens, types and pairs after it, too.
+
+        ``options`` are further arguments of ``generate``. Without ``rearm`` the new part is kept
+        whole. The cache has no spare room, and keeps to a budget in bytes.
         """
         ids, types = before.with_ids(new.ids, new.types)
         given = generate_options(self.model, self.processor, options, ids.shape[1])
@@ -102,11 +203,12 @@ class Answerer(NamedTuple):
                 trim(cache)
         new_ids = output[0, ids.shape[1] :]
         answer = said(self.model, self.processor, new_ids, options, stats, stop.is_set())
-        longer = Conversation(ids=ids, types=types).with_ids(answer.ids[None].to(ids.device), {})
-        return Answered(answer, *longer, cache)
+        told = Conversation(ids=ids, types=types)
+        ids, types = told.with_ids(answer.ids[None].to(ids.device), {})
+        return answer, Conversation(ids=ids, types=types, cache=cache)
 
-    def read(self, before: Conversation, new: NewPart) -> Answered:
+    def read(self, before: Conversation, new: NewPart) -> tuple[Answer, Conversation]:
         """Read a part that is not answered."""
         ids, types = before.with_ids(new.ids, new.types)
-        read = self.answer(before, new, {"max_new_tokens": 1, **GREEDY}, Event())
-        return read._replace(ids=ids, types=types)
+        answer, after = self.answer(before, new, {"max_new_tokens": 1, **GREEDY}, Event())
+        return answer, replace(after, ids=ids, types=types)

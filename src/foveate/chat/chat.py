@@ -13,14 +13,11 @@ from typing import Any, Literal, NoReturn, overload
 from torch import nn
 
 from foveate.chat import saved
-from foveate.chat.answering import Answerer
-from foveate.chat.arguments import check_template_arguments, with_defaults
-from foveate.chat.asking import Answer
+from foveate.chat.answering import Answerer, Conversation
+from foveate.chat.asking import Answer, check_template_arguments, with_defaults
 from foveate.chat.held import ChatHeld, held
-from foveate.chat.reading import Conversation
-from foveate.chat.rewriting import Rewrites
 from foveate.chat.streaming import AnswerStream
-from foveate.chat.turns import Prepared, Turn, Turns
+from foveate.chat.turns import Prepared, Rewrites, Turn, Turns
 from foveate.compression.composition import BY_DEFAULT
 from foveate.compression.composition import policy as policy_of
 from foveate.errors import InvalidInput, InvalidParameter
@@ -30,6 +27,8 @@ from foveate.prompts.messages import Message, edited, new_messages
 from foveate.prompts.special_tokens import tokenizer_of
 from foveate.prompts.template import Wording
 
+Text = str | Sequence[Message] | None
+"""What a user says: a text, or messages."""
 _REWRITES = ("keep", "follow", "refuse")
 _OWN = ("policy", "rewrites", "system", "keep_turns", "template_kwargs")
 _OF_SAY = ("text", "images", "videos", "system", "messages", "stream")
@@ -104,24 +103,12 @@ class Chat(AbstractContextManager["Chat"]):
     # Turns
 
     @overload
-    def say(
-        self,
-        text: str | Sequence[Message] | None = None,
-        *,
-        stream: Literal[False] = False,
-        **more: Any,
-    ) -> Answer: ...
+    def say(self, text: Text = None, *, stream: Literal[False] = False, **more: Any) -> Answer: ...
     @overload
+    def say(self, text: Text = None, *, stream: Literal[True], **more: Any) -> AnswerStream: ...
     def say(
         self,
-        text: str | Sequence[Message] | None = None,
-        *,
-        stream: Literal[True],
-        **more: Any,
-    ) -> AnswerStream: ...
-    def say(
-        self,
-        text: str | Sequence[Message] | None = None,
+        text: Text = None,
         *,
         images: Any = (),
         videos: Any = (),
@@ -274,11 +261,8 @@ class Chat(AbstractContextManager["Chat"]):
         """Prepare a turn as far as the model is not needed, so that errors are raised at the call;
         None where an earlier turn of this chat has to end first, or the model has to read.
         """
-        if len(self._stops) > 1:
-            self._turns.check(new)
-            return None
-        planned = turn()
-        if self._turns.needs_model(planned):
+        planned = turn() if len(self._stops) == 1 else None
+        if planned is None or self._turns.needs_model(planned):
             self._turns.check(new)
             return None
         return self._turns.prepared(planned, self._fork_point())

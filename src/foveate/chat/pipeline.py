@@ -9,9 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from foveate.chat.answering import Answerer
-from foveate.chat.arguments import check_template_arguments, with_defaults
-from foveate.chat.reading import Conversation, read
+from foveate.chat.answering import Answerer, Conversation, read
+from foveate.chat.asking import check_template_arguments, with_defaults
 from foveate.compression.composition import BY_DEFAULT
 from foveate.compression.composition import policy as policy_of
 from foveate.errors import InvalidInput
@@ -101,8 +100,8 @@ class Pipeline:
             for text in each_question:
                 words = self._wording.literals.marked(text) + after + answer_prefix
                 new = read(answerer.model, self._wording, words, (), begins=False)
-                turn = answerer.answer(read_context, new, options, Event(), rearm=False)
-                answers.append(turn.answer.text)
+                answer, _ = answerer.answer(read_context, new, options, Event(), rearm=False)
+                answers.append(answer.text)
         result = {"answers": answers} if question is None else {"answer": answers[0]}
         return {**result, "stats": stats}
 
@@ -120,9 +119,8 @@ class Pipeline:
         before, after = self._wording.split_end(messages)
         self._wording.check_words(messages, before + after)
         new = read(answerer.model, self._wording, before, messages, begins=True)
-        done = answerer.read(Conversation(), new)
-        held = Conversation(ids=done.ids, types=done.types, cache=done.cache)
-        return held, after, done.answer.stats
+        answer, held = answerer.read(Conversation(), new)
+        return held, after, answer.stats
 
 
 def _questions(question: str | None, questions: Sequence[str] | None) -> list[str]:

@@ -13,9 +13,8 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from foveate.chat.answering import Answerer
-from foveate.chat.reading import Conversation
-from foveate.chat.trimming import trim
+from foveate.chat.answering import Answerer, Conversation
+from foveate.chat.held import trim
 from foveate.compression.composition import policy
 from foveate.errors import InvalidInput
 from foveate.hf.attach.model_queue import enter
@@ -98,13 +97,10 @@ def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
         for name, one in entries["types"].items()
     }
     words = tuple(entries["messages"]), entries["answer"], entries["told"]
-    return Conversation(*words, ids, types, cache), _settings(entries)
-
-
-def _settings(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a chat's keyword arguments; files of earlier versions have some of them alone."""
-    own = {name: entries[name] for name in _SETTINGS if name in entries}
-    return {**own, "template_kwargs": entries["template"], **entries.get("generate", {})}
+    # files of earlier versions have some of the settings alone
+    settings = {name: entries[name] for name in _SETTINGS if name in entries}
+    settings |= {"template_kwargs": entries["template"], **entries.get("generate", {})}
+    return Conversation(*words, ids, types, cache), settings
 
 
 def _without_pixels(message: Message) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from threading import Event, Thread
 from time import monotonic
 from typing import Any
@@ -39,9 +40,8 @@ class AnswerStream:
         """
         self._streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self._generate, self._stop, self._place = answer, stop, place
-        self._answer: Answer | None = None
+        self._result: Future[Answer] = Future()
         self._begun = False
-        self._error: BaseException | None = None
         self._thread = Thread(target=self._run, daemon=True)
         place.hand_over(self._thread)
         _running.add(self)
@@ -49,9 +49,9 @@ class AnswerStream:
 
     def _run(self) -> None:
         try:
-            self._answer = self._generate(self._streamer)
+            self._result.set_result(self._generate(self._streamer))
         except BaseException as error:  # it is raised where the pieces are read
-            self._error = error
+            self._result.set_exception(error)
         finally:  # whatever happens, or a reader would wait for ever
             self._streamer.text_queue.put(self._streamer.stop_signal)
 
@@ -69,19 +69,13 @@ class AnswerStream:
             if not ended and self._thread.is_alive():
                 self._stop.set()
             self._streamer.text_queue.put(self._streamer.stop_signal)  # for a second loop
-        self._raise()
+        _ = self.answer
 
     @property
     def answer(self) -> Answer:
         """The complete answer; waits until it has ended, and raises what ended it otherwise."""
-        self._raise()
-        assert self._answer is not None
-        return self._answer
-
-    def _raise(self) -> None:
         self._thread.join()
-        if self._error is not None:
-            raise self._error
+        return self._result.result()
 
     def _end(self) -> None:
         """Stop the answer, or withdraw it if it has not begun."""

@@ -1,22 +1,24 @@
-"""A turn from what is said to the conversation after it."""
+"""A turn from what is said to the conversation after it. Some chat templates word earlier turns
+otherwise once more is said: thinking models drop their thoughts, others number images.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from foveate.chat.answering import Answerer
+from foveate.chat.answering import Answerer, Conversation, NewPart, read
 from foveate.chat.asking import Answer
-from foveate.chat.reading import Conversation, NewPart, read
-from foveate.chat.rewriting import Rewrites, followed, is_reworded
 from foveate.errors import InvalidInput
 from foveate.prompts.images import to_image
 from foveate.prompts.messages import Message, media_of, without_history
-from foveate.prompts.template import Wording
+from foveate.prompts.template import Wording, squashed
 from foveate.prompts.videos import video_inputs
 
+Rewrites = Literal["keep", "follow", "refuse"]
 _REWORDS = (
     "the chat template words earlier turns otherwise than when they were read (thinking models "
     "drop their thoughts, others number images)"
@@ -83,14 +85,11 @@ class Turns:
     ) -> tuple[Answer, Conversation]:
         """The answer, and the conversation after it."""
         before, new, options = ready.turn
-        done = self.answerer.answer(before, ready.part, options, stop, streamer)
-        said = self.wording.formed({"role": "assistant", "content": done.answer.text})
+        answer, after = self.answerer.answer(before, ready.part, options, stop, streamer)
+        said = self.wording.formed({"role": "assistant", "content": answer.text})
         messages = (*before.messages, *new, said)
-        rendered = ready.text + self.wording.literals.marked(done.answer.text)
-        after = Conversation(
-            messages, len(messages) - 1, rendered, done.ids, done.types, done.cache
-        )
-        return done.answer, after
+        text = ready.text + self.wording.literals.marked(answer.text)
+        return answer, replace(after, messages=messages, answer=len(messages) - 1, text=text)
 
     def _before(self, turn: Turn, fork: Conversation) -> Conversation:
         """What the turn goes on from, where the template words that otherwise now."""
@@ -105,3 +104,57 @@ class Turns:
         if self.rewrites == "keep":
             return turn.before
         return followed(self.answerer, self.wording, fork, turn.before, turn.new)
+
+
+def is_reworded(wording: Wording, before: Conversation, new: Sequence[Message]) -> bool:
+    """Whether the template has other words for what was read, now that ``new`` follows it.
+
+    Spaces and line ends do not count: many templates end a prompt with "ASSISTANT:" and word an
+    answer as "ASSISTANT: yes".
+    """
+    messages = (*before.messages, *new)
+    after = wording.around(messages, before.answer)[1]
+    return squashed(wording.whole(messages)) != squashed(before.text + after)
+
+
+def followed(
+    answerer: Answerer,
+    wording: Wording,
+    fork: Conversation,
+    before: Conversation,
+    new: Sequence[Message],
+) -> Conversation:
+    """The conversation ``before``, as the template words it now: read anew from ``fork``, a part of
+    it, or, where that is worded otherwise as well, from its beginning.
+
+    Raises:
+        InvalidInput: it has images without pixels, as after a chat was loaded; or the template
+            cannot be followed.
+    """
+    messages = (*before.messages, *new)
+    after = wording.around(messages, before.answer)[1]
+    whole = wording.whole(messages)
+    if not whole.endswith(after):
+        raise InvalidInput(
+            "the chat template words new messages otherwise behind this answer, so where it ends "
+            'cannot be told. Use rewrites="keep".'
+        )
+    rendered = whole[: len(whole) - len(after)]
+    text = _behind(wording, fork, messages, rendered, after)
+    if text is None:
+        fork, text = Conversation(), rendered
+    said = before.messages[len(fork.messages) :]
+    part = read(answerer.model, wording, text, said, begins=not fork.messages)
+    _, reread = answerer.read(fork, part)
+    return replace(reread, messages=before.messages, answer=before.answer, text=rendered)
+
+
+def _behind(
+    wording: Wording, fork: Conversation, messages: Sequence[Message], rendered: str, after: str
+) -> str | None:
+    """Of all the words so far, those that follow the fork; None where it was told in others."""
+    if not fork.messages:
+        return None
+    rest = wording.around(messages, fork.answer)[1]
+    text = rest[: len(rest) - len(after)]
+    return text if squashed(fork.text + text) == squashed(rendered) else None

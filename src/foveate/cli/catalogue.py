@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foveate.cli import console, tables
-from foveate.cli.completion import known, method_names
+from foveate.cli.options import known, method_names
 from foveate.policies.parameters import describe
 from foveate.policies.spec import EVERY_SLOT, SLOTS, print_value
 
@@ -90,8 +90,6 @@ def _in_full(build: Method) -> list[RenderableType]:
 
 
 def _parameters(build: Method) -> Iterator[Sequence[str]]:
-    from foveate.cli.meanings import meaning
-
     for name, parameter in build.parameters.items():
         needed = parameter.default is inspect.Parameter.empty
         default = "(needed)" if needed else print_value(parameter.default)
@@ -113,8 +111,6 @@ _AMOUNT = "an amount: 20%, 256 or 64MB"
 
 
 def _facts_of_method(build: Method) -> dict[str, Any]:
-    from foveate.cli.meanings import meaning
-
     paper = build.paper
     return {
         "name": build.name,
@@ -134,12 +130,8 @@ def _parameter(parameter: inspect.Parameter, takes: str) -> dict[str, Any]:
         default = None
     elif not isinstance(default, (bool, int, float, str, type(None))):
         default = print_value(default)
-    return {
-        "name": parameter.name,
-        "required": required,
-        "default": default,
-        "takes": takes or _AMOUNT,
-    }
+    facts = {"name": parameter.name, "required": required, "default": default}
+    return {**facts, "takes": takes or _AMOUNT}
 
 
 _SCOPES = {
@@ -220,3 +212,32 @@ def cite(
         typer.echo(f"{name} comes from no paper: there is nothing to cite.", err=True)
         return
     typer.echo("\n\n".join(paper.bibtex for paper in papers))
+
+
+_SHARED = {
+    "as_released": "Count as the authors' code does, where that departs from the paper.",
+    "budget": "What is kept: a share of the prompt, a number of tokens or of bytes.",
+    "chunk": "Tokens of each part of the prompt that is worked on by itself.",
+    "epsilon": "What is added to a score before the value's size multiplies it.",
+    "every": "Tokens that are read or generated before it compresses again.",
+    "floor": "The least that every head keeps, as a share of an even budget.",
+    "group": "How the query heads that share a KV head become one score.",
+    "kernel": "Neighboring tokens that scores are pooled over.",
+    "merging": "How pairs that are not kept go into those that are.",
+    "normalised": "Whether scores are scaled before they are compared.",
+    "over": "Whether scores are brought to one scale by layer, or by head.",
+    "pool": "How neighbors' scores are pooled: their mean, or the highest.",
+    "profile": "A file of what was measured beforehand (foveate calibrate).",
+    "protect_text": "Keep all text; visual tokens share what is left of the budget.",
+    "recent": "The prompt's last tokens, always kept: a number, or a share of the budget.",
+    "seed": "Of what is drawn at random; the same seed draws the same.",
+    "sinks": "The prompt's first tokens, always kept.",
+    "sketch": "Columns of the random matrix that keys are shortened with; null: none.",
+    "window": "The last tokens, whose queries vote and which are always kept.",
+}
+"""What parameters do that mean the same in every method that has them."""
+
+
+def meaning(method: Method, parameter: str) -> str:
+    """Return what a parameter does; nothing where neither the docstring nor ``_SHARED`` says it."""
+    return method.said.arguments.get(parameter) or _SHARED.get(parameter, "")

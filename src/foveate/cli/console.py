@@ -53,10 +53,7 @@ def progress(
     from transformers.utils import logging
 
     silent = hidden or not errors().is_terminal
-    loading, downloads = (
-        logging.is_progress_bar_enabled(),
-        not are_progress_bars_disabled(),
-    )
+    loading, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if silent:
         disable_progress_bars()

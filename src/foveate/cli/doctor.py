@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,16 +102,9 @@ def _examined(model: str, trust_remote_code: bool) -> list[Finding]:
 
 
 def _facts() -> dict[str, Any]:
-    from foveate.loading.hardware import hardware, versions
+    from foveate.loading.hardware import hardware, versions_of_results
 
-    return {
-        "versions": {
-            "python": platform.python_version(),
-            **versions("foveate", "torch", "transformers"),
-        },
-        "triton": there("triton"),
-        **hardware(),
-    }
+    return {"versions": versions_of_results(), "triton": there("triton"), **hardware()}
 
 
 def _machine() -> list[Text]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import console, options
-from foveate.cli.options import model_option
-from foveate.cli.outputs import check_file
+from foveate.cli.options import check_file, flag, model_option, option
 from foveate.defaults import SEES
 from foveate.errors import InvalidParameter
 
@@ -30,24 +29,15 @@ def lens(
     prompt: options.Text = None,
     method: options.Specs = None,
     budget: Annotated[
-        list[str] | None,
-        typer.Option(metavar="B", help="A step of the budget slider: 20%, 256; repeatable."),
+        list[str] | None, option("B", "A step of the budget slider: 20%, 256; repeatable.")
     ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes.")
-    ] = Path("lens.html"),
+    out: Annotated[Path, option("FILE", "Where the page goes.", "--out", "-o")] = Path("lens.html"),
     answers: Annotated[
-        bool,
-        typer.Option("--answers", help="Show what the model answers, too: a generation for each."),
+        bool, flag("--answers", "Show what the model answers, too: a generation for each.")
     ] = False,
     max_new_tokens: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help=f"The most tokens of an answer. [default: {TOKENS_BY_DEFAULT}]",
-            show_default=False,
-        ),
+        option("N", f"The most tokens of an answer. [default: {TOKENS_BY_DEFAULT}]", min=1),
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,

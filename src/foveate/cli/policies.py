@@ -12,8 +12,7 @@ from foveate.compression.composition import policy as policy_of
 from foveate.compression.labels import at_each
 from foveate.defaults import METHOD, SEES
 from foveate.errors import ModelNotFound
-from foveate.loading.demo import demo
-from foveate.loading.model import is_shipped
+from foveate.loading.model import demo, is_shipped
 from foveate.policies.policy import Policy
 from foveate.policies.spec import print_value
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foveate.cli import console
+from foveate.cli.options import option
 from foveate.errors import FoveateError, InvalidInput, suggest
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ def profiles(
         ),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Refuse to install what is of another model."),
+        str | None, option("NAME", "Refuse to install what is of another model.")
     ] = None,
     json: console.Json = False,
 ) -> None:
@@ -80,16 +80,13 @@ def _removed(place: Path) -> Installed:
 
 
 def _row(one: Installed) -> dict[str, object]:
-    from foveate.profiles.tensor_profile import TensorProfile
-
     profile = one.profile
-    target = profile.target if isinstance(profile, TensorProfile) else ""
     return {
         "model": profile.model,
         "method": profile.method,
         "weights": profile.weights,
         "prompts": profile.samples,
-        "target": target,
+        "target": getattr(profile, "target", ""),
         "shared": one.manifest is not None,
         "path": str(one.path),
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -15,8 +15,7 @@ from PIL import Image
 from foveate.data import Clip, Folder, Record, read_image, read_lines, read_video
 from foveate.defaults import FRAMES, SEES
 from foveate.errors import InvalidInput
-from foveate.loading.demo import demo
-from foveate.loading.model import Loaded
+from foveate.loading.model import Loaded, demo
 from foveate.prompts.prompt import takes_videos
 from foveate.prompts.sample import Sample, Span
 
@@ -132,6 +131,12 @@ def clip_line(clip: Clip, loaded: Loaded) -> str:
     if clip.corrupt:
         words += f"; {clip.corrupt} packets of the file could not be decoded"
     return words
+
+
+def in_common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens both begin with."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def passages(count: int) -> list[str]:

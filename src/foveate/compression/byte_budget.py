@@ -10,7 +10,7 @@ what they kept (``over_budget``), the bytes of the pair that comes before one go
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -55,13 +55,10 @@ class Bytes:
         if self._fits_whole(len(lengths)) and not self.policy.beyond:
             return max(lengths)
         heads = sum(form.heads for form in self.forms)
-        low, high = 0, self.allowed // heads + 1  # what fits, and what does not: no pair is a byte
+        high = self.allowed // heads + 1  # does not fit: no pair is a byte
         if not self.policy.beyond:  # the prompt is all that there is to keep
             high = min(high, max(lengths) + 1)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._fits(middle, lengths) else (low, middle)
-        return low
+        return _largest(high, lambda tokens: self.at(tokens, lengths) <= self.allowed)
 
     def stays(self, slots: Slots) -> bool:
         """Whether the layers, which keep every token, may hold them as they are: with the padding,
@@ -75,9 +72,6 @@ class Bytes:
         pairs = sum(whole_bytes(form, rows, self.columns) for form in self.forms)
         beside = [self._beside(place, rows, self.columns) for place in range(len(self.forms))]
         return pairs + sum(beside) <= self.allowed
-
-    def _fits(self, tokens: int, lengths: list[int]) -> bool:
-        return self.at(tokens, lengths) <= self.allowed
 
     def at(self, tokens: int, lengths: list[int], computed: Sequence[int] = ()) -> int:
         """Bytes of all layers at so many tokens per KV head, in rows that have as many, as far as
@@ -173,7 +167,6 @@ class Bytes:
         if self._weigh(scored, counts) <= allowed:
             return scored, counts
         least = torch.stack([one.protected.amax(-1).cpu() for one in scored]).amax(0)
-        low, high = 0, int(tokens.max())
 
         def at(most: int) -> tuple[list[Scored], Counts]:
             fewer = tokens.clamp_max(max(1, most)).maximum(least.to(tokens.device))
@@ -181,11 +174,7 @@ class Bytes:
             tried = [replace(one, tokens=fewer.to(one.tokens.device)) for one in scored]
             return tried, self.policy.budget(tried, tried[0].tokens)
 
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = self._weigh(*at(middle)) <= allowed
-            low, high = (middle, high) if fits else (low, middle)
-        fitting = at(low)
+        fitting = at(_largest(int(tokens.max()), lambda most: self._weigh(*at(most)) <= allowed))
         if self.strict and self._weigh(*fitting) > allowed:
             raise InvalidBudget(
                 f"budget {self.policy.amount} does not hold what is always kept (observation "
@@ -209,6 +198,15 @@ class Bytes:
     def _weigh(self, scored: Sequence[Scored], counts: Counts) -> int:
         layers = zip(scored, counts, strict=True)
         return sum(self.of_layer(one.layer.ordinal, each.cpu()) for one, each in layers)
+
+
+def _largest(end: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number below ``end`` that fits, by bisection; 0 where none does."""
+    low = 0
+    while end - low > 1:
+        middle = (low + end) // 2
+        low, end = (middle, end) if fits(middle) else (low, middle)
+    return low
 
 
 def check_form(expected: Form, actual: Form) -> None:

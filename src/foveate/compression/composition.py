@@ -4,6 +4,7 @@ is pruned before them: ``fastv.prune(keep=50%)+mixkv:budget=10%``.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
@@ -368,6 +369,38 @@ def policy(spec: Policy | str, **changes: Any) -> Policy:
         made = _parsed(spec, changes)
     check_one_budget(made)
     return made
+
+
+def refuse_unknown(
+    call: str, known: Sequence[str], policy: object, unknown: Mapping[str, Any]
+) -> None:
+    """Refuse arguments that a function of a policy does not take, and show what to write instead.
+
+    Args:
+        call: how to call it, with {} for a spec: 'compress(model, "{}")'.
+        known: its arguments.
+        policy: what was given in the policy's place.
+        unknown: all arguments that it does not take.
+
+    Raises:
+        InvalidParameter: there is one.
+    """
+    function = call.partition("(")[0]
+    for name in unknown:
+        if close := difflib.get_close_matches(name, known, n=1):
+            raise InvalidParameter(
+                f"{name}= is no argument of {function}(). Did you mean {close[0]}=?"
+            )
+        spec = str(unknown.get("method", policy))
+        entries = ",".join(f"{key}={value}" for key, value in unknown.items() if key != "method")
+        if any(f"{key}=" in spec for key in unknown):
+            spec = spec.partition(":")[0]
+        joint = "" if not entries else "," if ":" in spec else ":"
+        takes = ", ".join(f"{each}=" for each in known[:-1])
+        raise InvalidParameter(
+            f"{name}= is no argument of {function}(), which takes {takes} and {known[-1]}=. "
+            f"A method and its parameters are one spec: {call.format(spec + joint + entries)}."
+        )
 
 
 def _parsed(spec: str, changes: dict[str, Any]) -> Policy:

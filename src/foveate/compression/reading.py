@@ -224,9 +224,8 @@ class PromptReading:
 
     def _budgeted(self, slots: Slots, at: Pass, ordinal: int, form: Callable[[], Form]) -> Budgeted:
         end = max(at.seen, at.end) if self.policy.grows else at.end
-        within = None
-        if self.policy.amount.kind == "bytes":
-            within = self._within(end, ordinal, form)
+        in_bytes = self.policy.amount.kind == "bytes"
+        within = self._within(end, ordinal, form) if in_bytes else None
         return budgeted(slots, self.policy, within, end - at.seen, self.strict)
 
     def _within(self, columns: int, ordinal: int, form: Callable[[], Form]) -> Bytes:

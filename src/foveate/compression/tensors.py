@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -13,6 +14,7 @@ from foveate.cache.pairs import Form
 from foveate.cache.slots import Slots
 from foveate.cache.tokens import image_index, spot_index
 from foveate.compression.composition import policy as policy_of
+from foveate.compression.composition import refuse_unknown
 from foveate.compression.dividing import divided
 from foveate.compression.pipeline import Kept, everything
 from foveate.compression.reading import PromptReading
@@ -174,6 +176,7 @@ def compress_tensors(
     output_weights: Sequence[Tensor] | None = None,
     *,
     strict: bool = False,
+    **unknown: Any,
 ) -> list[Kept]:
     """What a policy keeps of a prompt, from its tensors alone.
 
@@ -187,8 +190,10 @@ def compress_tensors(
             criticalkv needs it.
         strict: refuses a budget below what is always kept, which otherwise is raised to that, and
             said in the log, once of each policy.
+        **unknown: every other argument is refused.
 
     Raises:
+        InvalidParameter: an unknown argument, such as ``budget=``, which belongs in the spec.
         InvalidInput: shapes that do not fit together, padding that is not on the left, a policy
             that lacks ``output_weights``, or tensors that hold NaN or infinity at real tokens.
         InvalidSpec: neither a policy nor a spec, such as tensors in its place.
@@ -196,6 +201,8 @@ def compress_tensors(
         MissingModality: the policy needs ``vision``.
         UnsupportedPolicy: the policy needs the model.
     """
+    known = ("policy", "layers", "vision", "attention_mask", "scale", "output_weights", "strict")
+    refuse_unknown('compress_tensors("{}", layers)', known, policy, unknown)
     chosen = policy_of(policy)
     if strict:
         chosen.check_strictly()

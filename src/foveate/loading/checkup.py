@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
-from transformers import (
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    PreTrainedConfig,
-)
+from transformers import PreTrainedConfig
 
 from foveate.errors import FoveateError, MissingPackage
 from foveate.hf import compress
 from foveate.hf.layer.support import model_name
 from foveate.loading.checkpoint import check_folder, files_of
-from foveate.loading.model import Source, place_of, read_config, read_reader
+from foveate.loading.model import (
+    Source,
+    has_vision,
+    place_of,
+    read_config,
+    read_reader,
+    without_weights,
+)
 
 
 class Finding(NamedTuple):
@@ -43,11 +44,11 @@ def checkup(name: str, trust_remote_code: bool = False) -> list[Finding]:
     if not findings[0].fine:
         return findings
     source, config = _source(name, trust_remote_code)
-    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    sees = has_vision(config)
     kind = "processor" if sees else "tokenizer"
     return [
         *findings,
-        _tried("cache", lambda: _compressible(source, config, sees)),
+        _tried("cache", lambda: _compressible(source, config)),
         _weights(Path(source.place)),
         _tried(kind, lambda: type(read_reader(source, sees)).__name__),
     ]
@@ -67,11 +68,9 @@ def _tried(part: str, what: Callable[[], str]) -> Finding:
         return Finding(part, False, str(error))
 
 
-def _compressible(source: Source, config: PreTrainedConfig, sees: bool) -> str:
+def _compressible(source: Source, config: PreTrainedConfig) -> str:
     """Compress a model without memory, and compare it with the folder's weights."""
-    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    with torch.device("meta"):
-        model = auto.from_config(config, **source.allowed)
+    model = without_weights(source, config)
     compress(model, "full")
     said = f"{model_name(model)}: can be compressed"
     folder = Path(source.place)

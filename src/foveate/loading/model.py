@@ -1,8 +1,11 @@
-"""Loading any model that transformers knows, from a directory or from the hub."""
+"""Loading any model that transformers knows, from a directory or from the hub, and the demo's."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -30,10 +33,7 @@ from foveate.errors import (
 )
 from foveate.hf import compress
 from foveate.loading.checkpoint import check_loaded, silent
-from foveate.loading.demo import demo
 from foveate.loading.lacking import missing_package
-from foveate.loading.layouts import authors_layout
-from foveate.loading.padding import padded
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,6 @@ def load(
     trust_remote_code: bool = False,
     device_map: DeviceMap | None = None,
     dtype: DtypeName = "auto",
-    *,
-    pad_images: bool = False,
 ) -> Loaded:
     """The model in a directory or on the hub, or one that comes with Foveate.
 
@@ -65,7 +63,6 @@ def load(
     each layer's cache stands where the layer does. The weights keep their dtype unless another one
     is given, and float16 becomes float32 on a CPU where none is. Code that comes with it runs only
     if ``trust_remote_code``; it is never asked about.
-    ``pad_images`` has images padded to squares: :func:`foveate.loading.padding.padded`.
 
     Raises:
         ModelNotFound: no model, no weights or no tokenizer at that place.
@@ -73,8 +70,7 @@ def load(
             trusted, or its class does not use all of its weights; the message says why.
         MissingPackage: the processor or tokenizer needs one (torchvision, sentencepiece), or a
             ``device_map`` is given, and accelerate is not installed.
-        InvalidParameter: a ``device_map`` for a model that comes with Foveate, or ``pad_images``
-            for one that is no LLaVA-1.5.
+        InvalidParameter: a ``device_map`` for a model that comes with Foveate.
     """
     if is_shipped(name):
         if device_map is not None:
@@ -82,20 +78,16 @@ def load(
                 f"device_map={device_map!r}: {name!r} is small, and stands on one device. Leave it "
                 "out, or name a model of your own."
             )
-        shipped = _shipped(name, dtype)
-        return replace(shipped, reader=padded(shipped.reader)) if pad_images else shipped
+        return _shipped(name, dtype)
     if device_map is not None and find_spec("accelerate") is None:
         raise MissingPackage("a device map", "accelerate", install="pip install accelerate")
-    source = Source(name, place_of(name), trust_remote_code)
-    check_layout(source)
-    config = read_config(source)
-    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    source, config = opened(name, trust_remote_code)
+    sees = has_vision(config)
     early = _reader_if_whole(source, sees)  # a missing package is said before the wait
-    model = _model(source, config, sees, device_map, dtype)
+    model = _model(source, config, device_map, dtype)
     compress(model, "full")  # refuses what cannot be compressed
     placed = model.eval() if device_map else _placed(model, dtype)  # type: ignore[no-untyped-call]
-    reader = early or read_reader(source, sees)
-    return Loaded(name, placed, padded(reader) if pad_images else reader, sees)
+    return Loaded(name, placed, early or read_reader(source, sees), sees)
 
 
 def outline(name: str, trust_remote_code: bool = False) -> Loaded:
@@ -106,17 +98,9 @@ def outline(name: str, trust_remote_code: bool = False) -> Loaded:
     """
     if is_shipped(name):
         return _shipped(name, "auto")
-    source = Source(name, place_of(name), trust_remote_code)
-    check_layout(source)
-    config = read_config(source)
-    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    try:
-        with torch.device("meta"):
-            model = auto.from_config(config, **source.allowed)
-    except ValueError as error:
-        raise UnsupportedModel(f"transformers cannot make {name!r}: {_first(error)}") from error
-    return Loaded(name, model, read_reader(source, sees), sees)
+    source, config = opened(name, trust_remote_code)
+    sees = has_vision(config)
+    return Loaded(name, without_weights(source, config), read_reader(source, sees), sees)
 
 
 def is_shipped(name: str) -> bool:
@@ -184,18 +168,43 @@ def place_of(name: str) -> str:
     return name
 
 
-def check_layout(source: Source) -> None:
-    """Refuse a directory in its authors' layout, and let transformers know the models that
+def has_vision(config: PreTrainedConfig) -> bool:
+    """Return whether a model of this configuration takes images."""
+    return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+
+def opened(name: str, trust_remote_code: bool) -> tuple[Source, PreTrainedConfig]:
+    """Find a model that does not come with Foveate, and read its configuration.
+
+    Directories in their authors' layout are refused. transformers knows the models that
     ``foveate convert`` makes of such: importing them registers them.
     """
     import foveate.models  # noqa: F401
 
+    source = Source(name, place_of(name), trust_remote_code)
     layout = authors_layout(Path(source.place))
     if layout is not None:
         raise UnsupportedModel(
             f"{source.name!r} is a {layout} in its authors' layout, which transformers does "
             f"not read. Convert it first: foveate convert {source.name} NEW_DIR."
         )
+    return source, read_config(source)
+
+
+def without_weights(source: Source, config: PreTrainedConfig, **options: Any) -> PreTrainedModel:
+    """Make a model of the configuration on the "meta" device.
+
+    Raises:
+        UnsupportedModel: transformers cannot make it.
+    """
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = _auto(config).from_config(config, **options, **source.allowed)
+    except (ImportError, ValueError) as error:
+        if isinstance(error, ValueError):
+            source.check_code(error)
+        raise UnsupportedModel(f"transformers cannot make {source.name!r}: {error}") from error
+    return model
 
 
 def read_config(source: Source) -> PreTrainedConfig:
@@ -221,18 +230,20 @@ def _kernel(config: PreTrainedConfig) -> str:
     return next((one for one in kernels if "/" in one), "")
 
 
+def _auto(config: PreTrainedConfig) -> Any:
+    return AutoModelForImageTextToText if has_vision(config) else AutoModelForCausalLM
+
+
 def _model(
     source: Source,
     config: PreTrainedConfig,
-    sees: bool,
     device_map: DeviceMap | None,
     dtype: DtypeName,
 ) -> PreTrainedModel:
     name = source.name
-    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
         with silent():
-            model, info = auto.from_pretrained(
+            model, info = _auto(config).from_pretrained(
                 source.place,
                 config=config,
                 dtype=dtype,
@@ -305,3 +316,38 @@ def _first(error: Exception) -> str:
     """The first line of a message that may be long."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def demo(module: str = "") -> Any:
+    """Return the demo's package, or a module of it such as "album".
+
+    Raises:
+        MissingPackage: ``foveate-demo`` is not installed.
+    """
+    try:
+        return import_module(f"foveate_demo.{module}" if module else "foveate_demo")
+    except ModuleNotFoundError as error:
+        if error.name != "foveate_demo":
+            raise
+        raise MissingPackage("the demo model", "foveate-demo", "demo") from error
+
+
+def authors_layout(folder: Path) -> str | None:
+    """Return the name of the authors' layout that a directory is in; None if it is in none of those
+    that ``foveate convert`` knows, or has no readable ``config.json``.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return layout_of(config) if isinstance(config, dict) else None
+
+
+def layout_of(config: Mapping[str, Any]) -> str | None:
+    """Return the name of the authors' layout that a configuration is of, or None."""
+    kind, architectures = config.get("model_type"), config.get("architectures") or ()
+    if "mm_vision_tower" in config and any("LlavaLlama" in str(name) for name in architectures):
+        return "LLaVA-1.5"
+    if kind == "qwen" and "visual" in config:
+        return "Qwen-VL"
+    return {"mobilevlm": "MobileVLM V2", "internvl_chat": "InternVL-Chat 1.5"}.get(kind or "")

@@ -2,11 +2,10 @@
 configuration, without its weights.
 """
 
-from foveate.memory.fit import Fit, Under, fit
-from foveate.memory.pool import Engine, Pool
-from foveate.memory.request import Request, frames_of, seconds_of, size_of
+from foveate.memory.cache import Engine, Pool
+from foveate.memory.fit import Fit, PrunedPrefill, Under, fit
+from foveate.memory.request import Request, Unknown, frames_of, seconds_of, size_of
 from foveate.memory.trace import Trace
-from foveate.memory.unknown import Unknown
 
 __all__ = [
     "Engine",

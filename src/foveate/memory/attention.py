@@ -1,4 +1,4 @@
-"""A model's attention implementation, for as long as it is looked at."""
+"""Attention without numbers: fused kernels, and a model's implementation while it is looked at."""
 
 from __future__ import annotations
 
@@ -7,14 +7,58 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from foveate.defaults import AttentionName
-from foveate.memory.operators import FusedAttention
 
 FLASH = "flash_attention_2"
+
+
+class FusedAttention(TorchFunctionMode):
+    """Inside, SDPA takes what its fused kernels take: no matrix of queries times keys.
+
+    They get a mask of True and False as numbers, and return [b, h, n, d] that lies as [b, n, h, d]
+    does, with the logarithms of the sums beside it.
+
+    ``flops`` are the operations so far; a causal kernel does half of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is not torch.nn.functional.scaled_dot_product_attention:
+            return func(*args, **kwargs)
+        given = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
+        q, k, v, mask = (given.get(name) for name in ("query", "key", "value", "attn_mask"))
+        if not (q.is_meta or k.is_meta or v.is_meta):
+            return func(*args, **kwargs)
+        return self.attended(q, v, mask, bool(given.get("is_causal")))
+
+    def attended(
+        self, q: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
+    ) -> Tensor:
+        """What a fused kernel returns of queries [b, h, n, d] and values [b, g, m, e]:
+        [b, h, n, e].
+        """
+        bias = None
+        if mask is not None and mask.dtype == torch.bool:
+            bias = torch.empty(mask.shape, dtype=q.dtype, device="meta")
+        rows, heads, count = q.shape[:3]
+        products = 2 * q.numel() * v.shape[2] + 2 * rows * heads * count * v.shape[2] * v.shape[3]
+        self.flops += products // (2 if causal else 1)
+        out = torch.empty(rows, count, heads, v.shape[-1], dtype=q.dtype, device="meta")
+        sums = torch.empty(rows, count, heads, dtype=torch.float32, device="meta")
+        del bias, sums
+        return out.transpose(1, 2)
 
 
 @contextmanager

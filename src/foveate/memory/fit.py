@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
 
 from foveate.compression.composition import policy as policy_of
 from foveate.defaults import DtypeName
 from foveate.errors import InvalidParameter, UnsupportedModel
-from foveate.memory import cache, changes
-from foveate.memory.cache import Cache
-from foveate.memory.changes import Change
-from foveate.memory.model import Bare, bare
-from foveate.memory.pool import Engine, Pool, pool
-from foveate.memory.request import Request
-from foveate.memory.trace import Trace, pruned, trace
-from foveate.memory.unknown import Unknown
-from foveate.memory.weights import Weights, weights
+from foveate.memory import cache
+from foveate.memory.cache import Engine, Pool, pool
+from foveate.memory.model import Bare, Weights, bare, in_four_bits, weights
+from foveate.memory.request import Request, Unknown
+from foveate.memory.trace import Cache, Trace, pruned, trace
 from foveate.policies.policy import Policy
 
+T = TypeVar("T")
 BY_DEFAULT = "recommended:budget=20%"
 
 
@@ -114,45 +114,41 @@ def fit(
     """
     chosen = [policy_of(one) if isinstance(one, str) else one for one in policies]
     made, unknown = bare(model, dtype, trust_remote_code), dict[str, str]()
-    held, traced = _weights(made, unknown), _traced(made, request, unknown)
+    held = _if_known("weights", unknown, lambda: weights(made))
+    traced = _if_known("tower, prefill and cache", unknown, lambda: trace(made, request))
     if traced is None:
         return Fit(model, memory, request, held, None, (), None, (), None, unknown)
+    whole = cache.full(traced, request)
+    peak = None if held is None else held.bytes + traced.peak(whole)
     under = [_under(made, policy, held, traced, request) for policy in chosen]
     usual = under or [_under(made, policy_of(BY_DEFAULT), held, traced, request)]
     peaks = {one.policy: one.peak for one in usual if one.peak is not None}
+    pooled: Pool | None = None
+    if engine is not None and held is not None:
+        one_row, size = replace(request, batch=1), held.bytes
+        served = partial(pool, engine, memory, size, traced, one_row, chosen)
+        pooled = _if_known("vLLM's pool", unknown, served)
     return Fit(
         model,
         memory,
         request,
         held,
         traced,
-        (_full(held, traced, request), *under),
+        (Under("full", whole, peak), *under),
         _logits(made, traced, request),
-        changes.changes(made, request, held, traced, peaks) if held else (),
-        _pool(engine, memory, held, traced, request, chosen, unknown),
+        _changes(made, request, held, traced, peaks, peak) if held and peak else (),
+        pooled,
         unknown,
     )
 
 
-def _weights(made: Bare, unknown: dict[str, str]) -> Weights | None:
+def _if_known(part: str, unknown: dict[str, str], found: Callable[[], T]) -> T | None:
+    """Return what is found, or None; ``unknown`` says why, by the name of the part."""
     try:
-        return weights(made)
+        return found()
     except Unknown as error:
-        unknown["weights"] = str(error)
+        unknown[part] = str(error)
         return None
-
-
-def _traced(made: Bare, request: Request, unknown: dict[str, str]) -> Trace | None:
-    try:
-        return trace(made, request)
-    except Unknown as error:
-        unknown["tower, prefill and cache"] = str(error)
-        return None
-
-
-def _full(held: Weights | None, traced: Trace, request: Request) -> Under:
-    whole = cache.full(traced, request)
-    return Under("full", whole, None if held is None else held.bytes + traced.peak(whole))
 
 
 def _under(
@@ -178,19 +174,86 @@ def _logits(made: Bare, traced: Trace, request: Request) -> tuple[int, int] | No
     return one, one * traced.tokens
 
 
-def _pool(
-    engine: Engine | None,
-    memory: int,
-    held: Weights | None,
-    traced: Trace,
+CHUNK = 1024
+_LEAST = 0.005  # of the peak: less is no reason to change anything
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change, the option of ``foveate fit`` that tries it ("" where none does), the peak that
+    is left, and what it saves of the peak, both in bytes.
+    """
+
+    what: str
+    option: str
+    peak: int
+    saves: int
+
+
+def _changes(
+    bare: Bare,
     request: Request,
-    chosen: Sequence[Policy],
-    unknown: dict[str, str],
-) -> Pool | None:
-    if engine is None or held is None:
-        return None
-    try:
-        return pool(engine, memory, held.bytes, traced, replace(request, batch=1), chosen)
-    except Unknown as error:
-        unknown["vLLM's pool"] = str(error)
-        return None
+    held: Weights,
+    traced: Trace,
+    under: Mapping[str, int],
+    peak: int,
+) -> tuple[Change, ...]:
+    """The changes that lower the peak, the largest saving first. ``under`` are the peaks under
+    policies, by their specs.
+    """
+    tried = (
+        *_of_requests(bare, request, held, traced),
+        *_of_weights(bare, request, held, traced),
+        *((f"the policy {spec}", f"--policy {spec}", least) for spec, least in under.items()),
+    )
+    tried_changes = [Change(what, option, least, peak - least) for what, option, least in tried]
+    worth = [one for one in tried_changes if one.saves > _LEAST * peak]
+    return tuple(sorted(worth, key=lambda one: -one.saves))
+
+
+Tried = tuple[str, str, int]
+
+
+def _of_requests(bare: Bare, request: Request, held: Weights, traced: Trace) -> Iterator[Tried]:
+    """What is asked otherwise, traced anew."""
+    for what, option, other in _requests(bare, request, traced):
+        try:
+            retraced = trace(bare, other)
+        except Unknown:
+            continue
+        yield what, option, held.bytes + retraced.peak(cache.full(retraced, other))
+
+
+def _requests(bare: Bare, request: Request, traced: Trace) -> Iterator[tuple[str, str, Request]]:
+    attention = request.attention or bare.config._attn_implementation
+    if attention == "eager":
+        yield "SDPA instead of eager attention", "--attn sdpa", replace(request, attention="sdpa")
+    if attention == "sdpa":
+        flash = replace(request, attention="flash_attention_2")
+        yield "FlashAttention 2, without masks", "--attn flash_attention_2", flash
+    if request.chunk is None and traced.tokens > CHUNK:
+        chunks = replace(request, chunk=CHUNK)
+        yield f"the prompt in chunks of {CHUNK:,} tokens", f"--chunk {CHUNK}", chunks
+    if request.shown and request.size is not None:
+        width, height = (max(1, round(length * 0.5**0.5)) for length in request.size)
+        size, smaller = f"{width}x{height}", replace(request, size=(width, height))
+        yield f"images of half the pixels, {size}", f"--size {size}", smaller
+    for name, count in (("image", request.images), ("frame", request.frames)):
+        if half := count // 2:
+            fewer = replace(request, **{f"{name}s": half})  # type: ignore[arg-type]
+            yield f"{half} {name}(s) instead of {count}", f"--{name}s {half}", fewer
+    if request.batch > 1:
+        yield "one row at a time", "--batch 1", replace(request, batch=1)
+
+
+def _of_weights(bare: Bare, request: Request, held: Weights, traced: Trace) -> Iterator[Tried]:
+    if held.held != str(bare.dtype).removeprefix("torch."):
+        return
+    if bare.dtype == torch.float32:
+        half = replace(bare, model=bare.model.bfloat16(), dtype=torch.bfloat16)
+        retraced, size = trace(half, request), weights(half).bytes
+        bare.model.float()  # type: ignore[no-untyped-call]
+        left = size + retraced.peak(cache.full(retraced, request))
+        yield "bfloat16 instead of float32", "--dtype bfloat16", left
+    left = in_four_bits(bare.model) + traced.peak(cache.full(traced, request))
+    yield "linear layers in 4 bits (bitsandbytes, nf4)", "", left

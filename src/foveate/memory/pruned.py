@@ -21,7 +21,7 @@ from foveate.hf.model.modality import visual_token_ids
 from foveate.hf.pruning.prunable import layers_of
 from foveate.hf.pruning.tower import Tower, reads_tower
 from foveate.memory.model import Bare
-from foveate.memory.unknown import Unknown
+from foveate.memory.request import Unknown
 from foveate.policies.policy import Policy
 from foveate.policies.pruning import ForeseeablePrune
 from foveate.policies.spec import print_value
@@ -37,20 +37,8 @@ class PrefillCut:
         computed: tokens of a row that each layer reads, once :meth:`over` was entered.
     """
 
-    def __init__(self, bare: Bare, stage: ForeseeablePrune, layers: list[nn.Module]):
-        place = find(bare.model, text_config(bare.model))
-        self._decoder, self._config = place.decoder, bare.config
-        self._stage, self._layers = stage, layers
-        self._counts: dict[int, int] = {}
-        self._visual = torch.zeros(0, 0, dtype=torch.bool, device="cpu")
-        self._local: Int[Tensor, "b m"] | None = None
-        self._reads = False  # the prompt: a tower may be made of the decoder's own layers
-        self._known: cutting.Known = {}
-        self.computed: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, bare: Bare, policy: Policy) -> PrefillCut:
-        """That of a policy.
+    def __init__(self, bare: Bare, policy: Policy):
+        """Cut as a policy says.
 
         Raises:
             Unknown: nothing but the scores of a prompt tells how many tokens go on.
@@ -61,20 +49,22 @@ class PrefillCut:
             said = print_value(stage)
             raise Unknown(f"{said} does not say beforehand how many visual tokens go on (`counts`)")
         place = find(bare.model, text_config(bare.model))
-        layers, _ = layers_of(bare.model, place, policy, stage)
+        self._layers, _ = layers_of(bare.model, place, policy, stage)
         if reads_tower(stage):
             Tower(bare.model, place, stage)  # which refuses towers that it does not know
-        return cls(bare, stage, layers)
+        self._decoder, self._config, self._stage = place.decoder, bare.config, stage
 
     @contextmanager
     def over(self, input_ids: Int[Tensor, "b t"], images: Sequence[int]) -> Iterator[None]:
         """Inside, passes of a prompt with these ids, whose images have so many tokens, are cut."""
         depth = len(self._layers)
         cuts = zip(self._stage.layers(depth), self._stage.counts(depth, images), strict=True)
-        self._counts = dict(cuts) if sum(images) else {}
+        self._counts = dict[int, int](cuts) if sum(images) else {}
         ids = input_ids.new_tensor(visual_token_ids(self._config))
-        self._visual, self._local, self._known = torch.isin(input_ids, ids), None, {}
-        self._reads = False
+        self._visual: Bool[Tensor, "b n"] = torch.isin(input_ids, ids)
+        self._local: Int[Tensor, "b m"] | None = None
+        self._known: cutting.Known = {}
+        self._reads = False  # the prompt: a tower may be made of the decoder's own layers
         self.computed = tuple(self._numbers(input_ids.shape[1], sum(images)))
         with ExitStack() as undo:
             for index, module in enumerate(self._layers):

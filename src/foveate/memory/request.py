@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from foveate.defaults import AttentionName
 from foveate.errors import InvalidInput
+
+
+class Unknown(Exception):
+    """Something that cannot be known beforehand, with the reason."""
+
 
 Size = tuple[int, int]
 """Width and height, in pixels."""
@@ -69,13 +74,6 @@ class Request:
     def shown(self) -> int:
         """Images and frames of a row."""
         return self.images + self.frames
-
-    def smaller(self, area: float) -> Request:
-        """The same with that share of the pixels of every image."""
-        if self.size is None:
-            return self
-        width, height = (max(1, round(length * area**0.5)) for length in self.size)
-        return replace(self, size=(width, height))
 
 
 def check_tokens(rows: int, tokens: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,29 +18,38 @@ from foveate.hf.layer.support import compressible_layers, text_config
 from foveate.hf.model.decoder import find
 from foveate.hf.model.internals import CACHE, DynamicLayer, last_logits
 from foveate.memory.attention import using
-from foveate.memory.counting import Counting
+from foveate.memory.counting import Counting, once
 from foveate.memory.model import Bare
-from foveate.memory.processors.inputs import WORD, pixels, prompt, takes, takes_videos
-from foveate.memory.processors.videos import Inputs, video
+from foveate.memory.processors.inputs import (
+    WORD,
+    Inputs,
+    pixels,
+    prompt,
+    takes,
+    takes_videos,
+    video,
+)
 from foveate.memory.pruned import PrefillCut
-from foveate.memory.repeated import once
-from foveate.memory.request import Request
-from foveate.memory.unknown import Unknown
+from foveate.memory.request import Request, Unknown
 from foveate.policies.policy import Policy
 
 
-@runtime_checkable
-class Peaks(Protocol):
-    """Bytes of a KV cache at most while the prompt is read, behind it, and behind the answer."""
+class Cache(NamedTuple):
+    """A KV cache over all layers and rows, in bytes.
 
-    @property
-    def reading(self) -> int: ...
+    Attributes:
+        policy: its spec.
+        kept: tokens of a row's prompt that each KV head keeps, on average.
+        reading: at most, while the prompt is read.
+        prompt: behind the prompt.
+        answer: behind the answer.
+    """
 
-    @property
-    def prompt(self) -> int: ...
-
-    @property
-    def answer(self) -> int: ...
+    policy: str
+    kept: int
+    reading: int
+    prompt: int
+    answer: int
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ class Trace:
         """At the prefill's peak, all but the KV cache."""
         return self.prefill - self.cache
 
-    def peak(self, cache: Peaks) -> int:
+    def peak(self, cache: Cache) -> int:
         """The most at once with another cache than the full one."""
         reading = self.activations + cache.reading
         answering = self.step - self.cache + cache.answer
@@ -100,7 +109,7 @@ def trace(bare: Bare, request: Request, policy: Policy | None = None) -> Trace:
         Unknown: it looks at numbers that are not there, or nothing tells what it is to read.
         FoveateError: visual tokens of this model cannot be dropped.
     """
-    cut = None if policy is None or policy.prune is None else PrefillCut.of(bare, policy)
+    cut = None if policy is None or policy.prune is None else PrefillCut(bare, policy)
     with using(bare.model, request.attention) as fused:
         try:
             return _trace(bare, request, Counting(fused), cut)

@@ -1,18 +1,84 @@
-"""A picture of what was kept: the images, in fog where no head holds their tokens any more."""
+"""A picture of what was kept: the images, in fog where no head holds their tokens any more, hatched
+where the model never saw them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from foveate.models.token_grids import Grid, ImageTokens
-from foveate.pictures.fog import canvas, lit
+from foveate.models.token_grids import Box, Grid, ImageTokens, Number
 from foveate.pictures.strips import FAINT, GAP, PAPER, beside, stacked, text_strip
-from foveate.pictures.views import View, views_of
+from foveate.pictures.views import View, part_of, views_of
+
+_FOG, _HATCH = (120, 128, 148), (236, 236, 232)
+_DIMMEST = 0.3  # of an image shows through where no head holds its token: it can still be read
+_CURVE = 0.5  # below 1, so that a tenth of the heads makes a difference that can be seen
+
+
+def canvas(image: Image.Image, grid: Grid | None) -> Box:
+    """The image and all that its grid sees, in the image's pixels."""
+    if grid is None:
+        return 0, 0, *image.size
+    left, top, right, bottom = grid.on(image.size)
+    return min(left, 0), min(top, 0), max(right, image.width), max(bottom, image.height)
+
+
+def lit(
+    image: Image.Image,
+    grid: Grid,
+    share: Float[Tensor, "t"],
+    size: tuple[int, int],
+    whole: Bool[Tensor, "t"] | None = None,
+) -> Image.Image:
+    """The image, at a size in pixels, and what a processor puts around it: cell by cell as clear as
+    the share of heads that hold the cell's token, crossed where that is none of ``whole``, and
+    hatched where it is under no cell.
+    """
+    box = canvas(image, grid)
+    pixels = np.asarray(part_of(image, box, size)).astype(np.float64)
+    left, top, right, bottom = grid.on(image.size)
+    rows = _cells(size[1], box[1], box[3], top, bottom, grid.rows)
+    columns = _cells(size[0], box[0], box[2], left, right, grid.columns)
+    held = share[list(grid.places)].view(grid.rows, grid.columns).clamp(0, 1).cpu().numpy()
+    clear = _DIMMEST + (1 - _DIMMEST) * held[rows.clip(0)[:, None], columns.clip(0)] ** _CURVE
+    foggy = _FOG + (pixels - _FOG) * clear[..., None]
+    if whole is not None:
+        computed = whole[list(grid.places)].view(grid.rows, grid.columns).cpu().numpy()
+        foggy = _with_crosses(foggy, ~computed[rows.clip(0)[:, None], columns.clip(0)])
+    unseen = (rows < 0)[:, None] | (columns < 0)
+    return Image.fromarray(np.where(unseen[..., None], _hatched(pixels), foggy).astype(np.uint8))
+
+
+def _cells(
+    length: int, start: Number, end: Number, first: Number, last: Number, cells: int
+) -> NDArray[np.intp]:
+    """For each of so many pixels from start to end, in which cell its middle lies; -1 in none."""
+    middles = start + (np.arange(length) + 0.5) * (end - start) / length
+    cells_of = np.floor((middles - first) / (last - first) * cells).astype(np.intp)
+    return np.where((cells_of < 0) | (cells_of >= cells), -1, cells_of)
+
+
+def _with_crosses(pixels: NDArray[np.float64], where: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Darker along two sets of lines."""
+    down, across = (np.arange(length) for length in pixels.shape[:2])
+    lines = ((down[:, None] + across) % 11 < 2) | ((down[:, None] - across) % 11 < 2)
+    return np.asarray(np.where((where & lines)[..., None], 0.45 * pixels, pixels))
+
+
+def _hatched(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Grey, pale, and crossed by thin lines."""
+    pale = np.asarray(_HATCH) + 0.25 * (pixels.mean(-1, keepdims=True) - np.asarray(_HATCH))
+    down, across = (np.arange(length) for length in pixels.shape[:2])
+    lines = (down[:, None] + across) % 9 < 2
+    return np.asarray(np.where(lines[..., None], 0.72 * pale, pale), dtype=np.float64)
+
 
 _WIDE = 916  # pixels of all images beside each other, where they fit
 _LEAST, _MOST = 180, 420  # of one: its width, and at most its height
@@ -92,12 +158,8 @@ def _legend(views: Sequence[View], wide: int, dropped: bool) -> list[tuple[int, 
         return []
     around = [_around(view) for view in views if view.grid]
     cut, padded = min(map(min, around)) < -_HAIR, max(map(max, around)) > _HAIR
-    lines = [
-        _HELD,
-        *([_DROPPED] if dropped else []),
-        *([_CUT] if cut else []),
-        *([_PADDED] if padded else []),
-    ]
+    notes = ((_HELD, True), (_DROPPED, dropped), (_CUT, cut), (_PADDED, padded))
+    lines = [note for note, is_there in notes if is_there]
     return [
         (22, beside([*map(_sample, _STEPS), *([_crossed()] if dropped else [])], wide)),
         *((5 if i == 0 else 1, text_strip(line, 13, wide, FAINT)) for i, line in enumerate(lines)),

@@ -41,7 +41,7 @@ class Amount:
     ``kind`` is ``"fraction"`` (of the tokens seen, exact rational arithmetic), ``"tokens"``,
     ``"bytes"`` (of all compressed layers and all rows of the batch together), or ``"auto"``: as
     many as hold the share ``value`` of the scores' importance, from ``floor`` to ``cap``, which are
-    fractions or tokens (see :mod:`foveate.compression.threshold`).
+    fractions or tokens (see :mod:`foveate.compression.pipeline`).
     """
 
     kind: Kind

@@ -9,7 +9,7 @@ from PIL import Image
 
 from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded
-from foveate.models.token_grids import Box, ImageTokens, image_tokens, not_known
+from foveate.models.token_grids import ImageTokens, image_tokens, not_known
 from foveate.prompts.prompt import Prompt
 from foveate.prompts.sample import Span
 
@@ -45,24 +45,6 @@ def on_images(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> 
     if tokens is None:
         raise InvalidInput(f"{not_known(config, loaded.reader)}.")
     return tokens
-
-
-def view_of(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> Box | None:
-    """What the model sees of the first image as a whole, in the image's pixels: less where its
-    processor crops, more where it pads. None where that is not known.
-    """
-    try:
-        return on_images(loaded, prompt, images)[0].grids[0].on(images[0].size)
-    except InvalidInput:
-        return None
-
-
-def tokens_of_images(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> list[int]:
-    """How many tokens each image of a prompt is; evenly shared out where that is not known."""
-    try:
-        return [len(one.places) for one in on_images(loaded, prompt, images)]
-    except InvalidInput:
-        return [-(-prompt.visual_tokens // prompt.images)] * prompt.images
 
 
 def in_text(loaded: Loaded, prompt: Prompt, text: str, last: bool = False) -> tuple[int, ...]:

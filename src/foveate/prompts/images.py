@@ -42,15 +42,12 @@ def image_list(images: Any, name: str = "images") -> list[Any]:
     """
     if isinstance(images, Clip):
         return list(images.images)
-    if is_array(images) and images.ndim == 4:
-        several = list(images)
-    elif _is_single(images):
+    if _is_single(images) and not (is_array(images) and images.ndim == 4):
         check_image(images, name)
         return [images]
-    elif isinstance(images, Iterable):
-        several = list(images)
-    else:
+    if not isinstance(images, Iterable):
         raise InvalidInput(f"{name} is {_described(images)}: {FORMS}, or a list of them.")
+    several = list(images)
     for number, image in enumerate(several):
         check_image(image, f"{name}[{number}]")
     return several

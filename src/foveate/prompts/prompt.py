@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,8 +17,7 @@ from foveate.prompts import videos
 from foveate.prompts.images import image_list, to_image
 from foveate.prompts.inputs import encode, moved
 from foveate.prompts.messages import Message, media_of, parts_of, text_of
-from foveate.prompts.pixels import bounded
-from foveate.prompts.sample import AS_THEY_ARE, PLACE, Pixels
+from foveate.prompts.sample import PLACE
 from foveate.prompts.special_tokens import Literals, has_first_token
 from foveate.prompts.template import check_kept, plain_part, render
 
@@ -55,7 +54,6 @@ def read(
     *,
     clips: Sequence[Clip] = (),
     plain: bool = False,
-    pixels: Pixels = AS_THEY_ARE,
 ) -> Prompt:
     """Return the prompt of a text and its images.
 
@@ -66,11 +64,10 @@ def read(
         clips: videos in front of everything else; images for a processor that takes none.
         plain: whether the text is the prompt, as for a model without a chat template. Special
             tokens in it are special tokens then.
-        pixels: bounds of the images' sizes.
 
     Raises:
         InvalidInput: images for a model that reads text only, or another number of images than
-            the text has places for; bounds for a processor that has none.
+            the text has places for.
     """
     images, clips = image_list(images), videos.video_list(clips, "clips")
     _check_sees(loaded, len(images) + len(clips))
@@ -78,8 +75,6 @@ def read(
     if loaded.sees:
         parts = _parts(text, images, _placeholder(loaded.reader))
         parts = [*map(video_part, clips), *parts]
-    if images or clips:
-        loaded = replace(loaded, reader=bounded(loaded, pixels))
     return read_chat(loaded, [{"role": "user", "content": parts}], plain=plain)
 
 
@@ -100,12 +95,11 @@ def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = Fals
     _check_sees(loaded, len(images) + len(clips))
     # a template alone knows how videos stand in a prompt
     plain = (plain and not clips) or not getattr(loaded.reader, "chat_template", None)
+    if loaded.sees:
+        _check_texts(messages, _placeholder(loaded.reader))
+    inputs = (_read_plain if plain else _read_rendered)(loaded, messages, images, clips)
     if not loaded.sees:
-        inputs = _read_text(loaded, messages, plain)
-    elif plain:
-        inputs = _read_plain(loaded, messages, images, clips)
-    else:
-        inputs = _read_rendered(loaded, messages, images, clips)
+        inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     ids = inputs["input_ids"]
     visual = torch.isin(ids, ids.new_tensor(visual_token_ids(loaded.model.config)))
     return Prompt(moved(inputs, loaded.model), visual[0], len(images), len(clips))
@@ -152,20 +146,6 @@ def _placeholder(processor: Any) -> str:
     return str(getattr(processor, "image_token", None) or "<image>")
 
 
-def _read_text(loaded: Loaded, messages: Sequence[Message], plain: bool) -> dict[str, Any]:
-    """Return the inputs of a model that reads text only."""
-    if plain:
-        inputs = encode(loaded.model, loaded.reader, "".join(map(text_of, messages)))
-    else:
-        literals = Literals(loaded.reader)
-        texts = [{**each, "content": literals.marked(text_of(each))} for each in messages]
-        text = _rendered(loaded.reader, messages, texts)
-        # its templates write all special tokens themselves, as transformers has it
-        how: Any = {"literals": literals, "add_special_tokens": False}
-        inputs = encode(loaded.model, loaded.reader, text, **how)
-    return {name: inputs[name] for name in ("input_ids", "attention_mask")}
-
-
 def _read_plain(
     loaded: Loaded, messages: Sequence[Message], images: Sequence[Any], clips: Sequence[Clip]
 ) -> dict[str, Any]:
@@ -177,7 +157,6 @@ def _read_plain(
         )
     token = _placeholder(loaded.reader)
     parts = [part for message in messages for part in message["content"]]
-    _check_texts(parts, token)
     text = "".join(token if part["type"] == "image" else part["text"] for part in parts)
     return encode(loaded.model, loaded.reader, text, images, nested=False)
 
@@ -187,14 +166,18 @@ def _read_rendered(
 ) -> dict[str, Any]:
     """Return the inputs of a conversation that the processor's chat template renders."""
     literals = Literals(loaded.reader)
-    token = _placeholder(loaded.reader)
-    _check_texts([part for message in messages for part in message["content"]], token)
     plain = [
-        {**message, "content": [plain_part(part, literals) for part in message["content"]]}
+        {
+            **message,
+            "content": [plain_part(part, literals) for part in message["content"]]
+            if loaded.sees
+            else literals.marked(text_of(message)),
+        }
         for message in messages
     ]
     text = _rendered(loaded.reader, messages, plain)
-    special = False if has_first_token(loaded.tokenizer, text) else None
+    # templates of text models write all special tokens themselves, as transformers has it
+    special = None if loaded.sees and not has_first_token(loaded.tokenizer, text) else False
     how: Any = {"literals": literals, "add_special_tokens": special}
     return encode(loaded.model, loaded.reader, text, images, clips, **how)
 
@@ -206,8 +189,8 @@ def _rendered(reader: Any, messages: Sequence[Message], plain: Sequence[Part]) -
     return render(reader, plain)
 
 
-def _check_texts(parts: Sequence[Part], token: str) -> None:
-    for part in parts:
+def _check_texts(messages: Sequence[Message], token: str) -> None:
+    for part in (part for message in messages for part in message["content"]):
         if token in part.get("text", ""):
             raise InvalidInput(
                 f"the text {part['text']!r} has the placeholder {token!r}, which stands for an "

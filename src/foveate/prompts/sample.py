@@ -27,16 +27,6 @@ class Span(NamedTuple):
     box: Box = (0, 0, 0, 0)
 
 
-class Pixels(NamedTuple):
-    """The fewest and the most pixels that a processor makes of an image; None as it has it."""
-
-    least: int | None = None
-    most: int | None = None
-
-
-AS_THEY_ARE = Pixels()
-
-
 @dataclass(frozen=True)
 class Sample:
     """One question.

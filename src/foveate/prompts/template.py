@@ -107,17 +107,14 @@ class Wording:
             return self._rendered(probes) if answer is None else self._around(probes, answer)[1]
 
         check_kept(messages, plain, renders, since=len(old))
+        everything = squashed(rendered)
         for message in new:
-            if message["role"] == "user" and not self._is_in(message, rendered):
+            texts = [part["text"] for part in parts_of(message) if part["type"] == "text"]
+            kept = (squashed(self.literals.marked(text)) in everything for text in texts)
+            if message["role"] == "user" and not all(kept):
                 raise InvalidInput(
                     f"the chat template does not word {text_of(message)!r:.80} as it was said."
                 )
-
-    def _is_in(self, message: Message, rendered: str) -> bool:
-        """Return whether the rendered text has each text of a message as it is."""
-        texts = [part["text"] for part in parts_of(message) if part["type"] == "text"]
-        everything = squashed(rendered)
-        return all(squashed(self.literals.marked(text)) in everything for text in texts)
 
     def _around(self, plain: list[dict[str, Any]], answer: int) -> tuple[str, str]:
         plain[answer] = {"role": "assistant", **self._text("assistant", ANSWER)}

@@ -3,7 +3,7 @@
 from foveate.chat.asking import Answer
 from foveate.stream.held import StreamHeld
 from foveate.stream.offload import Offload
+from foveate.stream.reading import Words
 from foveate.stream.stream import Stream
-from foveate.stream.words import Words
 
 __all__ = ["Answer", "Offload", "Stream", "StreamHeld", "Words"]

@@ -11,6 +11,7 @@ what was fetched.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,12 +23,14 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from foveate.errors import InvalidBudget, InvalidInput
-from foveate.hf.endless.fetched import Back, Made, Returning
+from foveate.hf import Session
+from foveate.hf.endless.endless import finish
+from foveate.hf.endless.fetched import Back, Made, Returning, looked_at, put_back
 from foveate.hf.endless.reindexed import Turned
 from foveate.hf.layer.support import foveate_layers, known_state
+from foveate.hf.model.internals import CACHE
 from foveate.hf.saving import persist
-from foveate.stream.offload import Offload
-from foveate.stream.shelf import InFolder, InMemory, Pairs
+from foveate.stream.offload import InFolder, InMemory, Offload, Pairs
 
 HOST = f"{persist.HOST}stream_"
 """Before the names of its tensors in a file."""
@@ -37,18 +40,20 @@ _TABLES = ("tokens", "image", "spot")
 
 class Frame(NamedTuple):
     """A frame that is kept elsewhere: its number in the stream, the places of its tokens in the
-    prompt with the image and spot of each, and the bytes of its pairs and of their means.
+    prompt with the image and spot of each, the mean key of each layer, and the bytes of its pairs
+    and of these means.
     """
 
     number: int
     tokens: Int[Tensor, "t"]
     image: Int[Tensor, "t"]
     spot: Int[Tensor, "t"]
+    means: list[Float[Tensor, "h d"]]
     bytes: int
 
 
 class Offloaded:
-    """The frames of one stream, in order, and their ``nbytes``. ``columns`` are, for each column of
+    """The frames of one stream, in order. ``columns`` are, for each column of
     its cache, the place of its token in the prompt; ``fetched``, for each layer, the numbers of the
     frames that it fetched last.
     """
@@ -59,10 +64,13 @@ class Offloaded:
         self.columns = torch.zeros(0, dtype=torch.long, device="cpu")
         self.fetched: tuple[tuple[int, ...], ...] = ()
         self._read = 0  # tokens, in all
-        self.nbytes = 0  # of all frames
         self._shelf = InMemory() if how.folder is None else InFolder(Path(how.folder))
-        self._means: dict[int, list[Float[Tensor, "h d"]]] = {}
         self._said = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all frames."""
+        return sum(frame.bytes for frame in self.frames)
 
     def claim(self) -> None:
         """Make the folder this stream's own, if frames go to one; see :class:`InFolder`."""
@@ -121,16 +129,12 @@ class Offloaded:
         while self.nbytes + size > self.how.bytes:
             self._let_go()
         self._shelf.put(number, pairs)
-        self._means[number] = means
-        self.frames.append(Frame(number, *tables, size))
-        self.nbytes += size
+        self.frames.append(Frame(number, *tables, means, size))
 
     def _let_go(self) -> None:
         """The oldest frame leaves for good."""
         oldest = self.frames.pop(0)
-        self.nbytes -= oldest.bytes
         self._shelf.drop(oldest.number)
-        del self._means[oldest.number]
         if not self._said:
             self._said = True
             logging.getLogger("foveate").warning(
@@ -139,7 +143,25 @@ class Offloaded:
                 self.how.bytes,
             )
 
-    def fetch(self, cache: DynamicCache, queries: Made, ways: Sequence[Turned]) -> Returning | None:
+    def fetch(
+        self,
+        session: Session,
+        branch: DynamicCache,
+        ids: Int[Tensor, "1 t"],
+        ways: Sequence[Turned],
+    ) -> None:
+        """Put back into a branch what a question is about; its tokens are read once for that."""
+        asking, made = copy.deepcopy(branch), Made(q={})
+        finish(asking)
+        with looked_at(asking, made):
+            session.prefill(input_ids=ids, **{CACHE: asking})
+        returning = self._returning(branch, made, ways)
+        if returning is not None:
+            put_back(branch, self.columns, returning)
+
+    def _returning(
+        self, cache: DynamicCache, queries: Made, ways: Sequence[Turned]
+    ) -> Returning | None:
         """What is put back for a question that made such queries; None where nothing is missing."""
         if not self.frames or queries.q is None:
             return None
@@ -178,7 +200,7 @@ class Offloaded:
         places = missing.nonzero()[:, 0]
         if not len(places):
             return []
-        means = torch.stack([self._means[self.frames[i].number][ordinal] for i in places.tolist()])
+        means = torch.stack([self.frames[i].means[ordinal] for i in places.tolist()])
         mean = q.mean(1).cpu().view(means.shape[1], -1, means.shape[2]).mean(1)
         alike = (means * mean).sum((1, 2))
         best = alike.topk(min(self.how.fetch, len(places))).indices
@@ -186,12 +208,8 @@ class Offloaded:
 
     def _missing(self, cache: DynamicCache) -> list[Bool[Tensor, "F"]]:
         """In each layer, the frames of which some head lacks some pair."""
-        sizes = torch.tensor(
-            [len(frame.tokens) for frame in self.frames], dtype=torch.long, device="cpu"
-        )
-        numbers = torch.tensor(
-            [frame.number for frame in self.frames], dtype=torch.long, device="cpu"
-        )
+        sizes = _whole([len(frame.tokens) for frame in self.frames])
+        numbers = _whole([frame.number for frame in self.frames])
         images = known_state(cache).images()
         missing = []
         for layer in foveate_layers(cache):
@@ -209,7 +227,7 @@ class Offloaded:
         held = [self._shelf.get(frame.number) for frame in self.frames]
         for name in held[0] if held else ():
             tensors[name] = torch.cat([pairs[name] for pairs in held], dim=1)
-        of_layers = zip(*(self._means[f.number] for f in self.frames), strict=True)
+        of_layers = zip(*(frame.means for frame in self.frames), strict=True)
         for layer, means in enumerate(of_layers):
             tensors[f"mean.{layer}"] = torch.stack(means)
         return {f"{HOST}{name}": t for name, t in tensors.items()}
@@ -233,7 +251,7 @@ class Offloaded:
             for frame in self.frames:
                 self._shelf.drop(frame.number)
         finally:
-            self.frames, self._means, self.nbytes = [], {}, 0
+            self.frames = []
             self._shelf.release()
 
 

@@ -7,23 +7,18 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from torch import nn
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache
 
-from foveate.chat.arguments import check_arguments, check_template_arguments, with_defaults
-from foveate.chat.asking import Answer, check
+from foveate.chat.asking import Answer, check, check_template_arguments, with_defaults
 from foveate.chat.held import bytes_of, tokens_of
 from foveate.chat.saved import policy_in
 from foveate.compression.composition import policy as policy_of
-from foveate.errors import (
-    InvalidInput,
-    InvalidParameter,
-    NothingCompressed,
-    UnsupportedCache,
-)
+from foveate.errors import InvalidInput, InvalidParameter, NothingCompressed, UnsupportedCache
 from foveate.hf import Session
 from foveate.hf.attach.model_queue import enter
 from foveate.hf.endless.endless import begun, endless, forget, say_images
@@ -32,15 +27,14 @@ from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.model.internals import CACHE
 from foveate.policies.policy import Policy
 from foveate.stream import saved
-from foveate.stream.answering import answer, fetch
 from foveate.stream.elsewhere import Offloaded
 from foveate.stream.held import Bound, StreamHeld
 from foveate.stream.offload import Offload
 from foveate.stream.places import Places, Positions
-from foveate.stream.reading import Chunk, Frames, of_frames, of_question, of_text
-from foveate.stream.words import Words
+from foveate.stream.reading import Chunk, Frames, Words, answer, of_frames, of_question, of_text
 
 _OWN = ("policy", "words", "system", "every", "keep_opening", "positions", "offload")
+_check = partial(check, by="a stream", several="Leave it 1.")
 _FORGETS = 256  # columns that nobody holds, until they are counted no more
 
 
@@ -112,13 +106,13 @@ class Stream(AbstractContextManager["Stream"]):
         if keep_opening and self._opening.shape[1]:
             made = _keeping(made, self._opening.shape[1])
         session = Session(model, made, tokenizer=processor, queued=True)
-        self._start(session, processor, positions, offload)
+        self._start(session, processor, positions, None if offload is None else Offloaded(offload))
         self._defaults = dict(generate)
         if self._elsewhere is not None:
             self._elsewhere.claim()
 
     def _start(
-        self, session: Session, processor: Any, positions: Positions, offload: Offload | None
+        self, session: Session, processor: Any, positions: Positions, elsewhere: Offloaded | None
     ) -> None:
         self.model, self.processor, self.policy = session.model, processor, session.policy
         self._session = session
@@ -126,8 +120,8 @@ class Stream(AbstractContextManager["Stream"]):
         self._images = self._peak = 0
         self._interrupted = False
         self._bound = Bound(self.policy)
-        self._places = Places(self.model, processor, positions, turns=offload is not None)
-        self._elsewhere = None if offload is None else Offloaded(offload)
+        self._places = Places(self.model, processor, positions, turns=elsewhere is not None)
+        self._elsewhere = elsewhere
 
     def see(
         self, frames: Frames, time: int | float | Sequence[int | float] | None = None
@@ -193,7 +187,7 @@ class Stream(AbstractContextManager["Stream"]):
             ids = of_question(self.model, self.processor, self.words, question)
             with self._session as session:
                 if self._elsewhere is not None:
-                    fetch(session, self._elsewhere, branch, ids, self._places.ways)
+                    self._elsewhere.fetch(session, branch, ids, self._places.ways)
                 return answer(session, self.processor, branch, ids, options)
 
     @property
@@ -265,14 +259,11 @@ class Stream(AbstractContextManager["Stream"]):
         stream = cls.__new__(cls)
         made = policy_in(Path(path))
         session = Session(model, made, tokenizer=processor, queued=True)
-        stream._start(session, processor, "true", None)
         where = None if folder is None else Path(folder)
-        with enter(stream.model, sys._getframe()):
-            loaded = saved.load(Path(path), session, processor, where)
-        stream._cache, entries, stream._elsewhere = loaded
-        stream._defaults = entries.get("generate", {})
-        offloads = stream._elsewhere is not None
-        stream._places = Places(stream.model, processor, entries["positions"], offloads)
+        with enter(session.model, sys._getframe()):
+            cache, entries, elsewhere = saved.load(Path(path), session, processor, where)
+        stream._start(session, processor, entries["positions"], elsewhere)
+        stream._cache, stream._defaults = cache, entries.get("generate", {})
         stream.words, stream._images = Words(*entries["words"]), entries["images"]
         stream._opening = of_text(stream.model, processor, stream.words.opening, first=True)
         stream._peak, stream._bound.longest = entries["peak"], entries["longest"]
@@ -280,11 +271,10 @@ class Stream(AbstractContextManager["Stream"]):
 
     def close(self) -> None:
         """Lets go of what is held, here and elsewhere; the stream may begin anew."""
-        elsewhere = self._elsewhere
-        if elsewhere is not None:
-            elsewhere.close()
-        how = None if elsewhere is None else elsewhere.how
-        self._start(self._session, self.processor, self._places.positions, how)
+        if self._elsewhere is not None:
+            self._elsewhere.close()
+        again = self._elsewhere and Offloaded(self._elsewhere.how)
+        self._start(self._session, self.processor, self._places.positions, again)
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -349,19 +339,6 @@ class Stream(AbstractContextManager["Stream"]):
         if self._cache is None:
             raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
         return self._cache
-
-
-def _check(
-    model: PreTrainedModel,
-    processor: Any,
-    options: Mapping[str, Any],
-    call: str,
-    own: Sequence[str],
-    complete: bool = True,
-) -> None:
-    """Refuse arguments of ``generate`` that a stream decides, cannot have, or that are unknown."""
-    check(model, options, "a stream", "Leave it 1.", complete=complete)
-    check_arguments(call, options, model, processor, own)
 
 
 def _words(

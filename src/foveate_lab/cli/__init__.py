@@ -1,6 +1,6 @@
 """The laboratory's commands."""
 
-from foveate.cli.commands import CommandPlace
+from foveate.cli.app import CommandPlace
 
 COMMANDS = {
     "convert": CommandPlace(

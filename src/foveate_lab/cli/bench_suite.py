@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from foveate.cli import console, tables
-from foveate.cli.outputs import check_folder
+from foveate.cli.options import check_folder
 from foveate.errors import InvalidInput
 from foveate.ops.choice import Impl
 

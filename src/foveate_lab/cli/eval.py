@@ -10,8 +10,7 @@ import typer
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
 from foveate.cli import console, options
-from foveate.cli.options import model_option
-from foveate.cli.outputs import check_folder
+from foveate.cli.options import check_folder, model_option, named_path
 from foveate.defaults import BUDGET_BY_DEFAULT, FRAMES, SEES
 from foveate_lab.cli.options import Batch, Executor, Workers
 from foveate_lab.defaults import FILM_FRAMES, Protocol
@@ -20,7 +19,9 @@ REFUSED = 3  # the exit code where some samples were
 
 
 def evaluate(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results go.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the results go.", parser=named_path)
+    ],
     tasks: Annotated[
         str | None,
         typer.Option(

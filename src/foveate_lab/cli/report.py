@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from foveate.cli.outputs import check_file
+from foveate.cli.options import check_file
 from foveate.errors import InvalidInput
 
 

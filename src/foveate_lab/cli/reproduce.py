@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foveate.cli import console, options
-from foveate.cli.outputs import check_folder
+from foveate.cli.options import check_folder
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate_lab.cli.options import Batch, Executor, Workers
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foveate.errors import UnsupportedModel
-from foveate.loading.layouts import layout_of
+from foveate.loading.model import layout_of
 from foveate_lab.convert.facts import ConfigFacts, read_facts
 from foveate_lab.convert.internvl import plan_internvl
 from foveate_lab.convert.llava import plan_llava, plan_mobilevlm

@@ -8,7 +8,8 @@ from functools import wraps
 from itertools import count
 from typing import Any
 
-from foveate.prompts.sample import AS_THEY_ARE, Pixels, Sample
+from foveate.prompts.sample import Sample
+from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
 
 
 def distinct(samples: Iterator[Sample]) -> Iterator[Sample]:

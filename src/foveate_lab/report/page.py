@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from foveate.compression.labels import named
 from foveate.data import files
 from foveate.errors import InvalidInput
-from foveate.pictures.template import rendered
+from foveate.pictures.shown import rendered
 from foveate_lab.eval.bundle import Bundle, read_bundles
 from foveate_lab.eval.summary import FULL, Estimate, Rows, SummaryCell, cells, failures
 from foveate_lab.report.analyses import figures

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from foveate.cli.calibrate.head_samples import generated, shown
+from foveate.cli.calibrate.prompts import generated, shown
 from foveate.errors import InvalidInput
 from foveate.hf.measuring.calibrate import calibrate_each
 from foveate.hf.measuring.heads import calibrate_heads

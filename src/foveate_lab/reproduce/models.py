@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from foveate.defaults import SEES, DeviceMap
 from foveate.errors import InvalidInput, InvalidParameter, suggest
-from foveate.loading.model import Loaded, is_shipped, load
+from foveate.loading.model import Loaded, is_shipped
+from foveate_lab.eval.padding import load
 from foveate_lab.reproduce.resources import toml
 
 END = 2**20  # bytes at either end of a file of weights that its digest is of

@@ -11,9 +11,10 @@ from typing import Any
 
 from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded
-from foveate.prompts.sample import AS_THEY_ARE, Sample
+from foveate.prompts.sample import Sample
 from foveate_lab.eval.held import HeldRows
 from foveate_lab.eval.judge import Judge
+from foveate_lab.eval.pixels import AS_THEY_ARE
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
 from foveate_lab.reproduce import small

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,15 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foveate.cli import console, options
-from foveate.cli.completion import known
-from foveate.cli.options import model_option
-from foveate.cli.outputs import check_file
+from foveate.cli.options import check_file, flag, known, model_option, option
 from foveate.defaults import BUDGET_BY_DEFAULT, READS, SAMPLES, SEES, DeviceMap
 from foveate.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from foveate.cli.prompt import Which
-    from foveate.data import Record
     from foveate.policies.policy import Policy
     from foveate.profiles.profile import Profile
     from foveate.profiles.tensor_profile import TensorProfile
@@ -37,15 +32,14 @@ def calibrate(
         ),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Where to. [default: METHOD.json or METHOD.safetensors]"),
+        Path | None, option("FILE", "Where to. [default: METHOD.json or METHOD.safetensors]")
     ] = None,
     model: Annotated[str | None, model_option(f"{READS}, for scores of heads {SEES}")] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help='JSON lines, {"prompt": TEXT, "images": [FILE, ...], "videos": [FILE, ...]} each; '
+        option(
+            "FILE",
+            'JSON lines, {"prompt": TEXT, "images": [FILE, ...], "videos": [FILE, ...]} each; '
             'for recommended with "questions", texts that follow the prompt; for scores of heads '
             'images, with "answer" and "spans". [default: passages of a text that comes with '
             "Foveate; for scores of heads questions about drawn documents; for recommended and "
@@ -54,46 +48,40 @@ def calibrate(
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
+        option(
+            "N",
+            f"The most prompts that are read. [default: 10; for recommended and kvzap {SAMPLES}]",
             min=1,
-            help="The most prompts that are read. "
-            f"[default: 10; for recommended and kvzap {SAMPLES}]",
-            show_default=False,
         ),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=0, help="Draws the prompts from all of --prompts, not its first ones."
-        ),
+        option("N", "Draws the prompts from all of --prompts, not its first ones.", min=0),
     ] = None,
     longer_than: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="Of --prompts, those of more than N letters."),
+        int | None, option("N", "Of --prompts, those of more than N letters.", min=0)
     ] = None,
     up_to: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Of --prompts, those of at most N letters."),
+        int | None, option("N", "Of --prompts, those of at most N letters.", min=1)
     ] = None,
     video: options.Videos = None,
     fps: options.Fps = None,
     frames: options.Frames = None,
     shared: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--share",
-            help="Write a folder to hand on: the profile, and a manifest of what it was measured "
+            "Write a folder to hand on: the profile, and a manifest of what it was measured "
             "on. --out is then that folder. [default: METHOD-MODEL]",
         ),
     ] = False,
     published: Annotated[
         Path | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="Make it of a file that the method's authors publish, and measure nothing: of "
+        option(
+            "FILE",
+            "Make it of a file that the method's authors publish, and measure nothing: of "
             "prefixkv:budget=20%, sparsemm, headkv, mixkv or duo_attention, for --model.",
+            "--from",
         ),
     ] = None,
     allow_outside: options.Outside = False,
@@ -105,8 +93,7 @@ def calibrate(
     Use it with profile=FILE in the method's spec. A profile belongs to the model, and where it
     depends on the budget (prefixkv), to the budget that it was measured at.
     """
-    from foveate.cli.calibrate.contexts import contexts, of_record
-    from foveate.cli.calibrate.head_samples import generated, shown
+    from foveate.cli.calibrate import prompts as sources
     from foveate.cli.findings import of_profile
     from foveate.cli.profiles import share
     from foveate.cli.prompt import Which, clips_of, samples_of
@@ -160,13 +147,10 @@ def calibrate(
     if draws:
         prompt_list = list(range(samples))
     elif of_heads:
-        prompt_list = list(
-            samples_of(prompts, which, outside=allow_outside)
-            if prompts
-            else generated(name, samples)
-        )
+        of_file = samples_of(prompts, which, outside=allow_outside) if prompts else None
+        prompt_list = list(of_file or sources.generated(name, samples))
     else:
-        prompt_list = list(_films(video) if video else _asked(prompts, which))
+        prompt_list = list(sources.about_videos(video) if video else sources.asked(prompts, which))
     if draws or of_heads or not any(record and record.has("videos") for _, record in prompt_list):
         clips_of([], fps, frames)  # refuses what is said of no video
     with console.progress(hidden=False) as bars:
@@ -177,16 +161,16 @@ def calibrate(
         each = bars.track(prompt_list, task_id=task)
         profile: Profile | TensorProfile
         if of_heads:
-            samples_shown = (shown(loaded, one) for one in each)
+            samples_shown = (sources.shown(loaded, one) for one in each)
             profile = calibrate_heads(
                 loaded.model, name, samples_shown, loaded.tokenizer, progress=progress
             )
         else:
             folder = Folder(prompts.parent if prompts else Path(), allow_outside or bool(video))
             texts = (
-                (one for one, _ in zip(contexts(loaded.sees, samples), each, strict=True))
+                (one for one, _ in zip(sources.contexts(loaded.sees, samples), each, strict=True))
                 if draws
-                else (of_record(text, record, folder, fps, frames) for text, record in each)
+                else (sources.of_record(text, record, folder, fps, frames) for text, record in each)
             )
             inputs, others = tee(text.tokenized(loaded) for text in texts)
             profile = measure(
@@ -236,34 +220,3 @@ def _policy(spec: str) -> Policy:
     if "budget" in arguments or "budget" not in find(name).parameters:
         return policy_of(spec)
     return policy_of(spec, budget=BUDGET_BY_DEFAULT)
-
-
-def _asked(path: Path | None, which: Which) -> Sequence[tuple[str, Record | None]]:
-    """Texts, and the records of the prompts file that they stand in.
-
-    Raises:
-        InvalidInput: the file is missing, empty, or has a line that is no prompt.
-    """
-    from foveate.cli.prompt import QUESTION, passages, prompts_of
-
-    if path is None:
-        return [(f"{text}\n\n{QUESTION}", None) for text in passages(which.samples)]
-    return [_entry(record) for record in prompts_of(path, which)]
-
-
-def _films(videos: Sequence[Path]) -> list[tuple[str, Record]]:
-    """A prompt about each video."""
-    from foveate.cli.prompt import DESCRIBE
-    from foveate.data import Record
-
-    return [(DESCRIBE, Record({"videos": [str(path.absolute())]}, "--video")) for path in videos]
-
-
-def _entry(record: Record) -> tuple[str, Record | None]:
-    """A record has images and videos, or none, and questions or none."""
-    from foveate.cli.prompt import words_of
-
-    for name in ("images", "videos", "questions"):
-        if name in record.held:
-            record.texts(name)
-    return words_of(record), record

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foveate.cli import console, options
-from foveate.cli.chat.lines import read_line
-from foveate.cli.options import model_option
+from foveate.cli.options import model_option, option
 from foveate.defaults import SEES
 from foveate.errors import FoveateError
 
@@ -24,16 +24,10 @@ def chat(
     video: options.Videos = None,
     fps: options.Fps = None,
     frames: options.Frames = None,
-    method: Annotated[
-        str, typer.Option(metavar="SPEC", help="How the conversation is compressed.")
-    ] = "",
-    budget: Annotated[str, typer.Option(metavar="B", help="What is kept: 20%, 256 or 64MB.")] = "",
-    system: Annotated[
-        str, typer.Option(metavar="TEXT", help="Words of the system, before all others.")
-    ] = "",
-    max_new_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="The most tokens of an answer.")
-    ] = 256,
+    method: Annotated[str, option("SPEC", "How the conversation is compressed.")] = "",
+    budget: Annotated[str, option("B", "What is kept: 20%, 256 or 64MB.")] = "",
+    system: Annotated[str, option("TEXT", "Words of the system, before all others.")] = "",
+    max_new_tokens: options.AnswerLength = 256,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
     dtype: options.Dtype = "auto",
@@ -77,7 +71,7 @@ def _talk(talk: Talk, live: bool) -> None:
     """Until it is over. In a pipe the first error ends it."""
     for line in _lines(live):
         try:
-            if not talk.take(read_line(line)):
+            if not talk.take(line):
                 return
         except FoveateError as error:
             if not live:
@@ -90,7 +84,8 @@ def _lines(live: bool) -> Iterator[str]:
     if not live:
         yield from (line for line in sys.stdin if line.strip())
         return
-    _remember_lines()
+    with suppress(ImportError):  # with it, lines can be edited and called back
+        import readline  # noqa: F401
     while True:
         try:
             line = input("> ")
@@ -102,11 +97,3 @@ def _lines(live: bool) -> Iterator[str]:
             return
         if line.strip():
             yield line
-
-
-def _remember_lines() -> None:
-    """Lines can be edited and called back, where the system's library is there."""
-    try:
-        import readline  # noqa: F401
-    except ImportError:
-        return

@@ -1,17 +1,19 @@
-"""What lines of ``foveate chat`` do: they are said, or are commands."""
+"""Lines of ``foveate chat``: text with paths of images and videos in it, and commands."""
 
 from __future__ import annotations
 
+import os
+import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlparse
 
 import typer
 
 from foveate.chat import AnswerStream, Chat
-from foveate.cli.chat.lines import ChatLine
 from foveate.cli.policies import policies
 from foveate.cli.prompt import clip_line, clips_of
 from foveate.cli.tables import short
@@ -32,6 +34,64 @@ Say something; the path of an image or video, or an image's address, shows it to
 /quit          end, as Ctrl-D does; Ctrl-C ends an answer"""
 
 
+_VIDEOS = r"\.(?:mp4|m4v|mov|mkv|webm|avi|mpe?g)"
+_KINDS = rf"(?:\.(?:png|jpe?g|webp|gif|bmp|tiff?)|{_VIDEOS})"
+_PATH = re.compile(
+    rf"""(?P<mark>['"])(?P<quoted>[^'"\n]+?{_KINDS})(?P=mark)"""
+    rf"""|(?P<bare>(?:\\.|[^\s'"])+{_KINDS})(?=$|[\s,;:?!)]|\.(?:\s|$))""",
+    re.IGNORECASE,
+)
+
+
+class ChatLine(NamedTuple):
+    """What a line says: a command and its argument, or text, images (paths or addresses) and videos
+    (paths).
+    """
+
+    command: str
+    text: str
+    images: tuple[str, ...] = ()
+    videos: tuple[str, ...] = ()
+
+
+def read_line(line: str) -> ChatLine:
+    """A line of a chat. Paths of images and videos are taken out of the text, as terminals write
+    them when a file is dragged into the window: plain, in quotes, with spaces escaped, or as
+    ``file://``.
+
+    Raises:
+        InvalidInput: the path of an image or video, with a folder or in quotes, that is not there.
+    """
+    line = line.strip()
+    if line.startswith("/") and not _PATH.match(line):
+        command, _, argument = line[1:].partition(" ")
+        return ChatLine(command, argument.strip())
+    images: list[str] = []
+    videos: list[str] = []
+
+    def taken(match: re.Match[str]) -> str:
+        place = _place(match["quoted"] or match["bare"])
+        film = re.search(f"{_VIDEOS}$", place, re.IGNORECASE) is not None
+        if Path(place).is_file() or (not film and place.startswith(("http://", "https://"))):
+            (videos if film else images).append(place)
+            return ""
+        if match["quoted"] or "/" in place:
+            what = "video file" if film else "image"
+            raise InvalidInput(f"there is no {what} at {place!r}.")
+        return match[0]
+
+    text = " ".join(_PATH.sub(taken, line).split())
+    return ChatLine("", text, tuple(images), tuple(videos))
+
+
+def _place(written: str) -> str:
+    if written.startswith("file://"):
+        return unquote(urlparse(written).path)
+    if os.name != "nt":  # where a backslash is part of a path
+        written = re.sub(r"\\(.)", r"\1", written)
+    return str(Path(written).expanduser()) if written.startswith("~") else written
+
+
 class Talk:
     """A chat, and what was typed for the turn that comes next."""
 
@@ -46,8 +106,9 @@ class Talk:
         self._anew: list[Message] = []  # a conversation that the next turn reads again
         self._chat = self._begun()
 
-    def take(self, line: ChatLine) -> bool:
+    def take(self, written: str) -> bool:
         """Does what a line says; False if the chat is over."""
+        line = read_line(written)
         if line.command == "quit":
             return False
         if line.command:
@@ -72,48 +133,33 @@ class Talk:
                 self.images += clip.images
 
     def _command(self, command: str, argument: str) -> None:
-        known = {
-            "budget": self._budget,
-            "method": self._method,
+        known: dict[str, Callable[[], None]] = {
+            "budget": lambda: self._under(under(self._policy.spec, argument)),
+            "method": lambda: self._under(under(argument, "")),
             "forget": self._forget,
-            "retry": self._retry,
-            "save": self._save,
-            "load": self._load,
-            "help": self._help,
+            "retry": lambda: self._show(self._chat.retry(stream=True)),
+            "save": lambda: typer.echo(f"saved as {self._chat.save(Path(argument))}", err=True),
+            "load": lambda: self._load(argument),
+            "help": lambda: typer.echo(HELP, err=True),
         }
         if command not in known:
             raise InvalidInput(f"/{command} is unknown: /help lists the commands.")
         if not argument and command in ("budget", "method", "save", "load"):
             raise InvalidInput(f"/{command} needs an argument: see /help.")
-        known[command](argument)
-
-    def _help(self, argument: str) -> None:
-        typer.echo(HELP, err=True)
-
-    def _budget(self, argument: str) -> None:
-        self._under(under(self._policy.spec, argument))
-
-    def _method(self, argument: str) -> None:
-        self._under(under(argument, ""))
+        known[command]()
 
     def _under(self, policy: Policy) -> None:
         """Another policy: what was said is read again with the next turn."""
         self._policy = policy
         said = self._anew or self._chat.messages
-        self._forget("")
+        self._forget()
         self._anew = list(said)
         anew = ", from which the conversation is read anew" if said else ""
         typer.echo(f"{short(policy.spec)}{anew}", err=True)
 
-    def _forget(self, argument: str) -> None:
+    def _forget(self) -> None:
         self._chat.close()
         self._anew, self._chat = [], self._begun()
-
-    def _retry(self, argument: str) -> None:
-        self._show(self._chat.retry(stream=True))
-
-    def _save(self, argument: str) -> None:
-        typer.echo(f"saved as {self._chat.save(Path(argument))}", err=True)
 
     def _load(self, argument: str) -> None:
         loaded = self._loaded

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from foveate.cli.prompt import in_common
 from foveate.compression.composition import policy as policy_of
 from foveate.compression.labels import budget_of, label
 from foveate.hf import compress
@@ -147,7 +147,4 @@ def with_turn(before: Measured, latest: Measured) -> Measured:
 
 def against(row: ComparisonRow, ids: list[int], full: list[int]) -> ComparisonRow:
     """The row, with the place where its answer leaves that of the full cache."""
-    if ids == full:
-        return row
-    agreeing = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ids, full, strict=False))
-    return replace(row, first_divergence=len(list(agreeing)))
+    return row if ids == full else replace(row, first_divergence=in_common(ids, full))

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 from PIL import Image
 
-from foveate.cli.outputs import check_file
+from foveate.cli.options import check_file
 from foveate.cli.run.measure import ComparisonRow, Measured
 from foveate.cli.tables import short
 from foveate.data import files

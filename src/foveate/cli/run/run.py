@@ -12,12 +12,12 @@ from rich.progress import Progress
 from rich.text import Text
 
 from foveate.cli import console, options
-from foveate.cli.options import model_option
+from foveate.cli.options import model_option, option
 from foveate.defaults import SEES
 
 if TYPE_CHECKING:
-    from foveate.cli.run.known import Known
     from foveate.cli.run.measure import ComparisonRow, Measured
+    from foveate.cli.run.rows import Known
     from foveate.loading.model import Loaded
     from foveate.policies.policy import Policy
     from foveate.prompts.prompt import Prompt
@@ -35,21 +35,14 @@ def run(
     prompt: options.Text = None,
     method: options.Specs = None,
     budget: Annotated[
-        list[str] | None,
-        typer.Option(metavar="B", help="What each method keeps: 20%, 256 or 64MB; repeatable."),
+        list[str] | None, option("B", "What each method keeps: 20%, 256 or 64MB; repeatable.")
     ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="The most tokens of an answer.")
-    ] = 64,
+    max_new_tokens: options.AnswerLength = 64,
     rounds: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=1, help="How often each answer is timed, in turns; times are medians."
-        ),
+        int, option("N", "How often each answer is timed, in turns; times are medians.", min=1)
     ] = 3,
     picture: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Save a picture that shows on the images what was kept."),
+        Path | None, option("FILE", "Save a picture that shows on the images what was kept.")
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
@@ -68,9 +61,8 @@ def run(
     from foveate.cli.policies import ON_THE_DEMO, by_default, is_demo, policies
     from foveate.cli.prompt import clip_line, clips_of, question
     from foveate.cli.run import pictures
-    from foveate.cli.run.known import known_answers
-    from foveate.cli.run.rows import rendered
-    from foveate.loading.model import is_shipped
+    from foveate.cli.run.rows import known_answers, rendered
+    from foveate.loading.model import is_shipped, load
     from foveate.prompts.prompt import read
     from foveate.prompts.videos import pictures as pictures_of
 
@@ -86,7 +78,9 @@ def run(
         typer.echo(_WAIT, err=True)
     try:
         with console.progress(hidden=json) as bars:
-            loaded = _load(model, bars, trust_remote_code, device_map, dtype)
+            task = bars.add_task(f"loading {model}", total=None)
+            loaded = load(model, trust_remote_code, device_map, dtype)
+            bars.remove_task(task)
             own_prompt = read(loaded, text, images, clips=clips)
             _measure_all(loaded, own_prompt, chosen, max_new_tokens, rounds, bars, done)
     finally:
@@ -101,15 +95,6 @@ def run(
         _print_json(loaded, own_prompt, rows, known)
     else:
         typer.echo(f"\n{after_run(model, known is not None, picture is not None)}")
-
-
-def _load(name: str, bars: Progress, *how: Any) -> Loaded:
-    from foveate.loading.model import load
-
-    task = bars.add_task(f"loading {name}", total=None)
-    loaded = load(name, *how)
-    bars.remove_task(task)
-    return loaded
 
 
 def _measure_all(
@@ -133,11 +118,9 @@ def _measure_all(
         warm_up(loaded, prompt)
     for turn in range(rounds):
         for number, policy in enumerate(chosen):
-            what = (
-                f"{short(label(policy))} {budget_of(policy) or ''} ({number + 1} of {len(chosen)}"
-            )
-            what += f", turn {turn + 1} of {rounds})"
-            bars.reset(task, description=what, total=tokens)
+            name = f"{short(label(policy))} {budget_of(policy) or ''}"
+            place = f"{number + 1} of {len(chosen)}, turn {turn + 1} of {rounds}"
+            bars.reset(task, description=f"{name} ({place})", total=tokens)
             with console.quiet():
                 one = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
             if turn:

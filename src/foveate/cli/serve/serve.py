@@ -1,21 +1,26 @@
-"""``foveate serve``: vLLM's OpenAI-compatible server, whose prompts policies compress."""
+"""``foveate serve``: vLLM's OpenAI-compatible server, whose prompts policies compress, in a process
+of its own, which gets the signals that this one is sent.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from foveate.cli.completion import known
-from foveate.cli.serve.process import run
+from foveate.cli.options import flag, known, option
 from foveate.defaults import PLACE, VARIABLE
 from foveate.errors import InvalidInput, MissingPackage
 from foveate.vllm.startup.options import CLASSES, CONFIG, in_file, split
@@ -33,27 +38,21 @@ def serve(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(
-            metavar="SPEC",
-            help=f"mixkv:budget=20%. [default: {VARIABLE}; else recommended:budget=20% with the "
+        option(
+            "SPEC",
+            f"mixkv:budget=20%. [default: {VARIABLE}; else recommended:budget=20% with the "
             f"profile that lies beside the model, in MODEL/{PLACE}]",
-            show_default=False,
             callback=known,
         ),
     ] = None,
     policies: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SPEC", help="Another that requests may choose; repeatable."),
+        list[str] | None, option("SPEC", "Another that requests may choose; repeatable.")
     ] = None,
     tiers: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, help="The most groups of layers or heads with different budgets."
-        ),
+        option("N", "The most groups of layers or heads with different budgets.", min=1),
     ] = None,
-    show: Annotated[
-        bool, typer.Option("--show", help="Print vLLM's command line, and start nothing.")
-    ] = False,
+    show: Annotated[bool, flag("--show", "Print vLLM's command line, and start nothing.")] = False,
 ) -> None:
     """Serve a model with vLLM, and compress its prompts.
 
@@ -88,9 +87,9 @@ def arguments(model: str, ours: Mapping[str, Any], others: Sequence[str]) -> lis
     from foveate.vllm.plans.settings import settings_from
 
     set_here, rest = taken(others)
-    for option, name in CLASSES.items():
-        if set_here.get(option, name) != name:
-            raise InvalidInput(f"{option} {set_here[option]!r}: policies need {name!r}.")
+    for vllm_option, name in CLASSES.items():
+        if set_here.get(vllm_option, name) != name:
+            raise InvalidInput(f"{vllm_option} {set_here[vllm_option]!r}: policies need {name!r}.")
     config = _with_policy(model, merged(ours, set_here.get(CONFIG)))
     settings_from(config)
     classes = [word for pair in CLASSES.items() for word in pair]
@@ -184,3 +183,61 @@ def shown(command: Sequence[str], environ: Mapping[str, str]) -> str:
     if FOLDER not in held:
         variables.insert(0, f'{FOLDER}="$(mktemp -d)"')
     return " ".join([*variables, shlex.join(command)])
+
+
+GRACE = 3.0
+"""Seconds in which the rest of a group may end."""
+
+
+def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Runs the command to its end, and returns its exit status as a shell would.
+
+    A process group of its own: Ctrl-C reaches every process of the terminal's group, and a server
+    that is sent the signal twice, by the terminal and from here, ends without finishing its work.
+    """
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []  # sent while the child is being started
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        if child is None:
+            early.append(number)
+        else:
+            child.send_signal(number)
+
+    with _handled_by(forward):
+        # stdin: whoever reads from the terminal outside its group is stopped; and a pipe's other
+        # end tells the child when this process is gone
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, env=environ, process_group=0, stdin=pipe) as child:
+            for number in early:
+                child.send_signal(number)
+            status = child.wait()
+        _end_rest(child.pid)
+    return status if status >= 0 else 128 - status  # negative: the signal that ended it
+
+
+def _end_rest(group: int) -> None:
+    """What a killed child leaves behind of its group is asked to end, and made to."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        end = time.monotonic() + GRACE
+        try:
+            os.killpg(group, number)
+            while time.monotonic() < end:
+                time.sleep(0.05)
+                os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):  # nobody is left, or but what is to be reaped
+            return
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Signals that ask a program to end go to the handler; under ``nohup``, a hang-up to none."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.compression.composition import BY_DEFAULT
+from foveate.compression.composition import BY_DEFAULT, refuse_unknown
 from foveate.compression.composition import policy as policy_of
-from foveate.errors import InvalidParameter, NothingCompressed
+from foveate.errors import NothingCompressed
 from foveate.hf.attach.calls import Calls
 from foveate.hf.attach.installed_profile import with_installed
 from foveate.hf.attach.no_images import say_without_images
@@ -34,11 +33,14 @@ from foveate.hf.layer.support import (
     state_of,
     text_config,
 )
+from foveate.hf.model.inputs import check_inputs
 from foveate.hf.model.internals import CACHE, Cache, last_logits, take_cache
 from foveate.hf.probe.follow_up import Asker
 from foveate.hf.saving import persist
 from foveate.policies.parameters import Positive, check
 from foveate.policies.policy import Policy
+
+_ARGUMENTS = ("policy", "vision", "tokenizer", "strict")
 
 
 def compress(
@@ -90,25 +92,8 @@ def compress(
         ProfileMismatch: the policy was calibrated on another model.
         AlreadyCompressing: the model is inside another block (raised on entry).
     """
-    for name in unknown:
-        raise InvalidParameter(_no_argument(name, policy, unknown))
+    refuse_unknown('compress(model, "{}")', _ARGUMENTS, policy, unknown)
     return Session(model, policy_of(policy), vision, tokenizer, strict)
-
-
-def _no_argument(name: str, policy: Policy | str, unknown: Mapping[str, Any]) -> str:
-    """Return what is wrong with an unknown argument of ``compress``, and what to write instead."""
-    if close := difflib.get_close_matches(name, ("policy", "vision", "tokenizer", "strict"), n=1):
-        return f"{name}= is no argument of compress(). Did you mean {close[0]}=?"
-    spec = str(unknown.get("method", policy))
-    entries = ",".join(f"{key}={value}" for key, value in unknown.items() if key != "method")
-    if any(f"{key}=" in spec for key in unknown):
-        spec = spec.partition(":")[0]
-    joint = "" if not entries else "," if ":" in spec else ":"
-    return (
-        f"{name}= is no argument of compress(), which takes policy=, vision=, tokenizer= and "
-        "strict=. A method and its parameters are one spec: compress(model, "
-        f'"{spec}{joint}{entries}").'
-    )
 
 
 class Session:
@@ -221,8 +206,12 @@ class Session:
         Pass it on with ``model.generate(**whole, past_key_values=session.fork(cache))`` (``cache=``
         since transformers 5.24; in a block both names will do), where
         ``whole`` holds the context's tokens and the question's.
+
+        Raises:
+            InvalidParameter: an argument that the model does not read.
         """
         given = take_cache(inputs)
+        check_inputs(self.model, inputs)
         cache: DynamicCache = DynamicCache(config=self.model.config) if given is None else given
         inputs |= last_logits(self.model, inputs)
         self._calls.prefills = True

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from foveate.compression.composition import policy as policy_of
+from foveate.compression.composition import refuse_unknown
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.hf.attach.session import Session, compress
 from foveate.hf.layer.support import check_model, foveate_layers, model_name
@@ -23,6 +24,8 @@ from foveate.profiles.ledger import Ledger, fingerprint
 from foveate.profiles.profile import CALIBRATIONS, Numbers, Profile, Run, calibrated_method, mean
 from foveate.profiles.tensor_profile import TensorProfile
 
+_ARGUMENTS = ("model", "policy", "prompts", "questions", "progress")
+
 
 def calibrate(
     model: nn.Module,
@@ -31,6 +34,7 @@ def calibrate(
     *,
     questions: Iterable[Asked] | None = None,
     progress: Path | None = None,
+    **unknown: Any,
 ) -> Profile | TensorProfile:
     """The profile of a method on a model: the mean over prompts of what it measures in each, or
     what follows from sums over all of their queries. What its modules note on themselves while they
@@ -45,14 +49,16 @@ def calibrate(
             well, with the model's own answers: as many as there are prompts.
         progress: a file in which each prompt's numbers are noted at once; if it exists, its prompts
             are not read again. It is deleted at the end.
+        **unknown: every other argument is refused.
 
     Raises:
-        InvalidParameter: a method that has nothing to calibrate, or questions to one that asks
-            none.
+        InvalidParameter: a method that has nothing to calibrate, questions to one that asks none,
+            or an unknown argument, such as ``budget=``, which belongs in the spec.
         InvalidInput: no prompt, not as many questions as prompts, a prompt so short that all of it
             fits the budget, or one whose keys, values or queries are no numbers.
         UnsupportedModel: how it turns queries by their positions has to be known, and is not.
     """
+    refuse_unknown('calibrate(model, "{}", prompts)', _ARGUMENTS, policy, unknown)
     if isinstance(policy, str) and (gathering := gathered_method(policy)):
         return gather(model, gathering, prompts, questions=questions, progress=progress)
     policy = policy_of(policy)

@@ -20,6 +20,7 @@ from foveate.hf.attach.dividing import divide_for_prompt
 from foveate.hf.attach.positions import note_recorded
 from foveate.hf.attach.session import Session, compress
 from foveate.hf.layer.support import convert, foveate_layers, text_config
+from foveate.hf.model.inputs import check_inputs
 from foveate.hf.model.internals import CACHE, last_logits
 from foveate.hf.model.observer import Observer, observing
 from foveate.hf.model.undone import ModuleStates
@@ -98,6 +99,9 @@ def record(
         sums: whether some of the policies read column sums.
         prune: what the policies say of which visual tokens are computed (``Policy.prune``).
         inputs: of one prompt, as ``generate`` takes them.
+
+    Raises:
+        InvalidParameter: an argument that the model does not read.
     """
     recorder = SummingRecorder() if sums else Recorder()
     policy = replace(observing(recorder, decodes=False), prune=prune)
@@ -105,6 +109,7 @@ def record(
         compress(model, policy, vision=vision) as session,
         torch.no_grad(),
     ):
+        check_inputs(session.model, inputs)
         cache = DynamicCache(config=session.model.config)
         last = last_logits(session.model, inputs)
         out = session.model(**inputs, **{CACHE: cache}, **last, use_cache=True)

@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 from transformers import image_transforms
 
-from foveate.memory.request import Size
-from foveate.memory.unknown import Unknown
+from foveate.memory.request import Size, Unknown
 
 DRAWN, RATIO = 2**24, 100
 """Pixels of an image that is drawn, and its longer side over the shorter one, at most."""

@@ -1,10 +1,19 @@
-"""What a processor makes of images of a size, found from blank ones; and a prompt around them."""
+"""What processors make of images and videos of a size, and a prompt around them.
+
+Images are found from blank ones. Of videos, how many patches or tiles the processors of Qwen-VL,
+LLaVA-OneVision and InternVL make, and what they write between them, is worked out from their
+settings, as these processors themselves need torchvision and all the frames.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+import json
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +24,186 @@ from foveate.errors import InvalidInput
 from foveate.hf.model.modality import visual_token_ids
 from foveate.memory.model import Bare
 from foveate.memory.processors.blank import blank, undrawn
-from foveate.memory.processors.videos import Inputs, Video
-from foveate.memory.request import Request, Size, check_tokens
-from foveate.memory.unknown import Unknown
+from foveate.memory.request import Request, Size, Unknown, check_tokens
+
+Inputs = dict[str, Tensor]
+Settings = Mapping[str, Any]
+
+FILES = ("processor_config.json", "video_preprocessor_config.json", "preprocessor_config.json")
+"""Where transformers looks for a video processor's settings: of the first one, a part of it."""
+_RATIO = 200  # of a side to the other, which Qwen-VL's processors refuse
+_EDGES = ("shortest_edge", "longest_edge")
+_SIDES = ("height", "width")
+
+
+class Video(NamedTuple):
+    """A video as a model takes it. A row's visual tokens stand in so many ``runs`` of the
+    placeholder ``token``, alike, with ``words`` tokens of text around them that the processor
+    writes. ``assumed`` names settings that no file tells.
+    """
+
+    pixels: Inputs
+    token: int
+    runs: int = 1
+    words: int = 0
+    assumed: str = ""
+
+
+def video(bare: Bare, request: Request) -> Video:
+    """A request's video: pixels of floating point on "meta", the grid of patches for real.
+
+    Raises:
+        Unknown: a model of another type, or settings that are not counted here.
+    """
+    make = _KINDS.get(bare.config.model_type)
+    if make is None:
+        raise Unknown(
+            f"how {bare.config.model_type} makes tokens of a video is not known here (it is of "
+            f"{', '.join(sorted(_KINDS))}); images=N asks about as many frames read as images"
+        )
+    if request.images:
+        raise Unknown("images beside a video are not counted; ask about each by itself")
+    return make(bare, request)
+
+
+def settings(folder: Path | None) -> Settings:
+    """The settings of the video processor in a model's folder; none where no file has them."""
+    for name in FILES if folder is not None else ():
+        path = Path(folder or "") / name
+        held = json.loads(path.read_text()) if path.is_file() else {}
+        if name == FILES[0]:
+            held = held.get("video_processor") or {}
+        if held:
+            return {key: value for key, value in held.items() if value is not None}
+    return {}
+
+
+def _patches(bare: Bare, request: Request, volume: bool) -> Video:
+    """Patches of two frames each. Bounds on pixels are those of a frame, or of the whole volume."""
+    tower, side = bare.config.vision_config, 32 if volume else 28
+    usual = {"shortest_edge": 128 * side**2, "longest_edge": 768 * side**2}
+    said = settings(bare.folder)
+    made = {
+        "patch_size": tower.patch_size,
+        "temporal_patch_size": tower.temporal_patch_size,
+        "merge_size": tower.spatial_merge_size,
+        **said,
+    }
+    size = dict(made.get("size") or usual)
+    if not volume:  # older files have them beside the size
+        names = zip(_EDGES, ("min_pixels", "max_pixels"), strict=True)
+        size.update({edge: said[name] for edge, name in names if name in said})
+    if not all(edge in size for edge in _EDGES) or made.get("cap_pixels_per_frame"):
+        raise Unknown(f"the video processor bounds pixels otherwise than is known here: {size}")
+    pair, patch = made["temporal_patch_size"], made["patch_size"]
+    if volume and request.frames < pair:
+        raise Unknown(f"its video processor takes {pair} frames or more")
+    frames = (request.frames, round(request.frames / pair) * pair) if volume else (1, 1)
+    width, height = request.size or (0, 0)
+    if max(width, height) > _RATIO * min(width, height):
+        raise Unknown(f"its video processor takes no frames of {width}x{height}")
+    factor = patch * made["merge_size"]
+    high, wide = _within((height, width), factor, (size[_EDGES[0]], size[_EDGES[1]]), *frames)
+    grid = [-(-request.frames // pair), high // patch, wide // patch]
+    shape = (math.prod(grid) * request.batch, 3 * pair * patch**2)
+    pixels = {
+        "pixel_values_videos": torch.empty(shape, dtype=bare.dtype, device="meta"),
+        "video_grid_thw": torch.tensor([grid] * request.batch, dtype=torch.long, device="cpu"),
+    }
+    runs = grid[0] if volume else 1
+    words = sum(_stamp(seconds) for seconds in _times(request, pair)) if volume else 0
+    bounds = f"{size[_EDGES[0]]:,} to {size[_EDGES[1]]:,} pixels " + "of all frames" * volume
+    lacking = "" if "size" in said or size != usual else _lacking(bounds.strip())
+    return Video(pixels, placeholder(bare, "video"), runs, words, lacking)
+
+
+def _within(
+    size: Size, factor: int, bounds: tuple[int, int], frames: int, counted: int
+) -> tuple[int, int]:
+    """Height and width, multiples of ``factor`` near the frame's own, so that the pixels of all
+    ``counted`` frames are within bounds; where they are not, both sides shrink or grow alike.
+    """
+    if frames > 1 and min(size) < factor:
+        size = tuple(int(side * (factor / min(size))) for side in size)  # type: ignore[assignment]
+    near = [round(side / factor) * factor for side in size]
+    least, most = bounds
+    pixels, whole = counted * math.prod(near), frames * math.prod(size)
+    if pixels > most:
+        shrunk = math.sqrt(whole / most)
+        near = [max(factor, math.floor(side / shrunk / factor) * factor) for side in size]
+    elif pixels < least:
+        grown = math.sqrt(least / whole)
+        near = [math.ceil(side * grown / factor) * factor for side in size]
+    return near[0], near[1]
+
+
+def _times(request: Request, pair: int) -> list[float]:
+    """Seconds in the middle of each pair of frames, which are at even distances."""
+    step = request.seconds / max(1, request.frames - 1)
+    last = request.frames - 1
+    firsts = range(0, request.frames, pair)
+    return [step * (first + min(first + pair - 1, last)) / 2 for first in firsts]
+
+
+def _stamp(seconds: float) -> int:
+    """Tokens of "<12.5 seconds>" and of the marks around a pair of frames: a digit is one."""
+    return len(str(int(round(seconds, 1)))) + 7
+
+
+def _pooled(bare: Bare, request: Request) -> Video:
+    """All frames of a row beside each other."""
+    sides, lacking = _sides(bare)
+    shape = (request.batch, request.frames, 3, *sides)
+    pixels = torch.empty(shape, dtype=bare.dtype, device="meta")
+    return Video({"pixel_values_videos": pixels}, placeholder(bare, "video"), assumed=lacking)
+
+
+def _tiles(bare: Bare, request: Request) -> Video:
+    """A frame is an image of one tile, with "Frame1: " before it and a line's end between two."""
+    sides, lacking = _sides(bare)
+    shape = (request.batch * request.frames, 3, *sides)
+    pixels = torch.empty(shape, dtype=bare.dtype, device="meta")
+    words = sum(len(str(number + 1)) + 6 for number in range(request.frames)) - 1
+    token = placeholder(bare, "image")
+    return Video({"pixel_values": pixels}, token, request.frames, words, lacking)
+
+
+def _sides(bare: Bare) -> tuple[tuple[int, int], str]:
+    """Height and width of every frame; where no file has them, those that the tower is made for."""
+    said, usual = settings(bare.folder), bare.config.vision_config.image_size
+    usual = usual if isinstance(usual, (list, tuple)) else (usual, usual)
+    size = said.get("size") or dict(zip(_SIDES, usual, strict=True))
+    if not all(side in size for side in _SIDES) or said.get("do_center_crop"):
+        raise Unknown(f"the video processor makes frames of a size that is not known here: {size}")
+    high, wide = size["height"], size["width"]
+    return (high, wide), "" if "size" in said else _lacking(f"frames of {high}x{wide}")
+
+
+def placeholder(bare: Bare, kind: str) -> int:
+    """Return the placeholder of kind "image" or "video".
+
+    Raises:
+        Unknown: the configuration names none.
+    """
+    for name in (f"{kind}_token_id", f"{kind}_token_index"):
+        if isinstance(token := getattr(bare.config, name, None), int):
+            return token
+    raise Unknown(f"{bare.config.model_type} names no placeholder of {kind}s")
+
+
+def _lacking(taken: str) -> str:
+    return f"no {FILES[1]} says how large a video's frames become: {taken}, as by default"
+
+
+_KINDS: dict[str, Callable[[Bare, Request], Video]] = {
+    "qwen2_vl": partial(_patches, volume=False),
+    "qwen2_5_vl": partial(_patches, volume=False),
+    "qwen3_vl": partial(_patches, volume=True),
+    "qwen3_vl_moe": partial(_patches, volume=True),
+    "llava_onevision": _pooled,
+    "internvl": _tiles,
+}
+
 
 WORD = 1
 """A token of text: any that is no placeholder."""
@@ -106,21 +292,12 @@ def prompt(bare: Bare, request: Request, visual: int, clip: Video | None = None)
     check_tokens(request.batch, words + visual * runs)
     row: list[int] = []
     if runs:
-        token = _image_id(bare) if clip is None else clip.token
+        token = placeholder(bare, "image") if clip is None else clip.token
         row = ([WORD] * (words // (runs + 1)) + [token] * visual) * runs
     row += [WORD] * (words - row.count(WORD))
     input_ids = torch.tensor([row], dtype=torch.long, device="cpu").repeat(request.batch, 1)
     made = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
     return made | _types(bare, input_ids)
-
-
-def _image_id(bare: Bare) -> int:
-    names = ("image_token_id", "image_token_index")
-    ids = [getattr(bare.config, name, None) for name in names]
-    for one in ids:
-        if isinstance(one, int):
-            return one
-    raise Unknown(f"{bare.config.model_type} names no placeholder of images")
 
 
 def _types(bare: Bare, ids: Tensor) -> Inputs:

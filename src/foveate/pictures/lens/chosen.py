@@ -1,8 +1,8 @@
-"""What each policy keeps of a prompt that was read once."""
+"""What each policy keeps of a prompt that was read once, and what the model answers from it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,9 +11,12 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foveate.hf import Recording, Session, chosen, compress, record
+from foveate.hf import Recording, Session, branch, chosen, compress, record
 from foveate.hf.attach.dividing import divided_for
 from foveate.hf.layer.support import compressible_layers, text_config
+from foveate.hf.measuring.answer import greedy
+from foveate.hf.probe.follow_up import ends
+from foveate.methods.full import full
 from foveate.policies.policy import Policy
 from foveate.policies.pruning import Prune
 
@@ -84,18 +87,19 @@ def seen(
 def _choice(block: Session, recording: Recording) -> Choice:
     with block as session:
         kept = chosen(session, recording)
-    scores = [
-        one.mask.float().fill_(torch.nan) if one.scores is None else one.scores for one in kept
-    ]
-    pos, t = [layer.pos[0] for layer in recording.layers], recording.tokens
-    masks = [_of_tokens(one.mask[0], at, t, False) for one, at in zip(kept, pos, strict=True)]
-    scores_of = [_of_tokens(one[0], at, t, torch.nan) for one, at in zip(scores, pos, strict=True)]
+    pos = [layer.pos[0] for layer in recording.layers]
+
+    def over_tokens(layers: Sequence[Tensor], nowhere: float | bool) -> Tensor:
+        each = zip(layers, pos, strict=True)
+        return torch.cat([_of_tokens(t[0], at, recording.tokens, nowhere) for t, at in each]).cpu()
+
+    masks = [one.mask for one in kept]
+    unscored = [mask.float().fill_(torch.nan) for mask in masks]
+    scores = [b if a.scores is None else a.scores for a, b in zip(kept, unscored, strict=True)]
     computed = None
     if block.policy.prune is not None:
-        whole = [torch.ones_like(at, dtype=torch.bool) for at in pos]
-        there = [_of_tokens(one, at, t, False) for one, at in zip(whole, pos, strict=True)]
-        computed = torch.cat(there).cpu()
-    return Choice(block.policy, torch.cat(masks).cpu(), torch.cat(scores_of).cpu(), computed)
+        computed = over_tokens([torch.ones_like(mask) for mask in masks], False)
+    return Choice(block.policy, over_tokens(masks, False), over_tokens(scores, torch.nan), computed)
 
 
 def _of_tokens(
@@ -106,3 +110,63 @@ def _of_tokens(
         return slots
     spread = torch.full((len(slots), tokens), nowhere, dtype=slots.dtype, device=slots.device)
     return spread.scatter(1, pos, slots)
+
+
+class LensAnswer(NamedTuple):
+    """What the model says under one policy.
+
+    ``tokens`` are with the one that ends it, ``text`` is without special ones; ``cut`` says that it
+    would have gone on, ``same`` that its tokens are those of the full cache's answer.
+    """
+
+    spec: str
+    tokens: list[int]
+    text: str
+    cut: bool
+    same: bool
+
+
+class Answers(NamedTuple):
+    """The full cache's answer, and one for each method at each of its budgets."""
+
+    full: LensAnswer
+    choices: list[list[LensAnswer]]
+
+
+Tell = Callable[[Policy, int, int], None]
+"""Told before each answer of its policy, how many are there, and how many there will be."""
+
+
+def answers(
+    readings: Readings,
+    policies: Sequence[Sequence[Policy]],
+    reader: Any,
+    longest: int,
+    tell: Tell = lambda policy, done, of: None,
+) -> Answers:
+    """Greedy answers of at most so many tokens. Each goes on from the reading that its policy
+    chooses from, so that it is the one that a block of its own gives.
+    """
+    whole, words = full(), getattr(reader, "tokenizer", reader)
+    order = [whole, *(policy for each in policies for policy in each)]
+    answers_by_spec: dict[str, list[int]] = {}
+    for done, policy in enumerate(order):
+        if policy.spec not in answers_by_spec:
+            tell(policy, done, len(order))
+            answers_by_spec[policy.spec] = _tokens(readings, policy, reader, longest)
+    stop = ends(readings.model)
+
+    def answer(policy: Policy) -> LensAnswer:
+        tokens = answers_by_spec[policy.spec]
+        text = words.decode(tokens, skip_special_tokens=True).strip()
+        same = tokens == answers_by_spec[whole.spec]
+        return LensAnswer(policy.spec, tokens, text, tokens[-1] not in stop, same)
+
+    return Answers(answer(whole), [[answer(policy) for policy in each] for each in policies])
+
+
+@torch.no_grad()
+def _tokens(readings: Readings, policy: Policy, reader: Any, longest: int) -> list[int]:
+    recording = readings.of(policy)
+    with compress(readings.model, policy, tokenizer=reader) as session:
+        return greedy(session.model, branch(session, recording), recording.logits, longest)

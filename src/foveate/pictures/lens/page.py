@@ -1,49 +1,53 @@
-"""What the page is told, and the page."""
+"""What the lens's page is told, and the page.
+
+The prompt is shown as words one by one, and images as the model sees them. Kept sets and scores
+come in few bytes. Masks of a method at up to eight budgets share a byte for every head and token. A
+token that is kept at a small budget is mostly kept at larger ones, too, so few of the 256 bytes
+occur, and zlib makes them short. Scores take a byte each: attention is heavy-tailed, so its steps
+are even on the square root of (score - lowest) / (highest - lowest), head by head, and finer for
+small scores than for large ones.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import io
+import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from jaxtyping import Bool, Float, UInt8
+from PIL import Image
+from torch import Tensor
 
 from foveate.compression.labels import budget_of, label
-from foveate.pictures.lens.answers import Answers, LensAnswer
-from foveate.pictures.lens.chosen import Choice, LensPrompt
-from foveate.pictures.lens.packed import Packet, planes, table, tables
-from foveate.pictures.lens.prompt import Word, data_uri
-from foveate.pictures.shown import shown, without_folders
-from foveate.pictures.template import rendered, text_of
+from foveate.pictures.lens.chosen import Answers, Choice, LensAnswer, LensPrompt
+from foveate.pictures.shown import rendered, shown, text_of, without_folders
 from foveate.pictures.views import View
 
 TimeLine = Sequence[tuple[float, Sequence[int]]]
 """Of each frame of a video when it is shown, in seconds, and its tokens."""
 
 
-def page(
-    model: str,
-    seen: LensPrompt,
-    words: Sequence[Word],
-    views: Sequence[View],
-    note: str = "",
-    said: Answers | None = None,
-    line: TimeLine = (),
-) -> str:
-    """The HTML: everything in one file. Its content security policy lets it load nothing, and run
-    and style itself by the script and the style sheet below alone, which it knows by their hashes.
+def page(data: Mapping[str, Any]) -> str:
+    """Return the page of what :func:`page_data` returns, as HTML: everything in one file.
+
+    Its content security policy lets it load nothing, and run and style itself by the script and the
+    style sheet below alone, which it knows by their hashes.
     """
     style, script = (text_of(f"foveate.pictures/lens.{kind}") for kind in ("css", "js"))
     return rendered(
         "the lens",
         "foveate.pictures/lens.html.j2",
-        model=model,
+        model=data["model"],
         style=style,
         script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
-        data=page_data(model, seen, words, views, note, said, line),
+        data=data,
     )
 
 
@@ -58,7 +62,7 @@ def page_data(
 ) -> dict[str, Any]:
     """All that the page shows.
 
-    ``packet`` holds masks and scores (:mod:`foveate.pictures.lens.packed`): ``kept``, ``protected``
+    ``packet`` holds masks and scores (:mod:`foveate.pictures.lens.page`): ``kept``, ``protected``
     and ``computed`` say where a method's planes begin in it, ``scores`` where a choice's table
     does; None where nothing was scored. ``computed`` is None where all layers computed all tokens,
     ``answer`` where nobody was asked.
@@ -93,9 +97,7 @@ def _method(
     return {
         "name": shown(without_folders(label(choices[0].policy))),
         "kept": [packet.add(plane) for plane in planes([c.kept for c in choices])],
-        "protected": [
-            packet.add(plane) for plane in planes([c.scores.isposinf() for c in choices])
-        ],
+        "protected": [packet.add(x) for x in planes([c.scores.isposinf() for c in choices])],
         "computed": _computed(choices, packet),
         "choices": [
             {
@@ -144,15 +146,163 @@ def parts(words: Sequence[Word], views: Sequence[View]) -> list[dict[str, Any]]:
 
 def _view(number: int, view: View) -> dict[str, Any]:
     rows, columns = (0, 1) if view.grid is None else (view.grid.rows, view.grid.columns)
-    return {
-        "image": number,
-        "name": view.name,
-        "rows": rows,
-        "columns": columns,
-        "places": list(view.places),
-    }
+    shape = {"rows": rows, "columns": columns, "places": list(view.places)}
+    return {"image": number, "name": view.name, **shape}
 
 
 def _hash(text: str) -> str:
     """As a content security policy names what it allows."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode()}"
+
+
+LEVELS = 254  # the code of a head's highest score
+NO_SCORE = 255
+
+
+class Packet:
+    """Byte strings one after the other, equal ones once."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._places: dict[bytes, int] = {}
+
+    def add(self, data: bytes) -> int:
+        """Where the bytes stand."""
+        if data not in self._places:
+            self._places[data] = len(self._data)
+            self._data += data
+        return self._places[data]
+
+    def text(self) -> str:
+        """All of them, as a zlib stream in base64."""
+        return base64.b64encode(zlib.compress(bytes(self._data), level=9)).decode("ascii")
+
+
+def planes(masks: Sequence[Bool[Tensor, "r t"]]) -> list[bytes]:
+    """A byte for every row and token, with a bit for each of eight masks, the lowest for the first;
+    a plane for every eight masks.
+    """
+    whole = np.stack([mask.numpy() for mask in masks])
+    return [
+        np.packbits(whole[start : start + 8], axis=0, bitorder="little").tobytes()
+        for start in range(0, len(whole), 8)
+    ]
+
+
+def table(scores: Float[Tensor, "r t"]) -> bytes:
+    """Lowest and highest score of each row, as pairs of little-endian float32, then the codes."""
+    codes, low, high = in_bytes(scores)
+    ends = torch.stack([low, high], -1).numpy().astype("<f4")
+    return ends.tobytes() + codes.numpy().tobytes()
+
+
+def in_bytes(
+    scores: Float[Tensor, "r t"],
+) -> tuple[UInt8[Tensor, "r t"], Float[Tensor, "r"], Float[Tensor, "r"]]:
+    """Codes, and the lowest and highest finite score of each row (0 where there is none)."""
+    finite = scores.isfinite()
+    none = ~finite.any(-1)
+    low = scores.masked_fill(~finite, torch.inf).amin(-1).masked_fill(none, 0.0)
+    high = scores.masked_fill(~finite, -torch.inf).amax(-1).masked_fill(none, 0.0)
+    span = (high - low).clamp_min(torch.finfo(torch.float32).tiny)
+    share = (scores.masked_fill(~finite, 0.0) - low[:, None]).clamp_min(0) / span[:, None]
+    codes = (LEVELS * share.clamp_max(1).sqrt()).round().to(torch.uint8)
+    return codes.masked_fill(~finite, NO_SCORE), low, high
+
+
+def tables(scores: Sequence[Float[Tensor, "r t"]]) -> tuple[list[Tensor], list[int]]:
+    """As few tables as hold what was scored at each budget, and which one each budget reads.
+
+    A score that does not depend on the budget has one: what is protected at one budget has its
+    score from another.
+    """
+    made: list[Tensor] = []
+    which = []
+    for mine in scores:
+        for place, other in enumerate(made):
+            both = mine.isfinite() & other.isfinite()
+            if torch.equal(mine[both], other[both]):
+                made[place] = torch.where(mine.isfinite(), mine, other)
+                break
+        else:
+            place = len(made)
+            made.append(mine)
+        which.append(place)
+    return made, which
+
+
+LONGEST = 8  # the most tokens that one character is tried to be put together from
+_BROKEN = "\ufffd"  # what bytes that are no whole character decode to
+
+
+class Word(NamedTuple):
+    """A token: its text, or the name of a special one. What only goes on with a character that an
+    earlier token began has no text.
+    """
+
+    text: str
+    special: bool
+
+
+def words(tokenizer: Any, ids: Sequence[int]) -> list[Word]:
+    """The tokens, each with its own spaces; a character of several tokens stands at the first."""
+    special = set(tokenizer.all_special_ids)
+    before = _plain(tokenizer)
+    word_list: list[Word] = []
+    while len(word_list) < len(ids):
+        at = len(word_list)
+        if ids[at] in special:
+            word_list.append(Word(str(tokenizer.convert_ids_to_tokens(ids[at])), special=True))
+            continue
+        text, count = _whole(tokenizer, before, ids[at : at + LONGEST])
+        word_list += [Word(text, special=False), *[Word("", special=False)] * (count - 1)]
+    return word_list
+
+
+def _plain(tokenizer: Any) -> list[int]:
+    """A token to decode behind: alone, some tokenizers swallow the space that a token begins with,
+    as at the start of a text.
+    """
+    return list(tokenizer.encode("a", add_special_tokens=False))[-1:]
+
+
+def _whole(tokenizer: Any, before: list[int], ids: Sequence[int]) -> tuple[str, int]:
+    """The text of the first token, and of how many tokens it is: more than one where it takes
+    several to make a character.
+    """
+    head = _decoded(tokenizer, before)
+    texts = [
+        _decoded(tokenizer, [*before, *ids[:n]]).removeprefix(head) for n in range(1, len(ids) + 1)
+    ]
+    for count, text in enumerate(texts, start=1):
+        if _BROKEN not in text:
+            return text, count
+    return texts[0], 1
+
+
+def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    text: str = tokenizer.decode(
+        list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
+    return text
+
+
+SIDE = 768  # pixels of the longer side, at most
+
+
+def data_uri(image: Image.Image) -> str:
+    """The image without what a file knows about it: as PNG, or as JPEG where that is smaller."""
+    image = image.convert("RGB")
+    image.thumbnail((SIDE, SIDE))
+    kinds = {
+        "png": _encoded(image, "PNG", optimize=True),
+        "jpeg": _encoded(image, "JPEG", quality=88),
+    }
+    kind, data = min(kinds.items(), key=lambda item: len(item[1]))
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
+
+
+def _encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()

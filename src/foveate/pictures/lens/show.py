@@ -19,10 +19,8 @@ from foveate.hf import Session
 from foveate.hf.layer.support import model_name
 from foveate.hf.model.modality import visual_token_ids
 from foveate.models.token_grids import image_tokens, not_known
-from foveate.pictures.lens.answers import Answers, Tell, answers
-from foveate.pictures.lens.chosen import Readings, seen
-from foveate.pictures.lens.page import page
-from foveate.pictures.lens.prompt import words
+from foveate.pictures.lens.chosen import Answers, Readings, Tell, answers, seen
+from foveate.pictures.lens.page import page, page_data, words
 from foveate.pictures.views import views_of
 from foveate.policies.policy import Policy
 
@@ -147,7 +145,7 @@ def lens_of(
     read = words(getattr(reader, "tokenizer", reader), ids.tolist())
     views = views_of(images, where, times)
     line = [] if where is None else [*zip(times, (one.places for one in where), strict=False)]
-    return Lens(page(name, prompts, read, views, note, said, line), said)
+    return Lens(page(page_data(name, prompts, read, views, note, said, line)), said)
 
 
 def _one_prompt(inputs: Mapping[str, Any]) -> torch.Tensor:
@@ -164,5 +162,4 @@ def _one_prompt(inputs: Mapping[str, Any]) -> torch.Tensor:
             f"a lens shows a prompt without padding, and {int((mask == 0).sum())} of "
             f"{mask.shape[1]} tokens are masked. Have the processor read this prompt alone."
         )
-    prompt: torch.Tensor = ids[0]
-    return prompt
+    return ids[0]  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.cache.layer import Scored
-from foveate.compression.threshold import matters
+from foveate.compression.pipeline import matters
 from foveate.errors import InvalidBudget
 from foveate.policies.amount import Amount, AmountLike
 from foveate.policies.parameters import Range, Share

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from PIL import Image
 from torch import Tensor
 
 from foveate.errors import InvalidInput
@@ -14,15 +15,16 @@ from foveate.hf.attach.dividing import divided_for
 from foveate.hf.layer.stats import now
 from foveate.hf.model.devices import input_device
 from foveate.loading.model import Loaded
+from foveate.models.token_grids import Box
 from foveate.policies.policy import Policy
 from foveate.policies.pruning import Prune
-from foveate.prompts.evidence import in_text, tokens_of, tokens_of_images, view_of
-from foveate.prompts.pixels import seen_sizes
+from foveate.prompts.evidence import in_text, on_images, tokens_of
 from foveate.prompts.prompt import Prompt, read
 from foveate.prompts.sample import PLACE, Sample
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.shorten import without_middle
 from foveate_lab.eval.contenders import is_oracle, resolved
+from foveate_lab.eval.pixels import bounded, seen_sizes
 from foveate_lab.eval.task_registry import Task
 
 FULL = "full"
@@ -130,7 +132,9 @@ def read_prompt(
 def _read(loaded: Loaded, task: Task, sample: Sample) -> Prompt:
     images = list(sample.images)
     clips = [video.clip for video in sample.videos]
-    return read(loaded, sample.text, images, clips=clips, plain=sample.plain, pixels=task.pixels)
+    if loaded.sees and (images or clips):
+        loaded = bounded(loaded, task.pixels)
+    return read(loaded, sample.text, images, clips=clips, plain=sample.plain)
 
 
 def _within(loaded: Loaded, task: Task, sample: Sample, most: int) -> Sample:
@@ -184,3 +188,21 @@ def _until(prompt: Prompt, cut: int) -> Mapping[str, Any]:
         else value
         for name, value in prompt.inputs.items()
     }
+
+
+def view_of(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> Box | None:
+    """What the model sees of the first image as a whole, in the image's pixels: less where its
+    processor crops, more where it pads. None where that is not known.
+    """
+    try:
+        return on_images(loaded, prompt, images)[0].grids[0].on(images[0].size)
+    except InvalidInput:
+        return None
+
+
+def tokens_of_images(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> list[int]:
+    """How many tokens each image of a prompt is; evenly shared out where that is not known."""
+    try:
+        return [len(one.places) for one in on_images(loaded, prompt, images)]
+    except InvalidInput:
+        return [-(-prompt.visual_tokens // prompt.images)] * prompt.images

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, get_type_hints
 from foveate.errors import InvalidParameter, suggest
 from foveate.policies.parameters import Positive, check, shown
 from foveate.policies.spec import print_arguments
-from foveate.prompts.sample import Pixels
+from foveate_lab.eval.pixels import Pixels
 
 GENERAL: dict[str, Any] = {"longest": Positive, "min_pixels": Positive, "max_pixels": Positive}
 """Tokens of an answer; and pixels of an image, for processors that bound them."""

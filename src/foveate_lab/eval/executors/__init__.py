@@ -7,9 +7,10 @@ from functools import partial
 
 from foveate.defaults import DeviceMap
 from foveate.errors import InvalidParameter
-from foveate.loading.model import Loaded, load
+from foveate.loading.model import Loaded
 from foveate_lab.defaults import ExecutorName, Protocol
 from foveate_lab.eval.executors.job import Execute, Executor, Job, lacking
+from foveate_lab.eval.padding import load
 
 __all__ = ["Execute", "Executor", "Job", "find_executor", "lacking"]
 

@@ -21,12 +21,12 @@ from typing import Any
 
 from foveate.errors import ClusterFailed, FoveateError, InvalidParameter, MissingPackage
 from foveate.loading.hardware import versions_of_results
-from foveate.loading.model import load
 from foveate.prompts.sample import Sample
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.row import Row
 from foveate_lab.eval.executors.job import Execute, Job, answered
 from foveate_lab.eval.executors.share import share
+from foveate_lab.eval.padding import load
 
 try:
     import ray

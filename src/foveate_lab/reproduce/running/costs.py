@@ -14,6 +14,7 @@ from foveate.errors import FoveateError
 from foveate.loading.model import Loaded, outline
 from foveate.prompts.prompt import read
 from foveate_lab.eval.held import Key
+from foveate_lab.eval.pixels import bounded
 from foveate_lab.reproduce.ask import Ask
 from foveate_lab.reproduce.models import Place
 from foveate_lab.reproduce.running.lab import Lab
@@ -179,4 +180,6 @@ def _tokens(loaded: Loaded, task: Any, sample: Any) -> int:
     if task.fit:
         sample = task.fit(loaded.tokenizer, sample)
     images = list(sample.images)
-    return read(loaded, sample.text, images, plain=sample.plain, pixels=task.pixels).tokens
+    if loaded.sees and images:
+        loaded = bounded(loaded, task.pixels)
+    return read(loaded, sample.text, images, plain=sample.plain).tokens

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 
+from foveate.defaults import DeviceMap
 from foveate.errors import InvalidParameter
+from foveate.loading import model
+from foveate.loading.model import Loaded
 from foveate.models.token_grids.kinds import kind_of
 
 _PADDABLE = ("CLIPImageProcessor", "LlavaImageProcessor")
@@ -24,6 +28,22 @@ _KEPT = (
     "image_std",
     "do_convert_rgb",
 )
+
+
+def load(
+    name: str,
+    trust_remote_code: bool = False,
+    device_map: DeviceMap | None = None,
+    *,
+    pad_images: bool = False,
+) -> Loaded:
+    """Load a model as the library does; ``pad_images`` pads its images to squares.
+
+    Raises:
+        InvalidParameter: ``pad_images`` for a processor of another kind than LLaVA-1.5's.
+    """
+    loaded = model.load(name, trust_remote_code, device_map)
+    return replace(loaded, reader=padded(loaded.reader)) if pad_images else loaded
 
 
 def padded(reader: Any) -> Any:

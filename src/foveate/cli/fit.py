@@ -1,22 +1,150 @@
-"""The tables of ``foveate fit``, in 80 columns. GB are 10^9 bytes."""
+"""``foveate fit``: what fills the memory, and whether it is enough. GB are 10^9 bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from foveate.cli import tables
+from foveate.cli import console, options, tables
+from foveate.cli.options import flag, option
 from foveate.cli.tables import short
-from foveate.memory import Engine, Fit, Under
+from foveate.defaults import FRAMES, AttentionName
+from foveate.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from foveate.memory import Engine, Fit, Under
 
 _HELD = ("Tokens\nkept", "Reading\nGB", "Prompt\nGB", "Answer\nGB", "Peak of\nall, GB", "It\nfits")
 
 
-def of(fitted: Fit, engine: Engine) -> list[RenderableType]:
+def fit(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A directory with config.json.")],
+    memory: Annotated[str, option("BYTES", "Memory to fit into, e.g. 24GB.")],
+    images: Annotated[int, option("N", "Images of a prompt.", min=0)] = 0,
+    size: Annotated[str | None, option("WxH", "Of every image or frame: 1436x717.")] = None,
+    video: Annotated[str | None, option("TIME", "How long a video is: 1h, 12min or 90s.")] = None,
+    fps: options.Fps = None,
+    frames: options.Frames = None,
+    text: Annotated[int, option("N", "Tokens of the prompt that are not visual.", min=1)] = 256,
+    answer: Annotated[int, option("N", "Tokens of the answer.", min=1)] = 256,
+    batch: Annotated[int, option("N", "Prompts at once.", min=1)] = 1,
+    attn: Annotated[
+        AttentionName | None, flag("--attn", "Attention implementation. [default: the model's]")
+    ] = None,
+    chunk: Annotated[
+        int | None, option("N", "Tokens of the prompt that are read at once.", min=1)
+    ] = None,
+    policy: options.Specs = None,
+    budget: Annotated[
+        list[str] | None, option("B", "What each policy keeps: 20%, 256 or 64MB; repeatable.")
+    ] = None,
+    gpu_memory_utilization: Annotated[float, option("SHARE", "Of the memory, for vLLM.")] = 0.9,
+    block_size: Annotated[int, option("N", "Tokens of a block of vLLM.")] = 32,
+    dtype: options.Dtype = "auto",
+    picture: Annotated[Path | None, option("FILE", "Draw bars, as an image.")] = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    json: console.Json = False,
+) -> None:
+    """Say what fills the memory, from a model's configuration: weights, tower, prefill, cache.
+
+    No weights are loaded, and nothing is downloaded. The exit code is 1 if it does not fit.
+    """
+    from foveate.cli.policies import policies
+    from foveate.cli.run import pictures
+    from foveate.data import files
+    from foveate.memory import Engine, Request, seconds_of, size_of
+    from foveate.memory import fit as fit_into
+    from foveate.pictures.memory_bars import memory_picture
+
+    if picture is not None:
+        pictures.check_picture(picture)
+    if size is not None and not images and video is None:
+        raise InvalidInput(
+            f"--size {size} is of images or frames, and there are none: add --images 1 or --video "
+            "1h."
+        )
+    request = Request(
+        images=images,
+        frames=_frames(video, fps, frames),
+        seconds=0.0 if video is None else seconds_of(video),
+        size=None if size is None else size_of(size),
+        text=text,
+        answer=answer,
+        batch=batch,
+        attention=attn,
+        chunk=chunk,
+    )
+    room = options.bytes_of("--memory", memory)
+    engine = Engine(gpu_memory_utilization, block_size)
+    chosen = policies(policy or ["recommended"], budget or [], model)[1:]
+    with console.quiet(), console.progress(hidden=json) as bars:
+        bars.add_task("reading the model's code", total=None)
+        fitted = fit_into(
+            model,
+            request,
+            room,
+            policies=chosen,
+            dtype=dtype,
+            engine=engine,
+            trust_remote_code=trust_remote_code,
+        )
+    if json:
+        console.print_json(_facts(fitted))
+    else:
+        console.show(*_tables(fitted, engine))
+    if picture is not None:
+        with files.replacing(picture) as part:
+            memory_picture(_title(fitted), _pieces(fitted), room).save(part)
+        typer.echo(f"What fills the memory, drawn: {picture}", err=True)
+    if fitted.fits is False:
+        raise typer.Exit(1)
+
+
+def _frames(video: str | None, fps: float | None, frames: int | None) -> int:
+    """How many frames are taken; 0 without a video."""
+    from foveate.data.clip import check_sampling
+    from foveate.memory import frames_of, seconds_of
+
+    if video is None:
+        if fps is not None or frames is not None:
+            raise InvalidInput("--fps and --frames are of a video: say how long it is, --video 1h.")
+        return 0
+    check_sampling(fps, frames)
+    long = seconds_of(video)
+    return frames_of(long, fps) if fps is not None else frames or FRAMES
+
+
+def _facts(fitted: Fit) -> dict[str, Any]:
+    traced = fitted.trace
+    return {
+        "model": fitted.model,
+        "memory": fitted.memory,
+        "fits": fitted.fits,
+        "peak": fitted.peak,
+        "request": asdict(fitted.request),
+        "weights": None if fitted.weights is None else fitted.weights._asdict(),
+        "prompt": traced and {"tokens": traced.tokens, "visual": traced.visual},
+        "peaks": traced and {"tower": traced.tower, "prefill": traced.prefill, "step": traced.step},
+        "logits": fitted.logits and dict(zip(("last", "all"), fitted.logits, strict=True)),
+        "caches": [
+            {**asdict(one), "cache": one.cache and one.cache._asdict()} for one in fitted.caches
+        ],
+        "changes": [asdict(one) for one in fitted.changes],
+        "assumed": traced and traced.assumed,
+        "vllm": fitted.pool and asdict(fitted.pool),
+        "unknown": fitted.unknown,
+    }
+
+
+def _tables(fitted: Fit, engine: Engine) -> list[RenderableType]:
     """Everything that was found, part by part."""
-    parts: list[RenderableType] = [Text(title(fitted)), "", _parts(fitted), "", _verdict(fitted)]
+    parts: list[RenderableType] = [Text(_title(fitted)), "", _parts(fitted), "", _verdict(fitted)]
     if fitted.caches:
         parts += ["", _caches(fitted), *_notes(fitted)]
     if fitted.changes:
@@ -29,7 +157,7 @@ def of(fitted: Fit, engine: Engine) -> list[RenderableType]:
     return parts
 
 
-def title(fitted: Fit) -> str:
+def _title(fitted: Fit) -> str:
     """The model, and what it is asked."""
     request = fitted.request
     size = "x".join(map(str, request.size or ()))
@@ -43,7 +171,7 @@ def title(fitted: Fit) -> str:
     return f"{fitted.model}: {request_line}, an answer of {request.answer:,}"
 
 
-def bars(fitted: Fit) -> list[tuple[str, list[tuple[str, int]]]]:
+def _pieces(fitted: Fit) -> list[tuple[str, list[tuple[str, int]]]]:
     """What is held at each peak, piece by piece, with the full cache; then under each policy."""
     if fitted.weights is None or fitted.trace is None:
         return []
@@ -81,7 +209,10 @@ def _rows(fitted: Fit) -> Iterator[tuple[str, int | None, str]]:
     if traced is None:
         yield from ((name, None, "") for name in ("prefill", "KV cache", "answer"))
         return
-    yield "prefill", traced.activations, f"activations of the decoder at its peak, {_read(fitted)}"
+    how = fitted.request.attention or "the model's own attention"
+    chunk = f"{fitted.request.chunk:,}" if fitted.request.chunk else "all"
+    told = f"activations of the decoder at its peak, {how}, {chunk} tokens at once"
+    yield "prefill", traced.activations, told
     visual = f", {traced.visual:,} of them visual" if traced.visual else ""
     yield "KV cache", traced.cache, f"{traced.tokens:,} tokens a prompt{visual}"
     whole = fitted.caches[0].cache
@@ -92,27 +223,17 @@ def _rows(fitted: Fit) -> Iterator[tuple[str, int | None, str]]:
         yield "logits", last, f"of the last token; of all, in a plain forward, {gb(every)}"
 
 
-def _read(fitted: Fit) -> str:
-    request = fitted.request
-    how = request.attention or "the model's own attention"
-    chunk = "all tokens at once" if request.chunk is None else f"{request.chunk:,} tokens at once"
-    return f"{how}, {chunk}"
-
-
 def _verdict(fitted: Fit) -> Text:
-    if fitted.peak is None or fitted.trace is None or fitted.weights is None:
+    traced, whole = fitted.trace, fitted.caches[0].cache if fitted.caches else None
+    if fitted.peak is None or fitted.weights is None or traced is None or whole is None:
         return Text("Whether it fits is unknown.", "yellow")
-    traced, weights, whole = fitted.trace, fitted.weights.bytes, fitted.caches[0].cache
-    peaks = {"seeing": traced.tower, "reading": traced.prefill, "answering": _answering(fitted)}
+    answering = traced.step - traced.cache + whole.answer
+    peaks = {"seeing": traced.tower, "reading": traced.prefill, "answering": answering}
+    weights = fitted.weights.bytes
     peaks_line = ", ".join(f"{name} {gb(weights + size)}" for name, size in peaks.items() if size)
     word, color = ("It fits", "green") if fitted.fits else ("It does not fit", "red")
     line = f"{word}: {gb(fitted.peak)} of {gb(fitted.memory)} GB at the peak ({peaks_line})."
-    return Text(line, color) if whole else Text(line)
-
-
-def _answering(fitted: Fit) -> int:
-    traced, whole = fitted.trace, fitted.caches[0].cache
-    return 0 if traced is None or whole is None else traced.step - traced.cache + whole.answer
+    return Text(line, color)
 
 
 def _caches(fitted: Fit) -> RenderableType:

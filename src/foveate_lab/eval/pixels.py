@@ -8,26 +8,36 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedConfig
 
 from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded
-from foveate.prompts.sample import AS_THEY_ARE, Pixels
 
 Size = tuple[int, int]
 """Width and height."""
 
 
-def bounded(loaded: Loaded, pixels: Pixels) -> Any:
-    """The model's processor with these bounds, or itself where there are none.
+class Pixels(NamedTuple):
+    """The fewest and the most pixels that a processor makes of an image; None as it has it."""
+
+    least: int | None = None
+    most: int | None = None
+
+
+AS_THEY_ARE = Pixels()
+
+
+def bounded(loaded: Loaded, pixels: Pixels) -> Loaded:
+    """Return the model, whose processor has these bounds; itself where there are none.
 
     Raises:
         InvalidInput: it does not bound pixels, or they exclude each other.
     """
     if pixels == AS_THEY_ARE:
-        return loaded.reader
+        return loaded
     images: Any = getattr(loaded.reader, "image_processor", None)
     if not _bounds_pixels(images):
         raise InvalidInput(
@@ -44,7 +54,7 @@ def bounded(loaded: Loaded, pixels: Pixels) -> Any:
     reader = copy.copy(loaded.reader)
     reader.image_processor = copy.copy(images)
     reader.image_processor.size = type(images.size)(shortest_edge=least, longest_edge=most)
-    return reader
+    return replace(loaded, reader=reader)
 
 
 def seen_sizes(inputs: Mapping[str, Any], config: PreTrainedConfig) -> tuple[Size, ...]:
