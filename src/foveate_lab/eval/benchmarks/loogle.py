@@ -18,8 +18,8 @@ from typing import Any, Literal, get_args
 from foveate.data import Folder, Record
 from foveate.errors import InvalidInput
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.loogle_forms import PROMPTS, forms_of
+from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.loogle_forms import PROMPTS, sources_of
 from foveate_lab.eval.metrics import longbench, loogle
 
 LONGEST = {
@@ -49,7 +49,7 @@ def scored(prediction: str, sample: Sample) -> float:
 def _samples(
     name: str, folder: Folder, metric: str, chat: bool, kind: str | None = None
 ) -> Iterator[Sample]:
-    records = forms_of(name)[""].rows(folder)
+    records = (record for record, _ in sources_of(name).rows(folder))
     prompt = _prompt(folder, name)
     before, _, after = prompt.partition("{input}")
     for record in _of_kind(records, kind, folder):
@@ -105,7 +105,7 @@ def _of(name: str, summary: str) -> dict[str, Any]:
     return {
         "name": f"loogle_{name}",
         "data": "loogle",
-        "forms": lambda **own: forms_of(name),
+        "sources": sources_of(name),
         "metric": scored,
         "longest": LONGEST[name],
         "divisible": False,
@@ -113,7 +113,7 @@ def _of(name: str, summary: str) -> dict[str, Any]:
     }
 
 
-@benchmark(**_of("shortdep_qa", "Questions on one place of a long document, by ROUGE-L's recall."))
+@Benchmark(**_of("shortdep_qa", "Questions on one place of a long document, by ROUGE-L's recall."))
 def shortdep_qa(
     folder: Folder, *, metric: Literal["rouge_l", "f1"] = "rouge_l", chat: bool = False
 ) -> Iterator[Sample]:
@@ -121,7 +121,7 @@ def shortdep_qa(
     return _samples("shortdep_qa", folder, metric, chat)
 
 
-@benchmark(**_of("longdep_qa", "Questions on several places of a document, by ROUGE-L's recall."))
+@Benchmark(**_of("longdep_qa", "Questions on several places of a document, by ROUGE-L's recall."))
 def longdep_qa(
     folder: Folder,
     *,
@@ -133,7 +133,7 @@ def longdep_qa(
     return _samples("longdep_qa", folder, metric, chat, kind)
 
 
-@benchmark(**_of("longdep_summarization", "Summaries of papers, by ROUGE-L's recall."))
+@Benchmark(**_of("longdep_summarization", "Summaries of papers, by ROUGE-L's recall."))
 def longdep_summarization(
     folder: Folder, *, metric: Literal["rouge_l", "f1"] = "rouge_l", chat: bool = False
 ) -> Iterator[Sample]:
@@ -141,7 +141,7 @@ def longdep_summarization(
     return _samples("longdep_summarization", folder, metric, chat)
 
 
-@benchmark(**_of("shortdep_cloze", "Entities that stand for masks, by the share that is right."))
+@Benchmark(**_of("shortdep_cloze", "Entities that stand for masks, by the share that is right."))
 def shortdep_cloze(
     folder: Folder, *, metric: Literal["exact", "partial"] = "exact", chat: bool = False
 ) -> Iterator[Sample]:
