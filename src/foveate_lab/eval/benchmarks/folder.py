@@ -163,6 +163,19 @@ def telling_file(sources: Sources, folder: Folder) -> str:
 BENCHMARKS: dict[str, Benchmark] = {}
 
 
+def prompt_with(mark: str, folder: Folder, name: str, *places: str) -> str:
+    """The prompt of a set, with one ``mark``, out of a file of prompts at one of the places.
+
+    Raises:
+        InvalidInput: there is no such file, or no such prompt in it.
+    """
+    prompts = folder.record(*places)
+    prompt = prompts.text(name) if prompts.has(name) else ""
+    if prompt.count(mark) != 1:
+        raise InvalidInput(f"{prompts.where}: there is no prompt with {mark} for {name!r}.")
+    return prompt
+
+
 def alternating(*several: Iterator[Sample]) -> Iterator[Sample]:
     """One of each in turn, until all are at their end."""
     waiting = list(several)

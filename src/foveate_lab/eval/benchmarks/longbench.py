@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any
 
 from foveate.data import Folder, Record
-from foveate.errors import InvalidInput
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.folder import Benchmark, prompt_with
 from foveate_lab.eval.benchmarks.source import Source
 from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.metrics import longbench as score
@@ -66,7 +65,7 @@ def scored(prediction: str, sample: Sample) -> float:
 def read(name: str, folder: Folder, *, e: bool = False) -> Iterator[Sample]:
     """The samples of one set, or with ``e`` of its part of LongBench-E."""
     rows = sources_of(name, e=e).rows(folder)
-    prompt = _prompt(folder, name)
+    prompt = prompt_with("{context}", folder, name, *PROMPTS)
     before, _, after = prompt.partition("{context}")
     for record, _ in rows:
         classes = record.texts("all_classes") if record.has("all_classes") else ()
@@ -101,14 +100,6 @@ def _labels(name: str, record: Record) -> dict[str, str]:
     words = record.number("length")
     length = "0-4k" if words < 4000 else "4-8k" if words < 8000 else "8k+"
     return {"set": name, "language": record.text("language"), "length": length}
-
-
-def _prompt(folder: Folder, name: str) -> str:
-    prompts = folder.record(*PROMPTS)
-    prompt = prompts.text(name) if prompts.has(name) else ""
-    if prompt.count("{context}") != 1:
-        raise InvalidInput(f"{prompts.where}: there is no prompt with {{context}} for {name!r}.")
-    return prompt
 
 
 for _name, (_metric, _longest) in SETS.items():
