@@ -18,6 +18,7 @@ from foveate.data import Folder
 from foveate.errors import InvalidInput
 from foveate.prompts.sample import Sample, Span
 from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.milebench_prompt import tokens_of
 from foveate_lab.eval.benchmarks.options import whole_numbers
 from foveate_lab.eval.benchmarks.source import Source
 from foveate_lab.eval.benchmarks.sources import Sources
@@ -51,10 +52,10 @@ def fitted(tokenizer: Any, sample: Sample) -> Sample:
     """The sample with as many tokens of text as it asks for, and the needle in them."""
     length, depth = sample.labels["length"], sample.labels["depth"]
     needle = sample.facts["needle"]
-    room = max(0, length - len(_tokens(tokenizer, needle)))
-    hay = _tokens(tokenizer, sample.context[: LETTERS * room])
+    room = max(0, length - len(tokens_of(tokenizer, needle)))
+    hay = tokens_of(tokenizer, sample.context[: LETTERS * room])
     if len(hay) < room:
-        hay = _tokens(tokenizer, sample.context)
+        hay = tokens_of(tokenizer, sample.context)
         hay = (hay * (1 + room // len(hay)))[:room]
     hay = hay[:room]
     place = _sentence_end(tokenizer, hay, room * depth // 100) if depth < 100 else room
@@ -110,8 +111,3 @@ def _sentence_end(tokenizer: Any, hay: Sequence[int], place: int) -> int:
     while place and not tokenizer.decode([hay[place - 1]]).rstrip().endswith(tuple(ENDS)):
         place -= 1
     return place
-
-
-def _tokens(tokenizer: Any, text: str) -> list[int]:
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids
