@@ -297,7 +297,7 @@ def forms() -> str:
         several = sum(other.data == one.data for other in BENCHMARKS.values()) > 1
         for parts in one.parts().values():
             for form in parts.sources:
-                by, holds = form.publisher, form.holds
+                by, holds = form.publisher, form.contents
                 if several:
                     holds = FAMILIES[one.data, by]
                 rows.setdefault((one.data, f"{by}: {holds}"), f"<{form.address}>")

@@ -29,7 +29,7 @@ def _part(record: Record, images: Images) -> Record:
 SOURCES = Sources(
     "ChartQA",
     Source(
-        holds="test_human.json, test_augmented.json and png/ (or the archive's test/ or "
+        contents="test_human.json, test_augmented.json and png/ (or the archive's test/ or "
         "ChartQA Dataset/test/ with them)",
         address="https://github.com/vis-nlp/ChartQA",
         splits={
@@ -37,13 +37,13 @@ SOURCES = Sources(
             for split in ("test", "val", "train")
         },
         folders=("", "test/", ARCHIVE),
-        of_file=lambda path: {"type": path.stem.rpartition("_")[2]},
-        names=("imgname",),
-        places=("png/{}", "{}", "test/png/{}", f"{ARCHIVE}png/{{}}"),
+        path_fields=lambda path: {"type": path.stem.rpartition("_")[2]},
+        image_fields=("imgname",),
+        image_places=("png/{}", "{}", "test/png/{}", f"{ARCHIVE}png/{{}}"),
     ),
     on_hub("lmms-lab/ChartQA", "test", "type", "question", "answer"),
     on_hub("ahmed-masry/ChartQA", "test", "type", "query", "label"),
-    on_hub("HuggingFaceM4/ChartQA", "test", "human_or_machine", "query", "label", made=_part),
+    on_hub("HuggingFaceM4/ChartQA", "test", "human_or_machine", "query", "label", prepare=_part),
     in_kit(
         "ChartQA_TEST.tsv",
         "test",

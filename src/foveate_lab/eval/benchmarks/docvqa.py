@@ -20,14 +20,14 @@ ASK = "\nAnswer the question using a single word or phrase."
 SOURCES = Sources(
     "DocVQA",
     Source(
-        holds="val_v1.0*.json and documents/, or the archives' own folders spdocvqa_qas/ and "
+        contents="val_v1.0*.json and documents/, or the archives' own folders spdocvqa_qas/ and "
         "spdocvqa_images/",
         address="https://rrc.cvc.uab.es/?ch=17",
         splits={split: (f"{split}_v1.0*.json",) for split in ("val", "test", "train")},
         folders=("", "spdocvqa_qas/", "val/"),
-        under="data",
-        names=("image",),
-        places=("{}", "documents/{base}", "spdocvqa_images/{base}", "val/{}"),
+        records_field="data",
+        image_fields=("image",),
+        image_places=("{}", "documents/{base}", "spdocvqa_images/{base}", "val/{}"),
     ),
     on_hub("lmms-lab/DocVQA", "validation", "questionId", "question", "answers", folder="DocVQA/"),
     in_kit(

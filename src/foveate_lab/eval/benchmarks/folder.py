@@ -41,7 +41,7 @@ class Benchmark:
         longest: tokens of an answer.
         summary: what it is; by default the first line of the function's docstring.
         data: the data set that it shares with others.
-        holds: what has to be in the folder, if that is not to be taken from ``sources``.
+        contents: what has to be in the folder, if that is not to be taken from ``sources``.
         judged: scores with a judge.
         reference, divisible, fit: see :class:`Task`.
         read: the function.
@@ -54,7 +54,7 @@ class Benchmark:
     longest: int = 32
     summary: str = ""
     data: str = ""
-    holds: str = ""
+    contents: str = ""
     judged: Judged | None = None
     reference: bool = False
     divisible: bool = True
@@ -67,7 +67,7 @@ class Benchmark:
             self,
             summary=self.summary or (read.__doc__ or "").strip().split("\n")[0],
             data=self.data or self.name,
-            holds=self.holds or "; and ".join(one.holds for one in self.parts().values()),
+            contents=self.contents or "; and ".join(one.contents for one in self.parts().values()),
             read=read,
         )
         return read
@@ -91,7 +91,7 @@ class Benchmark:
         if not folder.is_dir():
             raise InvalidInput(
                 f"{self.name}: the folder {str(folder)!r} does not exist. It has to hold "
-                f"{self.holds}."
+                f"{self.contents}."
             )
 
         def samples(count: int, seed: int) -> Iterator[Sample]:
@@ -132,7 +132,7 @@ class Benchmark:
                 if name := telling_file(sources, folder):
                     return (
                         f"{self.name}: {str(folder.path)!r} holds {name} of {one.name}, which is "
-                        f"another data set. {self.name} is {self.holds}."
+                        f"another data set. {self.name} is {self.contents}."
                     )
         return ""
 

@@ -22,11 +22,11 @@ MARK = "<image>"
 SOURCES = Sources(
     "LLaVA-Description",
     Source(
-        holds="detail_1k.json and coco/train2017/ (or train2017/)",
+        contents="detail_1k.json and coco/train2017/ (or train2017/)",
         address="https://github.com/THU-MIG/PrefixKV",
         splits={"train": ("detail_1k.json",)},
-        names=("image",),
-        places=("{}", "coco/train2017/{base}", "train2017/{base}"),
+        image_fields=("image",),
+        image_places=("{}", "coco/train2017/{base}", "train2017/{base}"),
     ),
 )
 

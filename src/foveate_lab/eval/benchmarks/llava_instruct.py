@@ -22,7 +22,7 @@ MARK = "<image>"
 SOURCES = Sources(
     "LLaVA-Instruct",
     Source(
-        holds="llava_v1_5_mix665k.json and the images that it names (coco/, gqa/, ocr_vqa/, "
+        contents="llava_v1_5_mix665k.json and the images that it names (coco/, gqa/, ocr_vqa/, "
         "textvqa/, vg/)",
         address="https://huggingface.co/datasets/liuhaotian/LLaVA-Instruct-150K",
         splits={"train": ("llava_v1_5_mix665k.json",)},

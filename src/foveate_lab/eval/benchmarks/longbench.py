@@ -87,7 +87,7 @@ def sources_of(name: str, *, e: bool = False) -> Sources:
     return Sources(
         f"LongBench {name}",
         Source(
-            holds=f"data/{file} (or {file}) and config/dataset2prompt.json",
+            contents=f"data/{file} (or {file}) and config/dataset2prompt.json",
             address="https://huggingface.co/datasets/THUDM/LongBench",
             splits={"test": (file,)},
             folders=("", "data/"),

@@ -27,7 +27,7 @@ def sources_of(name: str) -> Sources:
     return Sources(
         f"LooGLE {name}",
         Source(
-            holds=f"LooGLE-testdata/{name}.jsonl and config/task2prompt.json",
+            contents=f"LooGLE-testdata/{name}.jsonl and config/task2prompt.json",
             address="https://github.com/bigai-nlco/LooGLE",
             splits={"test": (f"{name}.jsonl",)},
             folders=PLACES,
@@ -36,7 +36,7 @@ def sources_of(name: str) -> Sources:
         ),
         Source(
             publisher="bigai-nlco",
-            holds=f"data/{today}.jsonl of bigai-nlco/LooGLE and config/task2prompt.json of the "
+            contents=f"data/{today}.jsonl of bigai-nlco/LooGLE and config/task2prompt.json of the "
             "authors' repository",
             address="https://huggingface.co/datasets/bigai-nlco/LooGLE",
             splits={"test": (f"{today}.jsonl",)},

@@ -31,7 +31,7 @@ def _questions(paths: Sequence[Path]) -> Iterator[Record]:
 SOURCES = Sources(
     "LVBench",
     Source(
-        holds="video_info.meta.jsonl (or data/ with it) and videos/ID.mp4",
+        contents="video_info.meta.jsonl (or data/ with it) and videos/ID.mp4",
         address="https://huggingface.co/datasets/THUDM/LVBench",
         splits={"test": ("video_info.meta.jsonl",)},
         folders=("", "data/"),

@@ -84,18 +84,18 @@ def _with_queries(paths: Sequence[Path]) -> Iterator[Record]:
 SOURCES = Sources(
     "MathVista",
     Source(
-        holds="testmini.json, query.json (or data/ with both) and images/",
+        contents="testmini.json, query.json (or data/ with both) and images/",
         address="https://github.com/lupantech/MathVista",
         splits={"testmini": ("testmini.json", "query.json")},
         folders=("", "data/"),
         read=_with_queries,
-        names=("image",),
+        image_fields=("image",),
     ),
     on_hub(
         "AI4Math/MathVista",
         "testmini",
         *("pid", "query", "answer", "choices", *FACTS, "metadata"),
-        cells="decoded_image",
+        image_column="decoded_image",
     ),
     in_kit(
         "MathVista_MINI.tsv",

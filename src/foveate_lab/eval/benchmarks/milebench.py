@@ -101,11 +101,11 @@ def sources_of(sets: Sequence[str], combined: bool = False) -> Mapping[str, Sour
 def _source(name: str, combined: bool) -> Source:
     joined = {"joined images": (f"{name}_combined_1.json",)} if combined else {}
     return Source(
-        holds=f"{name}/{name}.json and {name}/images/ (there, or in MileBench/)",
+        contents=f"{name}/{name}.json and {name}/images/ (there, or in MileBench/)",
         address="https://huggingface.co/datasets/FreedomIntelligence/MileBench",
         splits={**joined, "test": (f"{name}.json",)},
         folders=(f"{name}/", f"MileBench/{name}/"),
-        under="data",
+        records_field="data",
     )
 
 
@@ -149,7 +149,7 @@ def _register(short: str, sets: tuple[str, ...]) -> None:
     Benchmark(
         f"milebench_{short.replace('-', '').lower()}",
         data="milebench",
-        holds=f"SET/SET.json and SET/images/ (there, or in MileBench/), SET being "
+        contents=f"SET/SET.json and SET/images/ (there, or in MileBench/), SET being "
         f"{' and '.join(sets)}",
         sources=lambda set=None, combined=False, **own: sources_of(
             (set,) if set else sets, combined

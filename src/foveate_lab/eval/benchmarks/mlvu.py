@@ -59,7 +59,7 @@ def _letter(record: Record, choices: Sequence[str]) -> str:
 SOURCES = Sources(
     "MLVU",
     Source(
-        holds="json/1_plotQA.json to json/7_topic_reasoning.json (or MLVU/ with both folders), "
+        contents="json/1_plotQA.json to json/7_topic_reasoning.json (or MLVU/ with both folders), "
         "and video/1_plotQA/ to video/7_topic_reasoning/",
         address="https://huggingface.co/datasets/MLVU/MVLU",
         splits={"dev": tuple(f"{task}.json" for task in TASKS)},
@@ -70,8 +70,8 @@ SOURCES = Sources(
         "sy1998/MLVU_dev",
         "test",
         *("video_name", "question", "answer", "task_type"),
-        cells="",
-        holds="test-*.parquet of sy1998/MLVU_dev, and the videos that it names",
+        image_column="",
+        contents="test-*.parquet of sy1998/MLVU_dev, and the videos that it names",
     ),
 )
 

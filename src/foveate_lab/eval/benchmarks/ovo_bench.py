@@ -42,7 +42,7 @@ SAID = {"REC": "activity", "CRR": "question"}  # of the record; SSR's step is of
 SOURCES = Sources(
     "OVO-Bench",
     Source(
-        holds="ovo_bench_new.json and chunked_videos/ or src_videos/",
+        contents="ovo_bench_new.json and chunked_videos/ or src_videos/",
         address="https://huggingface.co/datasets/JoeLeelyf/OVO-Bench",
         splits={"test": ("ovo_bench_new.json",)},
         folders=("", "data/"),

@@ -23,15 +23,15 @@ PLACES = ("screenspotv2_image/{}", "{}", "ScreenSpot_v2/screenspotv2_image/{}")
 def sources_of(screen: str | None = None) -> Sources:
     """All forms, of one screen or of the three."""
     screens = (screen,) if screen else SCREENS
-    beside: dict[str, Any] = {"names": ("img_filename",), "places": PLACES}
+    beside: dict[str, Any] = {"image_fields": ("img_filename",), "image_places": PLACES}
     columns = ("instruction", "bbox", "data_type")
     return Sources(
         "ScreenSpot-v2",
         Source(
-            holds="screenspot_*_v2.json and screenspotv2_image/",
+            contents="screenspot_*_v2.json and screenspotv2_image/",
             address="https://huggingface.co/datasets/OS-Copilot/ScreenSpot-v2",
             splits={"test": tuple(f"screenspot_{name}_v2.json" for name in screens)},
-            of_file=lambda path: {"screen": path.stem.split("_")[1]},
+            path_fields=lambda path: {"screen": path.stem.split("_")[1]},
             **beside,
         ),
         on_hub(
@@ -39,25 +39,25 @@ def sources_of(screen: str | None = None) -> Sources:
             "train",
             *columns,
             optional=("img_filename", "file_name", "data_source"),
-            made=_with_screen,
+            prepare=_with_screen,
         ),
         on_hub(
             "HongxinLi/ScreenSpot_v2",
             "test",
             *(*columns, "file_name"),
             optional=("data_source",),
-            made=_in_pixels,
+            prepare=_in_pixels,
         ),
         Source(
             publisher="VLMEvalKit",
-            holds="VLMEvalKit's ScreenSpot_v2_Mobile.tsv, ScreenSpot_v2_Desktop.tsv and "
+            contents="VLMEvalKit's ScreenSpot_v2_Mobile.tsv, ScreenSpot_v2_Desktop.tsv and "
             "ScreenSpot_v2_Web.tsv, beside screenspotv2_image/ where the images are not in them",
             address=KIT,
             splits={"test": tuple(f"ScreenSpot_v2_{one.capitalize()}.tsv" for one in screens)},
             columns=("index", "bbox", "data_type"),
-            of_file=lambda path: {"screen": path.stem.rpartition("_")[2].lower()},
-            cells="image",
-            made=_of_table,
+            path_fields=lambda path: {"screen": path.stem.rpartition("_")[2].lower()},
+            image_column="image",
+            prepare=_of_table,
             **beside,
         ),
     )

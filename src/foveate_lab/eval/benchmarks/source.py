@@ -52,49 +52,49 @@ def _unchanged(record: Record, images: Images) -> Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A published form.
+    """A published form of a data set.
 
     Args:
         publisher: who publishes it.
-        holds: what has to be in the folder, in words.
+        contents: what the folder has to contain, in words.
         address: where it is found.
-        splits: patterns of the files of each split, all of which have to be there, once. The first
-            split is read; another one where it is alone.
+        splits: file patterns of each split; each has to match one file. The first split is read,
+            or another one if no other is there.
         folders: where the files may be ("data/").
-        shards: each pattern fits any number of files, all in the first folder that has some.
-        telling: the files are of this data set alone, so that a folder with them is known by them.
-        columns: fields that the first row has; of tables and parquet files what is required.
-        optional: columns of parquet files that are read where they are there.
-        renamed: columns that the benchmark calls otherwise, and what it calls them.
-        lists: fields that hold Python's text of a list, or one text alone.
-        under: the field of a JSON object that lists the records.
-        of_file: the fields that a file's path says of its records.
-        cells: the column that holds the images.
-        names: fields of which the first that is there names an image's file; for a table, where
-            ``cells`` holds none.
-        places: where such a file may be ("images/{}").
-        read: gives the records of the files, where they are no plain list.
-        made: gives a row the fields that have to be worked out.
+        shards: whether a pattern matches any number of files, in the first folder that has some.
+        identifies: whether files of these names tell that a folder is of this data set.
+        columns: required columns of tables and parquet files; fields of the first JSON line.
+        optional: further columns of parquet files, read if present.
+        renamed: the benchmark's names of columns, by the published ones.
+        lists: fields that contain a list as Python text, or one text alone.
+        records_field: field of a JSON object that lists the records.
+        path_fields: returns the fields that a file's path tells of its records.
+        image_column: column that contains the images.
+        image_fields: fields that name an image file; the first present one is read. In a table,
+            used if ``image_column`` is empty.
+        image_places: where an image file may be ("images/{}").
+        read: reads the records of files that are not plain lists.
+        prepare: adds computed fields to a row.
     """
 
     publisher: str = AUTHORS
-    holds: str
+    contents: str
     address: str
     splits: Mapping[str, tuple[str, ...]]
     folders: tuple[str, ...] = ("",)
     shards: bool = False
-    telling: bool = True
+    identifies: bool = True
     columns: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     lists: tuple[str, ...] = ()
-    under: str = ""
-    of_file: Callable[[Path], Fields] = lambda path: {}
-    cells: str = ""
-    names: tuple[str, ...] = ()
-    places: tuple[str, ...] = ("{}",)
+    records_field: str = ""
+    path_fields: Callable[[Path], Fields] = lambda path: {}
+    image_column: str = ""
+    image_fields: tuple[str, ...] = ()
+    image_places: tuple[str, ...] = ("{}",)
     read: Callable[[Sequence[Path]], Iterable[Record]] | None = None
-    made: Callable[[Record, Images], Record] = _unchanged
+    prepare: Callable[[Record, Images], Record] = _unchanged
 
     def find(self, folder: Folder) -> list[Path]:
         """The files of the first split in a folder, or of the only one; none if there are none.
@@ -129,7 +129,7 @@ class Source:
 
     def fits(self, paths: Sequence[Path]) -> bool:
         """Whether the first file has the fields of this form, as far as that is quickly known."""
-        wanted = {*self.columns, *filter(None, [self.cells])}
+        wanted = {*self.columns, *filter(None, [self.image_column])}
         if wanted and paths[0].suffix == ".parquet":
             return wanted <= {*columns_of(paths[0])}
         if wanted and paths[0].suffix == ".jsonl":
@@ -145,7 +145,7 @@ class Source:
         """
         for records, said in self._records(paths):
             for record, images in self._with_images(folder, records, paths[0].suffix):
-                yield Row(self.made(self._named(record.also(**said)), images), images)
+                yield Row(self.prepare(self._named(record.also(**said)), images), images)
 
     def _records(self, paths: Sequence[Path]) -> Iterator[tuple[Iterable[Record], Fields]]:
         """The records of each file with what its path says of them; of all files where they are
@@ -156,29 +156,33 @@ class Source:
             return
         optional = {*columns_of(paths[0])} & {*self.optional} if self.optional else ()
         for path in paths:
-            yield self._read(path, optional), self.of_file(path)
+            yield self._read(path, optional), self.path_fields(path)
 
     def _read(self, path: Path, optional: Iterable[str]) -> Iterable[Record]:
         if path.suffix == ".parquet":
-            return read_rows([path], (*self.columns, *optional, *filter(None, [self.cells])))
+            return read_rows([path], (*self.columns, *optional, *filter(None, [self.image_column])))
         if path.suffix in DELIMITERS:
             return read_table(path, self.columns, DELIMITERS[path.suffix])
         if path.suffix == ".txt":
             return [Record({"text": read_text(path)}, str(path))]
-        return read_record(path).records(self.under) if self.under else read_records(path)
+        return (
+            read_record(path).records(self.records_field)
+            if self.records_field
+            else read_records(path)
+        )
 
     def _with_images(self, folder: Folder, records: Iterable[Record], suffix: str) -> Iterator[Row]:
-        tabled = list(records) if self.cells and suffix in DELIMITERS else []
-        if tabled and (tabled[0].has(self.cells) or not self.names):
+        tabled = list(records) if self.image_column and suffix in DELIMITERS else []
+        if tabled and (tabled[0].has(self.image_column) or not self.image_fields):
             for record, image in zip(tabled, table_images(tabled), strict=True):
                 yield Row(record, (image,))
             return
         for record in tabled or records:
-            if self.cells and suffix == ".parquet":
-                yield Row(record, (held_image(record, self.cells, folder),))
-            elif self.names:
-                name = next(filter(record.has, self.names), self.names[-1])
-                yield Row(record, (folder.image(record, name, *self.places),))
+            if self.image_column and suffix == ".parquet":
+                yield Row(record, (held_image(record, self.image_column, folder),))
+            elif self.image_fields:
+                name = next(filter(record.has, self.image_fields), self.image_fields[-1])
+                yield Row(record, (folder.image(record, name, *self.image_places),))
             else:
                 yield Row(record)
 
@@ -219,18 +223,18 @@ def on_hub(
     repository: str, split: str, *columns: str, folder: str = "data/", **settings: Any
 ) -> Source:
     """A split in the parquet files of a repository on the hub, with images in cells unless
-    ``cells`` says otherwise; in ``folder``, or in a folder of its own.
+    ``image_column`` says otherwise; in ``folder``, or in a folder of its own.
     """
     files = f"{split}-*.parquet"
     declared: dict[str, Any] = {
         "publisher": repository.partition("/")[0],
-        "holds": f"{files} of {repository}",
+        "contents": f"{files} of {repository}",
         "address": f"{HUB}{repository}",
         "splits": {split: (files,)},
         "folders": (folder, ""),
         "shards": True,
         "columns": columns,
-        "cells": "image",
+        "image_column": "image",
     }
     return Source(**declared | settings)
 
@@ -239,12 +243,12 @@ def in_kit(table: str, split: str, columns: Mapping[str, str], **settings: Any) 
     """A table of VLMEvalKit, with the names that the benchmark has for its columns."""
     return Source(
         publisher="VLMEvalKit",
-        holds=f"VLMEvalKit's {table}",
+        contents=f"VLMEvalKit's {table}",
         address=KIT,
         splits={split: (table,)},
         columns=("index", "image", *columns),
         renamed=columns,
-        cells="image",
+        image_column="image",
         **settings,
     )
 

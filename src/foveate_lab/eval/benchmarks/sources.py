@@ -29,9 +29,9 @@ class Sources:
         self.name, self.sources = name, sources
 
     @property
-    def holds(self) -> str:
+    def contents(self) -> str:
         """What has to be in a folder, in words."""
-        return "; or ".join(dict.fromkeys(one.holds for one in self.sources))
+        return "; or ".join(dict.fromkeys(one.contents for one in self.sources))
 
     def rows(self, folder: Folder) -> Iterator[Row]:
         """The questions in a folder.
@@ -59,13 +59,13 @@ class Sources:
         if not choices:
             raise InvalidInput(
                 f"{str(folder.path)!r} holds no {self.name}: there is {listing(folder.path)}, and "
-                f"it has to hold {self.holds}.{leftovers(folder.path)}"
+                f"it has to hold {self.contents}.{leftovers(folder.path)}"
             )
         return choices[0]
 
     def known_by(self, folder: Folder) -> Chosen | None:
         """The form that a folder is known by, if it is known."""
-        found = _found(folder, [one for one in self.sources if one.telling])
+        found = _found(folder, [one for one in self.sources if one.identifies])
         return next((one for one in found if one.source.fits(one.paths)), None)
 
 

@@ -55,16 +55,16 @@ def sources_of(name: str) -> Sources:
         f"StreamingBench {name}",
         Source(
             publisher="mjuicem",
-            holds=f"{TABLES[name]}.csv (or StreamingBench/ with it) of mjuicem/StreamingBench, "
+            contents=f"{TABLES[name]}.csv (or StreamingBench/ with it) of mjuicem/StreamingBench, "
             f"and data/{name}/ (or the archives' own folders) with sample_N/video.mp4",
             address="https://huggingface.co/datasets/mjuicem/StreamingBench",
             splits={"test": (f"{TABLES[name]}.csv",)},
             folders=("", "StreamingBench/"),
             columns=COLUMNS,
-            made=_with_video,
+            prepare=_with_video,
         ),
         Source(
-            holds=f"questions_{name}.json (or src/data/ with it) and videos/ beside it",
+            contents=f"questions_{name}.json (or src/data/ with it) and videos/ beside it",
             address="https://github.com/THUNLP-MT/StreamingBench",
             splits={"test": (f"questions_{name}.json",)},
             folders=("", "src/data/"),

@@ -43,12 +43,12 @@ SHARDS = on_hub("lmms-lab/TextCaps", "val", "image_id", "caption_str")
 SOURCES = Sources(
     "TextCaps",
     Source(
-        holds="TextCaps_0.1_val.json and train_images/",
+        contents="TextCaps_0.1_val.json and train_images/",
         address="https://textvqa.org/textcaps/dataset",
         splits={split: (f"TextCaps_*_{split}.json",) for split in ("val", "train")},
         read=_one_for_each_image,
-        names=("image_id",),
-        places=PHOTOGRAPHS,
+        image_fields=("image_id",),
+        image_places=PHOTOGRAPHS,
     ),
     SHARDS,
 )

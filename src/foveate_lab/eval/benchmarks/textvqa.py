@@ -21,12 +21,12 @@ PHOTOGRAPHS = ("train_images/{}.jpg", "train_val_images/train_images/{}.jpg", "{
 SOURCES = Sources(
     "TextVQA",
     Source(
-        holds="TextVQA_0.5.1_val.json and train_images/",
+        contents="TextVQA_0.5.1_val.json and train_images/",
         address="https://textvqa.org/dataset",
         splits={split: (f"TextVQA_*_{split}.json",) for split in ("val", "train", "test")},
-        under="data",
-        names=("image_id",),
-        places=PHOTOGRAPHS,
+        records_field="data",
+        image_fields=("image_id",),
+        image_places=PHOTOGRAPHS,
     ),
     on_hub("lmms-lab/textvqa", "validation", "question_id", "question", "answers"),
     in_kit(

@@ -28,8 +28,8 @@ SOURCES = Sources(
         "test",
         *("videoID", "question_id", *LABELS, "question", "options", "answer"),
         folder="videomme/",
-        cells="",
-        holds="videomme/test-*.parquet of lmms-lab/Video-MME, and data/VIDEO.mp4",
+        image_column="",
+        contents="videomme/test-*.parquet of lmms-lab/Video-MME, and data/VIDEO.mp4",
     ),
 )
 

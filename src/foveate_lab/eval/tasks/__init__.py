@@ -97,7 +97,8 @@ def find_task(
         benchmark, (given, folder) = BENCHMARKS[kind], _options_and_folder(rest)
         if not folder:
             raise InvalidInput(
-                f"{kind} is read from a folder that holds {benchmark.holds}: write {kind}=FOLDER."
+                f"{kind} is read from a folder that holds {benchmark.contents}: "
+                f"write {kind}=FOLDER."
             )
         given = _with_frames(name, given, films, parameters(benchmark.read))
         return benchmark.task(Path(folder).expanduser(), judge, outside=outside, given=given)
