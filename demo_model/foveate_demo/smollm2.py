@@ -13,6 +13,7 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache as cache_calls
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -127,8 +128,8 @@ def _convert(gguf_file: Path, folder: Path) -> None:
             raise ModelNotFound(
                 f"SmolLM2 is a GGUF file, which needs `{package}`: run `pip install {package}`."
             )
-    tokenizer = _tokenizer(gguf_file)
-    with _no_bar():
+    with _read_once():
+        tokenizer = _tokenizer(gguf_file)
         read = AutoModelForCausalLM.from_pretrained(
             gguf_file.parent,
             gguf_file=gguf_file.name,
@@ -146,23 +147,30 @@ def _convert(gguf_file: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _no_bar() -> Iterator[None]:
-    """Reads GGUF files without tqdm's bar, which no setting of transformers switches off."""
+def _read_once() -> Iterator[None]:
+    """Reads GGUF files without tqdm's bar, which no setting of transformers switches off, and each
+    file and its names of tensors once: transformers 5.24 reads the file for the configuration and
+    for the weights, and works the names out for every module.
+    """
+    import gguf  # optional: only the conversion needs it
     from transformers import modeling_gguf_pytorch_utils as reader
 
+    slow = {name: vars(gguf)[name] for name in ("GGUFReader", "get_tensor_name_map")}
     bar = vars(reader).get("tqdm")
     vars(reader)["tqdm"] = lambda tensors, **options: tensors
+    vars(gguf).update({name: cache_calls(call) for name, call in slow.items()})
     try:
         yield
     finally:
         vars(reader)["tqdm"] = bar
+        vars(gguf).update(slow)
 
 
 def _tokenizer(gguf_file: Path) -> PreTrainedTokenizerFast:
     """The tokenizer that SmolLM2 was trained with, from the vocabulary and merges in the file."""
     from gguf import GGUFReader  # optional: only the conversion needs it
 
-    fields = GGUFReader(gguf_file).fields
+    fields = GGUFReader(str(gguf_file)).fields
 
     def field(name: str) -> Any:
         return fields[f"tokenizer.{name}"].contents()

@@ -298,11 +298,11 @@ def forms() -> str:
     for one in BENCHMARKS.values():
         several = sum(other.data == one.data for other in BENCHMARKS.values()) > 1
         for parts in one.parts().values():
-            for form in parts.forms:
-                by, holds, address = form.published
+            for form in parts.sources:
+                by, holds = form.publisher, form.contents
                 if several:
                     holds = FAMILIES[one.data, by]
-                rows.setdefault((one.data, f"{by}: {holds}"), f"<{address}>")
+                rows.setdefault((one.data, f"{by}: {holds}"), f"<{form.address}>")
     lines = [f"| `{data}` | {what} | {where} |" for (data, what), where in rows.items()]
     return "\n".join(["| data | published by: the folder holds | from |", "|---|---|---|", *lines])
 

@@ -11,6 +11,7 @@ import ast
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,18 +50,21 @@ def table(root: Path = ROOT) -> str:
     """
     sources = read(root / "src")
     tests, used_by = tests_in(root / "tests", sources), users(sources)
+    count = Counter(module for named in tests.values() for module in named)
     lines: list[str] = []
     for name in sorted((n for n in sources if sources[n].own), key=lambda n: (n.count(".") > 1, n)):
         part = ".".join(name.split(".")[: 1 + (name.count(".") > 1)]).removeprefix("foveate.")
         if f"## {part}" not in lines:
             lines += ["", f"## {part}", "", "| module | tests |", "|---|---|"]
-        lines.append(f"| `{name.removeprefix('foveate.')}` | {cell(name, tests, used_by)} |")
+        lines.append(f"| `{name.removeprefix('foveate.')}` | {cell(name, tests, count, used_by)} |")
     return "\n".join(lines[1:])
 
 
-def cell(name: str, tests: Uses, used_by: Uses) -> str:
-    """The tests of one module, or those of the module that it is tested through."""
-    through = nearest(name, tests, used_by)
+def cell(name: str, tests: Uses, count: Mapping[str, int], used_by: Uses) -> str:
+    """The tests of one module, or those of the module that it is tested through; those of its own
+    name and folder come first, then those that name the fewest other modules.
+    """
+    through = nearest(name, count, used_by)
     if through is None:
         return elsewhere(name)
     if name in ELSEWHERE:
@@ -117,9 +121,16 @@ def read(src: Path) -> dict[str, Source]:
     return found
 
 
+@cache
+def naming(tree: ast.AST) -> list[ast.AST]:
+    """What of a file names something; walking takes most of the time, and is done once."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Attribute, ast.Constant)
+    return [one for one in ast.walk(tree) if isinstance(one, kinds)]
+
+
 def imported(tree: ast.AST) -> Iterator[tuple[str, tuple[str, str | None]]]:
     """What each name stands for that is imported: a module, or a name in one."""
-    for one in ast.walk(tree):
+    for one in naming(tree):
         if isinstance(one, ast.Import):
             for alias in one.names:
                 if alias.asname:
@@ -148,7 +159,7 @@ def uses(tree: ast.AST, sources: Mapping[str, Source]) -> set[str]:
     """The modules whose definitions a file names, and the packages that it takes them from."""
     names = dict(imported(tree))
     found = {defines(*one, sources) for one in names.values()} | {m for m, _ in names.values()}
-    for one in ast.walk(tree):
+    for one in naming(tree):
         if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
             module = defines(*names.get(one.value.id, ("", None)), sources)
             found.add(defines(module, one.attr, sources))
@@ -187,11 +198,11 @@ def users(sources: Mapping[str, Source]) -> Uses:
     return found
 
 
-def nearest(name: str, tests: Uses, used_by: Uses) -> str | None:
+def nearest(name: str, count: Mapping[str, int], used_by: Uses) -> str | None:
     """The module itself if a test names it; else the nearest that uses it, through others: rather
-    one that is no package, which would only pass it on, and that many tests name.
+    one that is no package, which would only pass it on, and that many tests name. ``count`` is how
+    many name each.
     """
-    count = Counter(module for named in tests.values() for module in named)
     packages = {one.rpartition(".")[0] for one in used_by}
     seen, at = {name}, {name}
     while at:

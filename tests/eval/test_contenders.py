@@ -5,6 +5,7 @@ import pytest
 from foveate.compression.composition import policy
 from foveate.compression.labels import Named, label, named
 from foveate.methods.pyramidkv import Pyramid
+from foveate_lab.eval.contenders import contenders
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,13 @@ def test_policies_that_differ_in_who_gets_the_budget_have_different_names() -> N
     pyramid = uniform.but(budget=Pyramid(amount="30%"))
     assert label(uniform) != label(pyramid)
     assert label(pyramid) == label(pyramid.but(budget="10%"))
+
+
+def test_every_method_is_asked_at_every_budget_once() -> None:
+    methods = ["oracle", "snapkv:window=4", "oracle:budget=9%"]
+    assert contenders(methods, ["50%", "80%"]) == [
+        "oracle:budget=50%",
+        "oracle:budget=80%",
+        "snapkv:budget=50%,window=4",
+        "snapkv:budget=80%,window=4",
+    ]

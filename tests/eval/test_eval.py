@@ -26,7 +26,7 @@ SETTINGS = [
     "--methods",
     "oracle,snapkv:window=4,lookm",
     "--budgets",
-    "50%,80%",
+    "50%",
     "--limit",
     "3",
 ]
@@ -44,6 +44,12 @@ def rows_in(out: Path) -> list[dict[str, Any]]:
     assert text.endswith("\n")
     rows = [json.loads(line) for line in text.splitlines()]
     return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without figures, which take most of their time: tests/report has those."""
+    monkeypatch.setattr("foveate_lab.report.page.figures", lambda rows: [])
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +70,10 @@ def test_there_is_a_row_for_every_sample_and_contender(whole: Path) -> None:
         for n in range(3)
         for spec in ("full", *specs)
     ]
-    assert len(specs) == 6
+    assert len(specs) == 3
     configuration = json.loads((whole / "run.json").read_text())
     assert configuration["protocol"] == "query-aware"
-    assert configuration["specs"][:2] == ["oracle:budget=50%", "oracle:budget=80%"]
+    assert configuration["specs"][:2] == ["oracle:budget=50%", "snapkv:budget=50%,window=4"]
     assert configuration["versions"].keys() == {"python", "foveate", "torch", "transformers"}
     assert all(0 <= row["score"] <= 1 and row["device"] == "cpu" for row in rows)
 
@@ -167,6 +173,7 @@ def test_no_task_is_refused_before_anything_is_written(
     assert not out.exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_results_of_before_go_on(whole: Path, directory: str, tmp_path: Path) -> None:
     """Earlier versions did not say whether a run was strict, or what a row was asked for."""
     out = tmp_path / "results"
@@ -177,7 +184,7 @@ def test_results_of_before_go_on(whole: Path, directory: str, tmp_path: Path) ->
     rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
     for row in rows:
         del row["asked_tokens"], row["raised"]
-    first = "".join(json.dumps(row) + "\n" for row in rows[:5])
+    first = "".join(json.dumps(row) + "\n" for row in rows[:-5])
     (out / "rows.jsonl").write_text(first)
     assert evaluated(directory, out, "--resume", "--strict").exit_code == 2
     result = evaluated(directory, out, "--resume")
@@ -187,6 +194,7 @@ def test_results_of_before_go_on(whole: Path, directory: str, tmp_path: Path) ->
     assert CliRunner().invoke(app, ["report", str(out)]).exit_code == 0
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_is_refused_is_a_row_and_the_run_goes_on(directory: str, tmp_path: Path) -> None:
     """As above, where budgets are taken as they are."""
     asked = [
@@ -249,6 +257,7 @@ def test_bad_arguments_are_named_before_anything_is_loaded(
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_judge_scores_and_without_one_the_command_says_so(
     directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

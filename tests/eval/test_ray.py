@@ -174,9 +174,9 @@ def test_patience_is_a_number_of_seconds(said: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_workers_run_the_versions_that_the_results_name() -> None:
-    cluster._check(cluster.versions())
+    cluster._check(cluster.versions_of_results())
     with pytest.raises(ClusterFailed, match=r"'torch': \('1.0', "):
-        cluster._check({**cluster.versions(), "torch": "1.0"})
+        cluster._check({**cluster.versions_of_results(), "torch": "1.0"})
 
 
 @pytest.mark.parametrize(

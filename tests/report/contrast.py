@@ -14,8 +14,15 @@ def contrasts(page: Page, selector: str, ink: str = "color") -> list[float]:
           const style = (e) => getComputedStyle(e);
           const behind = (e) => (e ? [...behind(e.parentElement), style(e).backgroundColor] : []);
           const linear = (x) => (x <= .04045 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4);
+          const known = new Map();  // pages have few colours, and a pixel is slow to read
           const luminance = (...colors) => {
-            for (const color of ["white", ...colors]) {
+            const all = ["white", ...colors];
+            const key = all.join(";");
+            if (!known.has(key)) known.set(key, painted(all));
+            return known.get(key);
+          };
+          const painted = (colors) => {
+            for (const color of colors) {
               pen.fillStyle = color;
               pen.fillRect(0, 0, 1, 1);
             }

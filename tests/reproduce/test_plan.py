@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ from typer.testing import CliRunner
 
 from foveate.cli.app import app
 from foveate_lab.eval.bundle import read_bundles, seal
+from foveate_lab.eval.executors.job import Job, Local, Row
 from foveate_lab.eval.held import key_of
 from foveate_lab.eval.results import read
-from foveate_lab.reproduce import EXPERIMENTS
+from foveate_lab.reproduce import EXPERIMENTS, reproduction
+from foveate_lab.reproduce.experiment import Outcome
 from foveate_lab.reproduce.registry import folders
+from foveate_lab.reproduce.running import lab
 from foveate_lab.reproduce.stand_in import write
 from tests.eval.test_eval import TIMES
 from tests.eval.test_ray import cluster_here
@@ -50,6 +53,27 @@ class Asked:
         assert done.exit_code in (0, 2), (done.output, done.exception)
         return done
 
+    def part(self, out: Path, *more: str) -> None:
+        """The same for rows that are merged: what is drawn of them alone is not looked at."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reproduction, "outcome", lambda lab, one: Outcome(one, (), ()))
+            self(out, *more)
+
+    def trimmed(
+        self, whole: Path, out: Path, lost: Callable[[dict[str, Any]], bool], *asks: str
+    ) -> None:
+        """What a run that asks this would have left: a whole one's folder without the other rows.
+        It has all that the run asks for, and nothing else.
+        """
+        shutil.copytree(whole, out)
+        (path,) = out.glob("rows/*/rows.jsonl")
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if not lost(json.loads(line))))
+        seal(path.parent, read(path.parent).rows)
+        said = json.loads(self(out, *asks, "--plan", "--json").stdout)
+        assert said["answers"] == said["profiles"] == 0
+        assert 0 < said["rows"] == said["there"] == len(rows_of(out)) < len(lines)
+
     def bring_data(self, out: Path) -> None:
         """Copy the data of the stand-in, which need not be drawn for every run."""
         shutil.copytree(self.data, out / "data", dirs_exist_ok=True)
@@ -69,6 +93,12 @@ def page_of(out: Path) -> list[Any]:
             for name in [name for name, cell in cells.items() if cell["cost"]]:
                 assert cells.pop(name)["measured"] is not None
     return found
+
+
+def in_folder(out: Path) -> Callable[[dict[str, Any]], bool]:
+    """Whether a folder has a row of that task, sample and spec."""
+    there = {key_of(row) for row in rows_of(out)}
+    return lambda row: key_of(row) in there
 
 
 def assert_same(out: Path, alone: Path) -> None:
@@ -135,12 +165,12 @@ def test_halves_are_merged_into_the_same(
 ) -> None:
     one, two, out = (tmp_path / name for name in ("one", "two", "out"))
     if how == "experiments":
-        asked(one, *IDS[:2])
-        asked(two, *IDS[1:])
+        asked.part(one, *IDS[:2])
+        asked.trimmed(alone, two, lambda row: row["task"] == "ocrbench", *IDS[1:])
     else:
-        asked(one, *IDS, "--part", "1/2")
-        asked(two, *IDS, "--part", "2/2")
+        asked.part(two, *IDS, "--part", "2/2")
         assert {row["place"] for row in rows_of(two)} == {1}
+        asked.trimmed(alone, one, in_folder(two), *IDS, "--part", "1/2")
     done = asked(out, *IDS, "--merge", str(one), "--merge", str(two))
     assert_same(out, alone)
     (path,) = out.glob("rows/*/rows.jsonl")
@@ -176,10 +206,17 @@ def test_in_batches_all_caches_are_those_of_prompts_alone(alone: Path, batched: 
     assert found == together | {(place, True, 1) for place in range(3)}
 
 
-@pytest.mark.usefixtures("cluster_here")
-@pytest.mark.parametrize("how", ["broken off", "two workers", "parts"])
+class OutOfOrder(Local):
+    """Does jobs as workers of a cluster do: in another order, and a job's rows come together."""
+
+    def _execute(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Iterator[Row]]]:
+        for job, rows in super()._execute(reversed(list(jobs))):
+            yield job, iter(list(rows))
+
+
+@pytest.mark.parametrize("how", ["broken off", "out of order", "parts"])
 def test_batches_follow_from_the_plan_alone(
-    asked: Asked, batched: Path, tmp_path: Path, how: str
+    asked: Asked, batched: Path, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit: who is answered beside whom is the same, whoever asks, and whatever is there."""
     out, settings = tmp_path / "out", (*IDS, "--batch", "2")
@@ -189,14 +226,26 @@ def test_batches_follow_from_the_plan_alone(
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(line for n, line in enumerate(lines) if n % 3))
         asked(out, *settings)
-    elif how == "two workers":
-        asked(out, *settings, "--executor", "ray", "--workers", "2")
+    elif how == "out of order":
+        monkeypatch.setattr(
+            lab, "find_executor", lambda *of, loading, **more: OutOfOrder(loading, "query-aware")
+        )
+        asked(out, *settings)
     else:
-        for part in ("1", "2"):
-            asked(tmp_path / part, *settings, "--part", f"{part}/2")
-        assert {row["place"] for row in shared_out(tmp_path / "1")} == {0, 1}
-        asked(out, *settings, "--merge", str(tmp_path / "1"), "--merge", str(tmp_path / "2"))
+        one, two = tmp_path / "1", tmp_path / "2"
+        asked.part(two, *settings, "--part", "2/2")
+        asked.trimmed(batched, one, in_folder(two), *settings, "--part", "1/2")
+        assert {row["place"] for row in shared_out(one)} == {0, 1}
+        asked(out, *settings, "--merge", str(one), "--merge", str(two))
     assert_same(out, batched)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster_here")
+def test_two_workers_give_the_same(asked: Asked, batched: Path, tmp_path: Path) -> None:
+    """What :class:`OutOfOrder` stands for, on a cluster."""
+    asked(tmp_path / "out", *IDS, "--batch", "2", "--executor", "ray", "--workers", "2")
+    assert_same(tmp_path / "out", batched)
 
 
 def other(**changes: Any) -> Callable[[Path], None]:

@@ -12,7 +12,7 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from foveate.cli import console, options
 from foveate.cli.options import check_folder, model_option, named_path
 from foveate.defaults import BUDGET_BY_DEFAULT, FRAMES, SEES
-from foveate_lab.cli.options import Batch, Executor, Workers
+from foveate_lab.cli.options import Batch, Executor, JudgeName, Workers
 from foveate_lab.defaults import FILM_FRAMES, Protocol
 
 REFUSED = 3  # the exit code where some samples were
@@ -68,10 +68,7 @@ def evaluate(
     ] = "query-aware",
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Samples of each task.")] = 100,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the samples.")] = 0,
-    judge: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:CALLABLE", help="A language model: a prompt in, text out."),
-    ] = None,
+    judge: JudgeName = None,
     longest_prompt: Annotated[
         int | None,
         typer.Option(

@@ -8,6 +8,13 @@ import typer
 
 from foveate_lab.defaults import ExecutorName
 
+JudgeName = Annotated[
+    str | None,
+    typer.Option(
+        "--judge", metavar="MODULE:CALLABLE", help="A language model: a prompt in, text out."
+    ),
+]
+
 Executor = Annotated[
     ExecutorName, typer.Option("--executor", help="Where: in this process, or on a Ray cluster.")
 ]

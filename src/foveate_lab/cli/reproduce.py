@@ -12,7 +12,7 @@ import typer
 from foveate.cli import console, options
 from foveate.cli.options import check_folder
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate_lab.cli.options import Batch, Executor, Workers
+from foveate_lab.cli.options import Batch, Executor, JudgeName, Workers
 
 if TYPE_CHECKING:
     from foveate_lab.reproduce import Options
@@ -65,10 +65,7 @@ def reproduce(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the samples.")] = 0,
-    judge: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:CALLABLE", help="A language model: a prompt in, text out."),
-    ] = None,
+    judge: JudgeName = None,
     stand_in: Annotated[
         bool,
         typer.Option(

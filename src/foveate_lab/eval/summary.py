@@ -86,21 +86,21 @@ def _cell(task: str, spec: str, mine: Rows, full: Rows) -> SummaryCell:
     answered = [row for row in mine if "error" not in row]
     scores, scored = _scores(full), _scores(answered)
     paired = [score - scores[sample] for sample, score in scored.items() if sample in scores]
-    agreement = _numbers(answered, "agreement")
-    rouge = _numbers(answered, "rouge_full")
-    steps = _numbers(answered, "decode_s_per_token")
+    agreement = numbers_of(answered, "agreement")
+    rouge = numbers_of(answered, "rouge_full")
+    steps = numbers_of(answered, "decode_s_per_token")
     return SummaryCell(
         task=task,
         spec=spec,
         score=estimate(scored.values()) if scored else None,
         difference=mean_difference(paired) if paired else None,
         bytes_share=_mean(bytes_shares(answered)),
-        kl=_mean(_numbers(answered, "kl")),
-        nll=_mean(_numbers(answered, "nll")),
+        kl=_mean(numbers_of(answered, "kl")),
+        nll=_mean(numbers_of(answered, "nll")),
         agreement=estimate(agreement) if agreement else NOTHING,
         rouge=_mean(rouge) if rouge else None,
         perplexity=perplexity(answered),
-        compress_s=_mean(_numbers(answered, "compress_s")),
+        compress_s=_mean(numbers_of(answered, "compress_s")),
         decode_s_per_token=float(np.median(steps)) if steps else None,
         answered=len(answered),
         failed=len(mine) - len(answered),
@@ -109,7 +109,7 @@ def _cell(task: str, spec: str, mine: Rows, full: Rows) -> SummaryCell:
 
 
 def _is_odd(row: Mapping[str, Any]) -> bool:
-    return len(_numbers([row], "kl", "nll")) < 2 or not bytes_shares([row])
+    return len(numbers_of([row], "kl", "nll")) < 2 or not bytes_shares([row])
 
 
 def failures(rows: Rows) -> list[Failure]:
@@ -130,15 +130,15 @@ def _said(error: Any) -> str:
 
 def _scores(rows: Rows) -> dict[str, float]:
     """Of the samples that have a finite one."""
-    return {row["sample"]: score for row in rows for score in _numbers([row], "score")}
+    return {row["sample"]: score for row in rows for score in numbers_of([row], "score")}
 
 
 def score_of(row: Mapping[str, Any]) -> float | None:
     """A row's score, if it has one that is finite."""
-    return next(iter(_numbers([row], "score")), None)
+    return next(iter(numbers_of([row], "score")), None)
 
 
-def _numbers(rows: Rows, *names: str) -> list[float]:
+def numbers_of(rows: Rows, *names: str) -> list[float]:
     """Those of these names that are there and finite."""
     numbers = [row.get(name) for row in rows for name in names]
     return [float(x) for x in numbers if isinstance(x, int | float) and math.isfinite(x)]
@@ -146,7 +146,7 @@ def _numbers(rows: Rows, *names: str) -> list[float]:
 
 def bytes_shares(rows: Rows) -> list[float]:
     """Of the full cache's bytes."""
-    sizes = [_numbers([row], "kv_bytes", "kv_bytes_full") for row in rows]
+    sizes = [numbers_of([row], "kv_bytes", "kv_bytes_full") for row in rows]
     return [size[0] / size[1] for size in sizes if len(size) == 2 and size[1] > 0]
 
 

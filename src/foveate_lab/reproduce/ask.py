@@ -5,7 +5,7 @@ whether two folders ask the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +35,15 @@ class Ask(NamedTuple):
 
 Asked = Mapping[Ask, Mapping[str, str]]
 """The specs of each, with their budgets."""
+
+
+def merged(several: Iterable[Asked]) -> dict[Ask, dict[str, str]]:
+    """What is asked in all."""
+    asks: dict[Ask, dict[str, str]] = {}
+    for asked in several:
+        for ask, specs in asked.items():
+            asks.setdefault(ask, {}).update(specs)
+    return asks
 
 
 class Part(NamedTuple):

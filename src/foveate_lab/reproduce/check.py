@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from foveate.data import Folder
 from foveate.errors import FoveateError
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.benchmarks.forms import Forms
-from foveate_lab.eval.tasks import find_forms, find_task
+from foveate_lab.eval.benchmarks.sources import Sources
+from foveate_lab.eval.tasks import find_sources, find_task
 from foveate_lab.reproduce.experiment import Experiment
 from foveate_lab.reproduce.resources import toml
 from foveate_lab.reproduce.setting import folder_of
@@ -85,7 +85,7 @@ def _found(task: str, data: Path, outside: bool) -> BenchmarkFolder:
     if not place.is_dir():
         return BenchmarkFolder(task, (), "", f"the folder {str(place)!r} does not exist", address)
     folder = Folder(place, outside)
-    parts = tuple(_part(name, forms, folder) for name, forms in find_forms(task).items())
+    parts = tuple(_part(name, sources, folder) for name, sources in find_sources(task).items())
     missing = next((one.missing for one in parts if one.missing), "")
     first = ""
     try:
@@ -102,10 +102,10 @@ def where_data(folder: str) -> str:
     return f"{folder}/: {toml('sources')[folder]}"
 
 
-def _part(name: str, forms: Forms[Any], folder: Folder) -> DataSet:
+def _part(name: str, sources: Sources, folder: Folder) -> DataSet:
     try:
-        form, paths = forms.chosen(folder)
-        return DataSet(name, form.published.by, form.split(paths), form.count(paths))
+        source, paths = sources.chosen(folder)
+        return DataSet(name, source.publisher, source.split(paths), source.count(paths))
     except FoveateError as error:
         return DataSet(name, missing=str(error))
 

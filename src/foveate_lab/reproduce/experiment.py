@@ -138,17 +138,13 @@ class Experiment:
 
     def to_json(self, bring: Sequence[str]) -> dict[str, Any]:
         """What ``--list --json`` says of it."""
+        said = ("where", "shows", "models", "data", "metric", "budgets")
         return {
             "id": self.id,
             "paper": self.of.name,
             "title": self.of.paper.title,
             "arxiv": self.of.paper.arxiv or "",
-            "where": self.where,
-            "shows": self.shows,
-            "models": list(self.models),
-            "data": self.data,
-            "metric": self.metric,
-            "budgets": self.budgets,
+            **{name: getattr(self, name) for name in said},
             "bring": list(bring),
             "state": self.state,
             "cannot": self.cannot,

@@ -23,8 +23,8 @@ def test_every_data_set_is_written_in_every_form_by_all_who_publish_it(tmp_path:
         written.setdefault(BENCHMARKS[task].data, set()).add(by)
     published: dict[str, set[str]] = {}
     for one in BENCHMARKS.values():
-        for forms in one.parts().values():
-            by = {form.published.by for form in forms.forms}
+        for sources in one.parts().values():
+            by = {source.publisher for source in sources.sources}
             published.setdefault(one.data, set()).update(by)
     assert written == published
 
@@ -39,9 +39,9 @@ def test_it_is_read_in_this_form(task: str, name: str, tmp_path: Path) -> None:
         assert red > 240 > 20 > max(green, blue)
     for video in found[0].videos:
         assert len(video.clip) == (21 if video.end == 2 else 30)  # of ten a second
-    (forms,) = BENCHMARKS[task].parts().values()
-    chosen = forms.chosen(Folder(tmp_path))
-    assert (chosen.form.published.by, chosen.form.count(chosen.paths)) == (
+    (sources,) = BENCHMARKS[task].parts().values()
+    chosen = sources.chosen(Folder(tmp_path))
+    assert (chosen.source.publisher, chosen.source.count(chosen.paths)) == (
         expected.form,
         expected.count,
     )

@@ -31,13 +31,13 @@ def analysed(recording: Recording) -> dict[str, Any] | None:
     """
     if any(layer.slots.mask is not None for layer in recording.layers):
         return None
-    layers = [_first_row(layer) for layer in recording.layers]
+    layers = [first_row(layer) for layer in recording.layers]
     curves = [curve[0] for curve in analysis.lorenz(layers)]
     figures = {
-        "redundancy": _rows(x[0] for x in analysis.redundancy(layers)),
-        "lorenz": _rows(_thinned(curve) for curve in curves),
-        "gini": _rows(gini(curve) for curve in curves),
-        "keys": _rows(plane(recording.layers[middle(len(layers))].k[0, 0])),
+        "redundancy": rows_of(x[0] for x in analysis.redundancy(layers)),
+        "lorenz": rows_of(_thinned(curve) for curve in curves),
+        "gini": rows_of(gini(curve) for curve in curves),
+        "keys": rows_of(plane(recording.layers[middle(len(layers))].k[0, 0])),
     }
     image = recording.layers[0].slots.image
     if image is None or not bool((image[:1] >= 0).any()):
@@ -46,11 +46,11 @@ def analysed(recording: Recording) -> dict[str, Any] | None:
     weights = analysis.self_and_cross(layers, vision)
     return {
         **figures,
-        "ncar": _rows(x[0] for x in analysis.ncar(layers, vision)),
-        "received": _rows(torch.cat(x) for x in analysis.received(layers, vision)),
-        "within": _rows(x.within[0] for x in weights),
-        "across": _rows(x.across[0] for x in weights),
-        "divergence": _rows(x.divergence[0] for x in weights),
+        "ncar": rows_of(x[0] for x in analysis.ncar(layers, vision)),
+        "received": rows_of(torch.cat(x) for x in analysis.received(layers, vision)),
+        "within": rows_of(x.within[0] for x in weights),
+        "across": rows_of(x.across[0] for x in weights),
+        "divergence": rows_of(x.divergence[0] for x in weights),
     }
 
 
@@ -76,7 +76,7 @@ def plane(keys: Float[Tensor, "n d"]) -> Float[Tensor, "n 2"]:
     return projected
 
 
-def _first_row(layer: Layer) -> QKV:
+def first_row(layer: Layer) -> QKV:
     """Queries scaled such that the usual scale gives this layer's logits."""
     return layer.q[:1] * (layer.scale * layer.q.shape[-1] ** 0.5), layer.k[:1], layer.v[:1]
 
@@ -87,12 +87,13 @@ def _thinned(curve: Float[Tensor, "n"]) -> Float[Tensor, "points"]:
     return curve[places]
 
 
-def _rows(tensors: Iterable[Tensor]) -> list[Any]:
-    """Numbers of four digits, which is more than a chart shows."""
-    return [_short(one.double().cpu().tolist()) for one in tensors]
+def rows_of(tensors: Iterable[Tensor]) -> list[Any]:
+    """Numbers of four digits, which is more than a chart shows; NaN is null."""
+    return [short(one.detach().double().cpu().tolist()) for one in tensors]
 
 
-def _short(value: Any) -> Any:
+def short(value: Any) -> Any:
+    """A number, or lists of them, of four digits."""
     if isinstance(value, list):
-        return [_short(x) for x in value]
+        return [short(one) for one in value]
     return float(f"{value:.4g}") if value == value else None

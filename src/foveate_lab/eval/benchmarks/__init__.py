@@ -21,4 +21,3 @@ from foveate_lab.eval.benchmarks import textvqa as textvqa
 from foveate_lab.eval.benchmarks import videomme as videomme
 from foveate_lab.eval.benchmarks.folder import BENCHMARKS as BENCHMARKS
 from foveate_lab.eval.benchmarks.folder import Benchmark as Benchmark
-from foveate_lab.eval.benchmarks.folder import benchmark as benchmark

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,36 +13,64 @@ from typing import Any
 from foveate.data import Folder
 from foveate.errors import InvalidInput, MissingPackage
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.benchmarks.forms import Forms, Parts
 from foveate_lab.eval.benchmarks.options import options
+from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.judge import Judge, Judged, unscored
 from foveate_lab.eval.task_registry import Fit, Metric, Task, distinct
 
 Reader = Callable[..., Iterator[Sample]]
 """Takes a folder, and its options by name."""
+Parts = Callable[..., Sources | Mapping[str, Sources]]
+"""The data sets that a benchmark reads under its options; several have names."""
 NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+def _unread(folder: Folder) -> Iterator[Sample]:
+    """No sample."""
+    return iter(())
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """How a benchmark's folder is read and scored. ``data`` names its data set, which several may
-    share. ``parts`` gives the data sets that it reads under
-    its options, by name, in all their forms; ``holds`` says what has to be in the folder.
-    ``judged`` scores with a judge, ``metric`` without one; the rest is as with :class:`Task`.
+    """How a benchmark's folder is read and scored: a decorator of the function that reads it.
+
+    Args:
+        name: of the task.
+        sources: its data set in all forms, or a function of its options that gives one or several.
+        metric: scores without a judge.
+        longest: tokens of an answer.
+        summary: what it is; by default the first line of the function's docstring.
+        data: the data set that it shares with others.
+        contents: what has to be in the folder, if that is not to be taken from ``sources``.
+        judged: scores with a judge.
+        reference, divisible, fit: see :class:`Task`.
+        read: the function.
     """
 
     name: str
-    summary: str
-    holds: str
-    read: Reader
-    data: str
-    parts: Parts
-    metric: Metric
-    longest: int
+    sources: Sources | Parts
+    _: KW_ONLY
+    metric: Metric = unscored
+    longest: int = 32
+    summary: str = ""
+    data: str = ""
+    contents: str = ""
     judged: Judged | None = None
     reference: bool = False
     divisible: bool = True
     fit: Fit | None = None
+    read: Reader = _unread
+
+    def __call__(self, read: Reader) -> Reader:
+        """Register the benchmark that ``read`` reads."""
+        BENCHMARKS[self.name] = replace(
+            self,
+            summary=self.summary or (read.__doc__ or "").strip().split("\n")[0],
+            data=self.data or self.name,
+            contents=self.contents or "; and ".join(one.contents for one in self.parts().values()),
+            read=read,
+        )
+        return read
 
     def task(
         self,
@@ -63,7 +91,7 @@ class Benchmark:
         if not folder.is_dir():
             raise InvalidInput(
                 f"{self.name}: the folder {str(folder)!r} does not exist. It has to hold "
-                f"{self.holds}."
+                f"{self.contents}."
             )
 
         def samples(count: int, seed: int) -> Iterator[Sample]:
@@ -84,22 +112,27 @@ class Benchmark:
             unjudged=self.judged is not None and not judge and "rules" not in taken.own.values(),
         )
 
-    def forms(self, given: Mapping[str, Any] = NONE) -> Mapping[str, Forms[Any]]:
-        """The data sets that it reads by the options ``given``, by name."""
+    def parts(self, **own: Any) -> Mapping[str, Sources]:
+        """The data sets that it reads by its own options, by name; one alone has none."""
+        sources = self.sources if isinstance(self.sources, Sources) else self.sources(**own)
+        return {"": sources} if isinstance(sources, Sources) else sources
+
+    def parts_given(self, given: Mapping[str, Any]) -> Mapping[str, Sources]:
+        """The same by the options ``given``, which are checked."""
         return self.parts(**options(self.name, self.read, given).own)
 
     def _another(self, folder: Folder) -> str:
         """A sentence on the other data set that a folder holds, if it is known by its files, and
         nothing of this one is there.
         """
-        if any(telling_file(forms, folder) for forms in self.parts().values()):
+        if any(telling_file(one, folder) for one in self.parts().values()):
             return ""
         for one in BENCHMARKS.values():
-            for forms in one.parts().values() if one.data != self.data else ():
-                if name := telling_file(forms, folder):
+            for sources in one.parts().values() if one.data != self.data else ():
+                if name := telling_file(sources, folder):
                     return (
                         f"{self.name}: {str(folder.path)!r} holds {name} of {one.name}, which is "
-                        f"another data set. {self.name} is {self.holds}."
+                        f"another data set. {self.name} is {self.contents}."
                     )
         return ""
 
@@ -119,10 +152,10 @@ def first_of_all(read: Iterator[Sample], why: Callable[[], str]) -> Iterator[Sam
         yield from read
 
 
-def telling_file(forms: Forms[Any], folder: Folder) -> str:
+def telling_file(sources: Sources, folder: Folder) -> str:
     """The file that a folder is known by, if it holds one of the forms, whole or in part."""
     try:
-        return chosen.paths[0].name if (chosen := forms.known_by(folder)) else ""
+        return chosen.paths[0].name if (chosen := sources.known_by(folder)) else ""
     except (InvalidInput, MissingPackage):
         return "a part"
 
@@ -130,52 +163,17 @@ def telling_file(forms: Forms[Any], folder: Folder) -> str:
 BENCHMARKS: dict[str, Benchmark] = {}
 
 
-def benchmark(
-    name: str,
-    *,
-    forms: Forms[Any] | Parts,
-    data: str = "",
-    holds: str = "",
-    metric: Metric = unscored,
-    longest: int = 32,
-    summary: str = "",
-    judged: Judged | None = None,
-    reference: bool = False,
-    divisible: bool = True,
-    fit: Fit | None = None,
-) -> Callable[[Reader], Reader]:
-    """Registers the function that reads a benchmark's folder; what it is, says ``summary`` or the
-    function's docstring. ``data`` is the data set that it shares with others; ``forms`` are those
-    of its data set, or a function of its options that gives those of several, by their names;
-    ``holds`` says what has to be in the folder, if it is not to be taken from them.
+def prompt_with(mark: str, folder: Folder, name: str, *places: str) -> str:
+    """The prompt of a set, with one ``mark``, out of a file of prompts at one of the places.
+
+    Raises:
+        InvalidInput: there is no such file, or no such prompt in it.
     """
-    parts = one_set(forms) if isinstance(forms, Forms) else forms
-    holds = holds or "; and ".join(one.holds for one in parts().values())
-
-    def register(read: Reader) -> Reader:
-        what = summary or (read.__doc__ or "").strip().split("\n")[0]
-        BENCHMARKS[name] = Benchmark(
-            name,
-            what,
-            holds,
-            read,
-            data or name,
-            parts,
-            metric,
-            longest,
-            judged,
-            reference,
-            divisible,
-            fit,
-        )
-        return read
-
-    return register
-
-
-def one_set(forms: Forms[Any]) -> Parts:
-    """The forms of a data set that no option changes."""
-    return lambda **own: {"": forms}
+    prompts = folder.record(*places)
+    prompt = prompts.text(name) if prompts.has(name) else ""
+    if prompt.count(mark) != 1:
+        raise InvalidInput(f"{prompts.where}: there is no prompt with {mark} for {name!r}.")
+    return prompt
 
 
 def alternating(*several: Iterator[Sample]) -> Iterator[Sample]:

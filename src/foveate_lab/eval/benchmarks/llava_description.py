@@ -9,44 +9,31 @@ the answer against the description, which the papers do not do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
-from foveate.data import Folder, read_records
+from foveate.data import Folder
 from foveate.prompts.sample import PLACE, Sample
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.forms import BenchmarkRow, Forms, Published
+from foveate_lab.eval.benchmarks.folder import Benchmark
 from foveate_lab.eval.benchmarks.mm_vet import GRADE, graded
-from foveate_lab.eval.benchmarks.release import Release
+from foveate_lab.eval.benchmarks.source import Source
+from foveate_lab.eval.benchmarks.sources import Sources
 
 MARK = "<image>"
-PLACES = ("{}", "coco/train2017/{base}", "train2017/{base}")
-
-
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
-    for record in read_records(paths[0]):
-        yield BenchmarkRow(record, folder.image(record, "image", *PLACES))
-
-
-FORMS = Forms(
+SOURCES = Sources(
     "LLaVA-Description",
-    (
-        Release(
-            published=Published(
-                "the authors",
-                "detail_1k.json and coco/train2017/ (or train2017/)",
-                "https://github.com/THU-MIG/PrefixKV",
-            ),
-            splits={"train": ("detail_1k.json",)},
-            read=_released,
-        ),
+    Source(
+        contents="detail_1k.json and coco/train2017/ (or train2017/)",
+        address="https://github.com/THU-MIG/PrefixKV",
+        splits={"train": ("detail_1k.json",)},
+        image_fields=("image",),
+        image_places=("{}", "coco/train2017/{base}", "train2017/{base}"),
     ),
 )
 
 
-@benchmark(
+@Benchmark(
     "llava_description",
-    forms=FORMS,
+    SOURCES,
     judged=graded,
     longest=1024,
     reference=True,
@@ -54,13 +41,13 @@ FORMS = Forms(
 )
 def llava_description(folder: Folder) -> Iterator[Sample]:
     """Detailed descriptions of photographs, by perplexity and ROUGE-L to the full cache."""
-    for record, image in FORMS.rows(folder):
+    for record, images in SOURCES.rows(folder):
         question, answered = record.records("conversations", at_least=2)[:2]
         yield Sample(
             name=record.text_or_number("id"),
             question=_with_place(question.text("value")),
             answers=(answered.text("value"),),
-            images=(image,),
+            images=images,
             facts={"prompt": GRADE},
         )
 

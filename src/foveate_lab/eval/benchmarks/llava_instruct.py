@@ -8,49 +8,40 @@ with the earlier rounds before it; conversations without an image are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
-from foveate.data import Folder, Record, read_records
+from foveate.data import Folder
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.forms import Forms, Published
-from foveate_lab.eval.benchmarks.release import Release
+from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.source import Source
+from foveate_lab.eval.benchmarks.sources import Sources
 
 MARK = "<image>"
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
-    return (record for record in read_records(paths[0]) if record.has("image"))
-
-
-FORMS: Forms[Record] = Forms(
+SOURCES = Sources(
     "LLaVA-Instruct",
-    (
-        Release(
-            published=Published(
-                "the authors",
-                "llava_v1_5_mix665k.json and the images that it names (coco/, gqa/, ocr_vqa/, "
-                "textvqa/, vg/)",
-                "https://huggingface.co/datasets/liuhaotian/LLaVA-Instruct-150K",
-            ),
-            splits={"train": ("llava_v1_5_mix665k.json",)},
-            read=_released,
-        ),
+    Source(
+        contents="llava_v1_5_mix665k.json and the images that it names (coco/, gqa/, ocr_vqa/, "
+        "textvqa/, vg/)",
+        address="https://huggingface.co/datasets/liuhaotian/LLaVA-Instruct-150K",
+        splits={"train": ("llava_v1_5_mix665k.json",)},
     ),
 )
 
 
-@benchmark(
+@Benchmark(
     "llava_instruct",
-    forms=FORMS,
+    SOURCES,
     longest=1024,
     reference=True,
     divisible=False,
 )
 def llava_instruct(folder: Folder) -> Iterator[Sample]:
     """Conversations about images, by perplexity of the last answer."""
-    for record in FORMS.rows(folder):
+    for record, _ in SOURCES.rows(folder):
+        if not record.has("image"):
+            continue
         said = [
             one.text("value").replace(MARK, "").strip()
             for one in record.records("conversations", at_least=2)

@@ -9,16 +9,15 @@ An answer to samsum may go on behind its first line, which alone is scored; the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from foveate.data import Folder, Record, read_records
-from foveate.errors import InvalidInput
+from foveate.data import Folder, Record
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.forms import Forms, Published
-from foveate_lab.eval.benchmarks.release import Release
+from foveate_lab.eval.benchmarks.folder import Benchmark, prompt_with
+from foveate_lab.eval.benchmarks.source import Source
+from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.metrics import longbench as score
 
 SETS: dict[str, tuple[Any, int]] = {
@@ -65,10 +64,10 @@ def scored(prediction: str, sample: Sample) -> float:
 
 def read(name: str, folder: Folder, *, e: bool = False) -> Iterator[Sample]:
     """The samples of one set, or with ``e`` of its part of LongBench-E."""
-    records = forms_of(name, e=e)[""].rows(folder)
-    prompt = _prompt(folder, name)
+    rows = sources_of(name, e=e).rows(folder)
+    prompt = prompt_with("{context}", folder, name, *PROMPTS)
     before, _, after = prompt.partition("{context}")
-    for record in records:
+    for record, _ in rows:
         classes = record.texts("all_classes") if record.has("all_classes") else ()
         yield Sample(
             name=f"{name}/{record.text_or_number('_id')}",
@@ -82,20 +81,18 @@ def read(name: str, folder: Folder, *, e: bool = False) -> Iterator[Sample]:
         )
 
 
-def forms_of(name: str, *, e: bool = False) -> Mapping[str, Forms[Record]]:
+def sources_of(name: str, *, e: bool = False) -> Sources:
     """A set's file, or that of its part of LongBench-E."""
     file = f"{name}_e.jsonl" if e else f"{name}.jsonl"
-    release: Release[Record] = Release(
-        published=Published(
-            "the authors",
-            f"data/{file} (or {file}) and config/dataset2prompt.json",
-            "https://huggingface.co/datasets/THUDM/LongBench",
+    return Sources(
+        f"LongBench {name}",
+        Source(
+            contents=f"data/{file} (or {file}) and config/dataset2prompt.json",
+            address="https://huggingface.co/datasets/THUDM/LongBench",
+            splits={"test": (file,)},
+            folders=("", "data/"),
         ),
-        splits={"test": (file,)},
-        places=("", "data/"),
-        read=lambda folder, paths: iter(read_records(paths[0])),
     )
-    return {"": Forms(f"LongBench {name}", (release,))}
 
 
 def _labels(name: str, record: Record) -> dict[str, str]:
@@ -105,19 +102,11 @@ def _labels(name: str, record: Record) -> dict[str, str]:
     return {"set": name, "language": record.text("language"), "length": length}
 
 
-def _prompt(folder: Folder, name: str) -> str:
-    prompts = folder.record(*PROMPTS)
-    prompt = prompts.text(name) if prompts.has(name) else ""
-    if prompt.count("{context}") != 1:
-        raise InvalidInput(f"{prompts.where}: there is no prompt with {{context}} for {name!r}.")
-    return prompt
-
-
 for _name, (_metric, _longest) in SETS.items():
-    benchmark(
+    Benchmark(
         f"longbench_{_name}",
+        partial(sources_of, _name),
         data="longbench",
-        forms=partial(forms_of, _name),
         metric=scored,
         longest=_longest,
         divisible=False,

@@ -13,21 +13,16 @@ with ``chat=true`` and answers of 64 tokens, 32 for computations and timelines (
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Literal, get_args
 
 from foveate.data import Folder, Record
 from foveate.errors import InvalidInput
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.loogle_forms import PROMPTS, forms_of
+from foveate_lab.eval.benchmarks.folder import Benchmark, prompt_with
+from foveate_lab.eval.benchmarks.loogle_forms import PROMPTS, sources_of
 from foveate_lab.eval.metrics import longbench, loogle
 
-LONGEST = {
-    "shortdep_qa": 300,
-    "longdep_qa": 500,
-    "longdep_summarization": 500,
-    "shortdep_cloze": 50,
-}
 Kind = Literal[
     "comprehension_and_reasoning",
     "computation",
@@ -49,9 +44,9 @@ def scored(prediction: str, sample: Sample) -> float:
 def _samples(
     name: str, folder: Folder, metric: str, chat: bool, kind: str | None = None
 ) -> Iterator[Sample]:
-    records = forms_of(name)[""].rows(folder)
-    prompt = _prompt(folder, name)
-    before, _, after = prompt.partition("{input}")
+    records = (record for record, _ in sources_of(name).rows(folder))
+    prompt = prompt_with("{input}", folder, name, *PROMPTS)
+    before, _, after = prompt.replace("{{", "{").replace("}}", "}").partition("{input}")
     for record in _of_kind(records, kind, folder):
         masks = _masks(record) if metric in CLOZE_METRICS else {}
         answer = str(masks) if masks else record.text_or_number("A")
@@ -93,57 +88,50 @@ def _masks(record: Record) -> Mapping[str, str]:
     return {str(mask): str(entity) for mask, entity in masks.items()}
 
 
-def _prompt(folder: Folder, name: str) -> str:
-    prompts = folder.record(*PROMPTS)
-    prompt = prompts.text(name) if prompts.has(name) else ""
-    if prompt.count("{input}") != 1:
-        raise InvalidInput(f"{prompts.where}: there is no prompt with {{input}} for {name!r}.")
-    return prompt.replace("{{", "{").replace("}}", "}")
-
-
-def _of(name: str, summary: str) -> dict[str, Any]:
-    return {
-        "name": f"loogle_{name}",
-        "data": "loogle",
-        "forms": lambda **own: forms_of(name),
-        "metric": scored,
-        "longest": LONGEST[name],
-        "divisible": False,
-        "summary": summary,
-    }
-
-
-@benchmark(**_of("shortdep_qa", "Questions on one place of a long document, by ROUGE-L's recall."))
-def shortdep_qa(
-    folder: Folder, *, metric: Literal["rouge_l", "f1"] = "rouge_l", chat: bool = False
+def _texts(
+    name: str,
+    folder: Folder,
+    *,
+    metric: Literal["rouge_l", "f1"] = "rouge_l",
+    chat: bool = False,
 ) -> Iterator[Sample]:
-    """LooGLE's short dependency."""
-    return _samples("shortdep_qa", folder, metric, chat)
+    return _samples(name, folder, metric, chat)
 
 
-@benchmark(**_of("longdep_qa", "Questions on several places of a document, by ROUGE-L's recall."))
-def longdep_qa(
+def _texts_of_kind(
+    name: str,
     folder: Folder,
     *,
     kind: Kind | None = None,
     metric: Literal["rouge_l", "f1"] = "rouge_l",
     chat: bool = False,
 ) -> Iterator[Sample]:
-    """LooGLE's long dependency, of one kind of question or of all."""
-    return _samples("longdep_qa", folder, metric, chat, kind)
+    return _samples(name, folder, metric, chat, kind)
 
 
-@benchmark(**_of("longdep_summarization", "Summaries of papers, by ROUGE-L's recall."))
-def longdep_summarization(
-    folder: Folder, *, metric: Literal["rouge_l", "f1"] = "rouge_l", chat: bool = False
+def _cloze(
+    name: str,
+    folder: Folder,
+    *,
+    metric: Literal["exact", "partial"] = "exact",
+    chat: bool = False,
 ) -> Iterator[Sample]:
-    """LooGLE's summaries."""
-    return _samples("longdep_summarization", folder, metric, chat)
+    return _samples(name, folder, metric, chat)
 
 
-@benchmark(**_of("shortdep_cloze", "Entities that stand for masks, by the share that is right."))
-def shortdep_cloze(
-    folder: Folder, *, metric: Literal["exact", "partial"] = "exact", chat: bool = False
-) -> Iterator[Sample]:
-    """LooGLE's cloze."""
-    return _samples("shortdep_cloze", folder, metric, chat)
+for _name, _read, _longest, _summary in (
+    ("shortdep_qa", _texts, 300, "Questions on one place of a long document"),
+    ("longdep_qa", _texts_of_kind, 500, "Questions on several places of a document"),
+    ("longdep_summarization", _texts, 500, "Summaries of papers"),
+    ("shortdep_cloze", _cloze, 50, "Entities that stand for masks"),
+):
+    _score = "the share that is right" if _read is _cloze else "ROUGE-L's recall"
+    Benchmark(
+        f"loogle_{_name}",
+        sources_of(_name),
+        data="loogle",
+        metric=scored,
+        longest=_longest,
+        divisible=False,
+        summary=f"{_summary}, by {_score}.",
+    )(partial(_read, _name))

@@ -11,59 +11,49 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from foveate.data import Folder, Record, read_lines, read_records
+from foveate.data import Record, read_lines
 from foveate.errors import InvalidInput
-from foveate_lab.eval.benchmarks.forms import Forms, Published
-from foveate_lab.eval.benchmarks.release import Release, listed_in
+from foveate_lab.eval.benchmarks.source import Source
+from foveate_lab.eval.benchmarks.sources import Sources
 
 PLACES = ("", "LooGLE-testdata/", "data/")
 PROMPTS = ("task2prompt.json", "config/task2prompt.json", "LooGLE/config/task2prompt.json")
 TODAY = {"longdep_summarization": "summarization"}  # what the hub calls a set, if otherwise
 
 
-def forms_of(name: str) -> Mapping[str, Forms[Record]]:
+def sources_of(name: str) -> Sources:
     """A set's file in both forms."""
     today = TODAY.get(name, name)
-    documents = Release(
-        published=Published(
-            "the authors",
-            f"LooGLE-testdata/{name}.jsonl and config/task2prompt.json",
-            "https://github.com/bigai-nlco/LooGLE",
+    return Sources(
+        f"LooGLE {name}",
+        Source(
+            contents=f"LooGLE-testdata/{name}.jsonl and config/task2prompt.json",
+            address="https://github.com/bigai-nlco/LooGLE",
+            splits={"test": (f"{name}.jsonl",)},
+            folders=PLACES,
+            columns=("input",),
+            read=_by_document,
         ),
-        splits={"test": (f"{name}.jsonl",)},
-        places=PLACES,
-        read=_by_document,
-        counted=lambda paths: sum(len(asked_of(one)) for one in read_records(paths[0])),
-        fitting=lambda paths: "input" in _fields(paths[0]),
-    )
-    questions = Release(
-        published=Published(
-            "bigai-nlco",
-            f"data/{today}.jsonl of bigai-nlco/LooGLE and config/task2prompt.json of the authors' "
-            "repository",
-            "https://huggingface.co/datasets/bigai-nlco/LooGLE",
+        Source(
+            publisher="bigai-nlco",
+            contents=f"data/{today}.jsonl of bigai-nlco/LooGLE and config/task2prompt.json of the "
+            "authors' repository",
+            address="https://huggingface.co/datasets/bigai-nlco/LooGLE",
+            splits={"test": (f"{today}.jsonl",)},
+            folders=PLACES,
+            columns=("context",),
+            read=_by_question,
         ),
-        splits={"test": (f"{today}.jsonl",)},
-        places=PLACES,
-        read=_by_question,
-        counted=listed_in,
-        fitting=lambda paths: "context" in _fields(paths[0]),
     )
-    return {"": Forms(f"LooGLE {name}", (documents, questions))}
 
 
-def _fields(path: Path) -> Mapping[str, object]:
-    """The fields of the first record."""
-    return next((record.held for record in read_lines(path)), {})
-
-
-def _by_document(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
+def _by_document(paths: Sequence[Path]) -> Iterator[Record]:
     for number, record in enumerate(read_lines(paths[0])):
         for place, question in enumerate(asked_of(record)):
             yield question.also(name=f"{number}/{place}", input=record.text("input"))
 
 
-def _by_question(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
+def _by_question(paths: Sequence[Path]) -> Iterator[Record]:
     """Documents are numbered as they come, and questions in each."""
     places: dict[str, list[int]] = {}
     for record in read_lines(paths[0]):

@@ -14,49 +14,38 @@ from foveate.data import Folder, Record, read_lines
 from foveate.policies.parameters import Positive
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.film import Rate, answer_of, film_prompt, video
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.forms import Forms, Published
-from foveate_lab.eval.benchmarks.release import Release
+from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.source import Source
+from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.metrics.choices import choice
 
 PLACES = ("videos/{}.mp4", "video/{}.mp4", "all_videos/{}.mp4", "videos/{}.mkv", "{}.mp4")
 
 
-def _read(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
-    for path in paths:
-        for line in read_lines(path):
-            for record in line.records("qa"):
-                yield record.also(key=line.text("key"), kind=line.text("type"))
+def _questions(paths: Sequence[Path]) -> Iterator[Record]:
+    for line in read_lines(paths[0]):
+        for record in line.records("qa"):
+            yield record.also(key=line.text("key"), kind=line.text("type"))
 
 
-def _questions(paths: Sequence[Path]) -> int:
-    return sum(len(line.records("qa")) for path in paths for line in read_lines(path))
-
-
-FORMS = Forms(
+SOURCES = Sources(
     "LVBench",
-    (
-        Release(
-            published=Published(
-                "the authors",
-                "video_info.meta.jsonl (or data/ with it) and videos/ID.mp4",
-                "https://huggingface.co/datasets/THUDM/LVBench",
-            ),
-            splits={"test": ("video_info.meta.jsonl",)},
-            places=("", "data/"),
-            read=_read,
-            counted=_questions,
-        ),
+    Source(
+        contents="video_info.meta.jsonl (or data/ with it) and videos/ID.mp4",
+        address="https://huggingface.co/datasets/THUDM/LVBench",
+        splits={"test": ("video_info.meta.jsonl",)},
+        folders=("", "data/"),
+        read=_questions,
     ),
 )
 
 
-@benchmark("lvbench", forms=FORMS, metric=choice, longest=16)
+@Benchmark("lvbench", SOURCES, metric=choice, longest=16)
 def lvbench(
     folder: Folder, *, frames: Positive | None = None, fps: Rate | None = None
 ) -> Iterator[Sample]:
     """Questions about videos of half an hour and more, with four choices."""
-    for record in FORMS.rows(folder):
+    for record, _ in SOURCES.rows(folder):
         yield Sample(
             name=record.text_or_number("uid"),
             question=film_prompt(record.text("question")),

@@ -18,11 +18,9 @@ from typing import Any, Literal
 from foveate.data import Folder, Record, listed, read_record, read_text
 from foveate.errors import InvalidInput
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.forms import BenchmarkRow, Forms, Published
-from foveate_lab.eval.benchmarks.release import Release, first_of
-from foveate_lab.eval.benchmarks.shards import Shards, on_hub
-from foveate_lab.eval.benchmarks.tabled import Tabled, in_kit
+from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.source import Source, in_kit, on_hub
+from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.judge import Judge, said_by
 from foveate_lab.eval.metrics.mathvista import normalised, plain_answer, quoted
 
@@ -75,48 +73,41 @@ def right(answer: str, sample: Sample) -> float:
     return float(normalised(answer, sample.facts) == sample.facts["answer"])
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
+def _with_queries(paths: Sequence[Path]) -> Iterator[Record]:
     problems, queries = map(read_record, paths)
     for name, problem in problems.items():
         if not queries.has(name):
             raise InvalidInput(f"{queries.where}: there is no prompt for {name!r}.")
-        image = folder.image(problem, "image", "{}")
-        yield BenchmarkRow(problem.also(pid=name, query=queries.text(name)), image)
+        yield problem.also(pid=name, query=queries.text(name))
 
 
-FORMS = Forms(
+SOURCES = Sources(
     "MathVista",
-    (
-        Release(
-            published=Published(
-                "the authors",
-                "testmini.json, query.json (or data/ with both) and images/",
-                "https://github.com/lupantech/MathVista",
-            ),
-            splits={"testmini": ("testmini.json", "query.json")},
-            places=("", "data/"),
-            read=_released,
-            counted=first_of,
-        ),
-        Shards(
-            published=on_hub("AI4Math/MathVista", "testmini"),
-            task_split="testmini",
-            image="decoded_image",
-            columns=("pid", "query", "answer", "choices", *FACTS, "metadata"),
-        ),
-        Tabled(
-            published=in_kit("MathVista_MINI.tsv"),
-            table="MathVista_MINI.tsv",
-            task_split="testmini",
-            columns={"index": "pid", "question": "query", **dict(zip(TABLED, TABLED, strict=True))},
-        ),
+    Source(
+        contents="testmini.json, query.json (or data/ with both) and images/",
+        address="https://github.com/lupantech/MathVista",
+        splits={"testmini": ("testmini.json", "query.json")},
+        folders=("", "data/"),
+        read=_with_queries,
+        image_fields=("image",),
+    ),
+    on_hub(
+        "AI4Math/MathVista",
+        "testmini",
+        *("pid", "query", "answer", "choices", *FACTS, "metadata"),
+        image_column="decoded_image",
+    ),
+    in_kit(
+        "MathVista_MINI.tsv",
+        "testmini",
+        {"index": "pid", "question": "query", **dict(zip(TABLED, TABLED, strict=True))},
     ),
 )
 
 
-@benchmark(
+@Benchmark(
     "mathvista",
-    forms=FORMS,
+    SOURCES,
     metric=by_rules,
     judged=extracted,
     longest=512,
@@ -128,13 +119,13 @@ def mathvista(
     """Mathematics in pictures; a judge finds the answer in what is said."""
     own = folder.find("extract.txt")
     examples = read_text(own[0]) if own else ""
-    for problem, image in FORMS.rows(folder):
+    for problem, images in SOURCES.rows(folder):
         facts = _facts(problem)
         yield Sample(
             name=problem.text_or_number("pid"),
             question=problem.text("query"),
             answers=(problem.text_or_number("answer"),),
-            images=(image,),
+            images=images,
             facts={**facts, "extraction": extraction, "examples": examples},
             labels={
                 "question_type": facts["question_type"],

@@ -18,11 +18,11 @@ from foveate.data import Folder, Record, read_record
 from foveate.errors import InvalidInput
 from foveate.policies.parameters import Positive
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.benchmarks.folder import alternating, benchmark
-from foveate_lab.eval.benchmarks.forms import Forms, Published
+from foveate_lab.eval.benchmarks.folder import Benchmark, alternating
 from foveate_lab.eval.benchmarks.joined import joined
 from foveate_lab.eval.benchmarks.milebench_prompt import Cut, fitted, parts, read_context
-from foveate_lab.eval.benchmarks.release import Release
+from foveate_lab.eval.benchmarks.source import Source
+from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.metrics import milebench as score
 from foveate_lab.eval.task_registry import Metric
 
@@ -63,7 +63,7 @@ def read(sets: Sequence[str], folder: Folder, cut: Cut, combined: bool) -> Itera
 
 
 def _set(folder: Folder, name: str, cut: Cut, combined: bool) -> Iterator[Sample]:
-    ((path,),) = (forms_of((name,), combined)[name].chosen(folder).paths,)
+    (path,) = sources_of((name,), combined)[name].chosen(folder).paths
     content, folder = read_record(path), folder.within(str(path.parent.relative_to(folder.path)))
     meta = content.record("meta_data")
     kind = _kind(name, meta.text("question_type"))
@@ -93,22 +93,19 @@ def _set(folder: Folder, name: str, cut: Cut, combined: bool) -> Iterator[Sample
         )
 
 
-def forms_of(sets: Sequence[str], combined: bool = False) -> Mapping[str, Forms[Record]]:
+def sources_of(sets: Sequence[str], combined: bool = False) -> Mapping[str, Sources]:
     """Each set's file; the authors' file for joined images where that is asked, and there."""
-    return {name: Forms(f"MileBench {name}", (_release(name, combined),)) for name in sets}
+    return {name: Sources(f"MileBench {name}", _source(name, combined)) for name in sets}
 
 
-def _release(name: str, combined: bool) -> Release[Record]:
+def _source(name: str, combined: bool) -> Source:
     joined = {"joined images": (f"{name}_combined_1.json",)} if combined else {}
-    return Release(
-        published=Published(
-            "the authors",
-            f"{name}/{name}.json and {name}/images/ (there, or in MileBench/)",
-            "https://huggingface.co/datasets/FreedomIntelligence/MileBench",
-        ),
+    return Source(
+        contents=f"{name}/{name}.json and {name}/images/ (there, or in MileBench/)",
+        address="https://huggingface.co/datasets/FreedomIntelligence/MileBench",
         splits={**joined, "test": (f"{name}.json",)},
-        places=(f"{name}/", f"MileBench/{name}/"),
-        read=lambda folder, paths: iter(read_record(paths[0]).records("data")),
+        folders=(f"{name}/", f"MileBench/{name}/"),
+        records_field="data",
     )
 
 
@@ -149,12 +146,14 @@ def _register(short: str, sets: tuple[str, ...]) -> None:
         return read((set,) if set else sets, folder, cut, combined)
 
     reader.__annotations__["set"] = Literal[sets] | None
-    benchmark(
+    Benchmark(
         f"milebench_{short.replace('-', '').lower()}",
         data="milebench",
-        holds=f"SET/SET.json and SET/images/ (there, or in MileBench/), SET being "
+        contents=f"SET/SET.json and SET/images/ (there, or in MileBench/), SET being "
         f"{' and '.join(sets)}",
-        forms=lambda set=None, combined=False, **own: forms_of((set,) if set else sets, combined),
+        sources=lambda set=None, combined=False, **own: sources_of(
+            (set,) if set else sets, combined
+        ),
         metric=scored,
         longest=LONGEST,
         divisible=False,

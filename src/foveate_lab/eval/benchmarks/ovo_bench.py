@@ -11,18 +11,17 @@ of the prompts are ours.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
-from foveate.data import Folder, Record, VideoFile, read_records
+from foveate.data import Folder, Record, VideoFile
 from foveate.errors import InvalidInput
 from foveate.policies.parameters import Positive
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.film import LETTERS, Rate, film_prompt, lettered, video
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.forms import Forms, Published
-from foveate_lab.eval.benchmarks.release import Release
+from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.source import Source
+from foveate_lab.eval.benchmarks.sources import Sources
 
 PARTS = {
     "backward": ("EPM", "ASI", "HLD"),
@@ -40,24 +39,13 @@ FORWARD = {
 SAID = {"REC": "activity", "CRR": "question"}  # of the record; SSR's step is of the moment
 
 
-def _read(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
-    (path,) = paths
-    return iter(read_records(path))
-
-
-FORMS = Forms(
+SOURCES = Sources(
     "OVO-Bench",
-    (
-        Release(
-            published=Published(
-                "the authors",
-                "ovo_bench_new.json and chunked_videos/ or src_videos/",
-                "https://huggingface.co/datasets/JoeLeelyf/OVO-Bench",
-            ),
-            splits={"test": ("ovo_bench_new.json",)},
-            places=("", "data/"),
-            read=_read,
-        ),
+    Source(
+        contents="ovo_bench_new.json and chunked_videos/ or src_videos/",
+        address="https://huggingface.co/datasets/JoeLeelyf/OVO-Bench",
+        splits={"test": ("ovo_bench_new.json",)},
+        folders=("", "data/"),
     ),
 )
 
@@ -79,7 +67,7 @@ def _samples(
     frames: Positive | None = None,
     fps: Rate | None = None,
 ) -> Iterator[Sample]:
-    for record in FORMS.rows(folder):
+    for record, _ in SOURCES.rows(folder):
         task = record.text("task")
         if task not in PARTS[part]:
             continue
@@ -136,9 +124,9 @@ for _part, _what in (
     ("realtime", "what is seen now (OCR, ACR, ATR, STU, FPD, OJR)"),
     ("forward", "whether it can be answered yet (REC, SSR, CRR)"),
 ):
-    benchmark(
+    Benchmark(
         f"ovo_bench_{_part}",
-        forms=FORMS,
+        SOURCES,
         data="ovo_bench",
         metric=scored,
         longest=128,

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from foveate.data import Folder, Record
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.screenspot_forms import forms_of
+from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.screenspot_forms import sources_of
 from foveate_lab.eval.metrics.grounding import WHOLE, Found, located
 
 ASK = (
@@ -83,9 +83,9 @@ def _scale(spot: Found, facts: Mapping[str, Any]) -> str:
     return MODELS.get(facts.get("model_type", "")) or spot.scale or "resized"
 
 
-@benchmark(
+@Benchmark(
     "screenspot_v2",
-    forms=lambda screen=None, **own: forms_of(screen),
+    lambda screen=None, **own: sources_of(screen),
     metric=inside,
     longest=128,
     divisible=False,
@@ -100,14 +100,14 @@ def screenspot_v2(
     """Where on a screen is what is to be clicked? The centre has to be in the box."""
     words = MIXKV if prompt == "mixkv" else ASK
     numbers = Counter[str]()
-    for record, image in forms_of(screen)[""].rows(folder):
+    for record, images in sources_of(screen).rows(folder):
         name, box = record.text("screen"), record.numbers("bbox", 4)
         if screen in (None, name):
             yield Sample(
                 name=f"{name}/{numbers[name]}",
                 question=words.format(record.text("instruction")),
                 answers=(str(list(box)),),
-                images=(image,),
+                images=images,
                 facts={"box": box, "coordinates": coordinates},
                 labels=_labels(name, record),
             )

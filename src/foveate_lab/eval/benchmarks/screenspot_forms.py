@@ -7,74 +7,63 @@ height, from corner to corner; VLMEvalKit's three tables have the boxes as text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-from PIL import Image
-
-from foveate.data import Folder, Record, listed, read_records, read_table, table_images
-from foveate.data.tables import count_table
+from foveate.data import Record, listed
 from foveate.errors import InvalidInput
-from foveate_lab.eval.benchmarks.forms import BenchmarkForm, BenchmarkRow, Forms, Published
-from foveate_lab.eval.benchmarks.release import Release
-from foveate_lab.eval.benchmarks.shards import Shards, on_hub
-from foveate_lab.eval.benchmarks.tabled import KIT
+from foveate_lab.eval.benchmarks.source import KIT, Images, Source, on_hub
+from foveate_lab.eval.benchmarks.sources import Sources
 
 SCREENS = ("mobile", "desktop", "web")
 BEGINNINGS = {"mobile": "mobile", "pc": "desktop", "desktop": "desktop", "web": "web"}
 PLACES = ("screenspotv2_image/{}", "{}", "ScreenSpot_v2/screenspotv2_image/{}")
 
 
-def forms_of(screen: str | None = None) -> Mapping[str, Forms[BenchmarkRow]]:
+def sources_of(screen: str | None = None) -> Sources:
     """All forms, of one screen or of the three."""
     screens = (screen,) if screen else SCREENS
-    release = Release(
-        published=Published(
-            "the authors",
-            "screenspot_*_v2.json and screenspotv2_image/",
-            "https://huggingface.co/datasets/OS-Copilot/ScreenSpot-v2",
+    beside: dict[str, Any] = {"image_fields": ("img_filename",), "image_places": PLACES}
+    columns = ("instruction", "bbox", "data_type")
+    return Sources(
+        "ScreenSpot-v2",
+        Source(
+            contents="screenspot_*_v2.json and screenspotv2_image/",
+            address="https://huggingface.co/datasets/OS-Copilot/ScreenSpot-v2",
+            splits={"test": tuple(f"screenspot_{name}_v2.json" for name in screens)},
+            path_fields=lambda path: {"screen": path.stem.split("_")[1]},
+            **beside,
         ),
-        splits={"test": tuple(f"screenspot_{name}_v2.json" for name in screens)},
-        read=_released,
-    )
-    pixels = Shards(
-        published=on_hub("lmms-lab/ScreenSpot-v2", "train"),
-        task_split="train",
-        columns=("instruction", "bbox", "data_type"),
-        optional=("img_filename", "file_name", "data_source"),
-        made=_with_screen,
-    )
-    shares = Shards(
-        published=on_hub("HongxinLi/ScreenSpot_v2", "test"),
-        task_split="test",
-        columns=("instruction", "bbox", "data_type", "file_name"),
-        optional=("data_source",),
-        made=_in_pixels,
-    )
-    tables = tuple(f"ScreenSpot_v2_{name.capitalize()}.tsv" for name in screens)
-    kit = Tables(
-        tables=tables,
-        published=Published(
-            "VLMEvalKit",
-            "VLMEvalKit's ScreenSpot_v2_Mobile.tsv, ScreenSpot_v2_Desktop.tsv and "
+        on_hub(
+            "lmms-lab/ScreenSpot-v2",
+            "train",
+            *columns,
+            optional=("img_filename", "file_name", "data_source"),
+            prepare=_with_screen,
+        ),
+        on_hub(
+            "HongxinLi/ScreenSpot_v2",
+            "test",
+            *(*columns, "file_name"),
+            optional=("data_source",),
+            prepare=_in_pixels,
+        ),
+        Source(
+            publisher="VLMEvalKit",
+            contents="VLMEvalKit's ScreenSpot_v2_Mobile.tsv, ScreenSpot_v2_Desktop.tsv and "
             "ScreenSpot_v2_Web.tsv, beside screenspotv2_image/ where the images are not in them",
-            KIT,
+            address=KIT,
+            splits={"test": tuple(f"ScreenSpot_v2_{one.capitalize()}.tsv" for one in screens)},
+            columns=("index", "bbox", "data_type"),
+            path_fields=lambda path: {"screen": path.stem.rpartition("_")[2].lower()},
+            image_column="image",
+            prepare=_of_table,
+            **beside,
         ),
     )
-    return {"": Forms("ScreenSpot-v2", (release, pixels, shares, kit))}
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
-    for path in paths:
-        screen = path.stem.split("_")[1]
-        for record in read_records(path):
-            yield BenchmarkRow(
-                record.also(screen=screen), folder.image(record, "img_filename", *PLACES)
-            )
-
-
-def _with_screen(record: Record, image: Image.Image) -> Record:
+def _with_screen(record: Record, images: Images) -> Record:
     """What kind of screen it is, by how the name of its image begins."""
     cell = record.held.get("image")
     path = cell.get("path") if isinstance(cell, Mapping) else None
@@ -89,61 +78,17 @@ def _with_screen(record: Record, image: Image.Image) -> Record:
     return record.also(screen=BEGINNINGS[beginning])
 
 
-def _in_pixels(record: Record, image: Image.Image) -> Record:
+def _in_pixels(record: Record, images: Images) -> Record:
     left, top, right, bottom = shares = record.numbers("bbox", 4)
     if not all(0 <= share <= 1 for share in shares):
         raise InvalidInput(
             f"{record.where}: the field 'bbox' is {list(shares)}; it has to be shares of 0 to 1."
         )
-    wide, high = image.size
+    wide, high = images[0].size
     box = [left * wide, top * high, (right - left) * wide, (bottom - top) * high]
-    return _with_screen(record, image).also(bbox=box)
+    return _with_screen(record, images).also(bbox=box)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tables(BenchmarkForm[BenchmarkRow]):
-    """VLMEvalKit's tables, one a screen, whose images are in them or in the authors' folder."""
-
-    tables: tuple[str, ...]
-
-    def find(self, folder: Folder) -> list[Path]:
-        """The tables: all of them, or none.
-
-        Raises:
-            InvalidInput: some are missing.
-        """
-        tables = [path for name in self.tables for path in folder.find(name)]
-        if tables and len(tables) < len(self.tables):
-            there = {path.name for path in tables}
-            lost = ", ".join(name for name in self.tables if name not in there)
-            raise InvalidInput(
-                f"{str(folder.path)!r} holds no {lost} beside {tables[0].name}. Is the download "
-                "whole?"
-            )
-        return tables
-
-    def split(self, paths: Sequence[Path]) -> str:
-        """There is but one."""
-        return "test"
-
-    def count(self, paths: Sequence[Path]) -> int:
-        """How many rows they have."""
-        return sum(map(count_table, paths))
-
-    def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
-        """The rows with their images."""
-        for path in paths:
-            screen = path.stem.rpartition("_")[2].lower()
-            records = read_table(path, ("index", "bbox", "data_type"))
-            inside = bool(records) and records[0].has("image")
-            images = table_images(records) if inside else _beside(folder, records)
-            for record, image in zip(records, images, strict=True):
-                said = record.text("instruction", "question")
-                yield BenchmarkRow(
-                    listed(record, "bbox").also(screen=screen, instruction=said), image
-                )
-
-
-def _beside(folder: Folder, records: Sequence[Record]) -> Iterator[Image.Image]:
-    for record in records:
-        yield folder.image(record, "img_filename", *PLACES)
+def _of_table(record: Record, images: Images) -> Record:
+    instruction = record.text("instruction", "question")
+    return listed(record, "bbox").also(instruction=instruction)

@@ -11,19 +11,18 @@ output, which asks when to speak, are left out. The words around the question ar
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from foveate.data import Folder, Record, VideoFile, listed, read_records, read_table
-from foveate.data.tables import count_table
+from foveate.data import Folder, Record, VideoFile, listed, read_records
 from foveate.errors import InvalidInput
 from foveate.policies.parameters import Positive
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.film import Rate, answer_of, film_prompt, lettered, video
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.forms import Forms, Published
-from foveate_lab.eval.benchmarks.release import Release
+from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.source import Images, Source
+from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.metrics.choices import choice
 
 TABLES = {"real": "Real_Time_Visual_Understanding", "omni": "Omni_Source_Understanding"}
@@ -31,64 +30,45 @@ COLUMNS = ("question_id", "task_type", "question", "time_stamp", "answer", "opti
 SAMPLE = re.compile(r"(.+)_(sample_\d+)_\d+$")  # of an id: the folder, and that of the video
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
+def _of_parts(paths: Sequence[Path]) -> Iterator[Record]:
     """Parts of videos, with the questions that are asked in them."""
-    (path,) = paths
-    for place, part in enumerate(read_records(path)):
+    for place, part in enumerate(read_records(paths[0])):
         for number, record in enumerate(part.records("questions")):
             name = part.text("video_path").rpartition("/")[2]
             yield record.also(question_id=f"{place}/{number}", at=f"videos/{name}")
 
 
-def _questions(paths: Sequence[Path]) -> int:
-    return sum(len(part.records("questions")) for path in paths for part in read_records(path))
+def _with_video(row: Record, images: Images) -> Record:
+    record = listed(row, "options")
+    match = SAMPLE.match(record.text("question_id"))
+    if match is None:
+        raise InvalidInput(
+            f"{row.where}: the field 'question_id' is {record.text('question_id')!r}; it "
+            "has to end with the sample's number and the question's, sample_1_2."
+        )
+    return record.also(at=f"{match[2]}/video.mp4", of=match[1])
 
 
-def _rows(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
-    for path in paths:
-        for row in read_table(path, COLUMNS, ","):
-            record = listed(row, "options")
-            match = SAMPLE.match(record.text("question_id"))
-            if match is None:
-                raise InvalidInput(
-                    f"{row.where}: the field 'question_id' is {record.text('question_id')!r}; it "
-                    "has to end with the sample's number and the question's, sample_1_2."
-                )
-            yield record.also(at=f"{match[2]}/video.mp4", of=match[1])
-
-
-def _counted(paths: Sequence[Path]) -> int:
-    return sum(count_table(path, ",") for path in paths)
-
-
-def forms_of(name: str) -> Forms[Record]:
+def sources_of(name: str) -> Sources:
     """The two forms of a part."""
-    return Forms(
+    return Sources(
         f"StreamingBench {name}",
-        (
-            Release(
-                published=Published(
-                    "mjuicem",
-                    f"{TABLES[name]}.csv (or StreamingBench/ with it) of mjuicem/StreamingBench, "
-                    f"and data/{name}/ (or the archives' own folders) with sample_N/video.mp4",
-                    "https://huggingface.co/datasets/mjuicem/StreamingBench",
-                ),
-                splits={"test": (f"{TABLES[name]}.csv",)},
-                places=("", "StreamingBench/"),
-                read=_rows,
-                counted=_counted,
-            ),
-            Release(
-                published=Published(
-                    "the authors",
-                    f"questions_{name}.json (or src/data/ with it) and videos/ beside it",
-                    "https://github.com/THUNLP-MT/StreamingBench",
-                ),
-                splits={"test": (f"questions_{name}.json",)},
-                places=("", "src/data/"),
-                read=_released,
-                counted=_questions,
-            ),
+        Source(
+            publisher="mjuicem",
+            contents=f"{TABLES[name]}.csv (or StreamingBench/ with it) of mjuicem/StreamingBench, "
+            f"and data/{name}/ (or the archives' own folders) with sample_N/video.mp4",
+            address="https://huggingface.co/datasets/mjuicem/StreamingBench",
+            splits={"test": (f"{TABLES[name]}.csv",)},
+            folders=("", "StreamingBench/"),
+            columns=COLUMNS,
+            prepare=_with_video,
+        ),
+        Source(
+            contents=f"questions_{name}.json (or src/data/ with it) and videos/ beside it",
+            address="https://github.com/THUNLP-MT/StreamingBench",
+            splits={"test": (f"questions_{name}.json",)},
+            folders=("", "src/data/"),
+            read=_of_parts,
         ),
     )
 
@@ -101,7 +81,7 @@ def _samples(
     frames: Positive | None = None,
     fps: Rate | None = None,
 ) -> Iterator[Sample]:
-    for record in forms_of(name).rows(folder):
+    for record, _ in sources_of(name).rows(folder):
         choices = lettered(record.texts("options", at_least=2))
         yield Sample(
             name=record.text("question_id"),
@@ -145,17 +125,13 @@ def seconds(record: Record) -> float:
     return float(sum(int(part) * 60**i for i, part in enumerate(reversed(parts))))
 
 
-def _parts(name: str) -> Callable[..., dict[str, Forms[Record]]]:
-    return lambda **own: {"": forms_of(name)}
-
-
 for _name, _what in (
     ("real", "what is seen at a moment of a video"),
     ("omni", "what is seen, and heard, at a moment of a video, without its sound"),
 ):
-    benchmark(
+    Benchmark(
         f"streaming_bench_{_name}",
-        forms=_parts(_name),
+        sources_of(_name),
         data="streaming_bench",
         metric=choice,
         longest=16,

@@ -8,65 +8,43 @@ are ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
-from foveate.data import Folder, Record
-from foveate.data.parquet import columns_of, count_rows, read_rows
+from foveate.data import Folder
 from foveate.policies.parameters import Positive
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.film import Rate, answer_of, film_prompt, lettered, video
-from foveate_lab.eval.benchmarks.folder import benchmark
-from foveate_lab.eval.benchmarks.forms import Forms
-from foveate_lab.eval.benchmarks.release import Release
-from foveate_lab.eval.benchmarks.shards import on_hub
+from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.source import on_hub
+from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.metrics.choices import choice
 
-COLUMNS = (
-    "videoID",
-    "question_id",
-    "duration",
-    "domain",
-    "task_type",
-    "question",
-    "options",
-    "answer",
-)
+LABELS = ("duration", "task_type", "domain")
 PLACES = ("data/{}.mp4", "data/{}.MP4", "data/{}.mkv", "video/{}.mp4", "videos/{}.mp4")
-
-
-def _rows(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
-    return read_rows(paths, COLUMNS)
-
-
-FORMS = Forms(
+SOURCES = Sources(
     "Video-MME",
-    (
-        Release(
-            published=on_hub("lmms-lab/Video-MME", "test")._replace(
-                holds="videomme/test-*.parquet of lmms-lab/Video-MME, and data/VIDEO.mp4"
-            ),
-            splits={"test": ("test-*.parquet",)},
-            places=("", "videomme/"),
-            read=_rows,
-            counted=count_rows,
-            fitting=lambda paths: {*COLUMNS} <= {*columns_of(paths[0])},
-        ),
+    on_hub(
+        "lmms-lab/Video-MME",
+        "test",
+        *("videoID", "question_id", *LABELS, "question", "options", "answer"),
+        folder="videomme/",
+        image_column="",
+        contents="videomme/test-*.parquet of lmms-lab/Video-MME, and data/VIDEO.mp4",
     ),
 )
 
 
-@benchmark("videomme", forms=FORMS, metric=choice, longest=16)
+@Benchmark("videomme", SOURCES, metric=choice, longest=16)
 def videomme(
     folder: Folder, *, frames: Positive | None = None, fps: Rate | None = None
 ) -> Iterator[Sample]:
     """Questions about short, medium and long videos, with four choices."""
-    for record in FORMS.rows(folder):
+    for record, _ in SOURCES.rows(folder):
         choices = lettered(record.texts("options", at_least=2))
         yield Sample(
             name=record.text_or_number("question_id"),
             question=film_prompt(record.text("question"), choices),
             answers=(answer_of(record),),
             videos=(video(folder, record, record.text("videoID"), PLACES, fps, frames),),
-            labels={name: record.text(name) for name in ("duration", "task_type", "domain")},
+            labels={name: record.text(name) for name in LABELS},
         )

@@ -13,8 +13,8 @@ from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.policies.spec import parse_arguments
 from foveate_lab.eval.benchmarks import BENCHMARKS
 from foveate_lab.eval.benchmarks.folder import NONE
-from foveate_lab.eval.benchmarks.forms import Forms
 from foveate_lab.eval.benchmarks.options import options, parameters
+from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.judge import Judge
 from foveate_lab.eval.task_registry import TASKS, Task
 from foveate_lab.eval.tasks import (
@@ -29,7 +29,7 @@ from foveate_lab.eval.tasks import (
 
 __all__ = [
     "drawn",
-    "find_forms",
+    "find_sources",
     "find_task",
     "find_tasks",
     "gui_icon",
@@ -97,7 +97,8 @@ def find_task(
         benchmark, (given, folder) = BENCHMARKS[kind], _options_and_folder(rest)
         if not folder:
             raise InvalidInput(
-                f"{kind} is read from a folder that holds {benchmark.holds}: write {kind}=FOLDER."
+                f"{kind} is read from a folder that holds {benchmark.contents}: "
+                f"write {kind}=FOLDER."
             )
         given = _with_frames(name, given, films, parameters(benchmark.read))
         return benchmark.task(Path(folder).expanduser(), judge, outside=outside, given=given)
@@ -137,7 +138,7 @@ def _with_options(task: Task, rest: str) -> Task:
     )
 
 
-def find_forms(name: str) -> Mapping[str, Forms[Any]]:
+def find_sources(name: str) -> Mapping[str, Sources]:
     """The data sets that a benchmark reads, "milebench_s4(set=ALFRED)" with its options, by name,
     each in the forms in which it is published.
 
@@ -148,7 +149,7 @@ def find_forms(name: str) -> Mapping[str, Forms[Any]]:
     kind, rest = _kind(name)
     if kind not in BENCHMARKS:
         raise InvalidInput(f"no benchmark named {kind!r}. {suggest(kind, BENCHMARKS)}")
-    return BENCHMARKS[kind].forms(_options_and_folder(rest)[0])
+    return BENCHMARKS[kind].parts_given(_options_and_folder(rest)[0])
 
 
 def _kind(name: str) -> tuple[str, str]:

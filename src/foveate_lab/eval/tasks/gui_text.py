@@ -1,3 +1,4 @@
+# ruff: noqa: SIM905 - words are easier to read and to change without quotes around each
 """Where on a screen is a link, a button or a heading? Pages of Python's own documentation.
 
 Every Python serves them (``python -m pydoc``, on this machine only). They differ with the version
@@ -21,71 +22,14 @@ from foveate_lab.eval.browser import window
 from foveate_lab.eval.task_registry import task
 from foveate_lab.eval.tasks.screen import SIZE, Shot, Target, chosen, screen_samples, targets
 
-MODULES = (
-    "argparse",
-    "ast",
-    "base64",
-    "bisect",
-    "calendar",
-    "cmd",
-    "codecs",
-    "collections",
-    "colorsys",
-    "configparser",
-    "contextlib",
-    "copy",
-    "csv",
-    "dataclasses",
-    "datetime",
-    "difflib",
-    "email",
-    "enum",
-    "fnmatch",
-    "fractions",
-    "functools",
-    "glob",
-    "gzip",
-    "heapq",
-    "html",
-    "inspect",
-    "io",
-    "ipaddress",
-    "json",
-    "keyword",
-    "linecache",
-    "locale",
-    "logging",
-    "mimetypes",
-    "numbers",
-    "operator",
-    "pathlib",
-    "pickle",
-    "pprint",
-    "queue",
-    "random",
-    "re",
-    "sched",
-    "selectors",
-    "shelve",
-    "shlex",
-    "shutil",
-    "statistics",
-    "string",
-    "struct",
-    "tempfile",
-    "textwrap",
-    "threading",
-    "timeit",
-    "token",
-    "tokenize",
-    "traceback",
-    "types",
-    "unittest",
-    "uuid",
-    "warnings",
-    "weakref",
-    "zipfile",
-)
+MODULES = """
+argparse ast base64 bisect calendar cmd codecs collections colorsys configparser contextlib copy
+csv dataclasses datetime difflib email enum fnmatch fractions functools glob gzip heapq html
+inspect io ipaddress json keyword linecache locale logging mimetypes numbers operator pathlib
+pickle pprint queue random re sched selectors shelve shlex shutil statistics string struct
+tempfile textwrap threading timeit token tokenize traceback types unittest uuid warnings weakref
+zipfile
+""".split()
 PAGES = (*(f"{name}.html" for name in MODULES), "topics.html", "keywords.html")
 KINDS = {
     "link": "a[href]:not([href^='file:'])",  # a file's path says where Python is installed

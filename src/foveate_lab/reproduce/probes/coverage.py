@@ -13,10 +13,10 @@ from foveate.compression.composition import policy as policy_of
 from foveate.hf import branch, compress
 from foveate.hf.layer.support import foveate_layers
 from foveate.pictures.strips import PALETTE
-from foveate_lab.eval.answering.analyses import plane
+from foveate_lab.eval.answering.analyses import plane, rows_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
-from foveate_lab.reproduce.probes.numbers import evenly, rows_of
+from foveate_lab.reproduce.probes.numbers import evenly
 from foveate_lab.reproduce.probes.tsne import tsne
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt

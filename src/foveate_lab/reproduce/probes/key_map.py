@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from torch.nn.functional import normalize
 
+from foveate_lab.eval.answering.analyses import rows_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
-from foveate_lab.reproduce.probes.numbers import evenly, rows_of
+from foveate_lab.reproduce.probes.numbers import evenly
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from foveate.pictures.strips import PALETTE
 from foveate_lab.analysis import prefix_search
+from foveate_lab.eval.answering.analyses import first_row, short
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
-from foveate_lab.reproduce.probes.numbers import short
 from foveate_lab.reproduce.tables.printed import BLANK, printed
 from foveate_lab.reproduce.tables.table import (
     BUDGETS_ONLY,
@@ -44,10 +44,7 @@ class Searches(Measure):
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """By budget and tolerance, the layers' shares and the steps."""
-        layers = [
-            (one.q * (one.scale * one.q.shape[-1] ** 0.5), one.k, one.v)
-            for one in seen.recording.layers
-        ]
+        layers = [first_row(one) for one in seen.recording.layers]
         searches: dict[str, Any] = {}
         for budget in self.budgets:
             for delta in self.deltas:

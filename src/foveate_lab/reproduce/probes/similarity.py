@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from foveate.methods.mixkv import redundancy
+from foveate_lab.eval.answering.analyses import rows_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
-from foveate_lab.reproduce.probes.numbers import rows_of
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 

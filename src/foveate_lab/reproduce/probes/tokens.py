@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from foveate.pictures.strips import PALETTE
+from foveate_lab.eval.answering.analyses import rows_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
-from foveate_lab.reproduce.probes.numbers import evenly, rows_of
+from foveate_lab.reproduce.probes.numbers import evenly
 from foveate_lab.reproduce.probes.tsne import tsne
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt

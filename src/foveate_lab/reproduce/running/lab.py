@@ -19,7 +19,17 @@ from foveate_lab.defaults import ExecutorName
 from foveate_lab.eval.executors import Executor, find_executor
 from foveate_lab.eval.held import Key
 from foveate_lab.eval.judge import Judge
-from foveate_lab.reproduce.ask import WHOLE, Ask, Asked, Drawn, Part, digests, keys, note_drawn
+from foveate_lab.reproduce.ask import (
+    WHOLE,
+    Ask,
+    Asked,
+    Drawn,
+    Part,
+    digests,
+    keys,
+    merged,
+    note_drawn,
+)
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.experiment import Experiment
 from foveate_lab.reproduce.models import MODELS, Place, places, stand_ins
@@ -106,13 +116,12 @@ class Lab(AbstractContextManager["Lab"]):
 
     def asks(self, steps: Sequence[Step], model: str = "") -> dict[Ask, dict[str, str]]:
         """All that is asked of the model of these steps, or what those ask that call it so."""
-        asks: dict[Ask, dict[str, str]] = {}
-        for step in steps:
-            for setting in self.each(step):
-                if model in ("", setting.model):
-                    for ask, specs in step.experiment.trial.asks(setting).items():
-                        asks.setdefault(ask, {}).update(specs)
-        return asks
+        return merged(
+            step.experiment.trial.asks(setting)
+            for step in steps
+            for setting in self.each(step)
+            if model in ("", setting.model)
+        )
 
     def each(
         self, step: Step, along: Asked = NOTHING, say: Say = lambda what: None

@@ -13,7 +13,7 @@ from typing import Any
 from foveate.errors import CannotWrite, ClusterFailed, FoveateError, InvalidInput
 from foveate_lab.eval.executors import Execute
 from foveate_lab.eval.held import key_of
-from foveate_lab.reproduce.ask import Ask, Asked
+from foveate_lab.reproduce.ask import Ask, Asked, merged
 from foveate_lab.reproduce.experiment import Experiment
 from foveate_lab.reproduce.models import Place
 from foveate_lab.reproduce.running.lab import Lab
@@ -104,11 +104,7 @@ class _Run:
 
     def _all_asked(self) -> dict[Ask, dict[str, str]]:
         """What is asked for those that are left."""
-        asks: dict[Ask, dict[str, str]] = {}
-        for step in self._left():
-            for ask, specs in self._asked[step.experiment.id].items():
-                asks.setdefault(ask, {}).update(specs)
-        return asks
+        return merged(self._asked[step.experiment.id] for step in self._left())
 
     def _share_out(self) -> None:
         """The answers whose time is not taken: one evaluation after the other."""

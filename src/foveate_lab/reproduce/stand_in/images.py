@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -45,49 +46,49 @@ def page(r: Random) -> tuple[Scene, Question]:
     return album.images[0], r.choice(album.questions)
 
 
+def pages(writer: Writer, at_least: int = 0) -> Iterator[tuple[int, Scene, Question]]:
+    """As many as are wanted, or ``at_least`` so many, with their numbers."""
+    for number in range(max(writer.count, at_least)):
+        yield number, *page(writer.random(number))
+
+
 def docvqa(writer: Writer) -> None:
     """val_v1.0_withQT.json and documents/."""
-    data = []
-    for number in range(writer.count):
-        scene, question = page(writer.random(number))
-        name = writer.image(f"documents/page_{number}.png", scene.image)
-        data.append(
-            {
-                "questionId": 1000 + number,
-                "question": question.question,
-                "question_types": ["form"],
-                "image": name,
-                "docId": number,
-                "data_split": "val",
-                "answers": [question.value, question.answer],
-            }
-        )
+    data = [
+        {
+            "questionId": 1000 + number,
+            "question": question.question,
+            "question_types": ["form"],
+            "image": writer.image(f"documents/page_{number}.png", scene.image),
+            "docId": number,
+            "data_split": "val",
+            "answers": [question.value, question.answer],
+        }
+        for number, scene, question in pages(writer)
+    ]
     head = {"dataset_name": "SP-DocVQA", "dataset_split": "val", "dataset_version": "1.0"}
     writer.json("val_v1.0_withQT.json", {**head, "data": data})
 
 
 def ocrbench(writer: Writer) -> None:
     """OCRBench.json and the images; the kinds of questions in turn."""
-    records = []
-    for number in range(max(writer.count, len(KINDS))):
-        scene, question = page(writer.random(number))
-        records.append(
-            {
-                "dataset_name": "HME100k" if number % len(KINDS) == 4 else "drawn",
-                "type": KINDS[number % len(KINDS)],
-                "question": question.question,
-                "image_path": writer.image(f"OCRBench_Images/{number}.png", scene.image),
-                "answers": [question.value],
-            }
-        )
+    records = [
+        {
+            "dataset_name": "HME100k" if number % len(KINDS) == 4 else "drawn",
+            "type": KINDS[number % len(KINDS)],
+            "question": question.question,
+            "image_path": writer.image(f"OCRBench_Images/{number}.png", scene.image),
+            "answers": [question.value],
+        }
+        for number, scene, question in pages(writer, len(KINDS))
+    ]
     writer.json("OCRBench.json", records)
 
 
 def textvqa(writer: Writer) -> None:
     """TextVQA_0.5.1_val.json and train_images/, with ten answers each."""
     data = []
-    for number in range(writer.count):
-        scene, question = page(writer.random(number))
+    for number, scene, question in pages(writer):
         writer.image(f"train_images/{number:016x}.jpg", scene.image)
         data.append(
             {
@@ -141,8 +142,7 @@ def chartqa(writer: Writer) -> None:
 def mm_vet(writer: Writer) -> None:
     """mm-vet.json and images/; capabilities in turn."""
     records = {}
-    for number in range(max(writer.count, len(ABILITIES))):
-        scene, question = page(writer.random(number))
+    for number, scene, question in pages(writer, len(ABILITIES)):
         name = f"v1_{number}.png"
         writer.image(f"images/{name}", scene.image)
         records[f"v1_{number}"] = {

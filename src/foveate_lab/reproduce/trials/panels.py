@@ -8,7 +8,7 @@ from typing import Any
 
 from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
-from foveate_lab.reproduce.ask import Ask, Asked
+from foveate_lab.reproduce.ask import Asked, merged
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.tables.table import Table
@@ -30,11 +30,7 @@ class Panels(Trial):
         return (spec for one in self.panels for spec in one.raised())
 
     def asks(self, setting: Setting) -> Asked:
-        asks: dict[Ask, dict[str, str]] = {}
-        for one in self.panels:
-            for ask, specs in one.asks(setting).items():
-                asks.setdefault(ask, {}).update(specs)
-        return asks
+        return merged(one.asks(setting) for one in self.panels)
 
     def profiled(self, setting: Setting) -> Mapping[str, str]:
         return {k: v for one in self.panels for k, v in one.profiled(setting).items()}

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from statistics import mean, median
 
 from foveate_lab.eval.answering.perplexity import perplexity
+from foveate_lab.eval.summary import numbers_of
 from foveate_lab.reproduce.tables.table import Row
 
 Reduction = Callable[[Sequence[Row]], float | None]
-
-
-def _numbers(rows: Sequence[Row], name: str) -> list[float]:
-    numbers = [row.get(name) for row in rows]
-    return [float(x) for x in numbers if isinstance(x, int | float) and math.isfinite(x)]
 
 
 def _average(name: str, times: float = 1) -> Reduction:
     """Return a reduction to the mean of a number, in another unit."""
 
     def reduced(rows: Sequence[Row]) -> float | None:
-        numbers = _numbers(rows, name)
+        numbers = numbers_of(rows, name)
         return times * mean(numbers) if numbers else None
 
     return reduced
@@ -32,7 +27,7 @@ percent = _average("score", 100.0)
 
 def count(rows: Sequence[Row]) -> float | None:
     """Return how many answers are right."""
-    numbers = _numbers(rows, "score")
+    numbers = numbers_of(rows, "score")
     return sum(numbers) if numbers else None
 
 
@@ -47,7 +42,7 @@ def over_sets(rows: Sequence[Row]) -> float | None:
 
 def milliseconds(rows: Sequence[Row]) -> float | None:
     """Return the time of a decoded token, the median of the samples."""
-    numbers = _numbers(rows, "decode_s_per_token")
+    numbers = numbers_of(rows, "decode_s_per_token")
     return 1000 * median(numbers) if numbers else None
 
 
