@@ -66,7 +66,7 @@ class ModuleStates:
             for name, (value, content) in was.items():
                 if name not in now or now[name] is not value:
                     now[name] = value
-                if content is not None:
+                if content or (content is not None and value):  # most of them are empty
                     _refill(value, content)
         for bits in self._bits:
             bits.put_back()
