@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from foveate.cli.calibrate.prompts import asked
+from foveate.cli.calibrate.prompts import texts_of
 from foveate.cli.prompt import Which, samples_of
 from foveate.data import Record, decode_image, read_video
 from foveate.data.folder import Folder
@@ -275,7 +275,7 @@ def test_prompts_files(folder: Path, data: st.DataObject) -> None:
     encoding = data.draw(st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]))
     path = folder / "prompts.jsonl"
     path.write_bytes(data.draw(damaged(f"{line}\r\n{json.dumps(PROMPT)}".encode(encoding))))
-    refused_or(lambda: asked(path, Which(9)))
+    refused_or(lambda: texts_of(path, Which(9)))
     refused_or(lambda: list(samples_of(path, Which(9))))
 
 

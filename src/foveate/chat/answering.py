@@ -203,8 +203,8 @@ class Answerer(NamedTuple):
                 trim(cache)
         new_ids = output[0, ids.shape[1] :]
         answer = said(self.model, self.processor, new_ids, options, stats, stop.is_set())
-        told = Conversation(ids=ids, types=types)
-        ids, types = told.with_ids(answer.ids[None].to(ids.device), {})
+        asking = Conversation(ids=ids, types=types)
+        ids, types = asking.with_ids(answer.ids[None].to(ids.device), {})
         return answer, Conversation(ids=ids, types=types, cache=cache)
 
     def read(self, before: Conversation, new: NewPart) -> tuple[Answer, Conversation]:

@@ -211,8 +211,8 @@ def _rows(fitted: Fit) -> Iterator[tuple[str, int | None, str]]:
         return
     how = fitted.request.attention or "the model's own attention"
     chunk = f"{fitted.request.chunk:,}" if fitted.request.chunk else "all"
-    told = f"activations of the decoder at its peak, {how}, {chunk} tokens at once"
-    yield "prefill", traced.activations, told
+    activations = f"activations of the decoder at its peak, {how}, {chunk} tokens at once"
+    yield "prefill", traced.activations, activations
     visual = f", {traced.visual:,} of them visual" if traced.visual else ""
     yield "KV cache", traced.cache, f"{traced.tokens:,} tokens a prompt{visual}"
     whole = fitted.caches[0].cache

@@ -233,7 +233,10 @@ def _check_counts(
     elif policy.planned:
         requested = _total([policy.planned.pairs(one, tokens) for one in scored])
     else:
-        requested = tokens * sum(one.layer.k.shape[1] for one in scored)
+        heads = 0
+        for one in scored:  # a loop, as every call counts here
+            heads += one.layer.k.shape[1]
+        requested = tokens * heads
     _check_totals(policy, scored, counts, requested)
 
 

@@ -142,10 +142,10 @@ def fit(
     )
 
 
-def _if_known(part: str, unknown: dict[str, str], found: Callable[[], T]) -> T | None:
-    """Return what is found, or None; ``unknown`` says why, by the name of the part."""
+def _if_known(part: str, unknown: dict[str, str], compute: Callable[[], T]) -> T | None:
+    """Return what is computed, or None; ``unknown`` says why, by the name of the part."""
     try:
-        return found()
+        return compute()
     except Unknown as error:
         unknown[part] = str(error)
         return None

@@ -273,8 +273,8 @@ class Stream(AbstractContextManager["Stream"]):
         """Lets go of what is held, here and elsewhere; the stream may begin anew."""
         if self._elsewhere is not None:
             self._elsewhere.close()
-        again = self._elsewhere and Offloaded(self._elsewhere.how)
-        self._start(self._session, self.processor, self._places.positions, again)
+        emptied = self._elsewhere and Offloaded(self._elsewhere.how)
+        self._start(self._session, self.processor, self._places.positions, emptied)
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -150,7 +150,9 @@ def calibrate(
         of_file = samples_of(prompts, which, outside=allow_outside) if prompts else None
         prompt_list = list(of_file or sources.generated(name, samples))
     else:
-        prompt_list = list(sources.about_videos(video) if video else sources.asked(prompts, which))
+        prompt_list = list(
+            sources.about_videos(video) if video else sources.texts_of(prompts, which)
+        )
     if draws or of_heads or not any(record and record.has("videos") for _, record in prompt_list):
         clips_of([], fps, frames)  # refuses what is said of no video
     with console.progress(hidden=False) as bars:

@@ -31,7 +31,7 @@ from foveate.prompts.prompt import Prompt, read
 from foveate.prompts.sample import Sample, Span
 
 
-def asked(path: Path | None, which: Which) -> Sequence[tuple[str, Record | None]]:
+def texts_of(path: Path | None, which: Which) -> Sequence[tuple[str, Record | None]]:
     """Texts, and the records of the prompts file that they stand in.
 
     Raises:
