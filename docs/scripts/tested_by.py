@@ -191,7 +191,7 @@ def users(sources: Mapping[str, Source]) -> Uses:
     for other, source in sources.items():
         if (operator := other.replace(".kernels.", ".")) != other and operator in sources:
             found[other].add(operator)
-        if source.package in ("foveate.cli", "foveate_lab.cli"):
+        if source.package.startswith(("foveate.cli", "foveate_lab.cli")):
             found[other].add("foveate.cli.app")
         for module in uses(source.tree, sources):
             found[module].add(other)
