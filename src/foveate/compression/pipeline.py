@@ -21,7 +21,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, not_finite, refuse_not_finite
-from foveate.cache.pairs import DensePairs, RaggedPairs, store
 from foveate.cache.slots import Slots, derived
 from foveate.compression.byte_budget import Bytes
 from foveate.errors import InvalidBudget, InvalidParameter
@@ -63,10 +62,6 @@ class Kept:
     def values(self, row: int, head: int) -> Float[Tensor, "s e"]:
         """Kept (and merged) values of one head."""
         return self.v[row, head, self.mask[row, head]]
-
-    def store(self, columns: Int[Tensor, "b h n"], first: int) -> DensePairs | RaggedPairs:
-        """The kept pairs alone, dense or ragged."""
-        return store(self.k, self.v, columns, self.mask, first, self.counts)
 
 
 def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
@@ -199,11 +194,6 @@ def _together(score: AcrossLayers, scored: Sequence[Scored]) -> list[Scored]:
 def everything(layer: Layer) -> Kept:
     """All real tokens of a layer that fits its budget."""
     return Kept(layer.valid, None, layer.k, layer.v)
-
-
-def bytes_of_pairs(k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"]) -> int:
-    """Bytes of one token's keys and values over the layer's KV heads."""
-    return k.shape[1] * (k.shape[-1] + v.shape[-1]) * k.element_size()
 
 
 def _check_mask(
