@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored, not_finite, refuse_not_finite
+from foveate.cache.pairs import DensePairs, RaggedPairs, store
 from foveate.cache.slots import Slots, derived
 from foveate.compression.byte_budget import Bytes
 from foveate.errors import InvalidBudget, InvalidParameter
@@ -62,6 +63,10 @@ class Kept:
     def values(self, row: int, head: int) -> Float[Tensor, "s e"]:
         """Kept (and merged) values of one head."""
         return self.v[row, head, self.mask[row, head]]
+
+    def store(self, columns: Int[Tensor, "b h n"], first: int) -> DensePairs | RaggedPairs:
+        """The kept pairs alone, dense or ragged."""
+        return store(self.k, self.v, columns, self.mask, first, self.counts)
 
 
 def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
