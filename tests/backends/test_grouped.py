@@ -12,6 +12,7 @@ from foveate.hf.attention.by_products import ModelAttention
 from foveate.hf.attention.dispatch import Queries, attended
 from foveate.hf.attention.grouped import folded, head_by_head
 from foveate.hf.attention.masks import MaskFacts, for_model
+from foveate.hf.attention.pass_view import PassView
 
 B, HEADS, GROUPS, PAIRS, D, SCALE = 2, 3, 4, 300, 16, 0.3
 
@@ -65,7 +66,8 @@ def test_over_all_pairs_the_models_own_mask_is_followed(heads):
 
     attention = ModelAttention(plain=plain, masked=plain, is_sdpa=True)
     facts = MaskFacts(torch.zeros(B, dtype=torch.long), False, False)
-    queries = Queries(q, mask, None, SCALE, attention, PAIRS, lambda: facts)
+    view = PassView(mask, (B, PAIRS, PAIRS), None, None, q.device, facts)
+    queries = Queries(q, view, SCALE, attention, PAIRS, lambda: facts)
     pairs = DensePairs.empty(k, v, PAIRS)
     pairs.append(k, v)
     assert torch.equal(attended(queries, pairs, 0.0).output, stock(q, k, v, mask))

@@ -16,7 +16,7 @@ from foveate import packages
 from foveate.cli.app import app
 from foveate.errors import MissingPackage, UnsupportedModel
 from foveate.loading import lacking
-from foveate.loading.model import Source, load, read_reader
+from foveate.loading.model import ModelSource, load, read_reader
 from tests import zoo
 from tests.zoo.directory import tokenizer
 
@@ -68,7 +68,7 @@ def test_a_reader_of_videos_that_transformers_fails_to_look_up_is_torchvisions(
     def fail(place: str, **allowed: bool) -> None:
         raise AttributeError("VIDEO_PROCESSOR_MAPPING has no '_extra_content'")
 
-    source = Source("m", str(tmp_path), trusted=False)
+    source = ModelSource("m", str(tmp_path), trusted=False)
     monkeypatch.setattr(AutoProcessor, "from_pretrained", fail)
     with pytest.raises(MissingPackage, match="'torchvision': pip install torchvision"):
         read_reader(source, sees=True)

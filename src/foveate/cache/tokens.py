@@ -20,7 +20,8 @@ Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
 class Tokens(NamedTuple):
     """One column per token seen, padding included; one row per row of the batch.
 
-    ``vision`` marks visual tokens; it says nothing unless every pass has ``told``. ``frame`` marks
+    ``vision`` marks visual tokens, and is known if every pass said which of its own are
+    (``vision_known``). ``frame`` marks
     the first token of each frame of a video. ``image`` and ``slot`` are given by callers that know
     them (streams); otherwise they follow from the two. ``position`` is noted for one row, on each
     axis, where somebody asks. ``pad`` counts the padding in front of each row. ``dropped`` marks,
@@ -30,7 +31,7 @@ class Tokens(NamedTuple):
     """
 
     vision: Bool[Tensor, "b seen"] | None = None
-    told: bool = True
+    vision_known: bool = True
     frame: Bool[Tensor, "b seen"] | None = None
     image: Int[Tensor, "b seen"] | None = None
     slot: Int[Tensor, "b seen"] | None = None
@@ -54,7 +55,7 @@ class Tokens(NamedTuple):
         tokens are text.
         """
         if vision is None:
-            return self._replace(told=False)
+            return self._replace(vision_known=False)
         image, slot = self.image, self.slot
         if image is not None and slot is not None:
             text = torch.full_like(vision, -1, dtype=torch.long)
@@ -180,14 +181,14 @@ class Tokens(NamedTuple):
         """Image and slot of every token; None if nothing told which tokens are visual."""
         if self.image is not None and self.slot is not None:
             return self.image, self.slot
-        if not self.told or self.vision is None:
+        if not self.vision_known or self.vision is None:
             return None
         return image_index(self.vision, self.frame), spot_index(self.vision, self.frame)
 
     @property
     def seen_visual(self) -> Bool[Tensor, "b seen"] | None:
         """``vision`` where every pass has told it."""
-        return self.vision if self.told else None
+        return self.vision if self.vision_known else None
 
     def dropped_before(self, layer: int, seen: int) -> Bool[Tensor, "b n"] | None:
         """Which of the ``seen`` columns a layer of the model never computed; None if it computed

@@ -13,7 +13,7 @@ from foveate.hf import compress
 from foveate.hf.layer.support import model_name
 from foveate.loading.checkpoint import check_folder, files_of
 from foveate.loading.model import (
-    Source,
+    ModelSource,
     has_vision,
     place_of,
     read_config,
@@ -54,8 +54,8 @@ def checkup(name: str, trust_remote_code: bool = False) -> list[Finding]:
     ]
 
 
-def _source(name: str, trusted: bool) -> tuple[Source, PreTrainedConfig]:
-    source = Source(name, place_of(name), trusted)
+def _source(name: str, trusted: bool) -> tuple[ModelSource, PreTrainedConfig]:
+    source = ModelSource(name, place_of(name), trusted)
     return source, read_config(source)
 
 
@@ -68,7 +68,7 @@ def _tried(part: str, what: Callable[[], str]) -> Finding:
         return Finding(part, False, str(error))
 
 
-def _compressible(source: Source, config: PreTrainedConfig) -> str:
+def _compressible(source: ModelSource, config: PreTrainedConfig) -> str:
     """Compress a model without memory, and compare it with the folder's weights."""
     model = without_weights(source, config)
     compress(model, "full")

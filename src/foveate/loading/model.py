@@ -108,7 +108,7 @@ def is_shipped(name: str) -> bool:
     return name in SHIPPED and not Path(name).is_dir()
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """What was asked for, where transformers finds it, and whether its code may run.
 
     Every ``from_pretrained`` here gets ``allowed``: left out, transformers asks on standard input.
@@ -173,7 +173,7 @@ def has_vision(config: PreTrainedConfig) -> bool:
     return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 
-def opened(name: str, trust_remote_code: bool) -> tuple[Source, PreTrainedConfig]:
+def opened(name: str, trust_remote_code: bool) -> tuple[ModelSource, PreTrainedConfig]:
     """Find a model that does not come with Foveate, and read its configuration.
 
     Directories in their authors' layout are refused. transformers knows the models that
@@ -181,7 +181,7 @@ def opened(name: str, trust_remote_code: bool) -> tuple[Source, PreTrainedConfig
     """
     import foveate.models  # noqa: F401
 
-    source = Source(name, place_of(name), trust_remote_code)
+    source = ModelSource(name, place_of(name), trust_remote_code)
     layout = authors_layout(Path(source.place))
     if layout is not None:
         raise UnsupportedModel(
@@ -191,7 +191,9 @@ def opened(name: str, trust_remote_code: bool) -> tuple[Source, PreTrainedConfig
     return source, read_config(source)
 
 
-def without_weights(source: Source, config: PreTrainedConfig, **options: Any) -> PreTrainedModel:
+def without_weights(
+    source: ModelSource, config: PreTrainedConfig, **options: Any
+) -> PreTrainedModel:
     """Make a model of the configuration on the "meta" device.
 
     Raises:
@@ -207,7 +209,7 @@ def without_weights(source: Source, config: PreTrainedConfig, **options: Any) ->
     return model
 
 
-def read_config(source: Source) -> PreTrainedConfig:
+def read_config(source: ModelSource) -> PreTrainedConfig:
     """What the model's configuration says; raises as ``load`` does."""
     name, place, _ = source
     try:
@@ -235,7 +237,7 @@ def _auto(config: PreTrainedConfig) -> Any:
 
 
 def _model(
-    source: Source,
+    source: ModelSource,
     config: PreTrainedConfig,
     device_map: DeviceMap | None,
     dtype: DtypeName,
@@ -262,7 +264,7 @@ def _model(
     return loaded
 
 
-def _reader_if_whole(source: Source, sees: bool) -> Any:
+def _reader_if_whole(source: ModelSource, sees: bool) -> Any:
     """What reads prompts; None where something else than a package is missing, which is said after
     what is wrong with the model.
 
@@ -277,7 +279,7 @@ def _reader_if_whole(source: Source, sees: bool) -> Any:
         return None
 
 
-def read_reader(source: Source, sees: bool) -> Any:
+def read_reader(source: ModelSource, sees: bool) -> Any:
     """The processor of a model that sees, the tokenizer of one that does not."""
     name, kind = source.name, "processor" if sees else "tokenizer"
     auto = AutoProcessor if sees else AutoTokenizer

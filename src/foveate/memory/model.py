@@ -21,7 +21,14 @@ from foveate.hf.layer.support import text_config
 from foveate.hf.model.decoder import find
 from foveate.loading.checkpoint import INDEX
 from foveate.loading.lacking import missing_package
-from foveate.loading.model import Source, has_vision, is_shipped, opened, outline, without_weights
+from foveate.loading.model import (
+    ModelSource,
+    has_vision,
+    is_shipped,
+    opened,
+    outline,
+    without_weights,
+)
 from foveate.memory.request import Unknown
 
 
@@ -93,7 +100,7 @@ def _dtype(name: str, config: PreTrainedConfig, wanted: DtypeName) -> torch.dtyp
     return dtype
 
 
-def _model(source: Source, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+def _model(source: ModelSource, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     if config.is_encoder_decoder:  # transformers may have a class for its decoder alone
         raise UnsupportedModel(
             f"{source.name!r} is an encoder-decoder model ({config.model_type}): only models that "
@@ -103,7 +110,7 @@ def _model(source: Source, config: PreTrainedConfig, dtype: torch.dtype) -> PreT
     return model.eval()  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _processor(source: Source) -> Any:
+def _processor(source: ModelSource) -> Any:
     """What makes pixels of images, or why there is none."""
     try:
         reader: Any = AutoImageProcessor

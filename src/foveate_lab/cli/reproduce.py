@@ -148,8 +148,8 @@ def reproduce(
             left = plan(names, **settings)
         reproduce_tables.show_plan(left, json)
     elif merged:
-        found, left = merge(names, merged, **settings)
-        typer.echo(of_page(found.page, reproduce_tables.counts(found.outcomes)))
+        result, left = merge(names, merged, **settings)
+        typer.echo(of_page(result.page, reproduce_tables.counts(result.outcomes)))
         typer.echo(reproduce_tables.rest(left), err=True)
     else:
         _run(names, settings, json)
@@ -177,9 +177,9 @@ def _run(names: Sequence[str], settings: Options, json: bool) -> None:
 
     with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own
         begin = None if json else _say_what_is_left
-        found = run(names, tell=Teller(bars, quiet=json), begin=begin, **settings)
-    typer.echo(of_page(found.page, reproduce_tables.counts(found.outcomes)))
-    done = found.done
+        result = run(names, tell=Teller(bars, quiet=json), begin=begin, **settings)
+    typer.echo(of_page(result.page, reproduce_tables.counts(result.outcomes)))
+    done = result.done
     for name, why in done.missing.items():
         typer.echo(f"{name}: {why}", err=True)
     for name, why in done.left_out.items():

@@ -124,12 +124,12 @@ def counts(outcomes: Sequence[Outcome]) -> str:
     tables = [table for one in outcomes for table in one.tables]
     cells = [cell for table in tables for line in table.lines for cell in line.cells]
     beside = sum(cell.paper is not None and cell.measured is not None for cell in cells)
-    found = {
+    counts = {
         "experiment": len(outcomes),
         "table": len(tables),
         "figure": sum(len(one.figures) for one in outcomes),
     }
-    said = [counted(number, thing) for thing, number in found.items() if number]
+    said = [counted(number, thing) for thing, number in counts.items() if number]
     return ", ".join([*said, *([f"{counted(beside, 'number')} beside the paper's"] * bool(beside))])
 
 

@@ -38,12 +38,12 @@ def show_outcome(out: Path, result: Evaluation) -> None:
 
 
 def _refusals(rows: Rows, refused: Sequence[Failure]) -> RenderableType:
-    asked = Counter((row["task"], row["spec"]) for row in rows)
+    questions = Counter((row["task"], row["spec"]) for row in rows)
     return tables.table(
         refused,
         tables.column("Task", "task"),
         tables.column("Policy", lambda one: tables.broken(tables.short(one.spec))),
-        tables.column("Refused", lambda one: f"{one.times} of {asked[one.task, one.spec]}"),
+        tables.column("Refused", lambda one: f"{one.times} of {questions[one.task, one.spec]}"),
         tables.column("Sample", "sample"),
         tables.column("Why", "said"),
     )

@@ -36,7 +36,7 @@ class RereadPass(NamedTuple):
     outputs: dict[int, tuple[Layer, Tensor]] | None = None
 
 
-class Turn(NamedTuple):
+class TurnState(NamedTuple):
     """Where a cache stands in its conversation. A value, as :class:`Tokens` is.
 
     ``end`` is the column where the prompt at hand ends, None between prompts; ``awaiting`` says
@@ -145,7 +145,7 @@ class CacheState:
             self.given, self.depth, strict=self.link.strict, most_heads=self.most_heads
         )
         self._follow(self.given)
-        self.turn = Turn(Stats(self.policy.spec))
+        self.turn = TurnState(Stats(self.policy.spec))
         self.reread: RereadPass | None = None  # the pass at hand, if it does not stay
         self.made: Any = None  # who is shown what passes make (foveate.hf.endless.fetched.Made)
         self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
@@ -183,7 +183,7 @@ class CacheState:
         self.update_tokens(extras=extras)
         return value
 
-    def go_back(self, tokens: Tokens, turn: Turn, policy: Policy) -> None:
+    def go_back(self, tokens: Tokens, turn: TurnState, policy: Policy) -> None:
         """Put back what was known before a pass."""
         self.tokens, self.turn = tokens, turn
         self._follow(policy)
@@ -258,8 +258,9 @@ class CacheState:
         view = self.view
         shape = rows, new, seen
         if view is None or view.own is not own_mask or view.shape != shape:
-            told = own_mask is None or self.turn.end is None or self.turn.padding_told
-            view = PassView.of(own_mask, shape, self.tokens.pad if told else None, device)
+            known = own_mask is None or self.turn.end is None or self.turn.padding_told
+            pads = self.tokens.pad if known else None
+            view = PassView.of(own_mask, shape, pads, device)
             if not torch.compiler.is_compiling():
                 self.view = view
         return view
@@ -281,7 +282,7 @@ class CacheState:
     def images(self) -> Images | None:
         """Image and slot of every token seen; None if nothing told which tokens are visual."""
         tokens, known = self.tokens, self._images
-        if not tokens.told or tokens.image is not None:
+        if not tokens.vision_known or tokens.image is not None:
             return tokens.images
         if known is None or known[0] is not tokens.vision:
             known = self._images = tokens.vision, tokens.images

@@ -206,7 +206,7 @@ def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
     extras = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
     state.tokens = Tokens(
         vision=vision,
-        told=vision is not None,
+        vision_known=vision is not None,
         frame=frame,
         pad=tensors["pads"],
         dropped=dropped,

@@ -233,8 +233,8 @@ class Planning:
                 blocks = [[*gap, *kept] for gap, kept in zip(blocks, beginning.blocks, strict=True)]
             else:
                 self._starts[request.request_id] = beginning
-            found = self.kv_cache_manager.create_kv_cache_blocks(tuple(blocks))
-            return found, beginning.tokens, 0
+            own = self.kv_cache_manager.create_kv_cache_blocks(tuple(blocks))
+            return own, beginning.tokens, 0
         groups = (one.kv_cache_group_id for one in self._compressed)
         self._readable = None if plan.key is None else min(map(plan.readable, groups))
         return self._stock_prefix(request, *most)

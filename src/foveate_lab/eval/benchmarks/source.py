@@ -39,7 +39,7 @@ Images = tuple[Image.Image, ...]
 Fields = Mapping[str, Any]
 
 
-class Row(NamedTuple):
+class BenchmarkRow(NamedTuple):
     """A question under the names that its benchmark asks for, and its images in RGB."""
 
     record: Record
@@ -136,7 +136,7 @@ class Source:
             return wanted <= {*next((record.held for record in read_lines(paths[0])), ())}
         return True
 
-    def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+    def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
         """The questions with their images, in the order of the files.
 
         Raises:
@@ -145,7 +145,7 @@ class Source:
         """
         for records, said in self._records(paths):
             for record, images in self._with_images(folder, records, paths[0].suffix):
-                yield Row(self.prepare(self._named(record.also(**said)), images), images)
+                yield BenchmarkRow(self.prepare(self._named(record.also(**said)), images), images)
 
     def _records(self, paths: Sequence[Path]) -> Iterator[tuple[Iterable[Record], Fields]]:
         """The records of each file with what its path says of them; of all files where they are
@@ -171,20 +171,22 @@ class Source:
             else read_records(path)
         )
 
-    def _with_images(self, folder: Folder, records: Iterable[Record], suffix: str) -> Iterator[Row]:
+    def _with_images(
+        self, folder: Folder, records: Iterable[Record], suffix: str
+    ) -> Iterator[BenchmarkRow]:
         tabled = list(records) if self.image_column and suffix in DELIMITERS else []
         if tabled and (tabled[0].has(self.image_column) or not self.image_fields):
             for record, image in zip(tabled, table_images(tabled), strict=True):
-                yield Row(record, (image,))
+                yield BenchmarkRow(record, (image,))
             return
         for record in tabled or records:
             if self.image_column and suffix == ".parquet":
-                yield Row(record, (held_image(record, self.image_column, folder),))
+                yield BenchmarkRow(record, (held_image(record, self.image_column, folder),))
             elif self.image_fields:
                 name = next(filter(record.has, self.image_fields), self.image_fields[-1])
-                yield Row(record, (folder.image(record, name, *self.image_places),))
+                yield BenchmarkRow(record, (folder.image(record, name, *self.image_places),))
             else:
-                yield Row(record)
+                yield BenchmarkRow(record)
 
     def _named(self, record: Record) -> Record:
         held = record.held
@@ -199,18 +201,18 @@ class Source:
             (pattern,) = patterns
             each = (folder.find(f"{place}{pattern}") for place in self.folders)
             return _complete(next(filter(None, each), []))
-        found = [
+        matches = [
             [path for place in self.folders for path in folder.find(f"{place}{pattern}")]
             for pattern in patterns
         ]
-        for paths in found:
+        for paths in matches:
             if len(paths) > 1:
                 names = " and ".join(str(path.relative_to(folder.path)) for path in paths[:2])
                 raise InvalidInput(
                     f"{str(folder.path)!r} holds both {names}. Keep one of them in the folder."
                 )
-        missing = [one for one, paths in zip(patterns, found, strict=True) if not paths]
-        there = [path for paths in found for path in paths]
+        missing = [one for one, paths in zip(patterns, matches, strict=True) if not paths]
+        there = [path for paths in matches for path in paths]
         if there and missing:
             raise InvalidInput(
                 f"{str(folder.path)!r} holds no {' and no '.join(missing)} beside {there[0].name}. "

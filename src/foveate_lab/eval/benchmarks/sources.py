@@ -12,7 +12,7 @@ from typing import NamedTuple
 from foveate.data import Folder
 from foveate.data.leftovers import leftovers, listing
 from foveate.errors import InvalidInput
-from foveate_lab.eval.benchmarks.source import Row, Source
+from foveate_lab.eval.benchmarks.source import BenchmarkRow, Source
 
 
 class Chosen(NamedTuple):
@@ -33,7 +33,7 @@ class Sources:
         """What has to be in a folder, in words."""
         return "; or ".join(dict.fromkeys(one.contents for one in self.sources))
 
-    def rows(self, folder: Folder) -> Iterator[Row]:
+    def rows(self, folder: Folder) -> Iterator[BenchmarkRow]:
         """The questions in a folder.
 
         Raises:
@@ -65,8 +65,8 @@ class Sources:
 
     def known_by(self, folder: Folder) -> Chosen | None:
         """The form that a folder is known by, if it is known."""
-        found = _found(folder, [one for one in self.sources if one.identifies])
-        return next((one for one in found if one.source.fits(one.paths)), None)
+        forms = _found(folder, [one for one in self.sources if one.identifies])
+        return next((one for one in forms if one.source.fits(one.paths)), None)
 
 
 def _found(folder: Folder, sources: Iterable[Source]) -> list[Chosen]:
