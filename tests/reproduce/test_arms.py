@@ -8,6 +8,7 @@ import pytest
 
 import foveate
 from foveate.compression.composition import name_and_arguments
+from foveate_lab.eval.benchmarks.milebench import TASKS
 from foveate_lab.reproduce import EXPERIMENTS
 from foveate_lab.reproduce.tables.printed import printed
 from foveate_lab.reproduce.trials import GridTrial
@@ -148,3 +149,16 @@ def test_csp_as_released_has_the_releases_settings_set_by_set():
         (0.5, 1.5): {"EgocentricNavigation"},
         (0.5, 0.5): {"SlideVQA"},
     }
+
+
+@pytest.mark.parametrize(
+    "id", ["lookm:table1-7b", "lookm:table6", "lookm:table8", "csp:table1-7b", "csp:table1-13b"]
+)
+def test_a_table_of_all_of_milebench_asks_all_29_sets(id):
+    across = {column.name: column.tasks for column in EXPERIMENTS[id].trial.across}
+    assert {re.sub(r".*set=|\)", "", task) for task in across["S-3"]} == {*TASKS["S-3"]}
+    asked = set()
+    for task in EXPERIMENTS[id].trial.tasks():
+        kind, _, chosen = task.removeprefix("milebench_").rstrip(")").partition("(set=")
+        asked |= {chosen} if chosen else {*TASKS[f"{kind[0].upper()}-{kind[1]}"]}
+    assert len(asked) == 29
