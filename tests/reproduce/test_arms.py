@@ -162,3 +162,16 @@ def test_a_table_of_all_of_milebench_asks_all_29_sets(id):
         kind, _, chosen = task.removeprefix("milebench_").rstrip(")").partition("(set=")
         asked |= {chosen} if chosen else {*TASKS[f"{kind[0].upper()}-{kind[1]}"]}
     assert len(asked) == 29
+
+
+@pytest.mark.parametrize(("layers", "released"), [(28, 139.0), (32, 142.5)])
+@pytest.mark.parametrize("id", ["mixkv:table1", "mixkv:table2", "mixkv:fig4"])
+def test_mixkvs_pyramid_is_the_releases_beside_an_exact_one(id, layers, released):
+    """The authors' cluster: the largest first, the step between layers rounded down."""
+    found = arms(id)
+    for more in ("", " + MixKV"):
+        for name, kept in (("PyramidKV", released), ("PyramidKV, exact budget", 128)):
+            policy = foveate.policy(found[name + more].spec.replace("{B}", "128"))
+            counts = policy.budget.by_length(layers)(128, 32, 2000)
+            assert sum(counts) / layers == kept
+    assert (counts[0], counts[-1]) == (220, 36)
