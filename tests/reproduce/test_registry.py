@@ -165,3 +165,18 @@ def test_models_are_said_once_and_all_that_a_trial_names_are_the_experiments():
 def test_the_paper_is_the_methods_own():
     for one in (*EXPERIMENTS.values(), *FACTS.values()):
         assert one.of.paper is foveate.METHODS[one.id.partition(":")[0]].paper
+
+
+def test_notes_on_a_benchmark_stand_where_it_is_read():
+    of_mm_vet = {
+        "prefixkv:table2": True,
+        "prefixkv:table13": True,
+        "prefixkv:table14-longbench": False,
+        "prefixkv:table14-needle": False,
+        "prefixkv:table15": False,
+        "prefixkv:text-kivi-combo": False,
+    }
+    for id, stands in of_mm_vet.items():
+        notes = [f"{one.what}: {one.choice}" for one in EXPERIMENTS[id].unstated]
+        assert any("MM-Vet" in note for note in notes) == stands, id
+        assert any("1,024 tokens" in note for note in notes) == stands, id

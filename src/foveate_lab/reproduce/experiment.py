@@ -22,12 +22,20 @@ State = Literal["as the paper", "as far as the paper says", "cannot"]
 
 class Open(NamedTuple):
     """Something that a paper does not say, and what is taken here. ``method`` is what has to be
-    among the policies that are run, where it is about that one.
+    among the policies that are run, where it is about that one; of ``tasks`` one has to be among
+    the benchmarks that are read, where it is about these.
     """
 
     what: str
     choice: str
     method: str = ""
+    tasks: tuple[str, ...] = ()
+
+    def concerns(self, trial: Trial) -> bool:
+        """Whether it leaves something open in what an experiment runs."""
+        read = {task.partition("(")[0] for task in trial.tasks()}
+        named = any(spec.startswith(self.method) for spec in trial.specs())
+        return (not self.method or named) and (not self.tasks or bool(read & {*self.tasks}))
 
 
 class Reproduced(NamedTuple):
@@ -123,12 +131,7 @@ class Experiment:
         models = tuple(
             Open(*MODELS[name].open.split(": ", 1)) for name in self.models if MODELS[name].open
         )
-        specs = self.trial.specs()
-        shared = (
-            one
-            for one in self.of.open
-            if not one.method or any(spec.startswith(one.method) for spec in specs)
-        )
+        shared = (one for one in self.of.open if one.concerns(self.trial))
         return (*self.open, *models, *shared)
 
     @property

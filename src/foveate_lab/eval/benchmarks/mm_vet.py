@@ -3,8 +3,8 @@
 Yu et al., arXiv:2308.02490. From https://github.com/yuweihao/MM-Vet (mm-vet.zip), as the list that
 https://github.com/THU-MIG/PrefixKV links to, from https://huggingface.co/datasets/lmms-lab/MMVet,
 or as VLMEvalKit's MMVet.tsv. PrefixKV measures perplexity of the answers, and ROUGE-L to the full
-cache's, which need no judge, on the first 100 of the list, with the image behind the question;
-``image=before`` puts it first, as all others do.
+cache's, which need no judge, on all 218, with the image behind the question; ``image=before`` puts
+it first, as all others do.
 
 The judge is asked as the authors ask theirs: what to do, a table of graded examples, and in its
 last row the question, the ground truth, the prediction and a place for the grade. Words and
