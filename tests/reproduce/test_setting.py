@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
 
 import pytest
@@ -103,7 +103,10 @@ def test_a_published_file_is_read_where_it_is_brought_and_its_cells_are_empty_wi
 
 def test_data_and_profiles_that_are_missing_leave_their_cells_empty_and_say_so(setting):
     write(setting.data, 1, ["ocrbench", "textvqa"])
-    long = CalibrationRun(method="prefixkv", task="textvqa", words=(500, inf), at_a_budget=True)
+    write(setting.data, 1, ["llava_instruct"])
+    long = CalibrationRun(
+        method="prefixkv", task="llava_instruct(min_words=5000)", at_a_budget=True
+    )
     setting = replace(setting, calibrations={"long": long})
     by_profile = Arm(name="PrefixKV", spec="prefixkv:budget={B},profile={long}")
     grid = GridTrial(
@@ -120,7 +123,7 @@ def test_data_and_profiles_that_are_missing_leave_their_cells_empty_and_say_so(s
     (table,) = grid.shown([setting])
     read, unread = zip(*(line.cells[:2] for line in table.lines), strict=True)
     assert [cell.measured is None for cell in read] == [False, False, True]
-    assert read[2].note.startswith("no profile: textvqa has no prompt of 500 to inf words")
+    assert read[2].note.startswith("no profile: llava_instruct(min_words=5000) has no prompt")
     assert all(cell.measured is None for cell in unread)
     assert all("docvqa' does not exist" in cell.note for cell in unread)
     assert {ask.task: bool(why) for ask, why in setting.read.items()} == {

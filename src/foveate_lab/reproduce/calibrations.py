@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
-from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,7 +15,6 @@ from foveate.hf.measuring.heads import calibrate_heads
 from foveate.loading.model import Loaded
 from foveate.policies.heads import HEAD_READINGS, Shown
 from foveate.profiles.profile import Profile
-from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.reading import read_prompt
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
@@ -29,15 +26,13 @@ class CalibrationRun:
     """How a profile is measured: which method's (its spec, or its name where a budget is all it
     needs), on how many samples of which benchmark, drawn with a seed from its first ``among``;
     scores of heads on drawn documents, or by a model that reads on lines hidden in a text.
-    ``words`` bound the length of the prompts that are drawn, ``longest_prompt`` their tokens:
-    longer ones lose their middle.
+    Prompts of more than ``longest_prompt`` tokens lose their middle.
     """
 
     method: str
     task: str = ""
     samples: int = 10
     among: int = 1000
-    words: tuple[int | float, int | float] = (0, inf)
     longest_prompt: int | None = None
     at_a_budget: bool = False
     seed: int = 0
@@ -59,7 +54,7 @@ class CalibrationRun:
         ``cut`` is for a stand-in: few samples, and short.
 
         Raises:
-            InvalidInput: the benchmark holds no sample whose prompt is as long as asked.
+            InvalidInput: the benchmark holds no sample.
         """
         first = next(iter(paths))
         first.parent.mkdir(parents=True, exist_ok=True)
@@ -90,18 +85,13 @@ class CalibrationRun:
     def _inputs(
         self, loaded: Loaded, task: Task, count: int, most: int | None
     ) -> Iterator[dict[str, Any]]:
-        fitting = list(islice(filter(self._fits, task.samples(self.among, 0)), self.among))
-        if not fitting:
+        samples = list(task.samples(self.among, self.seed))
+        if not samples:
             raise InvalidInput(
-                f"{task.name} has no prompt of {self.words[0]:g} to {self.words[1]:g} words to "
-                "measure a profile on. Add some to its folder."
+                f"{task.name} has no prompt to measure a profile on. Add some to its folder."
             )
         longest = most or self.longest_prompt
-        for sample in Random(self.seed).sample(fitting, min(count, len(fitting))):
+        for sample in Random(self.seed).sample(samples, min(count, len(samples))):
             yield read_prompt(
                 loaded, task, sample, "query-aware", timed=False, longest_prompt=longest
             ).prompt.inputs
-
-    def _fits(self, sample: Sample) -> bool:
-        low, high = self.words
-        return low < len(sample.text.split()) <= high

@@ -176,3 +176,31 @@ def test_a_record_that_is_not_as_released_and_a_missing_image_are_named(folder: 
     path = folder([], test_human=human, test_augmented=[])
     with pytest.raises(InvalidInput, match=r"holds no png/no.png or no.png"):
         samples(find_task(f"chartqa={path}"))
+
+
+def test_llava_instruct_is_drawn_from_all_of_its_file(folder: Folder) -> None:
+    """Images of conversations that are not drawn, or are too long or short, are not opened."""
+
+    def record(number: int) -> dict[str, object]:
+        asked = " ".join(["word"] * (40 * number))
+        return {
+            "id": number,
+            "image": f"coco/{number}.png",
+            "conversations": [
+                {"from": "human", "value": f"<image>\n{asked}"},
+                {"from": "gpt", "value": "x"},
+            ],
+        }
+
+    there = [f"coco/{number}.png" for number in range(13, 20)]
+    path = folder(there, llava_v1_5_mix665k=[record(number) for number in range(1, 20)])
+    named = f"llava_instruct(seed=0,min_words=501)={path}"
+    drawn = [one.name for one in samples(find_task(named), 3)]
+    assert drawn != ["13", "14", "15"] and {*drawn} <= {str(number) for number in range(13, 20)}
+    assert [one.name for one in samples(find_task(named), 3)] == drawn
+    other = f"llava_instruct(seed=1,min_words=501)={path}"
+    assert [one.name for one in samples(find_task(other), 7)] != [
+        one.name for one in samples(find_task(named), 7)
+    ]
+    within = samples(find_task(f"llava_instruct(min_words=520,max_words=640)={path}"), 9)
+    assert [one.name for one in within] == ["13", "14", "15", "16"]
