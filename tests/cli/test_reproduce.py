@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from foveate.cli.app import app
 from foveate_lab.report.page import page
 from foveate_lab.reproduce import EXPERIMENTS
+from foveate_lab.reproduce.models import MODELS
 from foveate_lab.reproduce.stand_in import write
 from tests.browser import OpenPage, browser, chromium, open_page, overflow
 from tests.reproduce.tiny import stand_in
@@ -60,8 +61,10 @@ def test_cells_stand_beside_the_papers(out):
     final = table["lines"][1]["cells"]["Final Score"]
     assert table["lines"][1]["source"] == "275"
     assert final["paper"] == 285
-    assert final["difference"] == final["measured"] - 285
-    assert final["note"] == "1 samples"
+    assert final["measured"] is not None
+    assert final["difference"] is None
+    assert final["note"] == "1 sample"
+    assert {line["model"] for line in table["lines"]} == {"stand-in for llava-1.5-7b"}
     assert (final["printed"], final["samples"], final["cost"]) == ("285", 1, False)
     for name in set(ONE_A_PAPER) - {"david:table6"}:
         assert by_id[name]["figures"], name
@@ -80,6 +83,19 @@ def test_the_page_of_a_paper_has_every_table_and_figure(out, open_page: OpenPage
             assert set(page.locator("h4 .mark").all_inner_texts()) == {"STAND-IN"}
             assert page.locator(".below", has_text="Samples in a cell: ").count() == tables
             assert not overflow(page)
+
+
+def test_a_stand_in_compares_nothing_and_bears_no_models_name(out):
+    for name in ("csp", "david", "lookm", "mixkv", "prefixkv"):
+        html = (out / f"{name}.html").read_text()
+        html = re.sub(r"(?s)<style>.*?</style>|<svg.*?</svg>", "", html)
+        assert "`" not in html
+        assert "and the difference" not in html
+        assert not re.search(r"<small>[+-][\d.]+</small>", html)
+        headings = re.findall(r"(?s)<(?:h4|th)\b.*?</(?:h4|th)>", html)
+        named = "|".join(map(re.escape, MODELS))
+        assert not re.findall(rf"(?i)(?<!stand-in for )(?:{named})", " ".join(headings))
+    assert "beside the paper" not in (out / "reproduced.html").read_text()
 
 
 def test_what_is_folded_and_counted_is_printed_too(out, open_page: OpenPage):

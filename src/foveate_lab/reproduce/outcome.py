@@ -16,6 +16,7 @@ from foveate_lab.reproduce.experiment import Experiment, Outcome
 from foveate_lab.reproduce.pages import front, paper
 from foveate_lab.reproduce.registry import PAPERS
 from foveate_lab.reproduce.running.lab import Lab
+from foveate_lab.reproduce.tables.stand_ins import as_stand_in
 from foveate_lab.reproduce.tables.table import Table, TableCell, TableLine
 
 __all__ = ["NUMBERS", "PAGE", "Outcome", "outcome", "write"]
@@ -29,6 +30,8 @@ _FRONT = "foveate_lab.report/reproduced.html.j2"
 def outcome(lab: Lab, experiment: Experiment) -> Outcome:
     """What there is of an experiment so far."""
     shown = list(experiment.trial.shown(lab.settings(experiment)))
+    if lab.small:
+        shown = [as_stand_in(one, experiment.models) for one in shown]
     return Outcome(
         experiment,
         tuple(one for one in shown if isinstance(one, Table)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from string import ascii_lowercase
 
 from foveate_lab.reproduce.tables.placed import PlacedCell
-from foveate_lab.reproduce.tables.table import NOT_BROUGHT, TableCell
+from foveate_lab.reproduce.tables.table import NOT_BROUGHT, TableCell, counted
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Counts:
         """What is to be said of a cell, and is not said of its whole column or above the table."""
         there = cell.samples is not None and (cell.samples or cell.refused)
         if there and cell.samples != self._usual.get(column, 0):
-            yield f"{cell.samples} samples"
+            yield counted(cell.samples)
         for one in cell.exceptions:
             if one != self._alike.get(column):
                 yield f"{NOT_BROUGHT}: see above" if one.startswith(NOT_BROUGHT) else one

@@ -15,6 +15,11 @@ NOT_BROUGHT = "not brought"  # begins the remark of what needs a file that was n
 OOM = "out of memory"  # the remark of what does not fit; the papers print "OOM"
 
 
+def counted(samples: int) -> str:
+    """Return a number of samples in words."""
+    return f"{samples} sample" if samples == 1 else f"{samples} samples"
+
+
 class TableCell(NamedTuple):
     """What was measured, and what the paper says; None where there is none.
 
@@ -22,6 +27,7 @@ class TableCell(NamedTuple):
     than was asked. ``remark`` says anything else, such as why it is empty. ``printed`` is the
     paper's number as it prints it, or its word ("OOM"); ``misprint`` what is known to be wrong
     with it; ``delta`` the gain that it prints, where that is not the difference of its numbers.
+    ``comparable``: not of a stand-in, whose numbers have nothing to do with the paper's.
     """
 
     measured: float | None
@@ -33,18 +39,19 @@ class TableCell(NamedTuple):
     printed: str = ""
     misprint: str = ""
     delta: str = ""
+    comparable: bool = True
 
     @property
     def difference(self) -> float | None:
-        """Measured less the paper's."""
-        if self.measured is None or self.paper is None:
+        """Measured less the paper's; None where either is missing or they are not comparable."""
+        if self.measured is None or self.paper is None or not self.comparable:
             return None
         return self.measured - self.paper
 
     @property
     def note(self) -> str:
         """All that is said of what was measured."""
-        count = [f"{self.samples} samples"] if self.samples is not None else []
+        count = [counted(self.samples)] if self.samples is not None else []
         return ", ".join((*count, *self.exceptions))
 
     @property
