@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from foveate.cli.app import app
 from foveate_lab.report.page import page
-from foveate_lab.reproduce import EXPERIMENTS
+from foveate_lab.reproduce import EXPERIMENTS, check
 from foveate_lab.reproduce.models import MODELS
 from foveate_lab.reproduce.stand_in import write
 from tests.browser import OpenPage, browser, chromium, open_page, overflow
@@ -205,12 +205,17 @@ def test_data_are_checked_without_a_model(tmp_path):
         "split": "test",
         "questions": 0,
         "missing": "",
+        "published": [1000],
     }
     assert data["ocrbench"]["parts"][0]["questions"] >= 2
     assert " -> " in data["ocrbench"]["first"]
     assert "docvqa' does not exist" in data["docvqa"]["missing"]
     assert data["docvqa"]["address"].startswith("docvqa/: https://")
-    assert run("david:table6", "--check", str(tmp_path)).exit_code == 0
+    assert by_id["david:table6"]["incomplete"] == ["ocrbench"]
+    assert by_id["prefixkv:table1"]["unpublished"][0] == "prefixkv_llava-v1.5-7b_0.9.json"
+    few = run("david:table6", "--check", str(tmp_path))
+    assert few.exit_code == 3
+    assert "not as many as published: ocrbench" in " ".join(few.output.split())
     (tmp_path / "milebench" / "ALFRED" / "ALFRED.json").unlink()
     done = run("lookm:fig2", "--check", str(tmp_path))
     assert done.exit_code == 3
@@ -251,3 +256,25 @@ def test_all_of_them_run(tmp_path, open_page: OpenPage):
         with open_page(tmp_path / f"{paper}.html") as page:
             assert page.locator("section").count() == len(mine)
             assert page.locator("figure > svg").count() == sum(len(one["figures"]) for one in mine)
+
+
+def test_a_check_says_all_there_only_of_whole_sets_with_their_published_profiles(
+    tmp_path, monkeypatch
+):
+    write(tmp_path, 1, ["mm_vet", "llava_instruct"])
+    checked = ("prefixkv:table4", "--check", str(tmp_path))
+    sizes = {"mm_vet": (5,), "llava_instruct": (9,)}
+    known = {"sizes": sizes, "sources": check.toml("sources")}
+    monkeypatch.setattr(check, "toml", known.__getitem__)
+    without = run(*checked)
+    assert without.exit_code == 3
+    assert "lines stay empty without published/" in " ".join(without.output.split())
+    folder = tmp_path / "published"
+    folder.mkdir()
+    for tenth in range(1, 10):
+        (folder / f"prefixkv_llava-v1.5-7b_{tenth / 10}.json").write_text("[]")
+    assert run(*checked).exit_code == 0
+    assert "all there" in run(*checked).output
+    sizes["mm_vet"] = (218,)
+    assert "5 of 218" in run(*checked).output
+    assert run(*checked).exit_code == 3

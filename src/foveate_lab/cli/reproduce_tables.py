@@ -22,7 +22,7 @@ UNKNOWN = "unknown until the first answers"
 
 
 def show_check(checked: Sequence[Checked], json: bool) -> None:
-    """Shows what was found. The exit code is 3 if something is missing."""
+    """Show what was found. The exit code is 3 if something is missing or a set incomplete."""
     folders = {one.task: one for each in checked for one in each.folders}
     if json:
         console.print_json(
@@ -33,6 +33,8 @@ def show_check(checked: Sequence[Checked], json: bool) -> None:
                         "id": one.experiment.id,
                         "tasks": [each.task for each in one.folders],
                         "missing": list(one.missing),
+                        "incomplete": list(one.incomplete),
+                        "unpublished": list(one.unpublished),
                     }
                     for one in checked
                 ],
@@ -40,7 +42,7 @@ def show_check(checked: Sequence[Checked], json: bool) -> None:
         )
     else:
         _show_folders(list(folders.values()), checked)
-    if any(one.missing for one in folders.values()):
+    if not all(one.is_complete for one in checked):
         raise typer.Exit(REFUSED)
 
 
@@ -56,14 +58,20 @@ def _show_folders(folders: Sequence[BenchmarkFolder], checked: Sequence[Checked]
 
 def _part(folder: BenchmarkFolder, number: int) -> Sequence[str]:
     part = (folder.parts or ())[number]
-    count = "missing" if part.missing else str(part.questions)
+    of = f" of {' or '.join(map(str, part.published))}" if part.incomplete else ""
+    count = "missing" if part.missing else f"{part.questions}{of}"
     first = "" if number else folder.first
     return f"{folder.task} {part.name}".strip(), part.form, part.split, count, first
 
 
 def _data(checked: Checked) -> str:
-    if checked.missing:
-        return f"missing: {', '.join(checked.missing)}"
+    lacks = {
+        "missing": checked.missing,
+        "not as many as published": checked.incomplete,
+        "lines stay empty without published/": checked.unpublished,
+    }
+    if told := [f"{what}: {', '.join(names)}" for what, names in lacks.items() if names]:
+        return "; ".join(told)
     return "all there" if checked.folders else "reads none"
 
 

@@ -12,6 +12,7 @@ from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.tasks import find_sources, find_task
 from foveate_lab.reproduce.experiment import Experiment
+from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.resources import toml
 from foveate_lab.reproduce.setting import folder_of
 
@@ -21,7 +22,8 @@ LETTERS = 60  # of a question that are shown
 class DataSet(NamedTuple):
     """A data set that a benchmark reads; ``name`` tells it from others of the same benchmark.
     ``form`` is who publishes it so, ``questions`` their number, and that of files where a text is
-    read whole. ``missing`` says what is wrong; the rest is empty then.
+    read whole. ``published`` are the numbers that the whole set has, by form; none if unknown.
+    ``missing`` says what is wrong; the rest is empty then.
     """
 
     name: str
@@ -29,6 +31,12 @@ class DataSet(NamedTuple):
     split: str = ""
     questions: int = 0
     missing: str = ""
+    published: tuple[int, ...] = ()
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether its number of questions is not that of the published set."""
+        return bool(not self.missing and self.published and self.questions not in self.published)
 
 
 class BenchmarkFolder(NamedTuple):
@@ -42,21 +50,39 @@ class BenchmarkFolder(NamedTuple):
     missing: str
     address: str
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether a part has another number of questions than the published set."""
+        return any(one.incomplete for one in self.parts)
+
     def to_json(self) -> dict[str, Any]:
         """For programs."""
         return {**self._asdict(), "parts": [one._asdict() for one in self.parts]}
 
 
 class Checked(NamedTuple):
-    """An experiment, and what there is of each benchmark that it reads."""
+    """An experiment, and what there is of each benchmark that it reads. ``unpublished`` are the
+    profiles of its authors that were not brought, without which lines stay empty.
+    """
 
     experiment: Experiment
     folders: tuple[BenchmarkFolder, ...]
+    unpublished: tuple[str, ...] = ()
 
     @property
     def missing(self) -> tuple[str, ...]:
         """The benchmarks that cannot be asked."""
         return tuple(one.task for one in self.folders if one.missing)
+
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        """The benchmarks that have another number of questions than the published ones."""
+        return tuple(one.task for one in self.folders if one.incomplete and not one.missing)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that it needs is there."""
+        return not (self.missing or self.incomplete or self.unpublished)
 
 
 def check(
@@ -70,7 +96,24 @@ def check(
         for task in read_by(experiment):
             if task not in known:
                 known[task] = _found(task, data, outside)
-        yield Checked(experiment, tuple(known[task] for task in read_by(experiment)))
+        folders = tuple(known[task] for task in read_by(experiment))
+        yield Checked(experiment, folders, tuple(_unpublished(experiment, data)))
+
+
+def _unpublished(experiment: Experiment, data: Path) -> Iterator[str]:
+    """Yield the files of published profiles that are not in the data folder."""
+    budgets = [at for at in getattr(experiment.trial, "budgets", ()) if at] or [""]
+    profiles = [
+        one for one in experiment.calibrations.values() if isinstance(one, PublishedProfile)
+    ]
+    paths = dict.fromkeys(
+        profile.brought(data, model, budget)
+        for profile in profiles
+        for model in experiment.models
+        for budget in budgets
+        if model in profile.files
+    )
+    yield from (path.name for path in paths if not path.is_file())
 
 
 def read_by(experiment: Experiment) -> list[str]:
@@ -85,7 +128,7 @@ def _found(task: str, data: Path, outside: bool) -> BenchmarkFolder:
     if not place.is_dir():
         return BenchmarkFolder(task, (), "", f"the folder {str(place)!r} does not exist", address)
     folder = Folder(place, outside)
-    parts = tuple(_part(name, sources, folder) for name, sources in find_sources(task).items())
+    parts = tuple(_part(task, *named, folder) for named in find_sources(task).items())
     missing = next((one.missing for one in parts if one.missing), "")
     first = ""
     try:
@@ -102,10 +145,12 @@ def where_data(folder: str) -> str:
     return f"{folder}/: {toml('sources')[folder]}"
 
 
-def _part(name: str, sources: Sources, folder: Folder) -> DataSet:
+def _part(task: str, name: str, sources: Sources, folder: Folder) -> DataSet:
+    published = toml("sizes").get(name or task.partition("(")[0], ())
     try:
         source, paths = sources.chosen(folder)
-        return DataSet(name, source.publisher, source.split(paths), source.count(paths))
+        split, count = source.split(paths), source.count(paths)
+        return DataSet(name, source.publisher, split, count, published=published)
     except FoveateError as error:
         return DataSet(name, missing=str(error))
 
