@@ -68,7 +68,10 @@ APART = {  # what a paper itself sets in two ways
     ("PrefixKV", "Pyramid"): LANGUAGE,
     ("PrefixKV", "PrefixKV"): (*LANGUAGE, "table3"),  # of no data, so of no profile
     ("PrefixKV", "KIVI"): LANGUAGE,  # its bits are its budget
-    ("DAVID", "DAVID"): ("table3", "table5"),  # rho is 1 for MathVista, 2 for all else
+    # rho is 1 for MathVista, 2 for all else
+    ("DAVID", "DAVID"): ("table3", "table5"),
+    ("DAVID", "DAVID, as printed above eq. 7"): ("table3",),
+    ("DAVID", "DAVID, as printed in Fig. 2"): ("table3",),
 }
 
 
@@ -84,7 +87,7 @@ def test_arms_of_one_name_are_the_same_in_all_experiments_of_a_paper():
 
 
 SHARED = {
-    "PrefixKV": {"prefixkv": {"distance": 25, "counted_from": "prompt"}},
+    "PrefixKV": {"prefixkv": {"distance": 25}},
     "CSP": {"csp": {"recent": 0.5, "group": "mean"}},
     "DAVID": {"david": {"recent": 0.5, "threshold": 0.3, "kernel": 5, "split": "text"}},
     "LOOK-M": {"lookm": {"recent": 0.5}},
@@ -175,3 +178,60 @@ def test_mixkvs_pyramid_is_the_releases_beside_an_exact_one(id, layers, released
             counts = policy.budget.by_length(layers)(128, 32, 2000)
             assert sum(counts) / layers == kept
     assert (counts[0], counts[-1]) == (220, 36)
+
+
+@pytest.mark.parametrize(
+    ("ids", "name", "settings"),
+    [
+        (("table1-7b", "table1-13b"), "LOOK-M (TP + P-Merge), as released", "protect_text=true"),
+        (("table2", "table3", "table6"), "LOOK-M, as released", "protect_text=true"),
+        (("table7-mobilevlm", "table7-internvl"), "LOOK-M, as released", "protect_text=true"),
+        (("table8",), "with text prior, as released", "protect_text=true"),
+        (
+            ("table1", "table2", "table3", "table4"),
+            "DAVID, as printed above eq. 7",
+            "rule=delta_above",
+        ),
+        (
+            ("table1", "table2", "table3", "table4"),
+            "DAVID, as printed in Fig. 2",
+            "rule=theta_below",
+        ),
+        (
+            ("table1", "table2", "table3", "table6", "table7"),
+            "SnapKV + MixKV, equations as printed",
+            "diversity_scale=importance,normalise_over=all,clamped=false",
+        ),
+        (("table1", "table2"), "PrefixKV, distance as printed", "counted_from=newest"),
+    ],
+)
+def test_what_is_released_or_printed_otherwise_has_a_line_without_the_papers_figures(
+    ids, name, settings
+):
+    """It differs in these settings alone from the line that has the figures."""
+    papers = {
+        "LOOK": "lookm",
+        "with": "lookm",
+        "DAVI": "david",
+        "Snap": "mixkv",
+        "Pref": "prefixkv",
+    }
+    base = name.partition(", ")[0]
+    for id in ids:
+        experiment = f"{papers[name[:4]]}:{id}"
+        found = arms(experiment)
+        other = found[name].spec
+        assert settings in other
+        assert sorted(re.split("[:,]", found[base].spec)) == sorted(
+            one for one in re.split("[:,]", other) if one not in settings.split(",")
+        )
+        lines = printed(EXPERIMENTS[experiment].trial.figures)
+        assert base in {method for _, method, _ in lines}
+        assert name not in {method for _, method, _ in lines}
+
+
+def test_all_text_is_kept_as_released_at_every_budget_of_a_table():
+    for id in ("table1-7b", "table2", "table6", "table8"):
+        grid = EXPERIMENTS[f"lookm:{id}"].trial
+        (released,) = (arm for arm in grid.arms if arm.name.endswith("as released"))
+        assert {*grid.budgets} <= {*released.raised}

@@ -143,12 +143,17 @@ def test_folders_are_named_by_benchmarks():
     assert folder_of("screenspot_v2") == "screenspot_v2"
 
 
-def test_only_roco_at_one_percent_is_raised_as_its_table_asks_for_it():
-    found = {spec for one in EXPERIMENTS.values() for spec in one.trial.raised()}
-    assert found == {"roco:budget=1%,recent=0.5"}
-    grid = EXPERIMENTS["lookm:table6"].trial
-    asked = {arm.spec.replace("{B}", budget) for arm in grid.arms for budget in grid.budgets}
-    assert found <= asked
+def test_only_roco_at_one_percent_and_what_keeps_all_text_are_raised_as_tables_ask_for_it():
+    found = {}
+    for _, grid in GRIDS:
+        for arm in grid.arms:
+            budgets = {*arm.raised} & {*grid.budgets}
+            found |= {arm.spec.replace("{B}", one): arm.name for one in budgets}
+    assert found.pop("roco:budget=1%,recent=0.5") == "RoCo"
+    for spec, name in found.items():
+        assert spec.startswith("lookm:")
+        assert spec.endswith("protect_text=true")
+        assert name.endswith(", as released")
 
 
 def test_models_are_said_once_and_all_that_a_trial_names_are_the_experiments():
