@@ -11,7 +11,7 @@ import torch
 from foveate.compression.composition import policy as policy_of
 from foveate.policies.policy import Policy
 from foveate_lab.bench import bench, of_model
-from foveate_lab.bench.subject import Subject
+from foveate_lab.bench.subject import Subject, with_ids_in_order
 from foveate_lab.bench.timing import Tick, prefill, prefills, seconds, steps
 from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
@@ -69,11 +69,11 @@ class CostTrial(Trial):
 @dataclass(frozen=True, kw_only=True)
 class Latency(CostTrial):
     """Total latency and peak memory of one prompt of ``tokens`` and ``new`` more, drawn as the
-    ``plot`` says.
+    ``plot`` says. The prompt is token ids in order, as in the script of MixKV's authors.
     """
 
     tokens: int
-    new: int = 64
+    new: int
     rounds: int = 3
     plot: Plot | None = None
 
@@ -93,7 +93,7 @@ class Latency(CostTrial):
         for policy in policies:
             policy.check_strictly()
         benched = bench(
-            of_model(setting.load(), tokens),
+            with_ids_in_order(setting.load(), tokens),
             policies,
             rounds=1 if setting.small else self.rounds,
             steps=new,
@@ -153,7 +153,7 @@ class Latency(CostTrial):
 
     def _task(self, setting: Setting) -> str:
         tokens, new = self._size(setting)
-        return f"latency, {tokens} + {new} tokens"
+        return f"latency, {tokens} ids in order + {new} tokens"
 
 
 def _once(subject: Subject, policies: Sequence[Policy], rounds: int, tick: Tick) -> Any:
