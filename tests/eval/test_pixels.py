@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from transformers import Qwen2VLImageProcessorPil
+from transformers import GotOcr2ImageProcessorPil, Qwen2VLImageProcessorPil
 
 from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded
@@ -53,3 +53,19 @@ def test_bounds_that_have_no_meaning_are_refused(qwen: Loaded, loaded: Loaded) -
         bounded(qwen, Pixels(least=99_999_999))
     prompt = read(loaded, "?", [SCREEN])
     assert seen_sizes(prompt.inputs, loaded.model.config) == ()
+
+
+@pytest.mark.parametrize(("tiles", "count"), [(None, 13), (6, 7), (1, 1)])
+def test_tiles_are_bounded_beside_the_image_as_a_whole(tiles: int | None, count: int) -> None:
+    images = GotOcr2ImageProcessorPil(crop_to_patches=True, size={"height": 8, "width": 8})
+    reader: Any = SimpleNamespace(image_processor=images)
+    intern = Loaded("tiny-internvl", fresh("internvl"), reader, sees=True)
+    within = bounded(intern, Pixels(tiles=tiles)).reader.image_processor
+    made = within([Image.new("RGB", (400, 300))], return_tensors="pt")
+    assert made["num_patches"].tolist() == [count]
+    assert images.max_patches == 12
+
+
+def test_tiles_of_what_cuts_none_are_refused(qwen: Loaded) -> None:
+    with pytest.raises(InvalidInput, match="so max_tiles=6 has no meaning"):
+        bounded(qwen, Pixels(tiles=6))

@@ -11,7 +11,9 @@ import pytest
 
 from foveate.loading.model import load
 from foveate.profiles.profile import load as load_profile
+from foveate_lab.bench.subject import with_ids_in_order
 from foveate_lab.eval.results import Results
+from foveate_lab.reproduce import EXPERIMENTS
 from foveate_lab.reproduce.ask import Ask
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.published import PublishedProfile
@@ -31,7 +33,7 @@ from tests.zoo.directory import save_llava
 
 ARMS = (Arm(name="Full", spec="full"), Arm(name="SnapKV", spec="snapkv:budget={B},window=8"))
 COSTS = {
-    "latency": Latency(title="t", arms=ARMS, budgets=("64", "32"), tokens=32_000),
+    "latency": Latency(title="t", arms=ARMS, budgets=("64", "32"), tokens=32_000, new=512),
     "batches": ThroughputTrial(
         title="t",
         batches=(Batch(name="b", model="m", tokens=1024, new=512, rows=8),),
@@ -149,3 +151,32 @@ def test_a_stand_in_measures_cost_of_a_short_prompt_and_says_so(setting, kind):
     assert table.shrunk[0].startswith("stand-in: ")
     assert "256 tokens" in table.shrunk[0]
     assert not list(trial.run(setting))
+
+
+def test_latency_is_of_token_ids_in_order_as_in_the_authors_script(setting):
+    subject = with_ids_in_order(setting.load(), 1000)
+    words = subject.model.get_input_embeddings().num_embeddings
+    assert subject.ids.tolist() == [[number % words for number in range(1000)]]
+    costs = {name: one.trial for name, one in EXPERIMENTS.items() if isinstance(one.trial, Latency)}
+    assert {*costs} == {"mixkv:fig4", "mixkv:fig6", "mixkv:text-weights-cost"}
+    assert {(one.tokens, one.new) for one in costs.values()} == {(32_000, 512)}
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "pixels"),
+    [
+        ("qwen2-vl-7b", "ocrbench", (25_088, None, None)),
+        ("internvl3-8b", "ocrbench", (None, None, 6)),
+        ("internvl3-38b", "ocrbench", (None, None, 6)),
+        ("llava-next-mistral-7b", "ocrbench", (None, None, None)),
+        ("qwen2-vl-7b", "ocrbench(min_pixels=9,max_pixels=99)", (9, 99, None)),
+    ],
+)
+def test_images_are_bounded_as_in_mixkvs_code_where_a_benchmark_does_not_say(
+    setting, model, task, pixels
+):
+    write(setting.data, 1, ["ocrbench"])
+    assert replace(setting, model=model, small=False).task(task).pixels == pixels
+    assert replace(setting, model=model).task(task).pixels == (None, None, None)
+    noted = [note for note in EXPERIMENTS["mixkv:table1"].settled if f" {model} " in note]
+    assert len(noted) == (any(pixels) and model != "internvl3-38b")

@@ -1,7 +1,8 @@
 """What a processor makes of an image: within which bounds, and of what size.
 
 Processors as Qwen2-VL's keep an image's shape and choose its size between a smallest and a largest
-number of pixels. All others have one size, or tiles, and nothing to bound.
+number of pixels; those as InternVL's cut it into tiles, at most so many. All others have one size,
+or other tiles, and nothing to bound.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ Size = tuple[int, int]
 
 
 class Pixels(NamedTuple):
-    """The fewest and the most pixels that a processor makes of an image; None as it has it."""
+    """The fewest and the most pixels that a processor makes of an image, and the most tiles, beside
+    that of the image as a whole; None as it has it.
+    """
 
     least: int | None = None
     most: int | None = None
+    tiles: int | None = None
 
 
 AS_THEY_ARE = Pixels()
@@ -34,11 +38,13 @@ def bounded(loaded: Loaded, pixels: Pixels) -> Loaded:
     """Return the model, whose processor has these bounds; itself where there are none.
 
     Raises:
-        InvalidInput: it does not bound pixels, or they exclude each other.
+        InvalidInput: it does not bound pixels or tiles, or they exclude each other.
     """
     if pixels == AS_THEY_ARE:
         return loaded
     images: Any = getattr(loaded.reader, "image_processor", None)
+    if pixels.tiles is not None:
+        return _in_tiles(loaded, images, pixels)
     if not _bounds_pixels(images):
         raise InvalidInput(
             f"{loaded.name} makes images of a fixed size, so {_said(pixels)} has no meaning for "
@@ -51,9 +57,24 @@ def bounded(loaded: Loaded, pixels: Pixels) -> Loaded:
             f"{loaded.name}: {_said(pixels)} leaves no size, as it asks for {least} to {most} "
             "pixels. Give both min_pixels and max_pixels."
         )
+    return _with(loaded, size=type(images.size)(shortest_edge=least, longest_edge=most))
+
+
+def _in_tiles(loaded: Loaded, images: Any, pixels: Pixels) -> Loaded:
+    if getattr(images, "max_patches", None) is None:
+        raise InvalidInput(
+            f"{loaded.name} does not cut images into tiles as InternVL, so {_said(pixels)} has no "
+            "meaning for it. Leave it out."
+        )
+    return _with(loaded, max_patches=pixels.tiles)
+
+
+def _with(loaded: Loaded, **settings: Any) -> Loaded:
+    """Return the model with these settings of its image processor; the given one keeps its own."""
     reader = copy.copy(loaded.reader)
-    reader.image_processor = copy.copy(images)
-    reader.image_processor.size = type(images.size)(shortest_edge=least, longest_edge=most)
+    reader.image_processor = copy.copy(reader.image_processor)
+    for name, value in settings.items():
+        setattr(reader.image_processor, name, value)
     return replace(loaded, reader=reader)
 
 
@@ -73,5 +94,5 @@ def _bounds_pixels(images: Any) -> bool:
 
 
 def _said(pixels: Pixels) -> str:
-    given = (("min_pixels", pixels.least), ("max_pixels", pixels.most))
+    given = zip(("min_pixels", "max_pixels", "max_tiles"), pixels, strict=True)
     return " with ".join(f"{name}={value}" for name, value in given if value is not None)

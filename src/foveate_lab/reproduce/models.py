@@ -16,6 +16,7 @@ from foveate.defaults import SEES, DeviceMap
 from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.loading.model import Loaded, is_shipped
 from foveate_lab.eval.padding import load
+from foveate_lab.eval.pixels import Pixels
 from foveate_lab.reproduce.resources import toml
 
 END = 2**20  # bytes at either end of a file of weights that its digest is of
@@ -25,14 +26,22 @@ WEIGHTS = (".safetensors", ".bin")
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """``hub`` is the checkpoint that is loaded where no other place is named; ``open`` what the
-    papers leave open about it, with what is taken here. ``pad_images``: every paper that has it
-    pads images to squares, where the hub's processor crops them.
+    papers leave open about it, with what is taken here. Where every paper that has it reads images
+    otherwise than the hub's processor: ``pad_images`` pads them to squares instead of cropping,
+    ``min_pixels`` and ``max_tiles`` bound what is made of one.
     """
 
     hub: str
     convert: bool = False  # its files have to be converted first
     pad_images: bool = False
+    min_pixels: int | None = None
+    max_tiles: int | None = None
     open: str = ""
+
+    @property
+    def pixels(self) -> Pixels:
+        """The bounds of an image, where a benchmark has none of its own."""
+        return Pixels(least=self.min_pixels, tiles=self.max_tiles)
 
 
 MODELS = {name: Model(**entry) for name, entry in toml("models").items()}
@@ -63,14 +72,25 @@ def places(names: Sequence[str], given: Sequence[str]) -> dict[str, str]:
     return paths
 
 
-def padded(name: str) -> str:
-    """What is said of a model whose images are padded; of another nothing."""
-    if not MODELS[name].pad_images:
-        return ""
-    return (
-        f"images of {name} are padded to squares in the mean colour, as the authors' code does; "
-        "the hub's processor alone would crop them"
-    )
+def image_note(name: str) -> str:
+    """Say where a model's images are not read as by the hub's processor alone; else ""."""
+    model = MODELS[name]
+    if model.pad_images:
+        return (
+            f"images of {name} are padded to squares in the mean colour, as the authors' code "
+            "does; the hub's processor alone would crop them"
+        )
+    if model.min_pixels:
+        return (
+            f"images of {name} have at least {model.min_pixels:,} pixels, as in the authors' code; "
+            "the hub's processor alone would leave smaller ones, of 3,136 pixels and more"
+        )
+    if model.max_tiles:
+        return (
+            f"images of {name} are cut into at most {model.max_tiles} tiles, as in the authors' "
+            "code; the hub's processor alone would cut them into up to 12"
+        )
+    return ""
 
 
 def _named(one: str, names: Sequence[str]) -> tuple[str, str]:

@@ -14,12 +14,13 @@ from foveate.loading.model import Loaded
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.held import HeldRows
 from foveate_lab.eval.judge import Judge
-from foveate_lab.eval.pixels import AS_THEY_ARE
+from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
 from foveate_lab.reproduce import small
 from foveate_lab.reproduce.ask import WHOLE, Ask, Asked, Drawn, Part
 from foveate_lab.reproduce.calibrations import CalibrationRun
+from foveate_lab.reproduce.models import MODELS
 from foveate_lab.reproduce.published import PublishedProfile
 
 Say = Callable[[str], None]
@@ -64,12 +65,17 @@ class Setting:
         task_name = small.NEEDLES if self.small and name.startswith("needle_grid") else name
         task = find_task(f"{task_name}={self.data / folder_of(name)}", self.judge, self.outside)
         if not self.small:
-            return replace(task, name=name)
+            return replace(task, name=name, pixels=self._pixels(task))
         longest = min(task.longest, small.ANSWER)
         # a stand-in makes images of one size
         return replace(
             task, name=name, longest=longest, reference_length=small.ANSWER, pixels=AS_THEY_ARE
         )
+
+    def _pixels(self, task: Task) -> Pixels:
+        """The benchmark's own bounds of an image, or else the model's."""
+        of_model = MODELS[self.model].pixels if self.model in MODELS else AS_THEY_ARE
+        return of_model if task.pixels == AS_THEY_ARE else task.pixels
 
     def samples(self, ask: Ask) -> Iterator[tuple[Task, Sample]]:
         """What is asked, sample by sample. Data that are missing, or not as published, end it, and
