@@ -51,9 +51,11 @@ def of_model(loaded: Loaded, tokens: int) -> Subject:
 
 def with_ids_in_order(loaded: Loaded, tokens: int) -> Subject:
     """A loaded model, and as many token ids from 0 on: of a smaller vocabulary from 0 again."""
-    words = loaded.model.get_input_embeddings().num_embeddings
-    ids = (torch.arange(tokens, dtype=torch.long, device="cpu") % words)[None]
-    return Subject(loaded.name, loaded.model, ids.to(input_device(loaded.model)), random=False)
+    embeddings: Any = loaded.model.get_input_embeddings()
+    ids = torch.arange(tokens, dtype=torch.long, device="cpu") % embeddings.num_embeddings
+    return Subject(
+        loaded.name, loaded.model, ids[None].to(input_device(loaded.model)), random=False
+    )
 
 
 def prose(tokenizer: Any, tokens: int) -> Int[Tensor, "1 n"]:

@@ -128,9 +128,8 @@ class Experiment:
     @property
     def unstated(self) -> tuple[Open, ...]:
         """All that is not said, each with what is taken."""
-        models = tuple(
-            Open(*MODELS[name].open.split(": ", 1)) for name in self.models if MODELS[name].open
-        )
+        notes = (MODELS[name].open.partition(": ") for name in self.models if MODELS[name].open)
+        models = (Open(what, choice) for what, _, choice in notes)
         shared = (one for one in self.of.open if one.concerns(self.trial))
         return (*self.open, *models, *shared)
 

@@ -49,9 +49,9 @@ class Counts:
 
     def exceptions(self, column: str, cell: TableCell) -> Iterator[str]:
         """What is to be said of a cell, and is not said of its whole column or above the table."""
-        there = cell.samples is not None and (cell.samples or cell.refused)
-        if there and cell.samples != self._usual.get(column, 0):
-            yield counted(cell.samples)
+        samples, usual = cell.samples, self._usual.get(column, 0)
+        if samples is not None and samples != usual and (samples or cell.refused):
+            yield counted(samples)
         for one in cell.exceptions:
             if one != self._alike.get(column):
                 yield f"{NOT_BROUGHT}: see above" if one.startswith(NOT_BROUGHT) else one

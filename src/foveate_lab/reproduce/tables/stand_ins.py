@@ -5,22 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import singledispatch
 
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.tables.table import Table, TableLine
 
 
-@singledispatch
-def as_stand_in(shown: Table, models: Sequence[str]) -> Table:
+def as_stand_in(shown: Table | Figure, models: Sequence[str]) -> Table | Figure:
     """Name the stand-in in the place of the paper's models; compare no number with the paper's."""
-    lines = tuple(_line(line, models) for line in shown.lines)
-    return replace(shown, title=_named(shown.title, models), lines=lines)
-
-
-@as_stand_in.register
-def _(shown: Figure, models: Sequence[str]) -> Figure:
-    return shown._replace(title=_named(shown.title, models))
+    title = _named(shown.title, models)
+    if isinstance(shown, Figure):
+        return shown._replace(title=title)
+    return replace(shown, title=title, lines=tuple(_line(line, models) for line in shown.lines))
 
 
 def _line(line: TableLine, models: Sequence[str]) -> TableLine:
