@@ -139,14 +139,14 @@ def test_experiments_that_ask_the_same_read_each_prompt_once(tmp_path):
     assert done.exit_code == 0, done.output
     (path,) = tmp_path.glob("rows/*/rows.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert len({row["spec"] for row in rows}) == len(rows) == 6
+    assert len({row["spec"] for row in rows}) == len(rows) == 8
     with_sums = {row["spec"].startswith("h2o"): row["prefill_s"] for row in rows}
     assert len({row["prefill_s"] for row in rows}) == len(with_sums)
     said = (
-        r"0 of 6 rows are there. Left: 1 prompt, of about \d+ tokens, 6 answers, 0 profiles.\n"
+        r"0 of 8 rows are there. Left: 1 prompt, of about \d+ tokens, 8 answers, 0 profiles.\n"
         r"Time: unknown until the first answers.\n"
-        r"(?:[\d.]+ min, \d of 6 rows, .*\n)*"  # a line a minute
-        r"[\d.]+ min, 6 of 6 rows\n"
+        r"(?:[\d.]+ min, \d of 8 rows, .*\n)*"  # a line a minute
+        r"[\d.]+ min, 8 of 8 rows\n"
     )
     assert re.fullmatch(said, done.stderr)
     assert "whole, by its manifest" in page(tmp_path)

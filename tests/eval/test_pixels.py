@@ -69,3 +69,10 @@ def test_tiles_are_bounded_beside_the_image_as_a_whole(tiles: int | None, count:
 def test_tiles_of_what_cuts_none_are_refused(qwen: Loaded) -> None:
     with pytest.raises(InvalidInput, match="so max_tiles=6 has no meaning"):
         bounded(qwen, Pixels(tiles=6))
+    assert bounded(qwen, Pixels(tiles=6, optional=True)) is qwen
+
+
+def test_bounds_that_are_optional_hold_where_there_are_any(qwen: Loaded, loaded: Loaded) -> None:
+    optional = Pixels(least=40_000, optional=True)
+    assert bounded(loaded, optional) is loaded
+    assert bounded(qwen, optional).reader.image_processor.size["shortest_edge"] == 40_000

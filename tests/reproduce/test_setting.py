@@ -12,6 +12,7 @@ import pytest
 from foveate.loading.model import load
 from foveate.profiles.profile import load as load_profile
 from foveate_lab.bench.subject import with_ids_in_order
+from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
 from foveate_lab.eval.results import Results
 from foveate_lab.reproduce import EXPERIMENTS
 from foveate_lab.reproduce.ask import Ask
@@ -165,11 +166,11 @@ def test_latency_is_of_token_ids_in_order_as_in_the_authors_script(setting):
 @pytest.mark.parametrize(
     ("model", "task", "pixels"),
     [
-        ("qwen2-vl-7b", "ocrbench", (25_088, None, None)),
-        ("internvl3-8b", "ocrbench", (None, None, 6)),
-        ("internvl3-38b", "ocrbench", (None, None, 6)),
-        ("llava-next-mistral-7b", "ocrbench", (None, None, None)),
-        ("qwen2-vl-7b", "ocrbench(min_pixels=9,max_pixels=99)", (9, 99, None)),
+        ("qwen2-vl-7b", "ocrbench", (25_088, None, None, True)),
+        ("internvl3-8b", "ocrbench", (None, None, 6, True)),
+        ("internvl3-38b", "ocrbench", (None, None, 6, True)),
+        ("llava-next-mistral-7b", "ocrbench", AS_THEY_ARE),
+        ("qwen2-vl-7b", "ocrbench(min_pixels=9,max_pixels=99)", Pixels(9, 99)),
     ],
 )
 def test_images_are_bounded_as_in_mixkvs_code_where_a_benchmark_does_not_say(
@@ -177,6 +178,6 @@ def test_images_are_bounded_as_in_mixkvs_code_where_a_benchmark_does_not_say(
 ):
     write(setting.data, 1, ["ocrbench"])
     assert replace(setting, model=model, small=False).task(task).pixels == pixels
-    assert replace(setting, model=model).task(task).pixels == (None, None, None)
+    assert replace(setting, model=model).task(task).pixels == AS_THEY_ARE
     noted = [note for note in EXPERIMENTS["mixkv:table1"].settled if f" {model} " in note]
-    assert len(noted) == (any(pixels) and model != "internvl3-38b")
+    assert len(noted) == (pixels != AS_THEY_ARE and model != "internvl3-38b")

@@ -23,12 +23,14 @@ Size = tuple[int, int]
 
 class Pixels(NamedTuple):
     """The fewest and the most pixels that a processor makes of an image, and the most tiles, beside
-    that of the image as a whole; None as it has it.
+    that of the image as a whole; None as it has it. ``optional``: a processor that bounds nothing
+    stays as it is, and is not refused.
     """
 
     least: int | None = None
     most: int | None = None
     tiles: int | None = None
+    optional: bool = False
 
 
 AS_THEY_ARE = Pixels()
@@ -43,6 +45,9 @@ def bounded(loaded: Loaded, pixels: Pixels) -> Loaded:
     if pixels == AS_THEY_ARE:
         return loaded
     images: Any = getattr(loaded.reader, "image_processor", None)
+    has_bounds = _bounds_pixels if pixels.tiles is None else _bounds_tiles
+    if pixels.optional and not has_bounds(images):
+        return loaded
     if pixels.tiles is not None:
         return _in_tiles(loaded, images, pixels)
     if not _bounds_pixels(images):
@@ -61,7 +66,7 @@ def bounded(loaded: Loaded, pixels: Pixels) -> Loaded:
 
 
 def _in_tiles(loaded: Loaded, images: Any, pixels: Pixels) -> Loaded:
-    if getattr(images, "max_patches", None) is None:
+    if not _bounds_tiles(images):
         raise InvalidInput(
             f"{loaded.name} does not cut images into tiles as InternVL, so {_said(pixels)} has no "
             "meaning for it. Leave it out."
@@ -93,6 +98,14 @@ def _bounds_pixels(images: Any) -> bool:
     return "min_pixels" in takes and "shortest_edge" in size and "longest_edge" in size
 
 
+def _bounds_tiles(images: Any) -> bool:
+    return getattr(images, "max_patches", None) is not None
+
+
 def _said(pixels: Pixels) -> str:
-    given = zip(("min_pixels", "max_pixels", "max_tiles"), pixels, strict=True)
+    given = (
+        ("min_pixels", pixels.least),
+        ("max_pixels", pixels.most),
+        ("max_tiles", pixels.tiles),
+    )
     return " with ".join(f"{name}={value}" for name, value in given if value is not None)

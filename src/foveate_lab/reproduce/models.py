@@ -16,7 +16,7 @@ from foveate.defaults import SEES, DeviceMap
 from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.loading.model import Loaded, is_shipped
 from foveate_lab.eval.padding import load
-from foveate_lab.eval.pixels import Pixels
+from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
 from foveate_lab.reproduce.resources import toml
 
 END = 2**20  # bytes at either end of a file of weights that its digest is of
@@ -40,8 +40,12 @@ class Model:
 
     @property
     def pixels(self) -> Pixels:
-        """The bounds of an image, where a benchmark has none of its own."""
-        return Pixels(least=self.min_pixels, tiles=self.max_tiles)
+        """The bounds of an image, where a benchmark has none of its own. Another model may stand in
+        its place, which bounds nothing.
+        """
+        if self.min_pixels or self.max_tiles:
+            return Pixels(least=self.min_pixels, tiles=self.max_tiles, optional=True)
+        return AS_THEY_ARE
 
 
 MODELS = {name: Model(**entry) for name, entry in toml("models").items()}
