@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
@@ -175,6 +175,14 @@ class Tokens(NamedTuple):
         return self._replace(shift=shift).note(offsets)
 
     # What follows
+
+    def padding(self, like: Shaped[Tensor, "b *_"]) -> Int[Tensor, "b"]:
+        """Return the padding in front of each row, on the device of a tensor of such rows; zeros
+        where none is noted.
+        """
+        if self.pad is None:
+            return torch.zeros(len(like), dtype=torch.int64, device=like.device)
+        return self.pad.to(like.device)
 
     @property
     def images(self) -> Images | None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from foveate.compression.composition import policy as policy_of
@@ -159,7 +158,4 @@ def _run(session: Session) -> Run:
         )
     kept = session.stats.kept
     tokens = layers[0].memory.finished
-    lengths = torch.full((len(kept[0]),), tokens, dtype=torch.long, device="cpu")
-    if state.tokens.pad is not None:
-        lengths = lengths - state.tokens.pad.cpu()
-    return Run(kept, lengths, state.reading.notes)
+    return Run(kept, tokens - state.tokens.padding(kept[0]).cpu(), state.reading.notes)

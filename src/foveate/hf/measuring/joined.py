@@ -124,8 +124,7 @@ def next_inputs(cache: DynamicCache, tokens: Int[Tensor, "b t"]) -> dict[str, An
     """
     state, seen = known_state(cache), foveate_layers(cache)[0].seen
     columns = torch.arange(seen + tokens.shape[1], device=tokens.device)
-    pads = torch.zeros_like(tokens[:, 0]) if state.tokens.pad is None else state.tokens.pad
-    pads = pads.to(tokens.device)[:, None]
+    pads = state.tokens.padding(tokens)[:, None]
     positions = columns[seen:] + state.tokens.extras.get(
         AHEAD, state.tokens.extras.get(ON_ONE_AXIS, -pads)
     )

@@ -67,11 +67,7 @@ class PassToCut:
         self, layer: int, depth: int, hidden: Tensor, tower: TowerAttention | None = None
     ) -> EnteringTokens:
         """What the stage is shown."""
-        pads = (
-            0
-            if self.state.tokens.pad is None
-            else self.state.tokens.pad.to(self.columns.device)[:, None]
-        )
+        pads = self.state.tokens.padding(self.columns)[:, None]
         index, real = (self.columns - self.first).clamp_min(0), self.columns >= 0
         image, spot = (t.gather(1, index).masked_fill(~real, -1) for t in (self.image, self.spot))
         return EnteringTokens(
