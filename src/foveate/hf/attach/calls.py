@@ -31,7 +31,7 @@ from foveate.hf.layer.hooks import forget_compiled, named, put, restore_offsets,
 from foveate.hf.layer.interface import Reader, intercept, readers, release
 from foveate.hf.layer.next_prompt import CallInputs, Declared, GenerateCall, NextPrompt
 from foveate.hf.layer.projection import output_projections, residual_norm, residual_readers
-from foveate.hf.layer.state import CacheState, Link
+from foveate.hf.layer.state import Link
 from foveate.hf.layer.support import (
     check_attention,
     compressible_layers,
@@ -45,10 +45,10 @@ from foveate.hf.model.decoder import find
 from foveate.hf.model.internals import (
     CACHE,
     CACHE_NAMES,
-    GIVEN,
     accept_both_names,
     cache_argument,
     given_cache,
+    given_tokens,
     name_cache,
     take_cache,
 )
@@ -81,17 +81,14 @@ class Calls:
         self._next = NextPrompt(model.config, vision)
         self._config = text_config(model)
         self._place = find(model, self._config)
+        decoder, places = self._place.decoder, compressible_layers(self._config)
         if policy.reads_output_weight:
-            places = compressible_layers(self._config)
-            self.link.projections = output_projections(self._place.decoder, places)
-        self._readers: dict[int, nn.Module] = {}
-        if policy.reads_residual_norm:
-            places = compressible_layers(self._config)
-            self._readers = residual_readers(self._place.decoder, places)
+            self.link.projections = output_projections(decoder, places)
+        self._readers = residual_readers(decoder, places) if policy.reads_residual_norm else {}
         self._pruner = Pruner(model, self._place, policy)
         self.prefills = False  # whether nobody looks at more logits than the last token's
-        self._argument = cache_argument(self._place.decoder)
-        self._reader = Reader(self._place.decoder, self.link)
+        self._argument = cache_argument(decoder)
+        self._reader = Reader(decoder, self.link)
         self._turn = CallTurn()
         self.notes = PassNotes(model, self._place, policy, self._next, self.link, asker, self._turn)
         self._inputs = CallInputs()  # by the innermost call
@@ -102,7 +99,7 @@ class Calls:
         check_attention(self.model)  # the model may have entered another block since
         decoder, around = self._place
         with ExitStack() as undo:
-            undo.callback(self._close)
+            undo.callback(setattr, self.link, "open", False)
             self.link.open = True
             undo.callback(self._reads_no_more)
             self._reader = readers[id(self._config)] = Reader(decoder, self.link)
@@ -138,9 +135,6 @@ class Calls:
             self._turn.settle()
         finally:
             self._undo.close()
-
-    def _close(self) -> None:
-        self.link.open = False
 
     def _reads_no_more(self) -> None:
         if readers.get(id(self._config)) is self._reader:
@@ -280,7 +274,7 @@ class Calls:
         check_cached(self._place.decoder, given)
         if any(name in given for name in CACHE_NAMES):
             cache = take_cache(given)
-            if (state := _any_state(cache)) is not None:
+            if (state := state_of(cache) or fixed.state_of(cache)) is not None:
                 restore_offsets(self.notes.offsets, state)
             given = self.notes.turns.placed(cache, given)
             args, kwargs = (), given
@@ -298,8 +292,7 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> Any:
         kwargs = {**named(forward, args), **kwargs}
-        tokens = [kwargs[x] for x in GIVEN if kwargs.get(x) is not None]
-        given = check_tokens(tokens[0] if tokens else None, given_cache(kwargs))
+        given = check_tokens(given_tokens(kwargs), given_cache(kwargs))
         if trains(decoder, kwargs):
             return self._left(decoder, self._read(call, forward, kwargs))
         check_cached(decoder, kwargs)
@@ -370,13 +363,6 @@ class Calls:
 def _reads_again(call_inputs: CallInputs, cache: object) -> bool:
     """Whether a pass is one in which a prompt is read again."""
     state = state_of(cache)
-    return (
-        state is not None
-        and state.reread is not None
-        and call_inputs.of("rereads").rereads is state
-    )
-
-
-def _any_state(cache: object) -> CacheState | None:
-    """Of a compressed cache, or of a fixed one."""
-    return state_of(cache) or fixed.state_of(cache)
+    if state is None or state.reread is None:
+        return False
+    return call_inputs.of("rereads").rereads is state

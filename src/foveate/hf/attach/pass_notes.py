@@ -11,7 +11,7 @@ from transformers import DynamicCache, PreTrainedModel
 from foveate.errors import UnsupportedCache
 from foveate.hf.attach.checks import check_all_took_part, check_rows
 from foveate.hf.attach.dividing import divide_for_prompt
-from foveate.hf.attach.later_turns import LaterTurns
+from foveate.hf.attach.positions import LaterTurns
 from foveate.hf.layer import fixed
 from foveate.hf.layer.hooks import note_offsets, restore_offsets
 from foveate.hf.layer.next_prompt import CallInputs, NextPrompt
@@ -130,7 +130,6 @@ class PassNotes:
             state.update_turn(end=None)
         note_offsets(self.offsets, state)
         self.turns.note(state, layers[0].seen, kwargs)
-        self.turns.note_places(state, layers[0].seen, kwargs)
         generation = call_inputs.of("generation").generation
         if generation is None or generation.is_about(cache):
             self.latest = cache

@@ -115,6 +115,14 @@ GIVEN = ("input_ids", "inputs_embeds", "hidden_states")
 """What a decoder reads, by the names that it may have."""
 
 
+def given_tokens(arguments: Mapping[str, Any]) -> Any:
+    """What a decoder reads, among its arguments: [b, t, ...]; None if there is nothing."""
+    for name in GIVEN:
+        if arguments.get(name) is not None:
+            return arguments[name]
+    return None
+
+
 def take_cache(arguments: dict[str, Any]) -> Any:
     """Takes the cache out of keyword arguments, whatever its name; None if there is none.
 

@@ -24,7 +24,7 @@ from foveate.hf.layer.hooks import wrap
 from foveate.hf.layer.state import CacheState
 from foveate.hf.model import cutting
 from foveate.hf.model.decoder import DecoderPath
-from foveate.hf.model.internals import GIVEN
+from foveate.hf.model.internals import given_tokens
 from foveate.hf.probe.reprefill import keeps_passes, note_computed
 from foveate.hf.pruning.prunable import RequestedOutputs, layers_of
 from foveate.hf.pruning.tower import Tower, reads_tower
@@ -160,7 +160,7 @@ class Pruner:
     def _enter(
         self, state: CacheState, first: int, requested: RequestedOutputs, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
-        given = next(kwargs[name] for name in GIVEN if kwargs.get(name) is not None)
+        given = given_tokens(kwargs)
         rows, count = given.shape[:2]
         mask = cutting.given_mask(kwargs)
         # where nothing is padded it says no more than None, whose square of places is never made
