@@ -216,7 +216,7 @@ def image_index(
     """Which image each token belongs to, -1 for text: a run of visual tokens is an image, and each
     frame of a video is one. ``frames`` is True where a frame begins.
     """
-    return torch.where(vision, _starts(vision, frames).cumsum(-1) - 1, -1)
+    return torch.where(vision, run_starts(vision, frames).cumsum(-1) - 1, -1)
 
 
 def spot_index(
@@ -224,11 +224,13 @@ def spot_index(
 ) -> Int[Tensor, "b n"]:
     """Which visual token of its image each is, from 0; -1 for text."""
     counted = vision.cumsum(-1)
-    first = (counted * _starts(vision, frames)).cummax(-1).values  # of this token's image
+    first = (counted * run_starts(vision, frames)).cummax(-1).values  # of this token's image
     return torch.where(vision, counted - first, -1)
 
 
-def _starts(vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None) -> Bool[Tensor, "b n"]:
-    """True at the first token of each image."""
+def run_starts(
+    vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None = None
+) -> Bool[Tensor, "b n"]:
+    """True at the first token of each image: a run of visual tokens, or a frame of a video."""
     runs = vision & ~torch.nn.functional.pad(vision, (1, 0))[:, :-1]
     return runs if frames is None else runs | (vision & frames)

@@ -401,8 +401,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """What was kept of the prompt; call it right after the pass that completed it."""
         pairs, finished = self.pairs, self.memory.finished
         kept = pairs.counts - (self.seen - finished)
-        pads = self.state.tokens.pad
-        padding = torch.zeros_like(kept[:, 0]) if pads is None else pads.to(kept)
+        padding = self.state.tokens.padding(kept)
         if not pairs.compressed:
             kept = kept - padding[:, None]
         dropped = self.state.tokens.dropped_before(self.model_index, self.seen)

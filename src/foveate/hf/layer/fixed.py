@@ -111,9 +111,8 @@ class FixedLayer(CacheLayerMixin):
         """False at padding, which only a prompt that was kept whole still holds."""
         (b, _, n, _), device = self._k.shape, self._k.device
         real = torch.ones(b, n, dtype=torch.bool, device=device)
-        if not pairs.compressed and state.tokens.pad is not None:
-            columns = torch.arange(n, device=device)
-            real &= columns >= state.tokens.pad.to(device)[:, None]
+        if not pairs.compressed:
+            real &= torch.arange(n, device=device) >= state.tokens.padding(real)[:, None]
         return real[:, None, None]
 
     # What transformers asks of a cache layer

@@ -147,7 +147,7 @@ class CacheState:
         self._follow(self.given)
         self.turn = TurnState(Stats(self.policy.spec))
         self.reread: RereadPass | None = None  # the pass at hand, if it does not stay
-        self.made: Any = None  # who is shown what passes make (foveate.hf.endless.fetched.Made)
+        self.made: Any = None  # who is shown what passes make (foveate.hf.endless.endless.Made)
         self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
         self.ongoing: Ongoing | None = None
         self.start_pass()

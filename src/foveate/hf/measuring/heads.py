@@ -20,7 +20,7 @@ from foveate.hf.model.undone import undone
 from foveate.ops.window_attention import window_attention
 from foveate.policies.heads import HEAD_FILES, HeadReading, Shown, head_reading, of_kv_heads
 from foveate.profiles.ledger import Ledger, fingerprint
-from foveate.profiles.profile import Profile
+from foveate.profiles.profile import Numbers, Profile
 
 LONGEST = 1024  # tokens of an answer that no sample gives
 
@@ -136,15 +136,21 @@ def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profi
 
 def _profile(model: nn.Module, method: str, scores: Float[Tensor, "L hq"], samples: int) -> Profile:
     """Of the compressed layers' heads: KV heads get the mean of the query heads that share them."""
-    checked = check_model(model)
-    heads = text_config(checked).num_key_value_heads
+    heads = text_config(check_model(model)).num_key_value_heads
+    return profile_of(model, method, of_kv_heads(scores, heads).tolist(), samples)
+
+
+def profile_of(
+    model: nn.Module, method: str, by_layer: Numbers, samples: int, budget: str = ""
+) -> Profile:
+    """The profile of a method that these numbers of a model's compressed layers make."""
     return Profile(
         method=method,
-        model=model_name(checked),
-        layers=len(scores),
+        model=model_name(check_model(model)),
+        layers=len(by_layer),
         samples=samples,
-        budget="",
-        by_layer=of_kv_heads(scores, heads).tolist(),
+        budget=budget,
+        by_layer=by_layer,
     )
 
 

@@ -20,8 +20,7 @@ from foveate.hf.attach.dividing import divide_for_prompt
 from foveate.hf.attach.positions import note_recorded
 from foveate.hf.attach.session import Session, compress
 from foveate.hf.layer.support import convert, foveate_layers, text_config
-from foveate.hf.model.inputs import check_inputs
-from foveate.hf.model.internals import CACHE, last_logits
+from foveate.hf.model.internals import CACHE, check_inputs, last_logits
 from foveate.hf.model.observer import Observer, observing
 from foveate.hf.model.undone import ModuleStates
 from foveate.policies.pruning import Prune
@@ -47,7 +46,6 @@ class SummingRecorder(Recorder):
     """The same, with the column sums that the attention adds up on its way."""
 
     reads_column_sums: ClassVar[bool] = True
-    keeps_passes: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -229,11 +229,8 @@ def _check_tensor(
     if axes is None:
         saved.refuse(f"layer {index} has a tensor {name!r}, which belongs to nothing")
     whole = tensor.dtype in (torch.int16, torch.int32, torch.int64)
-    right = (
-        tensor.dtype == torch.uint8
-        if name in CODES
-        else whole == (kind.rpartition(".")[2] in WHOLE)
-    )
+    counts = kind.rpartition(".")[2] in WHOLE
+    right = tensor.dtype == torch.uint8 if name in CODES else whole == counts
     names = axes.split()
     fits = (
         right
