@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from weakref import finalize
 
@@ -132,12 +131,7 @@ class Session:
         self._calls.attach()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._calls.detach()
 
     # Results

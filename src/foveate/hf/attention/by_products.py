@@ -1,12 +1,4 @@
-"""What an attention returns: its output, and what it made on the way for the policy's score.
-
-Where a score needs the column sums of the prompt's attention, one softmax makes both: a second pass
-over all queries and keys would cost nearly as much as the attention itself. Where it needs what a
-long observation window pays (a tenth of the prompt in CSP and DAVID), those rows are done once, for
-the output and for the score, with the weights that the score has declared. The output differs from
-that of the stock attention by rounding (1e-6 in float32), so both are done only for prompts that
-will be compressed.
-"""
+"""What an attention returns: its output, and what it made on the way for the policy's score."""
 
 from __future__ import annotations
 
@@ -14,16 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import WindowSums, WindowWeights
-from foveate.ops.column_sums import (
-    attention_with_counted_sums,
-    attention_with_maxima,
-    attention_with_sums,
-)
 
 Output = tuple[Tensor, Tensor | None]
 """As transformers' attention functions return it: [b, m, hq, e], and weights or None."""
@@ -76,49 +62,3 @@ class Wanted(NamedTuple):
 
 
 NOTHING = Wanted()
-
-
-def with_column_sums(
-    query: Float[Tensor, "b hq m d"],
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    scale: float,
-    pads: list[int],
-) -> Attended:
-    """Causal attention, padding of each row in front."""
-    out, sums = attention_with_sums(query, k, v, scale, pads)
-    return Attended(out.to(query.dtype).transpose(1, 2), column_sums=sums)
-
-
-def with_column_maxima(
-    query: Float[Tensor, "b hq m d"],
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    scale: float,
-) -> Attended:
-    """Causal attention without padding."""
-    out, most = attention_with_maxima(query, k, v, scale)
-    return Attended(out.to(query.dtype).transpose(1, 2), column_maxima=most)
-
-
-def with_window_sums(
-    base: Attend,
-    query: Float[Tensor, "b hq n d"],
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    mask: Tensor | None,
-    scale: float,
-    pads: list[int],
-    weights: WindowWeights,
-) -> Attended:
-    """Causal attention of a prompt in one pass: the early queries' by the model's own ``base``, the
-    window's here.
-    """
-    w = weights.counts.shape[-1]
-    early = None if mask is None else mask[:, :, :-w, :-w]
-    before, _ = base(query[:, :, :-w], k[:, :, :-w], v[:, :, :-w], early)
-    rest, sums = attention_with_counted_sums(
-        query[:, :, -w:], k, v, weights.counts, scale, weights.n, pads
-    )
-    output = torch.cat([before, rest.to(before.dtype).transpose(1, 2)], dim=1)
-    return Attended(output, window_sums=WindowSums(weights, sums))

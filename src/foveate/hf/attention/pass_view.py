@@ -16,7 +16,7 @@ from torch import Tensor
 
 from foveate.cache.slots import Slots, once_for_heads
 from foveate.cache.tokens import Images
-from foveate.hf.attention.masks import MaskFacts, over_columns, over_slots
+from foveate.hf.attention.masks import MaskFacts, over_slots
 
 
 @dataclass(eq=False)
@@ -34,21 +34,6 @@ class PassView:
     device: torch.device
     facts: MaskFacts | None = None
     whole: tuple[Tensor, Slots] | None = None  # the slots of every column, and these columns
-
-    @classmethod
-    def of(
-        cls,
-        own: Any,
-        shape: tuple[int, int, int],
-        pads: Int[Tensor, "b"] | None,
-        device: torch.device,
-    ) -> PassView:
-        """Look at a mask of the model's own kind.
-
-        Raises:
-            UnsupportedModel: a mask of a kind that is not known.
-        """
-        return cls(own, shape, over_columns(own, *shape), pads, device)
 
 
 def slots_of(

@@ -19,7 +19,7 @@ from foveate.compression.reading import PromptReading
 from foveate.compression.tensors import left_padding
 from foveate.errors import UnsupportedCache
 from foveate.hf.attention.computed import Computed
-from foveate.hf.attention.masks import MaskFacts, examine
+from foveate.hf.attention.masks import MaskFacts, examine, over_columns
 from foveate.hf.attention.pass_view import PassView, slots_of
 from foveate.hf.layer.stats import Stats
 from foveate.policies.policy import Policy
@@ -260,7 +260,7 @@ class CacheState:
         if view is None or view.own is not own_mask or view.shape != shape:
             known = own_mask is None or self.turn.end is None or self.turn.padding_told
             pads = self.tokens.pad if known else None
-            view = PassView.of(own_mask, shape, pads, device)
+            view = PassView(own_mask, shape, over_columns(own_mask, *shape), pads, device)
             if not torch.compiler.is_compiling():
                 self.view = view
         return view
