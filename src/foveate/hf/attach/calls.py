@@ -292,7 +292,7 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> Any:
         kwargs = {**named(forward, args), **kwargs}
-        given = check_tokens(given_tokens(kwargs), given_cache(kwargs))
+        check_tokens(given_tokens(kwargs), given_cache(kwargs))
         if trains(decoder, kwargs):
             return self._left(decoder, self._read(call, forward, kwargs))
         check_cached(decoder, kwargs)
@@ -304,7 +304,7 @@ class Calls:
         self._pruner.leave()
         if _reads_again(call_inputs, cache):
             return self._read(call, forward, self.notes.turns.behind_forgotten(cache, kwargs))
-        ongoing = self.notes.begin(call, call_inputs, cache, given, kwargs)
+        ongoing = self.notes.begin(call, call_inputs, cache, kwargs)
         if ongoing is not None:
             ongoing.reads = True
         kwargs = self.notes.turns.behind_forgotten(cache, kwargs)

@@ -59,7 +59,7 @@ def divide_for_prompt(
     of earlier turns is in so many bits already, so that of later ones the bytes alone are new.
     """
     forms = forms_of(model)
-    if not state.divided:
+    if state.policy.left_open:
         state.divide(divided(state.given, forms, lengths, columns), forms)
         return
     allowed = Amount.of(f"{bytes_of(state.given.amount, forms, lengths)}B")

@@ -163,12 +163,6 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def _take_drafts(self, k: Tensor, v: Tensor, end: int) -> tuple[Tensor, Tensor]:
         """Put aside the pairs of drafted tokens, which come in the pass that ends the prompt."""
-        self._refuse_early_drafts()
-        self.computed = None if self.computed is None else self.computed.until(end)
-        self.drafts = k.detach(), v.detach()
-        return self.drafts
-
-    def _refuse_early_drafts(self) -> None:
         if self.state.policy.scope == "model":
             raise UnsupportedCache(
                 f"{self.state.policy} shares its budget over all layers, or reads the prompt "
@@ -177,6 +171,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
                 "lookup) decoding, or a policy that compresses layer by layer, such as "
                 "'snapkv:budget=20%' or 'keydiff:budget=20%,recent=0.25'."
             )
+        self.computed = None if self.computed is None else self.computed.until(end)
+        self.drafts = k.detach(), v.detach()
+        return self.drafts
 
     def append(self, k: Tensor, v: Tensor) -> Pairs:
         """Takes in the pairs of a pass: from here on, this is where the latest one stands."""
@@ -232,9 +229,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """No limit."""
         return -1
 
-    def get_max_cache_shape(self) -> int:
-        """No limit (the name before transformers 5.15)."""
-        return -1
+    get_max_cache_shape = get_max_length  # the name before transformers 5.15
 
     def reset(self) -> None:
         """Back to an empty, armed layer."""

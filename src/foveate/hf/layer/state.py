@@ -189,11 +189,6 @@ class CacheState:
         self._follow(policy)
         self.start_pass()
 
-    @property
-    def divided(self) -> bool:
-        """Whether its policy leaves nothing open."""
-        return not self.policy.left_open
-
     def divide(self, policy: Policy, forms: tuple[Form, ...] | None) -> None:
         """From now on the policy is this one, which says the shares that the one given leaves open,
         for pairs of these forms; of the first prompt, as what is held stays as it is held.

@@ -60,11 +60,6 @@ class PassInputs(NamedTuple):
         return next(x.device for x in self.inputs.values() if isinstance(x, Tensor))
 
     @property
-    def rows(self) -> int:
-        """Of the batch."""
-        return self._shape[0]
-
-    @property
     def _shape(self) -> tuple[int, ...]:
         given = self.inputs.get(_EMBEDS, self.inputs.get("input_ids"))
         return (1, 0) if given is None else tuple(given.shape[:2])
@@ -118,7 +113,7 @@ class PassInputs(NamedTuple):
         if self.columns is not None:
             return self.columns
         columns = torch.arange(self.first, self.first + self.length, device=self.device)
-        return columns.expand(self.rows, -1)
+        return columns.expand(self._shape[0], -1)
 
     def _piece(self, name: str, value: Any, some: slice) -> Any:
         if not isinstance(value, (Tensor, list, dict)):
