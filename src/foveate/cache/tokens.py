@@ -17,6 +17,10 @@ Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
 """Of every token seen: its image (-1: text), and which visual token of that image it is."""
 
 
+_OF_TOKENS = ("vision", "frame", "image", "slot")
+"""Fields of [b, seen]."""
+
+
 class Tokens(NamedTuple):
     """One column per token seen, padding included; one row per row of the batch.
 
@@ -106,11 +110,7 @@ class Tokens(NamedTuple):
             return t.index_select(0, index.to(t.device))
 
         return self._replace(
-            vision=some(self.vision),
-            frame=some(self.frame),
-            image=some(self.image),
-            slot=some(self.slot),
-            pad=some(self.pad),
+            **{name: some(getattr(self, name)) for name in (*_OF_TOKENS, "pad")},
             dropped={layer: some(t) for layer, t in self.dropped.items()},
             extras={name: some(t) for name, t in self.extras.items()},
         )
@@ -126,11 +126,7 @@ class Tokens(NamedTuple):
 
         gone = len(held) - int(held.sum())
         return self._replace(
-            vision=some(self.vision),
-            frame=some(self.frame),
-            image=some(self.image),
-            slot=some(self.slot),
-            position=some(self.position),
+            **{name: some(getattr(self, name)) for name in (*_OF_TOKENS, "position")},
             dropped={layer: some(t) for layer, t in self.dropped.items()},
         ).move(gone)
 

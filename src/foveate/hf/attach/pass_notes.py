@@ -20,10 +20,10 @@ from foveate.hf.layer.support import convert, foveate_layers, known_state, state
 from foveate.hf.layer.turns import Call, CallTurn
 from foveate.hf.model import cutting
 from foveate.hf.model.decoder import DecoderPath
-from foveate.hf.model.internals import cache_argument, given_tokens, rope_offsets
+from foveate.hf.model.internals import given_tokens, rope_offsets
 from foveate.hf.model.undone import ModuleStates
 from foveate.hf.probe.follow_up import Asker
-from foveate.hf.probe.reprefill import Rereader, keeps_passes, note_pass, read_again
+from foveate.hf.probe.reprefill import keeps_passes, note_pass, read_again
 from foveate.policies.policy import Policy
 
 
@@ -140,8 +140,7 @@ class PassNotes:
         call = self._turn.take(sys._getframe())
         try:
             call.undo, call.inputs.rereads = ModuleStates(self._model), state
-            decoder = self._place.decoder
-            read_again(Rereader(decoder, cache_argument(decoder), self._asker), cache, state)
+            read_again(self._place.decoder, self._asker, cache)
         finally:
             call.end()
 

@@ -19,9 +19,9 @@ from transformers import DynamicCache
 from foveate.errors import MissingModality, UnsupportedModel
 from foveate.hf.attention.masks import as_bool
 from foveate.hf.layer.state import CacheState, RereadPass
-from foveate.hf.layer.support import foveate_layers
+from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.model import cutting
-from foveate.hf.model.internals import CACHE_NAMES
+from foveate.hf.model.internals import CACHE_NAMES, cache_argument
 from foveate.hf.probe.follow_up import Asker, look_back, restored_after
 from foveate.policies.policy import Policy
 
@@ -183,35 +183,28 @@ def keeps_passes(policy: Policy) -> bool:
     return policy.reads_again is not None or getattr(policy.score, "keeps_passes", False)
 
 
-class Rereader(NamedTuple):
-    """A model's decoder, the name of its cache among its arguments, and what asks the model."""
-
-    decoder: nn.Module
-    argument: str
-    asker: Asker | None = None
-
-
 @torch.no_grad()
-def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None:
+def read_again(decoder: nn.Module, asker: Asker | None, cache: DynamicCache) -> None:
     """Feeds what the policy wants read after a prompt, and holds what the policy keeps then.
 
     Raises:
         MissingModality: images are to be read one by one, and nothing told where they are.
         UnsupportedModel: masks or other inputs that cannot be repeated.
     """
-    score, layers, passes = state.policy.reads_again, foveate_layers(cache), state.turn.passes
+    state, layers = known_state(cache), foveate_layers(cache)
+    score, passes = state.policy.reads_again, state.turn.passes
     if score is None:
         return
     state.update_turn(passes=())
-    reading, end = score.reading, layers[0].seen
+    reading, end, argument = score.reading, layers[0].seen, cache_argument(decoder)
     with layers[0].watch.running(layers[0].pairs.counts.device):
         if reading.prompt:
             borders = image_borders(state) if reading.by_image else ()
             for part in (part for given in passes for part in given.parts(reading.chunk, borders)):
                 inputs = _after(part, passes, end, state)
                 with restored_after(cache, RereadPass(_order(part, state))):
-                    reader.decoder(**inputs, **{reader.argument: cache}, use_cache=True)
-        if (asker := reader.asker) is not None:
+                    decoder(**inputs, **{argument: cache}, use_cache=True)
+        if asker is not None:
             start = _start(passes)
             for text in reading.asks:
                 if reading.bare:

@@ -91,18 +91,15 @@ class PassToCut:
 
     def keep(self, layer: int, stays: Bool[Tensor, "b m"]) -> Int[Tensor, "b s"]:
         """From this layer on these alone; returns which place each of the places left had."""
-        self._note(layer, (self.columns >= 0) & ~stays)
+        dropped = (self.columns >= 0) & ~stays
+        of_columns = dropped.new_zeros(len(dropped), self.first + self.given)
+        of_columns[dropped.nonzero()[:, 0], self.columns[dropped]] = True
+        self.state.tokens = self.state.tokens.drop_before(layer, of_columns)
         longest = max(1, int(stays.sum(-1).max()))
         order = stays.long().argsort(dim=1, stable=True)[:, -longest:]
         self.columns = self.columns.gather(1, order).masked_fill(~stays.gather(1, order), -1)
         self.notes = {name: each.gather(1, order) for name, each in self.notes.items()}
         return order
-
-    def _note(self, layer: int, dropped: Bool[Tensor, "b m"]) -> None:
-        """What was dropped before a layer, of all columns so far."""
-        all_dropped = dropped.new_zeros(len(dropped), self.first + self.given)
-        all_dropped[dropped.nonzero()[:, 0], self.columns[dropped]] = True
-        self.state.tokens = self.state.tokens.drop_before(layer, all_dropped)
 
 
 class Pruner:
