@@ -15,16 +15,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.errors import UnsupportedModel
-from foveate.hf.attach.checks import (
-    CONTINUOUS,
-    check_cached,
-    check_helpers,
-    check_settings,
-    check_tokens,
-    refuse_continuous,
-    refuse_old_pixels,
-    trains,
-)
+from foveate.hf.attach import checks
 from foveate.hf.attach.pass_notes import PassNotes
 from foveate.hf.layer import fixed
 from foveate.hf.layer.hooks import forget_compiled, named, put, restore_offsets, wrap
@@ -114,9 +105,9 @@ class Calls:
                 hook = partial(self._note_residual, index)
                 undo.callback(reader.register_forward_pre_hook(hook, with_kwargs=True).remove)
             for module in self._place.modules:
-                for name in CONTINUOUS:
+                for name in checks.CONTINUOUS:
                     if hasattr(module, name):
-                        wrap(undo, module, name, refuse_continuous)
+                        wrap(undo, module, name, checks.refuse_continuous)
                 if hasattr(module, "generate"):
                     wrap(undo, module, "generate", self._generate)
                     wrap(undo, module, "prepare_inputs_for_generation", self._prepare)
@@ -174,8 +165,8 @@ class Calls:
             call.end()
 
     def _generated(self, call_inputs: CallInputs, generate: Any, *args: Any, **kwargs: Any) -> Any:
-        check_helpers(kwargs, self._place.modules)
-        check_settings(getattr(generate, "__self__", self.model), kwargs)
+        checks.check_helpers(kwargs, self._place.modules)
+        checks.check_settings(getattr(generate, "__self__", self.model), kwargs)
         call_inputs.declare(self.model.config, args, kwargs)
         if (cache := take_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
@@ -230,7 +221,7 @@ class Calls:
             self._inputs = call.inputs
             return through(call, call.inputs, module, forward, args, kwargs)
         except ValueError as error:
-            refuse_old_pixels(error, given_cache(kwargs))
+            checks.refuse_old_pixels(error, given_cache(kwargs))
             raise
         finally:
             self._inputs = CallInputs() if call.outer is None else call.outer.inputs
@@ -260,18 +251,18 @@ class Calls:
         given = {**named(forward, args), **kwargs}
         ids = given.get("input_ids")
         if isinstance(ids, Tensor) and ids.ndim == 2:
-            check_tokens(ids, given_cache(given))
+            checks.check_tokens(ids, given_cache(given))
             known = call_inputs.of("ids")
             call_inputs.frames = (
                 known.frames if ids is known.ids else starts_in_runs(self.model.config, ids, given)
             )
             call_inputs.ids = ids
-        if trains(self._place.decoder, given):
+        if checks.trains(self._place.decoder, given):
             return self._left(module, forward(*args, **kwargs))
         if self._pruner.stage is not None and call_inputs.of("of_tokens").of_tokens is None:
             enough = self.prefills or call_inputs.of("generation").generation is not None
             call_inputs.of_tokens = RequestedOutputs.of(module, given, enough)
-        check_cached(self._place.decoder, given)
+        checks.check_cached(self._place.decoder, given)
         if any(name in given for name in CACHE_NAMES):
             cache = take_cache(given)
             if (state := state_of(cache) or fixed.state_of(cache)) is not None:
@@ -292,10 +283,10 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> Any:
         kwargs = {**named(forward, args), **kwargs}
-        check_tokens(given_tokens(kwargs), given_cache(kwargs))
-        if trains(decoder, kwargs):
+        checks.check_tokens(given_tokens(kwargs), given_cache(kwargs))
+        if checks.trains(decoder, kwargs):
             return self._left(decoder, self._read(call, forward, kwargs))
-        check_cached(decoder, kwargs)
+        checks.check_cached(decoder, kwargs)
         cache = take_cache(kwargs)
         if cache is None:
             cache = DynamicCache(config=self._config)

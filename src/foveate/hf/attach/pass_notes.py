@@ -9,7 +9,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from foveate.errors import UnsupportedCache
 from foveate.hf.attach.checks import check_all_took_part, check_rows
-from foveate.hf.attach.dividing import divide_for_prompt
+from foveate.hf.attach.model_policy import divide_for_prompt
 from foveate.hf.attach.positions import LaterTurns
 from foveate.hf.layer import fixed
 from foveate.hf.layer.hooks import note_offsets, restore_offsets

@@ -16,7 +16,7 @@ from foveate.cache.layer import Layer
 from foveate.cache.slots import Slots, derived
 from foveate.compression.pipeline import Kept, everything
 from foveate.errors import InvalidInput
-from foveate.hf.attach.dividing import divide_for_prompt
+from foveate.hf.attach.model_policy import divide_for_prompt
 from foveate.hf.attach.positions import note_recorded
 from foveate.hf.attach.session import Session, compress
 from foveate.hf.layer.support import convert, foveate_layers, text_config
