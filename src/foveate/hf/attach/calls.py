@@ -219,7 +219,7 @@ class Calls:
         call = self._turn.take(sys._getframe())
         try:
             self._inputs = call.inputs
-            return through(call, call.inputs, module, forward, args, kwargs)
+            return through(call, module, forward, args, kwargs)
         except ValueError as error:
             checks.refuse_old_pixels(error, given_cache(kwargs))
             raise
@@ -235,20 +235,14 @@ class Calls:
         """
         outer = self._inputs
         self._inputs = CallInputs(outer)
-        output = through(None, self._inputs, module, forward, args, kwargs)
+        output = through(None, module, forward, args, kwargs)
         self._inputs = outer
         return output
 
     def _through_outer(
-        self,
-        call: Call | None,
-        call_inputs: CallInputs,
-        module: Any,
-        forward: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, call: Call | None, module: Any, forward: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        given = {**named(forward, args), **kwargs}
+        call_inputs, given = self._inputs, {**named(forward, args), **kwargs}
         ids = given.get("input_ids")
         if isinstance(ids, Tensor) and ids.ndim == 2:
             checks.check_tokens(ids, given_cache(given))
@@ -274,15 +268,9 @@ class Calls:
         return self._left(module, forward(*args, **kwargs))
 
     def _through(
-        self,
-        call: Call | None,
-        call_inputs: CallInputs,
-        decoder: Any,
-        forward: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, call: Call | None, decoder: Any, forward: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        kwargs = {**named(forward, args), **kwargs}
+        call_inputs, kwargs = self._inputs, {**named(forward, args), **kwargs}
         checks.check_tokens(given_tokens(kwargs), given_cache(kwargs))
         if checks.trains(decoder, kwargs):
             return self._left(decoder, self._read(call, forward, kwargs))

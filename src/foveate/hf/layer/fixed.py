@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
+from torch.nn.functional import pad
 
 from foveate.cache.pairs import DensePairs, RaggedPairs
 from foveate.errors import InvalidInput, UnsupportedCache
@@ -96,7 +97,8 @@ class FixedLayer(CacheLayerMixin):
         self._body = pairs if isinstance(pairs, RaggedPairs) else None
         growing = pairs.tail if isinstance(pairs, RaggedPairs) else pairs
         self.room, self._start = room, growing.size
-        self._k, self._v = (_with_room(t, room) for t in (growing.k, growing.v))
+        # zeros behind what is held: what does not count must still be a number
+        self._k, self._v = (pad(t, (0, 0, 0, room)) for t in (growing.k, growing.v))
         self.used = torch.tensor(growing.size, dtype=torch.long, device=self._k.device)
         self._elsewhere = seen - growing.size  # tokens seen that take no slot here
         self._real = self._real_slots(pairs, state)
@@ -201,8 +203,3 @@ class FixedLayer(CacheLayerMixin):
         mask = own_mask if attention.takes_masks else None
         out = over_visible(attention, query, self._k, self._v, visible, mask, scale, self._n)
         return refused(out.output), out.weights
-
-
-def _with_room(t: Float[Tensor, "b h n d"], room: int) -> Float[Tensor, "b h m d"]:
-    """A copy with ``room`` zeros behind: what does not count must still be a number."""
-    return torch.nn.functional.pad(t, (0, 0, 0, room))
