@@ -1,4 +1,11 @@
-"""What an attention returns: its output, and what it made on the way for the policy's score."""
+"""What an attention returns: its output, and what it made on the way for the policy's score.
+
+Gradients of the output are right where a pass sees everything that was read, and refused by name
+where it does not. A training step reads its whole input in one pass, over the keys and values as
+they are made, and what is kept of them afterwards has no part in its loss. What comes after a
+compression would lack the gradients of the pairs that are gone, and of those held, which are
+copies.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import WindowSums, WindowWeights
+from foveate.errors import UnsupportedCache
 
 Output = tuple[Tensor, Tensor | None]
 """As transformers' attention functions return it: [b, m, hq, e], and weights or None."""
@@ -62,3 +71,29 @@ class Wanted(NamedTuple):
 
 
 NOTHING = Wanted()
+
+
+class _Refused(torch.autograd.Function):
+    """The same tensor, through which nothing flows back."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor) -> Tensor:
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise UnsupportedCache(
+            "gradients do not flow through a compressed cache: this pass attended to what was kept "
+            "of an earlier one. Read the whole input in one pass, or compute the loss outside of "
+            "the compress() block."
+        )
+
+
+def refused(out: Tensor) -> Tensor:
+    """The output of an attention over compressed pairs, for use without gradients alone. Decoding
+    by hand often forgets ``torch.no_grad()``, so only a backward pass raises.
+    """
+    if not (torch.is_grad_enabled() and out.requires_grad):
+        return out
+    marked: Tensor = _Refused.apply(out)  # type: ignore[no-untyped-call]
+    return marked

@@ -26,8 +26,7 @@ from foveate.errors import UnsupportedModel
 from foveate.hf.attention.by_products import NOTHING, Attended, ModelAttention, Wanted
 from foveate.hf.attention.computed import Computed
 from foveate.hf.attention.grouped import apart, folded, folds, head_by_head
-from foveate.hf.attention.masks import MaskFacts, for_model, over_slots
-from foveate.hf.attention.pass_view import PassView
+from foveate.hf.attention.masks import MaskFacts, PassView, for_model, over_slots
 from foveate.ops.choice import chosen
 from foveate.ops.column_sums import (
     attention_with_counted_sums,

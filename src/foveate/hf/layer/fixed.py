@@ -16,9 +16,8 @@ from torch.nn.functional import pad
 
 from foveate.cache.pairs import DensePairs, RaggedPairs
 from foveate.errors import InvalidInput, UnsupportedCache
-from foveate.hf.attention.by_products import ModelAttention, Output
+from foveate.hf.attention.by_products import ModelAttention, Output, refused
 from foveate.hf.attention.dispatch import over_visible
-from foveate.hf.attention.gradients import refused
 from foveate.hf.layer.cache_layer import LINK, FoveateLayer
 from foveate.hf.layer.state import CacheState
 from foveate.hf.model.internals import Cache, CacheLayerMixin

@@ -19,8 +19,7 @@ from foveate.compression.reading import PromptReading
 from foveate.compression.tensors import left_padding
 from foveate.errors import UnsupportedCache
 from foveate.hf.attention.computed import Computed
-from foveate.hf.attention.masks import MaskFacts, examine, over_columns
-from foveate.hf.attention.pass_view import PassView, slots_of
+from foveate.hf.attention.masks import MaskFacts, PassView, examine, over_columns, slots_of
 from foveate.hf.layer.stats import Stats
 from foveate.policies.policy import Policy
 
