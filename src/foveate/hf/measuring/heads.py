@@ -15,7 +15,7 @@ from foveate.cache.layer import Layer
 from foveate.errors import InvalidInput, suggest
 from foveate.hf.attach.session import compress
 from foveate.hf.layer.support import check_model, compressible_layers, model_name, text_config
-from foveate.hf.model.observer import Observer, observing
+from foveate.hf.measuring.record import Observer, observing
 from foveate.hf.model.undone import undone
 from foveate.ops.window_attention import window_attention
 from foveate.policies.heads import HEAD_FILES, HeadReading, Shown, head_reading, of_kv_heads

@@ -67,7 +67,7 @@ def _searched(model: nn.Module, config: PreTrainedConfig) -> _Found:
     known, modules = _found.get(model), len(list(model.modules()))
     if known is None or known.modules != modules or known.config() is not config:
         stacks = _search_stacks(model, config)
-        takers = [name for name, module in model.named_modules() if _takes_cache(type(module))]
+        takers = [name for name, module in model.named_modules() if _takes_cache(module)]
         whole = [name for name in takers if stacks and all(_inside(one, name) for one in stacks)]
         decoder = max(whole, key=len, default="")
         known = _found[model] = _Found(modules, ref(config), decoder, tuple(stacks))
@@ -77,7 +77,7 @@ def _searched(model: nn.Module, config: PreTrainedConfig) -> _Found:
 def _search_stacks(model: nn.Module, config: PreTrainedConfig) -> list[str]:
     own, other = Counter[str](), Counter[str]()
     for name, module in model.named_modules():
-        if isinstance(getattr(module, "layer_idx", None), int) and _takes_cache(type(module)):
+        if isinstance(getattr(module, "layer_idx", None), int) and _takes_cache(module):
             counts = own if getattr(module, "config", None) is config else other
             counts[_before_number(name)] += 1
     layers = getattr(config, "num_hidden_layers", 0)
@@ -99,8 +99,12 @@ def _inside(name: str, whole: str) -> bool:
     return not whole or name == whole or name.startswith(f"{whole}.")
 
 
+def _takes_cache(module: nn.Module) -> bool:
+    return _names_cache(type(module).forward)
+
+
 @cache
-def _takes_cache(kind: Any) -> bool:
-    """Of a type of modules, which share their ``forward``: a signature takes long to read."""
-    parameters = inspect.signature(kind.forward).parameters
+def _names_cache(forward: Any) -> bool:
+    """Of a function, as modules of one type share it: a signature takes long to read."""
+    parameters = inspect.signature(forward).parameters
     return any(name in parameters for name in CACHE_NAMES)
