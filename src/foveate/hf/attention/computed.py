@@ -16,7 +16,7 @@ from torch import Tensor
 
 from foveate.cache.slots import Slots, once_for_heads
 from foveate.cache.tokens import Images
-from foveate.hf.attention.masks import MaskFacts, as_bool, at_columns, over_slots
+from foveate.hf.attention.masks import MaskFacts, at_columns, of_queries, over_slots
 
 
 class Computed:
@@ -74,10 +74,7 @@ class Computed:
             real = columns >= facts.pads.to(columns.device)[:, None, None]
             seen = (columns[:, :, None] <= at[:, None, :, None]) & real[:, :, None]
             return seen | nobody
-        rows = as_bool(mask).expand(len(at), 1, -1, -1)
-        index = (at - self.first).clamp_min(0)[:, None, :, None]
-        rows = rows.gather(2, index.expand(-1, -1, -1, rows.shape[3]))
-        return over_slots(rows, columns, at[0]) | nobody
+        return over_slots(of_queries(mask, at - self.first), columns, at[0]) | nobody
 
     def slots(
         self,

@@ -89,6 +89,12 @@ def as_bool(mask: Tensor) -> Bool[Tensor, "b 1 m n"]:
     return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
+def of_queries(mask: Tensor, index: Int[Tensor, "b m"]) -> Bool[Tensor, "b 1 m n"]:
+    """The mask of these of its queries; of the first one where the index is negative."""
+    rows = as_bool(mask).expand(len(index), 1, -1, -1)
+    return rows.gather(2, index.clamp_min(0)[:, None, :, None].expand(-1, -1, -1, rows.shape[3]))
+
+
 def examine(
     mask: Tensor | None,
     pads: Int[Tensor, "b"] | None,

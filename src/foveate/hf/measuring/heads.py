@@ -15,12 +15,13 @@ from foveate.cache.layer import Layer
 from foveate.errors import InvalidInput, suggest
 from foveate.hf.attach.session import compress
 from foveate.hf.layer.support import check_model, compressible_layers, model_name, text_config
+from foveate.hf.measuring.calibrate import profile_of
 from foveate.hf.measuring.record import Observer, observing
 from foveate.hf.model.undone import undone
 from foveate.ops.window_attention import window_attention
 from foveate.policies.heads import HEAD_FILES, HeadReading, Shown, head_reading, of_kv_heads
 from foveate.profiles.ledger import Ledger, fingerprint
-from foveate.profiles.profile import Numbers, Profile
+from foveate.profiles.profile import Profile
 
 LONGEST = 1024  # tokens of an answer that no sample gives
 
@@ -138,20 +139,6 @@ def _profile(model: nn.Module, method: str, scores: Float[Tensor, "L hq"], sampl
     """Of the compressed layers' heads: KV heads get the mean of the query heads that share them."""
     heads = text_config(check_model(model)).num_key_value_heads
     return profile_of(model, method, of_kv_heads(scores, heads).tolist(), samples)
-
-
-def profile_of(
-    model: nn.Module, method: str, by_layer: Numbers, samples: int, budget: str = ""
-) -> Profile:
-    """The profile of a method that these numbers of a model's compressed layers make."""
-    return Profile(
-        method=method,
-        model=model_name(check_model(model)),
-        layers=len(by_layer),
-        samples=samples,
-        budget=budget,
-        by_layer=by_layer,
-    )
 
 
 def _scores(

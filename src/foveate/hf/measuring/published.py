@@ -9,7 +9,8 @@ from torch import nn
 from foveate.compression.composition import name_and_arguments, policy
 from foveate.errors import InvalidInput, suggest
 from foveate.hf.layer.support import check_model, compressible_layers, model_name, text_config
-from foveate.hf.measuring.heads import import_head_scores, profile_of
+from foveate.hf.measuring.calibrate import profile_of
+from foveate.hf.measuring.heads import import_head_scores
 from foveate.policies.heads import HEAD_FILES
 from foveate.profiles.profile import Profile
 from foveate.profiles.published import LAYER_FILES

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from foveate.errors import MissingModality, UnsupportedModel
-from foveate.hf.attention.masks import as_bool
+from foveate.hf.attention.masks import of_queries, over_slots
 from foveate.hf.layer.state import CacheState, RereadPass
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.model import cutting
@@ -320,13 +320,8 @@ def _mask_of_computed(
         raise _own_masks(mask)
     if mask.ndim == 2:
         return whole.to(mask.dtype)
-    index = (columns - part.first).clamp_min(0)[:, None, :, None]
-    own = as_bool(mask).expand(len(real), 1, -1, -1)
-    own = own.gather(2, index.expand(-1, -1, -1, own.shape[3]))
-    own = own.gather(3, columns.clamp_min(0)[:, None, None].expand(-1, 1, own.shape[2], -1))
-    seen = torch.cat(
-        [before[:, None, None].expand(*own.shape[:3], -1), own & real[:, None, None]], dim=3
-    )
+    own = over_slots(of_queries(mask, columns - part.first), columns[:, None], columns[0])
+    seen = torch.cat([before[:, None, None].expand(*own.shape[:3], -1), own], dim=3)
     if mask.dtype == torch.bool:
         return seen
     return torch.zeros_like(seen, dtype=mask.dtype).masked_fill(~seen, torch.finfo(mask.dtype).min)
