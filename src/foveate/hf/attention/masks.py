@@ -203,5 +203,5 @@ def _of_slots(
 def at_columns(known: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
     """What is known of the tokens seen, at these columns; -1 where there is none."""
     some = once_for_heads(columns).long()  # they may be as they are held, of 32 bits
-    found = known.gather(1, some.clamp_min(0).flatten(1)).view_as(some)
-    return found.masked_fill(some < 0, -1).expand_as(columns)
+    gathered = known.gather(1, some.clamp_min(0).flatten(1)).view_as(some)
+    return gathered.masked_fill(some < 0, -1).expand_as(columns)
