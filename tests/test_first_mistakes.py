@@ -191,9 +191,9 @@ def test_a_method_is_found_under_its_titles(name: str) -> None:
 def test_methods_about_images_on_a_model_without_any(
     family: str, spec: str, said: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from foveate.hf.attach import no_images
+    from foveate.hf.attach import model_policy
 
-    no_images._say_once.cache_clear()
+    model_policy._say.cache_clear()
     caplog.set_level(logging.INFO, logger="foveate")
     for _ in range(2):
         foveate.compress(zoo.build(family), spec)

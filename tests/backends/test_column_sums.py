@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.hf.attention import by_products as attention
+from foveate.hf.attention import dispatch as attention
 from foveate.ops.column_sums import column_sums
 from tests import zoo
 

@@ -144,8 +144,7 @@ def test_a_branch_keeps_what_a_block_of_its_own_keeps(family):
 @pytest.mark.parametrize("tokenizer", [Chat(), Parts()], ids=["words", "parts"])
 def test_the_words_stand_where_a_user_speaks(tokenizer):
     asker = Asker(zoo.build("llama"), tokenizer, tokenizer)
-    expected = Words()("\n\nwhat?</user><model>", add_special_tokens=False)["input_ids"]
-    assert asker._question("what?")[0].tolist() == expected
+    assert asker.closing == "</user><model>"
 
 
 def test_a_model_that_answers_nothing_is_reported(caplog):

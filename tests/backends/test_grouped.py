@@ -11,8 +11,7 @@ from foveate.cache.pairs import DensePairs
 from foveate.hf.attention.by_products import ModelAttention
 from foveate.hf.attention.dispatch import Queries, attended
 from foveate.hf.attention.grouped import folded, head_by_head
-from foveate.hf.attention.masks import MaskFacts, for_model
-from foveate.hf.attention.pass_view import PassView
+from foveate.hf.attention.masks import MaskFacts, PassView, for_model
 
 B, HEADS, GROUPS, PAIRS, D, SCALE = 2, 3, 4, 300, 16, 0.3
 

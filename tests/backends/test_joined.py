@@ -13,7 +13,7 @@ from transformers import DynamicCache
 import foveate
 from foveate.errors import UnsupportedModel, UnsupportedPolicy
 from foveate.hf import branch, record
-from foveate.hf.measuring.joined import check_joins, check_places, join, next_inputs
+from foveate.hf.measuring.answer import check_joins, check_places, join, next_inputs
 from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.conformance.compare import TOLERANCE

@@ -4,8 +4,7 @@ import torch
 
 import foveate
 from foveate.cache.tokens import Tokens
-from foveate.hf.attention.masks import MaskFacts
-from foveate.hf.attention.pass_view import slots_of
+from foveate.hf.attention.masks import MaskFacts, slots_of
 from foveate.hf.layer.state import CacheState, Link
 
 PADS = torch.tensor([0, 2])

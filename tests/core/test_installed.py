@@ -10,7 +10,7 @@ import torch
 import foveate
 from foveate.cli.profiles import share
 from foveate.errors import InvalidInput, ProfileMismatch
-from foveate.hf.attach import installed_profile
+from foveate.hf.attach import model_policy
 from foveate.hf.layer.support import model_name
 from foveate.hf.model.weights import weights_digest
 from foveate.profiles import installed
@@ -23,7 +23,7 @@ from tests.profiles import saved
 def place(tmp_path, monkeypatch):
     """Where profiles are installed."""
     monkeypatch.setenv(installed.VARIABLE, str(tmp_path / "installed"))
-    installed_profile._say.cache_clear()
+    model_policy._say.cache_clear()
     return tmp_path / "installed"
 
 

@@ -8,7 +8,7 @@ import torch
 import foveate
 from foveate.errors import CacheMismatch, InvalidBudget, InvalidParameter, UnsupportedModel
 from foveate.hf import branch, compress, record
-from foveate.hf.attach.dividing import divided_for
+from foveate.hf.attach.model_policy import divided_for
 from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.pairs import by_turns
@@ -164,7 +164,7 @@ def test_models_whose_pairs_are_not_known_beforehand_are_refused(monkeypatch):
     with compress(model, spec) as session, pytest.raises(UnsupportedModel, match="keep=50%"):
         session.prefill(**inputs)
     silent = SimpleNamespace(num_attention_heads=None)
-    monkeypatch.setattr("foveate.hf.attach.dividing.text_config", lambda _: silent)
+    monkeypatch.setattr("foveate.hf.attach.model_policy.text_config", lambda _: silent)
     with pytest.raises(UnsupportedModel, match="does not say"):
         divided_for(model, foveate.policy(spec), [60])
 

@@ -10,11 +10,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
 """Of every token seen: its image (-1: text), and which visual token of that image it is."""
+
+
+_OF_TOKENS = ("vision", "frame", "image", "slot")
+"""Fields of [b, seen]."""
 
 
 class Tokens(NamedTuple):
@@ -106,11 +110,7 @@ class Tokens(NamedTuple):
             return t.index_select(0, index.to(t.device))
 
         return self._replace(
-            vision=some(self.vision),
-            frame=some(self.frame),
-            image=some(self.image),
-            slot=some(self.slot),
-            pad=some(self.pad),
+            **{name: some(getattr(self, name)) for name in (*_OF_TOKENS, "pad")},
             dropped={layer: some(t) for layer, t in self.dropped.items()},
             extras={name: some(t) for name, t in self.extras.items()},
         )
@@ -126,11 +126,7 @@ class Tokens(NamedTuple):
 
         gone = len(held) - int(held.sum())
         return self._replace(
-            vision=some(self.vision),
-            frame=some(self.frame),
-            image=some(self.image),
-            slot=some(self.slot),
-            position=some(self.position),
+            **{name: some(getattr(self, name)) for name in (*_OF_TOKENS, "position")},
             dropped={layer: some(t) for layer, t in self.dropped.items()},
         ).move(gone)
 
@@ -176,6 +172,14 @@ class Tokens(NamedTuple):
 
     # What follows
 
+    def padding(self, like: Shaped[Tensor, "b *_"]) -> Int[Tensor, "b"]:
+        """Return the padding in front of each row, on the device of a tensor of such rows; zeros
+        where none is noted.
+        """
+        if self.pad is None:
+            return torch.zeros(len(like), dtype=torch.int64, device=like.device)
+        return self.pad.to(like.device)
+
     @property
     def images(self) -> Images | None:
         """Image and slot of every token; None if nothing told which tokens are visual."""
@@ -208,7 +212,7 @@ def image_index(
     """Which image each token belongs to, -1 for text: a run of visual tokens is an image, and each
     frame of a video is one. ``frames`` is True where a frame begins.
     """
-    return torch.where(vision, _starts(vision, frames).cumsum(-1) - 1, -1)
+    return torch.where(vision, run_starts(vision, frames).cumsum(-1) - 1, -1)
 
 
 def spot_index(
@@ -216,11 +220,13 @@ def spot_index(
 ) -> Int[Tensor, "b n"]:
     """Which visual token of its image each is, from 0; -1 for text."""
     counted = vision.cumsum(-1)
-    first = (counted * _starts(vision, frames)).cummax(-1).values  # of this token's image
+    first = (counted * run_starts(vision, frames)).cummax(-1).values  # of this token's image
     return torch.where(vision, counted - first, -1)
 
 
-def _starts(vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None) -> Bool[Tensor, "b n"]:
-    """True at the first token of each image."""
+def run_starts(
+    vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None = None
+) -> Bool[Tensor, "b n"]:
+    """True at the first token of each image: a run of visual tokens, or a frame of a video."""
     runs = vision & ~torch.nn.functional.pad(vision, (1, 0))[:, :-1]
     return runs if frames is None else runs | (vision & frames)

@@ -24,8 +24,7 @@ from transformers import DynamicCache
 
 from foveate.errors import InvalidBudget, InvalidInput
 from foveate.hf import Session
-from foveate.hf.endless.endless import finish
-from foveate.hf.endless.fetched import Back, Made, Returning, looked_at, put_back
+from foveate.hf.endless.endless import Back, Made, Returning, finish, looked_at, put_back
 from foveate.hf.endless.reindexed import Turned
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.model.internals import CACHE

@@ -21,8 +21,7 @@ from foveate.compression.composition import policy as policy_of
 from foveate.errors import InvalidInput, InvalidParameter, NothingCompressed, UnsupportedCache
 from foveate.hf import Session
 from foveate.hf.attach.model_queue import enter
-from foveate.hf.endless.endless import begun, endless, forget, say_images
-from foveate.hf.endless.fetched import Made, looked_at
+from foveate.hf.endless.endless import Made, begun, endless, forget, looked_at, say_images
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.model.internals import CACHE
 from foveate.policies.policy import Policy

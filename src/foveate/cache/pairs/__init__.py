@@ -9,16 +9,14 @@ to hold them can do; :class:`ModalityPairs` hold visual tokens in fewer bits tha
 """
 
 from foveate.cache.pairs.body import Along, CodeLayout
-from foveate.cache.pairs.by_modality import ModalityPairs
-from foveate.cache.pairs.dense import GROWTH, DensePairs, Padded
+from foveate.cache.pairs.by_modality import ModalityPairs, bits_held
+from foveate.cache.pairs.dense import GROWTH, DensePairs, Padded, listed
 from foveate.cache.pairs.form import Form, exact_bytes, whole_bytes
-from foveate.cache.pairs.listed import listed
 from foveate.cache.pairs.narrow import NarrowPairs
 from foveate.cache.pairs.pairs import Coded, Pairs, Renumbered, Roomy
 from foveate.cache.pairs.quantised import QuantisedPairs
 from foveate.cache.pairs.ragged import RaggedPairs, exact, only, store
 from foveate.cache.pairs.rewritten import RewrittenPairs, rewritten
-from foveate.cache.pairs.widths import bits_held
 
 __all__ = [
     "GROWTH",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from foveate.cache.pairs.body import Body, CodeLayout, joined, restored, some
 from foveate.cache.pairs.dense import Padded
-from foveate.cache.pairs.pairs import Exact
+from foveate.cache.pairs.pairs import Exact, Pairs
 from foveate.cache.pairs.quantised import CodedPairs, QuantisedPairs, codes_of
 from foveate.cache.pairs.ragged import only, store
 
@@ -109,3 +109,14 @@ def of_columns(visual: Bool[Tensor, "b c"], columns: Int[Tensor, "b h n"]) -> Bo
     if not visual.shape[1]:
         return in_prompt
     return known.gather(2, columns.clamp(0, visual.shape[1] - 1)) & in_prompt
+
+
+def bits_held(pairs: Pairs, made: int) -> float:
+    """Bits of a number, the mean over all pairs: those of the code where it is one, without its
+    group's scale, and ``made``, those that the model made it in, elsewhere.
+    """
+    if not isinstance(pairs, QuantisedPairs | ModalityPairs):
+        return float(made)
+    coded, others = int(pairs.body.counts.sum()), int(pairs.rest.counts.sum())
+    bits = coded * pairs.layout.bits + others * bits_held(pairs.rest, made)
+    return bits / max(1, coded + others)

@@ -29,6 +29,7 @@ from foveate.cache.pairs.body import (
 from foveate.cache.pairs.dense import DensePairs, Padded
 from foveate.cache.pairs.pairs import BodyAndRest, Exact, Others
 from foveate.cache.pairs.ragged import RaggedPairs, only
+from foveate.ops.choice import chosen
 from foveate.ops.compaction import starts_of
 from foveate.ops.quantised_decode import FlatCodes
 from foveate.ops.ragged_decode import FlatPairs
@@ -114,8 +115,8 @@ class QuantisedPairs(CodedPairs[Exact]):
 
     @property
     def decodes_as_codes(self) -> bool:
-        """Whether the kernels read these codes as they are."""
-        return self.layout.values == "token"
+        """Whether the kernels read these codes as they are; the reference opens all the same."""
+        return self.layout.values == "token" and chosen() != "reference"
 
     @property
     def parts(self) -> tuple[FlatCodes, FlatPairs, Tensor, Tensor]:

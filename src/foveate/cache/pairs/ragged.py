@@ -97,8 +97,7 @@ class RaggedPairs:
             "flat_v": self.flat_v,
             "columns": self.flat_columns,
             "counts": self.body_counts,
-            "k": self.tail.k,
-            "v": self.tail.v,
+            **self.tail.tensors(),
         }
 
     def padded(self) -> Padded:

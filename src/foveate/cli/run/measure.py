@@ -15,8 +15,7 @@ from foveate.cli.prompt import in_common
 from foveate.compression.composition import policy as policy_of
 from foveate.compression.labels import budget_of, label
 from foveate.hf import compress
-from foveate.hf.layer.remaining import Remaining
-from foveate.hf.layer.stats import now
+from foveate.hf.layer.stats import Remaining, now
 from foveate.hf.model.devices import input_device
 from foveate.loading.model import Loaded
 from foveate.policies.policy import Policy

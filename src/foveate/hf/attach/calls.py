@@ -15,23 +15,14 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.errors import UnsupportedModel
-from foveate.hf.attach.checks import (
-    CONTINUOUS,
-    check_cached,
-    check_helpers,
-    check_settings,
-    check_tokens,
-    refuse_continuous,
-    refuse_old_pixels,
-    trains,
-)
+from foveate.hf.attach import checks
 from foveate.hf.attach.pass_notes import PassNotes
 from foveate.hf.layer import fixed
 from foveate.hf.layer.hooks import forget_compiled, named, put, restore_offsets, wrap
 from foveate.hf.layer.interface import Reader, intercept, readers, release
 from foveate.hf.layer.next_prompt import CallInputs, Declared, GenerateCall, NextPrompt
 from foveate.hf.layer.projection import output_projections, residual_norm, residual_readers
-from foveate.hf.layer.state import CacheState, Link
+from foveate.hf.layer.state import Link
 from foveate.hf.layer.support import (
     check_attention,
     compressible_layers,
@@ -45,10 +36,10 @@ from foveate.hf.model.decoder import find
 from foveate.hf.model.internals import (
     CACHE,
     CACHE_NAMES,
-    GIVEN,
     accept_both_names,
     cache_argument,
     given_cache,
+    given_tokens,
     name_cache,
     take_cache,
 )
@@ -81,17 +72,14 @@ class Calls:
         self._next = NextPrompt(model.config, vision)
         self._config = text_config(model)
         self._place = find(model, self._config)
+        decoder, places = self._place.decoder, compressible_layers(self._config)
         if policy.reads_output_weight:
-            places = compressible_layers(self._config)
-            self.link.projections = output_projections(self._place.decoder, places)
-        self._readers: dict[int, nn.Module] = {}
-        if policy.reads_residual_norm:
-            places = compressible_layers(self._config)
-            self._readers = residual_readers(self._place.decoder, places)
+            self.link.projections = output_projections(decoder, places)
+        self._readers = residual_readers(decoder, places) if policy.reads_residual_norm else {}
         self._pruner = Pruner(model, self._place, policy)
         self.prefills = False  # whether nobody looks at more logits than the last token's
-        self._argument = cache_argument(self._place.decoder)
-        self._reader = Reader(self._place.decoder, self.link)
+        self._argument = cache_argument(decoder)
+        self._reader = Reader(decoder, self.link)
         self._turn = CallTurn()
         self.notes = PassNotes(model, self._place, policy, self._next, self.link, asker, self._turn)
         self._inputs = CallInputs()  # by the innermost call
@@ -102,7 +90,7 @@ class Calls:
         check_attention(self.model)  # the model may have entered another block since
         decoder, around = self._place
         with ExitStack() as undo:
-            undo.callback(self._close)
+            undo.callback(setattr, self.link, "open", False)
             self.link.open = True
             undo.callback(self._reads_no_more)
             self._reader = readers[id(self._config)] = Reader(decoder, self.link)
@@ -117,9 +105,9 @@ class Calls:
                 hook = partial(self._note_residual, index)
                 undo.callback(reader.register_forward_pre_hook(hook, with_kwargs=True).remove)
             for module in self._place.modules:
-                for name in CONTINUOUS:
+                for name in checks.CONTINUOUS:
                     if hasattr(module, name):
-                        wrap(undo, module, name, refuse_continuous)
+                        wrap(undo, module, name, checks.refuse_continuous)
                 if hasattr(module, "generate"):
                     wrap(undo, module, "generate", self._generate)
                     wrap(undo, module, "prepare_inputs_for_generation", self._prepare)
@@ -138,9 +126,6 @@ class Calls:
             self._turn.settle()
         finally:
             self._undo.close()
-
-    def _close(self) -> None:
-        self.link.open = False
 
     def _reads_no_more(self) -> None:
         if readers.get(id(self._config)) is self._reader:
@@ -180,8 +165,8 @@ class Calls:
             call.end()
 
     def _generated(self, call_inputs: CallInputs, generate: Any, *args: Any, **kwargs: Any) -> Any:
-        check_helpers(kwargs, self._place.modules)
-        check_settings(getattr(generate, "__self__", self.model), kwargs)
+        checks.check_helpers(kwargs, self._place.modules)
+        checks.check_settings(getattr(generate, "__self__", self.model), kwargs)
         call_inputs.declare(self.model.config, args, kwargs)
         if (cache := take_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
@@ -234,9 +219,9 @@ class Calls:
         call = self._turn.take(sys._getframe())
         try:
             self._inputs = call.inputs
-            return through(call, call.inputs, module, forward, args, kwargs)
+            return through(call, module, forward, args, kwargs)
         except ValueError as error:
-            refuse_old_pixels(error, given_cache(kwargs))
+            checks.refuse_old_pixels(error, given_cache(kwargs))
             raise
         finally:
             self._inputs = CallInputs() if call.outer is None else call.outer.inputs
@@ -250,37 +235,31 @@ class Calls:
         """
         outer = self._inputs
         self._inputs = CallInputs(outer)
-        output = through(None, self._inputs, module, forward, args, kwargs)
+        output = through(None, module, forward, args, kwargs)
         self._inputs = outer
         return output
 
     def _through_outer(
-        self,
-        call: Call | None,
-        call_inputs: CallInputs,
-        module: Any,
-        forward: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, call: Call | None, module: Any, forward: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        given = {**named(forward, args), **kwargs}
+        call_inputs, given = self._inputs, {**named(forward, args), **kwargs}
         ids = given.get("input_ids")
         if isinstance(ids, Tensor) and ids.ndim == 2:
-            check_tokens(ids, given_cache(given))
+            checks.check_tokens(ids, given_cache(given))
             known = call_inputs.of("ids")
             call_inputs.frames = (
                 known.frames if ids is known.ids else starts_in_runs(self.model.config, ids, given)
             )
             call_inputs.ids = ids
-        if trains(self._place.decoder, given):
+        if checks.trains(self._place.decoder, given):
             return self._left(module, forward(*args, **kwargs))
         if self._pruner.stage is not None and call_inputs.of("of_tokens").of_tokens is None:
             enough = self.prefills or call_inputs.of("generation").generation is not None
             call_inputs.of_tokens = RequestedOutputs.of(module, given, enough)
-        check_cached(self._place.decoder, given)
+        checks.check_cached(self._place.decoder, given)
         if any(name in given for name in CACHE_NAMES):
             cache = take_cache(given)
-            if (state := _any_state(cache)) is not None:
+            if (state := state_of(cache) or fixed.state_of(cache)) is not None:
                 restore_offsets(self.notes.offsets, state)
             given = self.notes.turns.placed(cache, given)
             args, kwargs = (), given
@@ -289,20 +268,13 @@ class Calls:
         return self._left(module, forward(*args, **kwargs))
 
     def _through(
-        self,
-        call: Call | None,
-        call_inputs: CallInputs,
-        decoder: Any,
-        forward: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, call: Call | None, decoder: Any, forward: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        kwargs = {**named(forward, args), **kwargs}
-        tokens = [kwargs[x] for x in GIVEN if kwargs.get(x) is not None]
-        given = check_tokens(tokens[0] if tokens else None, given_cache(kwargs))
-        if trains(decoder, kwargs):
+        call_inputs, kwargs = self._inputs, {**named(forward, args), **kwargs}
+        checks.check_tokens(given_tokens(kwargs), given_cache(kwargs))
+        if checks.trains(decoder, kwargs):
             return self._left(decoder, self._read(call, forward, kwargs))
-        check_cached(decoder, kwargs)
+        checks.check_cached(decoder, kwargs)
         cache = take_cache(kwargs)
         if cache is None:
             cache = DynamicCache(config=self._config)
@@ -311,7 +283,7 @@ class Calls:
         self._pruner.leave()
         if _reads_again(call_inputs, cache):
             return self._read(call, forward, self.notes.turns.behind_forgotten(cache, kwargs))
-        ongoing = self.notes.begin(call, call_inputs, cache, given, kwargs)
+        ongoing = self.notes.begin(call, call_inputs, cache, kwargs)
         if ongoing is not None:
             ongoing.reads = True
         kwargs = self.notes.turns.behind_forgotten(cache, kwargs)
@@ -370,13 +342,6 @@ class Calls:
 def _reads_again(call_inputs: CallInputs, cache: object) -> bool:
     """Whether a pass is one in which a prompt is read again."""
     state = state_of(cache)
-    return (
-        state is not None
-        and state.reread is not None
-        and call_inputs.of("rereads").rereads is state
-    )
-
-
-def _any_state(cache: object) -> CacheState | None:
-    """Of a compressed cache, or of a fixed one."""
-    return state_of(cache) or fixed.state_of(cache)
+    if state is None or state.reread is None:
+        return False
+    return call_inputs.of("rereads").rereads is state

@@ -14,10 +14,10 @@ from foveate.hf.layer.cache_layer import FoveateLayer
 from foveate.hf.model.internals import CACHE_NAMES, generation_settings
 
 
-def check_tokens(given: Tensor | None, cache: Any = None) -> Tensor:
-    """Return the tokens that a pass reads onto a cache; raises InvalidInput if there are none."""
+def check_tokens(given: Tensor | None, cache: Any = None) -> None:
+    """Raises InvalidInput if a pass reads no tokens onto a cache."""
     if given is not None and given.shape[1]:
-        return given
+        return
     seen = cache.get_seq_length() if hasattr(cache, "get_seq_length") else 0
     if not seen:
         raise InvalidInput("the prompt is empty: pass at least one token.")

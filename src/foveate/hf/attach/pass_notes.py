@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.errors import UnsupportedCache
 from foveate.hf.attach.checks import check_all_took_part, check_rows
-from foveate.hf.attach.dividing import divide_for_prompt
-from foveate.hf.attach.later_turns import LaterTurns
+from foveate.hf.attach.model_policy import divide_for_prompt
+from foveate.hf.attach.positions import LaterTurns
 from foveate.hf.layer import fixed
 from foveate.hf.layer.hooks import note_offsets, restore_offsets
 from foveate.hf.layer.next_prompt import CallInputs, NextPrompt
@@ -21,10 +20,10 @@ from foveate.hf.layer.support import convert, foveate_layers, known_state, state
 from foveate.hf.layer.turns import Call, CallTurn
 from foveate.hf.model import cutting
 from foveate.hf.model.decoder import DecoderPath
-from foveate.hf.model.internals import cache_argument, rope_offsets
+from foveate.hf.model.internals import given_tokens, rope_offsets
 from foveate.hf.model.undone import ModuleStates
 from foveate.hf.probe.follow_up import Asker
-from foveate.hf.probe.reprefill import Rereader, keeps_passes, note_pass, read_again
+from foveate.hf.probe.reprefill import keeps_passes, note_pass, read_again
 from foveate.policies.policy import Policy
 
 
@@ -59,12 +58,7 @@ class PassNotes:
         self._config = text_config(model)
 
     def begin(
-        self,
-        call: Call | None,
-        call_inputs: CallInputs,
-        cache: Any,
-        given: Tensor,
-        kwargs: dict[str, Any],
+        self, call: Call | None, call_inputs: CallInputs, cache: Any, kwargs: dict[str, Any]
     ) -> Ongoing | None:
         """What the cache has to know of a pass."""
         if (at_hand := fixed.state_of(cache)) is not None:
@@ -72,20 +66,22 @@ class PassNotes:
             ongoing = _begun(call, at_hand)
             restore_offsets(self.offsets, at_hand)
             return ongoing
-        state, (rows, count) = self._converted(cache), given.shape[:2]
+        state, given = self._converted(cache), given_tokens(kwargs)
+        rows, count = given.shape[:2]
         ongoing, first = _begun(call, state), foveate_layers(cache)[0]
         seen = first.seen
         if seen and count > 1:
             check_rows(first.pairs.counts.shape[0], rows)
-        if (end := self._next.end(call_inputs, ongoing, state, seen, count)) is not None:
+        end = None
+        if state.turn.awaiting:
+            end = self._next.end(call_inputs, ongoing, seen, count)
             state.arm(end)
         if state.turn.end is not None:
             state.note_padding(kwargs.get("attention_mask"), rows, seen + count)
         if end is not None and self._policy.left_open:
             pads = state.padding(cutting.given_mask(kwargs), rows, seen, count, given.device)
             divide_for_prompt(self._model, state, [end - pad for pad in pads.tolist()], end)
-        ids = kwargs.get("input_ids")
-        vision = self._next.visual_tokens(call_inputs, state.turn.end, seen, ids, given)
+        vision = self._next.visual_tokens(call_inputs, state.turn.end, seen, given)
         frames = call_inputs.of_pass("frames", state.turn.end, seen, given)
         state.tokens = state.tokens.extend(vision, frames, state.turn.coming)
         state.update_turn(coming=None)
@@ -130,7 +126,6 @@ class PassNotes:
             state.update_turn(end=None)
         note_offsets(self.offsets, state)
         self.turns.note(state, layers[0].seen, kwargs)
-        self.turns.note_places(state, layers[0].seen, kwargs)
         generation = call_inputs.of("generation").generation
         if generation is None or generation.is_about(cache):
             self.latest = cache
@@ -145,8 +140,7 @@ class PassNotes:
         call = self._turn.take(sys._getframe())
         try:
             call.undo, call.inputs.rereads = ModuleStates(self._model), state
-            decoder = self._place.decoder
-            read_again(Rereader(decoder, cache_argument(decoder), self._asker), cache, state)
+            read_again(self._place.decoder, self._asker, cache)
         finally:
             call.end()
 

@@ -3,21 +3,27 @@
 Such a model works out the positions of a conversation that it reads whole. On a cache it knows a
 text's alone: of a new image in a later turn it lacks the grids of those before, and goes on as if
 the image were text. So a later turn is placed as a conversation of its own, by the model's own
-rule, and moved behind what the cache has seen.
+rule, and moved behind what the cache has seen: as ``generate`` asks that rule, as a caller gives a
+turn to the model itself, and after every pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from foveate.errors import InvalidInput, UnsupportedModel
+from foveate.hf.layer.hooks import wrap
 from foveate.hf.layer.state import CacheState
-from foveate.hf.model.internals import CACHE_NAMES
+from foveate.hf.layer.support import foveate_layers, state_of
+from foveate.hf.model.decoder import DecoderPath
+from foveate.hf.model.internals import CACHE, CACHE_NAMES, POSITIONS_RULE, given_tokens
 from foveate.hf.model.modality import visual_tokens
 
 Inputs = Mapping[str, Any]
@@ -34,21 +40,92 @@ _OTHERS = (*CACHE_NAMES, "position_ids", "inputs_embeds", "use_cache")
 _BEFORE = 2  # tokens of text in front of a turn that is placed alone: some rules look one back
 
 
+class LaterTurns:
+    """Of one model, whose modules that note offsets are ``offsets``. Does nothing for one whose
+    tokens stand on one axis.
+    """
+
+    def __init__(self, offsets: Mapping[str, nn.Module], place: DecoderPath):
+        self._axes = {name: module for name, module in offsets.items() if module in place.modules}
+        rules = [m for m in place.modules if self._axes and hasattr(m, POSITIONS_RULE)]
+        self._with_rules, self._around = rules, [m for m in place.around if m in rules]
+
+    def follow(self, undo: ExitStack) -> None:
+        """From now on the models' rules know the conversation, until it is undone."""
+        for module in self._with_rules:
+            wrap(undo, module, POSITIONS_RULE, partial(self._by_rule, module))
+
+    def _by_rule(self, model: Any, rule: Any, ids: Tensor, given: dict[str, Any]) -> Any:
+        """Around the model's rule by which ``generate`` places tokens."""
+        state, seen = _held(given.get(CACHE))
+        if state is None:
+            return rule(ids, given)
+        go_on(self._axes, state)
+        prompt_ids = given.get("input_ids")
+        ids = ids if prompt_ids is None or not prompt_ids.shape[1] else prompt_ids
+        new = new_ids(ids, given.get("attention_mask"), seen)
+        placed = None
+        if new is not None:
+            placed = of_turn(rule, model, state, seen, {**given, "input_ids": new})
+            go_on(self._axes, state)
+        if placed is None:
+            return rule(ids, given)
+        return torch.nn.functional.pad(placed, (seen, 0))  # generate looks at the last ones
+
+    def placed(self, cache: Any, given: dict[str, Any]) -> dict[str, Any]:
+        """The inputs of a later pass on ``cache``, with the positions of its images where the
+        caller calls the model and not ``generate``.
+        """
+        ids = given.get("input_ids")
+        if not self._around or not isinstance(ids, Tensor) or given.get("position_ids") is not None:
+            return given
+        state, seen = _held(cache)
+        if state is None:
+            return given
+        if ids.shape[1] > 1:
+            go_on(self._axes, state)
+        model = self._around[-1]
+        placed = of_turn(getattr(model, POSITIONS_RULE), model, state, seen, given)
+        if placed is None:
+            return given
+        go_on(self._axes, state)
+        return {**given, "position_ids": placed}
+
+    def behind_forgotten(self, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """A pass's inputs, with positions that count the tokens that its cache has forgotten. On
+        several axes the offset counts them.
+        """
+        state, seen = _held(cache)
+        if state is None or not state.tokens.shift or self._axes:
+            return kwargs
+        return {**kwargs, "position_ids": _positions(kwargs, seen) + state.tokens.shift}
+
+    def note(self, state: CacheState, seen: int, inputs: Mapping[str, Any]) -> None:
+        """Where a pass of the decoder ended, and its positions, where somebody asks. After a later
+        turn the model's own note is of some turn alone, or of one before.
+        """
+        if not self._axes and state.tokens.position is None:
+            return
+        count = given_tokens(inputs).shape[1]
+        if self._axes:
+            note_positions(state, inputs.get("position_ids"), seen)
+            if 1 < count < seen:
+                go_on(self._axes, state)
+        if state.tokens.position is not None:
+            places = _axes(_positions(inputs, seen - count))
+            state.tokens = state.tokens.place(places[:, 0])
+
+
 def note_positions(state: CacheState, positions: Any, seen: int) -> None:
     """Notes where a pass ended whose last token is the ``seen``-th; ``positions`` are what the
     decoder was given, [b, t] or [axes, b, t], or None where it counts columns.
     """
     if not isinstance(positions, Tensor):
-        rows, at = (
-            (1, "cpu")
-            if state.tokens.pad is None
-            else (len(state.tokens.pad), state.tokens.pad.device)
-        )
-        state.note({AHEAD: torch.zeros(rows, 1, dtype=torch.int64, device=at)})
+        none = torch.zeros(1, dtype=torch.int64, device="cpu")
+        ahead = none if state.tokens.pad is None else torch.zeros_like(state.tokens.pad)
+        state.note({AHEAD: ahead[:, None]})
         return
-    axes = positions if positions.ndim == 3 else positions[None]
-    axes = axes[1:] if len(axes) == 4 else axes  # the first of four is the text's, for masks
-    state.note({AHEAD: axes[..., -1:].amax(0) + 1 - seen})
+    state.note({AHEAD: _axes(positions)[..., -1:].amax(0) + 1 - seen})
 
 
 def note_recorded(state: CacheState, seen: int) -> None:
@@ -63,8 +140,7 @@ def go_on(modules: Mapping[str, Any], state: CacheState) -> None:
     if (ahead := state.tokens.extras.get(AHEAD)) is None:
         return
     for name, module in modules.items():
-        pads = 0 if state.tokens.pad is None else state.tokens.pad.to(ahead.device)[:, None]
-        module.rope_deltas = ahead + pads
+        module.rope_deltas = ahead + state.tokens.padding(ahead)[:, None]
         state.note({name: module.rope_deltas})
 
 
@@ -150,10 +226,7 @@ def _a_word(alone: Inputs) -> int:
 
 def _starts(state: CacheState, seen: int, like: Int[Tensor, "axes b n"]) -> Int[Tensor, "axes b 1"]:
     """Where each axis goes on. The first of four counts tokens, as masks do."""
-    rows = like.shape[1]
-    pads = (
-        like.new_zeros(rows, 1) if state.tokens.pad is None else state.tokens.pad[:, None].to(like)
-    )
+    rows, pads = like.shape[1], state.tokens.padding(like[0])[:, None]
     ahead = state.tokens.extras.get(AHEAD, -pads)
     starts = torch.stack([_of_rows(seen + ahead.to(like), rows)] * like.shape[0])
     if like.shape[0] == 4:
@@ -164,3 +237,26 @@ def _starts(state: CacheState, seen: int, like: Int[Tensor, "axes b n"]) -> Int[
 def _of_rows(held: Int[Tensor, "r 1"], rows: int) -> Int[Tensor, "b 1"]:
     """Of a cache's rows those of the turn, which may be fewer: beams come later."""
     return held[:: max(1, len(held) // rows)]
+
+
+def _positions(inputs: Mapping[str, Any], first: int) -> Tensor:
+    """Those that the decoder was given, or the columns from ``first`` on."""
+    positions, given = inputs.get("position_ids"), given_tokens(inputs)
+    if isinstance(positions, Tensor):
+        return positions
+    return torch.arange(first, first + given.shape[1], device=given.device)[None]
+
+
+def _axes(positions: Tensor) -> Int[Tensor, "axes b t"]:
+    """Positions by axis. The first of four is the text's, for masks, and is left out."""
+    axes = positions if positions.ndim == 3 else positions[None]
+    return axes[1:] if len(axes) == 4 else axes
+
+
+def _held(cache: Any) -> tuple[CacheState | None, int]:
+    """A compressed cache's state, and the tokens that it has seen; none of one that has seen none,
+    or of a fixed one, whose count is on the device.
+    """
+    state = state_of(cache)
+    seen = 0 if state is None else foveate_layers(cache)[0].seen
+    return (state if seen else None), seen

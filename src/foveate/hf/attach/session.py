@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from weakref import finalize
 
@@ -18,8 +17,7 @@ from foveate.compression.composition import BY_DEFAULT, refuse_unknown
 from foveate.compression.composition import policy as policy_of
 from foveate.errors import NothingCompressed
 from foveate.hf.attach.calls import Calls
-from foveate.hf.attach.installed_profile import with_installed
-from foveate.hf.attach.no_images import say_without_images
+from foveate.hf.attach.model_policy import say_without_images, with_installed
 from foveate.hf.layer import fixed
 from foveate.hf.layer.cache_layer import FoveateLayer
 from foveate.hf.layer.state import Link
@@ -33,8 +31,7 @@ from foveate.hf.layer.support import (
     state_of,
     text_config,
 )
-from foveate.hf.model.inputs import check_inputs
-from foveate.hf.model.internals import CACHE, Cache, last_logits, take_cache
+from foveate.hf.model.internals import CACHE, Cache, check_inputs, last_logits, take_cache
 from foveate.hf.probe.follow_up import Asker
 from foveate.hf.saving import persist
 from foveate.policies.parameters import Positive, check
@@ -134,12 +131,7 @@ class Session:
         self._calls.attach()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._calls.detach()
 
     # Results

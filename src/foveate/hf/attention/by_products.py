@@ -1,11 +1,10 @@
 """What an attention returns: its output, and what it made on the way for the policy's score.
 
-Where a score needs the column sums of the prompt's attention, one softmax makes both: a second pass
-over all queries and keys would cost nearly as much as the attention itself. Where it needs what a
-long observation window pays (a tenth of the prompt in CSP and DAVID), those rows are done once, for
-the output and for the score, with the weights that the score has declared. The output differs from
-that of the stock attention by rounding (1e-6 in float32), so both are done only for prompts that
-will be compressed.
+Gradients of the output are right where a pass sees everything that was read, and refused by name
+where it does not. A training step reads its whole input in one pass, over the keys and values as
+they are made, and what is kept of them afterwards has no part in its loss. What comes after a
+compression would lack the gradients of the pairs that are gone, and of those held, which are
+copies.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import WindowSums, WindowWeights
-from foveate.ops.column_sums import (
-    attention_with_counted_sums,
-    attention_with_maxima,
-    attention_with_sums,
-)
+from foveate.errors import UnsupportedCache
 
 Output = tuple[Tensor, Tensor | None]
 """As transformers' attention functions return it: [b, m, hq, e], and weights or None."""
@@ -78,47 +73,27 @@ class Wanted(NamedTuple):
 NOTHING = Wanted()
 
 
-def with_column_sums(
-    query: Float[Tensor, "b hq m d"],
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    scale: float,
-    pads: list[int],
-) -> Attended:
-    """Causal attention, padding of each row in front."""
-    out, sums = attention_with_sums(query, k, v, scale, pads)
-    return Attended(out.to(query.dtype).transpose(1, 2), column_sums=sums)
+class _Refused(torch.autograd.Function):
+    """The same tensor, through which nothing flows back."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor) -> Tensor:
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise UnsupportedCache(
+            "gradients do not flow through a compressed cache: this pass attended to what was kept "
+            "of an earlier one. Read the whole input in one pass, or compute the loss outside of "
+            "the compress() block."
+        )
 
 
-def with_column_maxima(
-    query: Float[Tensor, "b hq m d"],
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    scale: float,
-) -> Attended:
-    """Causal attention without padding."""
-    out, most = attention_with_maxima(query, k, v, scale)
-    return Attended(out.to(query.dtype).transpose(1, 2), column_maxima=most)
-
-
-def with_window_sums(
-    base: Attend,
-    query: Float[Tensor, "b hq n d"],
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
-    mask: Tensor | None,
-    scale: float,
-    pads: list[int],
-    weights: WindowWeights,
-) -> Attended:
-    """Causal attention of a prompt in one pass: the early queries' by the model's own ``base``, the
-    window's here.
+def refused(out: Tensor) -> Tensor:
+    """The output of an attention over compressed pairs, for use without gradients alone. Decoding
+    by hand often forgets ``torch.no_grad()``, so only a backward pass raises.
     """
-    w = weights.counts.shape[-1]
-    early = None if mask is None else mask[:, :, :-w, :-w]
-    before, _ = base(query[:, :, :-w], k[:, :, :-w], v[:, :, :-w], early)
-    rest, sums = attention_with_counted_sums(
-        query[:, :, -w:], k, v, weights.counts, scale, weights.n, pads
-    )
-    output = torch.cat([before, rest.to(before.dtype).transpose(1, 2)], dim=1)
-    return Attended(output, window_sums=WindowSums(weights, sums))
+    if not (torch.is_grad_enabled() and out.requires_grad):
+        return out
+    marked: Tensor = _Refused.apply(out)  # type: ignore[no-untyped-call]
+    return marked

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from foveate.cache.slots import Slots, once_for_heads
 from foveate.cache.tokens import Images
-from foveate.hf.attention.masks import MaskFacts, as_bool
+from foveate.hf.attention.masks import MaskFacts, at_columns, of_queries, over_slots
 
 
 class Computed:
@@ -74,13 +74,7 @@ class Computed:
             real = columns >= facts.pads.to(columns.device)[:, None, None]
             seen = (columns[:, :, None] <= at[:, None, :, None]) & real[:, :, None]
             return seen | nobody
-        rows = as_bool(mask).expand(len(at), 1, -1, -1)
-        index = (at - self.first).clamp_min(0)[:, None, :, None]
-        rows = rows.gather(2, index.expand(-1, -1, -1, rows.shape[3]))
-        b, h, n = columns.shape
-        index = columns.clamp_min(0)[:, :, None].expand(b, h, at.shape[1], n)
-        seen = rows.expand(b, h, -1, -1).gather(3, index) & (columns >= 0)[:, :, None]
-        return seen | nobody
+        return over_slots(of_queries(mask, at - self.first), columns, at[0]) | nobody
 
     def slots(
         self,
@@ -111,8 +105,8 @@ class Computed:
         pos = pos.masked_fill(once_for_heads(columns) < 0, -1).expand_as(columns)
         image = spot = q_image = None
         if images is not None:
-            image, spot = (self._of(t.to(columns.device), columns) for t in images)
-            q_image = self._of(images[0].to(at.device), at[:, None])[:, 0]
+            image, spot = (at_columns(t.to(columns.device), columns) for t in images)
+            q_image = at_columns(images[0].to(at.device), at[:, None])[:, 0]
         return Slots(
             pos=pos,
             q_pos=torch.where(at < 0, -1, at - pads),
@@ -122,10 +116,3 @@ class Computed:
             mask=None if facts.causal else self.visible(mask, facts, columns),
             read=self.end - pads[:, 0],
         )
-
-    @staticmethod
-    def _of(known: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
-        some = once_for_heads(columns)
-        index = some.clamp_min(0).flatten(1)
-        gathered = known.gather(1, index).view_as(some).masked_fill(some < 0, -1)
-        return gathered.expand_as(columns)

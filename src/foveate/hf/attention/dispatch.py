@@ -1,5 +1,12 @@
 """Which way computes the attention of one pass over what a layer holds, and what it makes on its
 way for the policy's score.
+
+Where a score needs the column sums of the prompt's attention, one softmax makes both: a second pass
+over all queries and keys would cost nearly as much as the attention itself. Where it needs what a
+long observation window pays (a tenth of the prompt in CSP and DAVID), those rows are done once, for
+the output and for the score, with the weights that the score has declared. The output differs from
+that of the stock attention by rounding (1e-6 in float32), so both are done only for prompts that
+will be compressed.
 """
 
 from __future__ import annotations
@@ -12,24 +19,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.cache.layer import Layer
+from foveate.cache.layer import Layer, WindowSums, WindowWeights
 from foveate.cache.pairs import DensePairs, Pairs, QuantisedPairs, RaggedPairs, RewrittenPairs
 from foveate.compression.between_passes import Pass
 from foveate.errors import UnsupportedModel
-from foveate.hf.attention.by_products import (
-    NOTHING,
-    Attended,
-    ModelAttention,
-    Wanted,
-    with_column_maxima,
-    with_column_sums,
-    with_window_sums,
-)
+from foveate.hf.attention.by_products import NOTHING, Attended, ModelAttention, Wanted
 from foveate.hf.attention.computed import Computed
 from foveate.hf.attention.grouped import apart, folded, folds, head_by_head
-from foveate.hf.attention.masks import MaskFacts, for_model, over_slots
-from foveate.hf.attention.pass_view import PassView
+from foveate.hf.attention.masks import MaskFacts, PassView, for_model, over_slots
 from foveate.ops.choice import chosen
+from foveate.ops.column_sums import (
+    attention_with_counted_sums,
+    attention_with_maxima,
+    attention_with_sums,
+)
 from foveate.ops.quantised_decode import quantised_decode
 from foveate.ops.ragged_decode import ragged_decode
 from foveate.ops.softmax_n import attention_n
@@ -80,9 +83,8 @@ def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING)
     ours = queries.attention.replaceable
     if n and not ours:
         _refuse_softmax_n(n)
-    codes = isinstance(pairs, QuantisedPairs) and pairs.decodes_as_codes
-    if sees_all and ours and codes and (decoded := over_codes(queries, pairs, n)):
-        return decoded
+    if sees_all and ours and isinstance(pairs, QuantisedPairs) and pairs.decodes_as_codes:
+        return Attended(quantised_decode(queries.q, *pairs.parts, queries.scale, n).transpose(1, 2))
     if sees_all and isinstance(pairs, RewrittenPairs):
         return _decoded(queries, pairs, n)
     pairs = pairs if isinstance(pairs, DensePairs) else pairs.opened()
@@ -127,19 +129,33 @@ def _over_all(queries: Queries, pairs: DensePairs, wanted: Wanted) -> Attended:
     (k, v), attend = pairs.both(), queries.attention
     q, scale = queries.q, queries.scale
     if wanted.column_sums:
-        return with_column_sums(q, k, v, scale, queries.facts().pads.tolist())
+        out, sums = attention_with_sums(q, k, v, scale, queries.facts().pads.tolist())
+        return Attended(out.to(q.dtype).transpose(1, 2), column_sums=sums)
     if wanted.column_maxima:
-        return with_column_maxima(q, k, v, scale)
+        out, most = attention_with_maxima(q, k, v, scale)
+        return Attended(out.to(q.dtype).transpose(1, 2), column_maxima=most)
     if wanted.window is not None:
-        pads = queries.facts().pads.tolist()
-        return with_window_sums(
-            attend.masked, q, k, v, queries.view.mask, scale, pads, wanted.window
-        )
+        return with_window_sums(queries, pairs, wanted.window)
     mask = queries.view.own
     shared = isinstance(mask, Tensor) and mask.shape[1] == 1  # a mask may be each query head's own
     if shared and apart(attend, q, k):
         return Attended(head_by_head(q, k, v, scale, mask))
     return Attended(*attend.plain(q, k, v, mask))
+
+
+def with_window_sums(queries: Queries, pairs: DensePairs, weights: WindowWeights) -> Attended:
+    """Causal attention of a prompt in one pass: the early queries' by the model's own, the
+    window's here.
+    """
+    (k, v), q, mask = pairs.both(), queries.q, queries.view.mask
+    w, pads = weights.counts.shape[-1], queries.facts().pads.tolist()
+    early = None if mask is None else mask[:, :, :-w, :-w]
+    before, _ = queries.attention.masked(q[:, :, :-w], k[:, :, :-w], v[:, :, :-w], early)
+    rest, sums = attention_with_counted_sums(
+        q[:, :, -w:], k, v, weights.counts, queries.scale, weights.n, pads
+    )
+    output = torch.cat([before, rest.to(before.dtype).transpose(1, 2)], dim=1)
+    return Attended(output, window_sums=WindowSums(weights, sums))
 
 
 def _decoded(
@@ -158,16 +174,6 @@ def _decoded(
     if folds(queries.attention, q, k):
         return Attended(folded(q, k, v, scale))
     return Attended(*queries.attention.plain(q, k, v, None))
-
-
-def over_codes(queries: Queries, pairs: Pairs, n: float) -> Attended | None:
-    """The attention of one query per row over quantised pairs as they are held, by the kernels;
-    None where they have to be opened, which the reference would do all the same.
-    """
-    if not isinstance(pairs, QuantisedPairs) or chosen() == "reference":
-        return None
-    decoded = quantised_decode(queries.q, *pairs.parts, queries.scale, n)
-    return Attended(decoded.transpose(1, 2))
 
 
 def over_visible(

@@ -1,7 +1,12 @@
-"""From the model's mask over columns to a mask over the slots that are left."""
+"""From the model's mask over columns to a mask over the slots that are left.
+
+The mask is made inside the model's own forward pass, so the first layer that attends looks at it,
+and the layers after it take over what was found, as long as their mask is the very same object.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +14,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_mask
 
+from foveate.cache.slots import Slots, once_for_heads
+from foveate.cache.tokens import Images
 from foveate.compression.tensors import left_padding
 from foveate.errors import UnsupportedModel
 
@@ -26,6 +33,23 @@ class MaskFacts(NamedTuple):
     pads: Int[Tensor, "b"]
     causal: bool
     open: bool
+
+
+@dataclass(eq=False)
+class PassView:
+    """One mask of one pass. ``own`` is what the model's attention was given, ``mask`` the same over
+    queries and columns; ``shape`` counts rows, tokens of the pass, and tokens seen with it.
+    ``pads`` are known where the mask does not have to tell them. The other fields are found by the
+    first layer that asks (:class:`foveate.hf.layer.state.CacheState`).
+    """
+
+    own: Any
+    shape: tuple[int, int, int]
+    mask: Tensor | None
+    pads: Int[Tensor, "b"] | None
+    device: torch.device
+    facts: MaskFacts | None = None
+    whole: tuple[Tensor, Slots] | None = None  # the slots of every column, and these columns
 
 
 def over_columns(mask: Any, b: int, m: int, n: int) -> Tensor | None:
@@ -63,6 +87,12 @@ def as_bool(mask: Tensor) -> Bool[Tensor, "b 1 m n"]:
             "[batch, 1, queries, columns], can be followed through a compressed cache."
         )
     return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+
+def of_queries(mask: Tensor, index: Int[Tensor, "b m"]) -> Bool[Tensor, "b 1 m n"]:
+    """The mask of these of its queries; of the first one where the index is negative."""
+    rows = as_bool(mask).expand(len(index), 1, -1, -1)
+    return rows.gather(2, index.clamp_min(0)[:, None, :, None].expand(-1, -1, -1, rows.shape[3]))
 
 
 def examine(
@@ -131,3 +161,47 @@ def for_model(
         return repeated
     zeros = torch.zeros(repeated.shape, dtype=additive, device=visible.device)
     return zeros.masked_fill(~repeated, torch.finfo(additive).min)
+
+
+def slots_of(
+    columns: Int[Tensor, "b h n"],
+    compressed: bool,
+    span: tuple[int, int],
+    facts: MaskFacts,
+    images: Images | None,
+    mask: Tensor | None,
+) -> Slots:
+    """The slots at these columns, for queries that stand at a ``span`` of columns. ``mask`` is the
+    model's, over queries and columns.
+    """
+    queries = torch.arange(*span, device=columns.device)
+    pads = facts.pads.to(columns.device)[:, None]
+    some = once_for_heads(columns)
+    pos = torch.where(some < 0, -1, some - pads[:, None]).expand_as(columns)
+    seen = None if facts.causal else over_slots(mask, columns, queries)
+    if images is None:
+        return Slots(pos=pos, q_pos=queries - pads, mask=seen)
+    image, spot = (t.to(columns.device) for t in images)
+    return Slots(
+        pos=pos,
+        q_pos=queries - pads,
+        image=_of_slots(image, columns, compressed),
+        spot=_of_slots(spot, columns, compressed),
+        q_image=image[:, queries],
+        mask=seen,
+    )
+
+
+def _of_slots(
+    known: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"], compressed: bool
+) -> Int[Tensor, "b h n"]:
+    if not compressed:  # drafted tokens may be known here before they are held
+        return known[:, None, : columns.shape[2]].expand_as(columns)
+    return at_columns(known, columns)
+
+
+def at_columns(known: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
+    """What is known of the tokens seen, at these columns; -1 where there is none."""
+    some = once_for_heads(columns).long()  # they may be as they are held, of 32 bits
+    gathered = known.gather(1, some.clamp_min(0).flatten(1)).view_as(some)
+    return gathered.masked_fill(some < 0, -1).expand_as(columns)

@@ -163,12 +163,6 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def _take_drafts(self, k: Tensor, v: Tensor, end: int) -> tuple[Tensor, Tensor]:
         """Put aside the pairs of drafted tokens, which come in the pass that ends the prompt."""
-        self._refuse_early_drafts()
-        self.computed = None if self.computed is None else self.computed.until(end)
-        self.drafts = k.detach(), v.detach()
-        return self.drafts
-
-    def _refuse_early_drafts(self) -> None:
         if self.state.policy.scope == "model":
             raise UnsupportedCache(
                 f"{self.state.policy} shares its budget over all layers, or reads the prompt "
@@ -177,6 +171,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
                 "lookup) decoding, or a policy that compresses layer by layer, such as "
                 "'snapkv:budget=20%' or 'keydiff:budget=20%,recent=0.25'."
             )
+        self.computed = None if self.computed is None else self.computed.until(end)
+        self.drafts = k.detach(), v.detach()
+        return self.drafts
 
     def append(self, k: Tensor, v: Tensor) -> Pairs:
         """Takes in the pairs of a pass: from here on, this is where the latest one stands."""
@@ -232,9 +229,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """No limit."""
         return -1
 
-    def get_max_cache_shape(self) -> int:
-        """No limit (the name before transformers 5.15)."""
-        return -1
+    get_max_cache_shape = get_max_length  # the name before transformers 5.15
 
     def reset(self) -> None:
         """Back to an empty, armed layer."""
@@ -401,8 +396,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """What was kept of the prompt; call it right after the pass that completed it."""
         pairs, finished = self.pairs, self.memory.finished
         kept = pairs.counts - (self.seen - finished)
-        pads = self.state.tokens.pad
-        padding = torch.zeros_like(kept[:, 0]) if pads is None else pads.to(kept)
+        padding = self.state.tokens.padding(kept)
         if not pairs.compressed:
             kept = kept - padding[:, None]
         dropped = self.state.tokens.dropped_before(self.model_index, self.seen)

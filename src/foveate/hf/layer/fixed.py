@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
+from torch.nn.functional import pad
 
 from foveate.cache.pairs import DensePairs, RaggedPairs
 from foveate.errors import InvalidInput, UnsupportedCache
-from foveate.hf.attention.by_products import ModelAttention, Output
+from foveate.hf.attention.by_products import ModelAttention, Output, refused
 from foveate.hf.attention.dispatch import over_visible
-from foveate.hf.attention.gradients import refused
 from foveate.hf.layer.cache_layer import LINK, FoveateLayer
 from foveate.hf.layer.state import CacheState
 from foveate.hf.model.internals import Cache, CacheLayerMixin
@@ -96,7 +96,8 @@ class FixedLayer(CacheLayerMixin):
         self._body = pairs if isinstance(pairs, RaggedPairs) else None
         growing = pairs.tail if isinstance(pairs, RaggedPairs) else pairs
         self.room, self._start = room, growing.size
-        self._k, self._v = (_with_room(t, room) for t in (growing.k, growing.v))
+        # zeros behind what is held: what does not count must still be a number
+        self._k, self._v = (pad(t, (0, 0, 0, room)) for t in (growing.k, growing.v))
         self.used = torch.tensor(growing.size, dtype=torch.long, device=self._k.device)
         self._elsewhere = seen - growing.size  # tokens seen that take no slot here
         self._real = self._real_slots(pairs, state)
@@ -111,9 +112,8 @@ class FixedLayer(CacheLayerMixin):
         """False at padding, which only a prompt that was kept whole still holds."""
         (b, _, n, _), device = self._k.shape, self._k.device
         real = torch.ones(b, n, dtype=torch.bool, device=device)
-        if not pairs.compressed and state.tokens.pad is not None:
-            columns = torch.arange(n, device=device)
-            real &= columns >= state.tokens.pad.to(device)[:, None]
+        if not pairs.compressed:
+            real &= torch.arange(n, device=device) >= state.tokens.padding(real)[:, None]
         return real[:, None, None]
 
     # What transformers asks of a cache layer
@@ -202,8 +202,3 @@ class FixedLayer(CacheLayerMixin):
         mask = own_mask if attention.takes_masks else None
         out = over_visible(attention, query, self._k, self._v, visible, mask, scale, self._n)
         return refused(out.output), out.weights
-
-
-def _with_room(t: Float[Tensor, "b h n d"], room: int) -> Float[Tensor, "b h m d"]:
-    """A copy with ``room`` zeros behind: what does not count must still be a number."""
-    return torch.nn.functional.pad(t, (0, 0, 0, room))

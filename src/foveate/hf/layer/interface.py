@@ -125,8 +125,8 @@ def _of_model(
     extra = None
     for each in _NOT_OURS:
         extra = each if kwargs.get(each) is not None else extra
-    plain = partial(_called, function, module, kwargs)
-    masked = partial(_called, sdpa_attention_forward, module, kwargs)
+    plain = partial(function, module, **kwargs)
+    masked: Function = partial(sdpa_attention_forward, module, **kwargs)
     if extra:
         masked = partial(_no_mask, f"{type(module).__name__} passes {extra!r} to its {name}")
     takes_masks = name in TAKES_MASKS
@@ -139,18 +139,6 @@ def _of_model(
         is_sdpa=function is sdpa_attention_forward and not extra and not kwargs.get("dropout"),
         causal_without_mask=name not in ("eager", "flex_attention"),
     )
-
-
-def _called(
-    function: Function,
-    module: nn.Module,
-    kwargs: dict[str, Any],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Any,
-) -> Output:
-    return function(module, q, k, v, mask, **kwargs)
 
 
 def _no_mask(why: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Output:

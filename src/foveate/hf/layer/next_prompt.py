@@ -127,23 +127,14 @@ class NextPrompt:
     vision: Tensor | None
     expected: Declared | None = None
 
-    def end(
-        self,
-        call_inputs: CallInputs,
-        ongoing: Ongoing | None,
-        state: CacheState,
-        seen: int,
-        count: int,
-    ) -> int | None:
-        """The column at which the prompt ends that this pass of ``count`` tokens begins; None if it
-        begins none. Some models (GIT) put images before the text for which there are no ids, and
-        which nobody counted who declared the prompt's length.
+    def end(self, call_inputs: CallInputs, ongoing: Ongoing | None, seen: int, count: int) -> int:
+        """The column at which the prompt ends that this pass of ``count`` tokens begins. Some
+        models (GIT) put images before the text for which there are no ids, and which nobody counted
+        who declared the prompt's length.
 
         Raises:
             InvalidInput: the cache has seen more than the length that was declared.
         """
-        if not state.turn.awaiting:
-            return None
         ids = call_inputs.of("ids").ids
         without_ids = 0 if ids is None else max(0, count - ids.shape[1])
         declared = call_inputs.of("length").length or self.expected
@@ -158,17 +149,15 @@ class NextPrompt:
         return tokens
 
     def visual_tokens(
-        self,
-        call_inputs: CallInputs,
-        end: int | None,
-        seen: int,
-        tokens: Tensor | None,
-        given: Tensor,
+        self, call_inputs: CallInputs, end: int | None, seen: int, given: Tensor
     ) -> Tensor | None:
-        """Which of a pass's tokens are visual, by what the caller told or by the ids."""
+        """Which of a pass's tokens are visual, by what the caller told or by the ids; ``given`` are
+        these, or embeddings.
+        """
         rows, count = given.shape[:2]
         if self.vision is None or end is None or seen >= self.vision.shape[-1]:
-            ids = call_inputs.of_pass("ids", end, seen, given) if tokens is None else tokens
+            embedded = given.is_floating_point()
+            ids = call_inputs.of_pass("ids", end, seen, given) if embedded else given
             return visual_tokens(self.config, ids)
         columns = slice(seen, min(end, seen + count))
         vision = given_visual_tokens(self.vision, rows, end, columns)

@@ -19,8 +19,7 @@ from foveate.compression.reading import PromptReading
 from foveate.compression.tensors import left_padding
 from foveate.errors import UnsupportedCache
 from foveate.hf.attention.computed import Computed
-from foveate.hf.attention.masks import MaskFacts, examine
-from foveate.hf.attention.pass_view import PassView, slots_of
+from foveate.hf.attention.masks import MaskFacts, PassView, examine, over_columns, slots_of
 from foveate.hf.layer.stats import Stats
 from foveate.policies.policy import Policy
 
@@ -147,7 +146,7 @@ class CacheState:
         self._follow(self.given)
         self.turn = TurnState(Stats(self.policy.spec))
         self.reread: RereadPass | None = None  # the pass at hand, if it does not stay
-        self.made: Any = None  # who is shown what passes make (foveate.hf.endless.fetched.Made)
+        self.made: Any = None  # who is shown what passes make (foveate.hf.endless.endless.Made)
         self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
         self.ongoing: Ongoing | None = None
         self.start_pass()
@@ -188,11 +187,6 @@ class CacheState:
         self.tokens, self.turn = tokens, turn
         self._follow(policy)
         self.start_pass()
-
-    @property
-    def divided(self) -> bool:
-        """Whether its policy leaves nothing open."""
-        return not self.policy.left_open
 
     def divide(self, policy: Policy, forms: tuple[Form, ...] | None) -> None:
         """From now on the policy is this one, which says the shares that the one given leaves open,
@@ -260,7 +254,7 @@ class CacheState:
         if view is None or view.own is not own_mask or view.shape != shape:
             known = own_mask is None or self.turn.end is None or self.turn.padding_told
             pads = self.tokens.pad if known else None
-            view = PassView.of(own_mask, shape, pads, device)
+            view = PassView(own_mask, shape, over_columns(own_mask, *shape), pads, device)
             if not torch.compiler.is_compiling():
                 self.view = view
         return view

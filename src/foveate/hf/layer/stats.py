@@ -6,13 +6,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-
-from foveate.hf.layer.remaining import Remaining
 
 
 @dataclass
@@ -43,6 +41,42 @@ class LayerStats:
     def tokens(self) -> float:
         """Pairs kept per KV head, on average."""
         return float(self.kept.float().mean())
+
+
+class Remaining(NamedTuple):
+    """Of all layers that are compressed, and all rows: which share of the ``visual`` tokens given
+    was ``computed``, on average over layers; which share of the full cache's ``pairs`` is held,
+    padding counted; in how many ``bits`` a number, on average and without scales, of those that the
+    model ``made`` it in; and which share of the full cache's ``bytes`` that is.
+    """
+
+    visual: int
+    computed: float
+    pairs: float
+    bits: float
+    made: int
+    bytes: float
+    evicts: bool
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What took part: of "computed", "pairs" and "bits", those that left something out."""
+        said = {
+            "computed": self.computed < 1,
+            "pairs": self.evicts,
+            "bits": self.bits < self.made,
+        }
+        return tuple(name for name, less in said.items() if less)
+
+    def __str__(self) -> str:
+        tokens = f"{self.computed * self.visual:,.0f} of {self.visual:,} visual tokens computed"
+        said = {
+            "computed": f"{tokens} ({self.computed:.0%}, mean of the layers)",
+            "pairs": f"{self.pairs:.1%} of the pairs held",
+            "bits": f"{self.bits:.1f} of {self.made} bits a number",
+        }
+        lines = [said[name] for name in said if name in self.parts]
+        return "; ".join([*lines, f"{self.bytes:.1%} of the bytes"])
 
 
 @dataclass

@@ -28,10 +28,9 @@ from foveate.cache.pairs import DensePairs, RewrittenPairs, rewritten
 from foveate.cache.slots import Slots
 from foveate.compression.between_passes import Phase
 from foveate.errors import UnsupportedCache
-from foveate.hf.attention.by_products import NOTHING, ModelAttention, Output, Wanted
+from foveate.hf.attention.by_products import NOTHING, ModelAttention, Output, Wanted, refused
 from foveate.hf.attention.dispatch import Queries, attended, in_blocks, wanted
-from foveate.hf.attention.gradients import refused
-from foveate.hf.attention.pass_view import PassView
+from foveate.hf.attention.masks import PassView
 from foveate.hf.layer.cache_layer import FoveateLayer, is_whole
 from foveate.ops.column_sums import attention_of_one
 

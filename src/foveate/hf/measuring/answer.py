@@ -1,21 +1,46 @@
 """Going on from a branch: a greedy answer, and what is thought of a given one; of one prompt, or of
 several at once.
+
+Caches of several prompts, each read and compressed alone, are joined to one whose answers go on
+together. Rows stand as those of a batch that is padded on the left: every row's pairs at the
+columns that end where the longest one's end. Keys stay turned as they were, so each token that
+comes is given the position that it has in a cache of its own.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.hf import Session
-from foveate.hf.measuring.joined import join, next_inputs
-from foveate.hf.model.internals import CACHE
+from foveate.cache.pairs import DensePairs, Padded, Pairs, RaggedPairs, store
+from foveate.errors import UnsupportedModel, UnsupportedPolicy
+from foveate.hf.attach.positions import AHEAD, ON_ONE_AXIS
+from foveate.hf.attach.session import Session
+from foveate.hf.layer.cache_layer import is_whole
+from foveate.hf.layer.support import (
+    compressible_layers,
+    convert,
+    foveate_layers,
+    inner_model,
+    known_state,
+    text_config,
+)
+from foveate.hf.measuring.rotation import follows_length
+from foveate.hf.model.devices import input_device
+from foveate.hf.model.internals import CACHE, DynamicLayer
 from foveate.hf.probe.follow_up import ends
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import FullPrecision
+
+AXES = 3  # of positions, where images are placed on several: time, height, width
+NEAR = 1e-3  # of the largest logit: far above rounding where the same is computed
 
 
 class TeacherForced(NamedTuple):
@@ -127,3 +152,121 @@ def teacher_forced_together(
         )
         for n, (one, said) in enumerate(zip(prompts, tokens, strict=True))
     ]
+
+
+# Caches of several prompts as one
+
+
+def can_join(policy: Policy) -> bool:
+    """Whether what a policy keeps stays as it is while decoding, in full precision."""
+    return not policy.when.decodes and isinstance(policy.store, FullPrecision)
+
+
+def check_joins(model: nn.Module) -> None:
+    """Raises UnsupportedModel where an answer would depend on the prompts beside it, or a layer
+    holds other things than the pairs of all tokens.
+    """
+    inner: Any = inner_model(model)
+    config, why = text_config(inner), ""
+    layers = DynamicCache(config=config).layers
+    if len(compressible_layers(config)) < len(layers) or {*map(type, layers)} != {DynamicLayer}:
+        kinds = sorted({type(layer).__name__ for layer in layers})
+        why = f"some of its layers hold more, or less, than the pairs of all tokens ({kinds})"
+    elif kind := follows_length(config):
+        why = f"its frequencies follow the length of the longest prompt ({kind})"
+    elif "position_ids" not in inspect.signature(type(inner).forward).parameters:
+        why = "it does not take position_ids"
+    if why:
+        raise _refused(inner, why)
+
+
+@torch.no_grad()
+def check_places(session: Session, cache: DynamicCache, token: Int[Tensor, "1"]) -> None:
+    """Raises UnsupportedModel where a token after a prompt of one row is not placed by the position
+    that it is given as it is by the model itself: some count positions in a way of their own.
+    """
+    given = next_inputs(join(session, [cache]), token[:, None])
+    del given["attention_mask"]  # nothing is padded; and else other kernels may round otherwise
+    by_itself = session.model(input_ids=token[:, None], **{CACHE: session.fork(cache)}).logits
+    try:
+        placed = session.model(**given).logits
+    except (TypeError, ValueError) as error:
+        raise _refused(session.model, f"it takes other positions ({error})") from error
+    if not bool((placed - by_itself).abs().max() <= NEAR * by_itself.abs().max()):
+        raise _refused(session.model, "it counts positions in a way of its own")
+
+
+def _refused(model: nn.Module, why: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"answers of {type(model).__name__} cannot be decoded together: {why}. Ask one prompt at a "
+        "time."
+    )
+
+
+def join(session: Session, caches: Sequence[DynamicCache]) -> DynamicCache:
+    """A cache of the rows of all ``caches``, which hold one finished prompt each and stay as they
+    are; to be gone on with by :func:`next_inputs`. ``session`` is of their policy.
+
+    Raises:
+        UnsupportedPolicy: one that compresses while decoding, or holds pairs in a way of its own.
+        UnsupportedModel: as :func:`check_joins`.
+    """
+    if not can_join(session.policy):
+        raise UnsupportedPolicy(
+            f"answers under {session.policy} cannot be decoded together: it changes what is kept "
+            "while decoding, or holds it otherwise than in full precision. Ask one at a time."
+        )
+    check_joins(session.model)
+    cache = DynamicCache(config=session.model.config)
+    state = convert(cache, text_config(session.model), session.policy, session.link)
+    rows = [foveate_layers(one) for one in caches]
+    longest = max(layers[0].seen for layers in rows)
+    pads = [longest - layers[0].seen for layers in rows]
+    for mine, each in zip(foveate_layers(cache), zip(*rows, strict=True), strict=True):
+        mine.refill(_stacked([one.pairs for one in each], pads, longest), longest, longest)
+    state.update_turn(awaiting=False)
+    padding = torch.tensor(pads, dtype=torch.int64, device=input_device(session.model))
+    state.update_tokens(pad=padding)
+    known = [known_state(one).tokens.extras for one in caches]
+    for name in (AHEAD, ON_ONE_AXIS):
+        if all(name in extras for extras in known):
+            ahead = torch.cat([extras[name] for extras in known])
+            state.note({name: ahead.to(padding.device) - padding[:, None]})
+    return cache
+
+
+def next_inputs(cache: DynamicCache, tokens: Int[Tensor, "b t"]) -> dict[str, Any]:
+    """What the model takes with the next tokens of all rows. Rows that have fewer may have any
+    tokens behind them.
+    """
+    state, seen = known_state(cache), foveate_layers(cache)[0].seen
+    columns = torch.arange(seen + tokens.shape[1], device=tokens.device)
+    pads = state.tokens.padding(tokens)[:, None]
+    positions = columns[seen:] + state.tokens.extras.get(
+        AHEAD, state.tokens.extras.get(ON_ONE_AXIS, -pads)
+    )
+    if AHEAD in state.tokens.extras:
+        positions = positions.expand(AXES, -1, -1)
+    mask = (columns >= pads).long()
+    return {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, CACHE: cache}
+
+
+def _stacked(each: Sequence[Pairs], pads: Sequence[int], longest: int) -> DensePairs | RaggedPairs:
+    """Pairs of one row each as those of a batch; whole ones stay whole, with padding in front."""
+    k, v, columns = _side_by_side([one.padded() for one in each])
+    if all(map(is_whole, each)):
+        return DensePairs(k, v)
+    kept = columns >= 0
+    moved = columns + columns.new_tensor(pads)[:, None, None]
+    return store(k, v, moved, kept, longest)
+
+
+def _side_by_side(rows: Sequence[Padded]) -> Padded:
+    """Right-aligned, as all of them are."""
+    most = max(row.columns.shape[2] for row in rows)
+    front = [most - row.columns.shape[2] for row in rows]
+    return Padded(
+        torch.cat([pad(row.k, (0, 0, n, 0)) for row, n in zip(rows, front, strict=True)]),
+        torch.cat([pad(row.v, (0, 0, n, 0)) for row, n in zip(rows, front, strict=True)]),
+        torch.cat([pad(row.columns, (n, 0), value=-1) for row, n in zip(rows, front, strict=True)]),
+    )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from foveate.compression.composition import policy as policy_of
@@ -137,15 +137,23 @@ def _profile(policy: Policy, model: nn.Module, samples: Sequence[Numbers]) -> Pr
     """The mean over samples."""
     if not samples:
         raise InvalidInput("there is no prompt to calibrate on: give at least one.")
-    name, numbers, inner = calibrated_method(policy), mean(samples), check_model(model)
+    name = calibrated_method(policy)
+    budget = str(policy.amount) if CALIBRATIONS[name].at_a_budget else ""
+    measured = profile_of(model, name, mean(samples), len(samples), budget)
+    return replace(measured, weights=weights_digest(check_model(model)))
+
+
+def profile_of(
+    model: nn.Module, method: str, by_layer: Numbers, samples: int, budget: str = ""
+) -> Profile:
+    """The profile of a method that these numbers of a model's compressed layers make."""
     return Profile(
-        method=name,
-        model=model_name(inner),
-        weights=weights_digest(inner),
-        layers=len(numbers),
-        samples=len(samples),
-        budget=str(policy.amount) if CALIBRATIONS[name].at_a_budget else "",
-        by_layer=numbers,
+        method=method,
+        model=model_name(check_model(model)),
+        layers=len(by_layer),
+        samples=samples,
+        budget=budget,
+        by_layer=by_layer,
     )
 
 
@@ -159,7 +167,4 @@ def _run(session: Session) -> Run:
         )
     kept = session.stats.kept
     tokens = layers[0].memory.finished
-    lengths = torch.full((len(kept[0]),), tokens, dtype=torch.long, device="cpu")
-    if state.tokens.pad is not None:
-        lengths = lengths - state.tokens.pad.cpu()
-    return Run(kept, lengths, state.reading.notes)
+    return Run(kept, tokens - state.tokens.padding(kept[0]).cpu(), state.reading.notes)

@@ -16,9 +16,9 @@ from foveate.compression.composition import name_and_arguments
 from foveate.errors import InvalidInput, InvalidParameter, UnsupportedModel, suggest
 from foveate.hf.attach.session import compress
 from foveate.hf.layer.support import check_model, model_name
+from foveate.hf.measuring.record import Observer, observing
 from foveate.hf.measuring.rotation import counted, rotations, rotations_if_counted
-from foveate.hf.model.internals import GIVEN
-from foveate.hf.model.observer import Observer, observing
+from foveate.hf.model.internals import given_tokens
 from foveate.hf.model.undone import undone
 from foveate.hf.model.weights import weights_digest
 from foveate.ops.rotation import Rotation
@@ -173,7 +173,7 @@ def gather(
 
 def _tokens(inputs: Mapping[str, Any]) -> int:
     """Of a prompt, padding included."""
-    given = next((inputs[name] for name in GIVEN if inputs.get(name) is not None), None)
+    given = given_tokens(inputs)
     return 0 if given is None else int(given.shape[1])
 
 

@@ -15,7 +15,8 @@ from foveate.cache.layer import Layer
 from foveate.errors import InvalidInput, suggest
 from foveate.hf.attach.session import compress
 from foveate.hf.layer.support import check_model, compressible_layers, model_name, text_config
-from foveate.hf.model.observer import Observer, observing
+from foveate.hf.measuring.calibrate import profile_of
+from foveate.hf.measuring.record import Observer, observing
 from foveate.hf.model.undone import undone
 from foveate.ops.window_attention import window_attention
 from foveate.policies.heads import HEAD_FILES, HeadReading, Shown, head_reading, of_kv_heads
@@ -136,16 +137,8 @@ def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profi
 
 def _profile(model: nn.Module, method: str, scores: Float[Tensor, "L hq"], samples: int) -> Profile:
     """Of the compressed layers' heads: KV heads get the mean of the query heads that share them."""
-    checked = check_model(model)
-    heads = text_config(checked).num_key_value_heads
-    return Profile(
-        method=method,
-        model=model_name(checked),
-        layers=len(scores),
-        samples=samples,
-        budget="",
-        by_layer=of_kv_heads(scores, heads).tolist(),
-    )
+    heads = text_config(check_model(model)).num_key_value_heads
+    return profile_of(model, method, of_kv_heads(scores, heads).tolist(), samples)
 
 
 def _scores(

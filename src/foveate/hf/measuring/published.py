@@ -9,6 +9,7 @@ from torch import nn
 from foveate.compression.composition import name_and_arguments, policy
 from foveate.errors import InvalidInput, suggest
 from foveate.hf.layer.support import check_model, compressible_layers, model_name, text_config
+from foveate.hf.measuring.calibrate import profile_of
 from foveate.hf.measuring.heads import import_head_scores
 from foveate.policies.heads import HEAD_FILES
 from foveate.profiles.profile import Profile
@@ -55,11 +56,5 @@ def import_profile(model: nn.Module, spec: str, path: str | Path) -> Profile:
             "is forgotten (0.8 for a budget of 20%): give that budget, or the file of this one."
         )
     shares = [kept[layer] for layer in compressible_layers(text_config(checked))]
-    return Profile(
-        method=name,
-        model=model_name(checked),
-        layers=len(shares),
-        samples=10,  # section 4.1: "10 random samples"; the file does not say
-        budget=str(amount),
-        by_layer=shares,
-    )
+    # section 4.1: "10 random samples"; the file does not say
+    return profile_of(model, name, shares, samples=10, budget=str(amount))

@@ -1,4 +1,6 @@
-"""One prefill for many policies: a prompt is read once, and every policy branches from it."""
+"""Observing a model while it reads, with everything kept; and one prefill for many policies: a
+prompt is read once, and every policy branches from it.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,48 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from foveate.cache.layer import Layer
+from foveate.cache.layer import Layer, Scores
 from foveate.cache.slots import Slots, derived
 from foveate.compression.pipeline import Kept, everything
 from foveate.errors import InvalidInput
-from foveate.hf.attach.dividing import divide_for_prompt
+from foveate.hf.attach.model_policy import divide_for_prompt
 from foveate.hf.attach.positions import note_recorded
 from foveate.hf.attach.session import Session, compress
 from foveate.hf.layer.support import convert, foveate_layers, text_config
-from foveate.hf.model.inputs import check_inputs
-from foveate.hf.model.internals import CACHE, last_logits
-from foveate.hf.model.observer import Observer, observing
+from foveate.hf.model.internals import CACHE, check_inputs, last_logits
 from foveate.hf.model.undone import ModuleStates
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import Moment, Score
 from foveate.policies.pruning import Prune
 from foveate.policies.spec import print_value
+from foveate.stages.budget import Uniform
+from foveate.stages.select import TopK
+
+
+class Observer:
+    """A score that ranks nothing: what it is for is its ``observe``."""
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        return Scores(layer.k.new_zeros(layer.k.shape[:3], dtype=torch.float32))
+
+
+@dataclass(frozen=True)
+class Never:
+    """At no moment. With ``decodes`` the score observes each token of the answer, too."""
+
+    decodes: bool = False
+    reads: bool = field(default=False, init=False)
+
+    def __call__(self, moment: Moment) -> bool:
+        return False
+
+
+def observing(score: Score, *, decodes: bool) -> Policy:
+    """The policy under which the score sees every layer, and nothing is compressed."""
+    return Policy(score=score, budget=Uniform(amount=1), select=TopK(), when=Never(decodes=decodes))
 
 
 @dataclass(frozen=True)
@@ -47,7 +77,6 @@ class SummingRecorder(Recorder):
     """The same, with the column sums that the attention adds up on its way."""
 
     reads_column_sums: ClassVar[bool] = True
-    keeps_passes: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

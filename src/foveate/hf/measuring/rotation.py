@@ -33,7 +33,9 @@ def rotations(model: nn.Module, inputs: Mapping[str, Any]) -> list[Rotation]:
     """
     if not isinstance(ids := inputs.get("input_ids"), Tensor):
         raise InvalidInput("this profile is measured on texts: give input_ids of each prompt.")
-    _refuse_lengths(model)
+    # frequencies that change with the prompt's length are none that a profile can hold
+    if kind := follows_length(text_config(check_model(model))):
+        raise _unknown(model, f"its frequencies follow the prompt's length ({kind})")
     ids = ids[:1, -TOKENS:]
     here = torch.arange(ids.shape[1], device=ids.device)[None]
     try:
@@ -93,12 +95,6 @@ def _error(first: Tensor, second: Float[Tensor, "b hq m d"], rotation: Rotation)
     places = first.new_full(first.shape[2:3], float(SHIFT), dtype=torch.float32)
     off = turned(first, places, rotation.to(first.device)) - second
     return float(off.norm() / second.double().norm())
-
-
-def _refuse_lengths(model: nn.Module) -> None:
-    """Frequencies that change with the prompt's length are none that a profile can hold."""
-    if kind := follows_length(text_config(check_model(model))):
-        raise _unknown(model, f"its frequencies follow the prompt's length ({kind})")
 
 
 def follows_length(config: PreTrainedConfig) -> str:

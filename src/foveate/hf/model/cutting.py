@@ -151,23 +151,13 @@ def of_layer(given: Mapping[str, Any], order: Int[Tensor, "b s"], known: Known) 
     Raises:
         UnsupportedModel: an argument that is not one thing for every token.
     """
-    count = next((len_of(each) for each in _positions_of(given)), None)
+    embeddings = given.get("position_embeddings")
+    several = embeddings if isinstance(embeddings, (tuple, list)) else [embeddings]
+    count = next((each.shape[-2] for each in several if isinstance(each, Tensor)), None)
     return {
         name: value if name in (_MASK, *CACHE_NAMES) else _cut(name, value, order, count, known)
         for name, value in given.items()
     }
-
-
-def _positions_of(given: Mapping[str, Any]) -> list[Tensor]:
-    """Those of a layer's arguments that tell how many places the decoder has."""
-    embeddings = given.get("position_embeddings")
-    several = embeddings if isinstance(embeddings, (tuple, list)) else [embeddings]
-    return [each for each in several if isinstance(each, Tensor)]
-
-
-def len_of(embedding: Tensor) -> int:
-    """How many places a position embedding [..., t, d] is of."""
-    return embedding.shape[-2]
 
 
 def _cut(

@@ -24,9 +24,10 @@ Beside what this module wraps, these are relied on where they are used:
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -35,8 +36,9 @@ from transformers import GenerationConfig, GenerationMixin, cache_utils
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import AttentionInterface
+from transformers.utils.generic import TransformersKwargs
 
-from foveate.errors import InvalidInput
+from foveate.errors import InvalidInput, InvalidParameter
 
 __all__ = [
     "CACHE",
@@ -50,6 +52,7 @@ __all__ = [
     "HybridLayer",
     "accept_both_names",
     "cache_argument",
+    "check_inputs",
     "generation_settings",
     "given_cache",
     "last_logits",
@@ -113,6 +116,14 @@ def last_logits(model: nn.Module, given: Mapping[str, Any]) -> dict[str, int]:
 
 GIVEN = ("input_ids", "inputs_embeds", "hidden_states")
 """What a decoder reads, by the names that it may have."""
+
+
+def given_tokens(arguments: Mapping[str, Any]) -> Any:
+    """What a decoder reads, among its arguments: [b, t, ...]; None if there is nothing."""
+    for name in GIVEN:
+        if arguments.get(name) is not None:
+            return arguments[name]
+    return None
 
 
 def take_cache(arguments: dict[str, Any]) -> Any:
@@ -185,3 +196,26 @@ def generation_settings(model: Any, given: Mapping[str, Any]) -> GenerationConfi
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"generate() refuses its settings: {error}") from error
     return settings
+
+
+_OTHERS = {"return_dict", "token_type_ids", "mm_token_type_ids"}
+"""An argument of every model, and outputs of processors that some models have no use for."""
+
+
+def check_inputs(model: nn.Module, names: Iterable[str]) -> None:
+    """Refuse arguments that no module of a model reads: its forward would ignore them silently.
+
+    Raises:
+        InvalidParameter: there is one; the message names the closest argument.
+    """
+    known = {*TransformersKwargs.__annotations__, *_OTHERS}
+    for kind in {type(module) for module in model.modules()}:
+        known |= {*inspect.signature(kind.forward).parameters}
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, sorted(known), n=1)
+            way_out = f"Did you mean {close[0]}=?" if close else "Leave it out."
+            raise InvalidParameter(
+                f"{name}= is read by no part of {type(model).__name__}, which would ignore it. "
+                f"{way_out}"
+            )

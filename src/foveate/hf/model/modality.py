@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 from transformers.image_processing_utils import select_best_resolution
 
+from foveate.cache.tokens import run_starts
 from foveate.errors import InvalidInput
 
 _NAMES = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
@@ -22,9 +23,11 @@ _ONE_EACH = ("llava", "vipllava", "paligemma", "shieldgemma2")
 """Types of which each entry of ``pixel_values`` is an image; it may be a tile of one in others."""
 
 
-def visual_token_ids(config: PreTrainedConfig) -> list[int]:
-    """The ids of the placeholders that image and video features replace; none in a text model."""
-    ids = [getattr(config, name, None) for name in _NAMES]
+def visual_token_ids(config: PreTrainedConfig, kind: str = "") -> list[int]:
+    """The ids of the placeholders that image and video features replace, or of one kind of them
+    ("image", "video"); none in a text model.
+    """
+    ids = [getattr(config, name, None) for name in _NAMES if name.startswith(kind)]
     return sorted({i for i in ids if isinstance(i, int)})
 
 
@@ -59,10 +62,8 @@ def frame_starts(
     sizes = _frame_sizes(inputs)
     if not sizes:
         return None
-    ids = [getattr(config, name, None) for name in _NAMES if name.startswith("video")]
-    placeholders = input_ids.new_tensor([i for i in ids if isinstance(i, int)])
-    video = torch.isin(input_ids, placeholders)
-    starts = video & ~torch.nn.functional.pad(video, (1, 0))[:, :-1]
+    video = torch.isin(input_ids, input_ids.new_tensor(visual_token_ids(config, "video")))
+    starts = run_starts(video)
     if int(starts.sum()) != len(sizes):
         return None  # text between the frames, as in Qwen3-VL: each is a run of its own
     runs = (starts.flatten().cumsum(0) - 1).view_as(starts)
@@ -84,10 +85,8 @@ def image_starts(
     """
     if all(inputs.get(name) is None for name in _IMAGES):
         return None  # as in every step of an answer, where the device is not to be asked
-    names = [name for name in _NAMES if name.startswith("image")]
-    ids = [i for i in (getattr(config, name, None) for name in names) if isinstance(i, int)]
-    image = torch.isin(input_ids, input_ids.new_tensor(ids))
-    starts = image & ~torch.nn.functional.pad(image, (1, 0))[:, :-1]
+    image = torch.isin(input_ids, input_ids.new_tensor(visual_token_ids(config, "image")))
+    starts = run_starts(image)
     tokens = int(image.sum())
     sizes = _image_tokens(config, inputs, tokens)
     if not tokens or len(sizes) <= int(starts.sum()):  # no token: the model refuses such pixels

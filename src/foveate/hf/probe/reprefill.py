@@ -17,14 +17,12 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from foveate.errors import MissingModality, UnsupportedModel
-from foveate.hf.attention.masks import as_bool
+from foveate.hf.attention.masks import of_queries, over_slots
 from foveate.hf.layer.state import CacheState, RereadPass
-from foveate.hf.layer.support import foveate_layers
+from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.model import cutting
-from foveate.hf.model.internals import CACHE_NAMES
-from foveate.hf.probe.follow_up import Asker
-from foveate.hf.probe.looking_back import look_back
-from foveate.hf.probe.temporary_passes import restored_after
+from foveate.hf.model.internals import CACHE_NAMES, cache_argument
+from foveate.hf.probe.follow_up import Asker, look_back, restored_after
 from foveate.policies.policy import Policy
 
 Inputs = Mapping[str, Any]
@@ -54,8 +52,7 @@ class PassInputs(NamedTuple):
     @property
     def length(self) -> int:
         """Tokens."""
-        given = self.inputs.get(_EMBEDS, self.inputs.get("input_ids"))
-        return 0 if given is None else int(given.shape[1])
+        return self._shape[1]
 
     @property
     def device(self) -> torch.device:
@@ -63,10 +60,9 @@ class PassInputs(NamedTuple):
         return next(x.device for x in self.inputs.values() if isinstance(x, Tensor))
 
     @property
-    def rows(self) -> int:
-        """Of the batch."""
+    def _shape(self) -> tuple[int, ...]:
         given = self.inputs.get(_EMBEDS, self.inputs.get("input_ids"))
-        return 1 if given is None else int(given.shape[0])
+        return (1, 0) if given is None else tuple(given.shape[:2])
 
     def parts(self, chunk: int, borders: Sequence[int] = ()) -> Iterator[PassInputs]:
         """The pass in pieces of at most ``chunk`` tokens, none of them across a border (a column).
@@ -104,10 +100,10 @@ class PassInputs(NamedTuple):
         columns = self.own_columns
         order = stays.long().argsort(dim=1, stable=True)[:, -int(stays.sum(-1).max()) :]
         real = stays.gather(1, order)
-        order = order.where(real, _first_of(stays))  # no position of its own where there is none
+        first = stays.long().argmax(-1, keepdim=True)
+        order = order.where(real, first)  # no position of its own where there is none
         left = columns.gather(1, order).masked_fill(~real, -1)
-        hidden = self.inputs[_EMBEDS]
-        hidden = cutting.states_at(hidden, order)
+        hidden = cutting.states_at(self.inputs[_EMBEDS], order)
         cut = cutting.at_places(self.inputs, hidden, order, left)
         return PassInputs(self.first, {**cut, _MASK: self.inputs.get(_MASK)}, left)
 
@@ -117,7 +113,7 @@ class PassInputs(NamedTuple):
         if self.columns is not None:
             return self.columns
         columns = torch.arange(self.first, self.first + self.length, device=self.device)
-        return columns.expand(self.rows, -1)
+        return columns.expand(self._shape[0], -1)
 
     def _piece(self, name: str, value: Any, some: slice) -> Any:
         if not isinstance(value, (Tensor, list, dict)):
@@ -136,11 +132,6 @@ class PassInputs(NamedTuple):
             f"this model's decoder takes {name} with its prompt, which cannot be read again in "
             f"pieces. Give chunk={self.length} or more."
         )
-
-
-def _first_of(stays: Bool[Tensor, "b s"]) -> Int[Tensor, "b 1"]:
-    """The first place of each row that is marked."""
-    return stays.long().argmax(-1, keepdim=True)
 
 
 def _spans(borders: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
@@ -192,44 +183,38 @@ def keeps_passes(policy: Policy) -> bool:
     return policy.reads_again is not None or getattr(policy.score, "keeps_passes", False)
 
 
-class Rereader(NamedTuple):
-    """A model's decoder, the name of its cache among its arguments, and what asks the model."""
-
-    decoder: nn.Module
-    argument: str
-    asker: Asker | None = None
-
-
 @torch.no_grad()
-def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None:
+def read_again(decoder: nn.Module, asker: Asker | None, cache: DynamicCache) -> None:
     """Feeds what the policy wants read after a prompt, and holds what the policy keeps then.
 
     Raises:
         MissingModality: images are to be read one by one, and nothing told where they are.
         UnsupportedModel: masks or other inputs that cannot be repeated.
     """
-    score, layers, passes = state.policy.reads_again, foveate_layers(cache), state.turn.passes
+    state, layers = known_state(cache), foveate_layers(cache)
+    score, passes = state.policy.reads_again, state.turn.passes
     if score is None:
         return
     state.update_turn(passes=())
-    reading, end = score.reading, layers[0].seen
+    reading, end, argument = score.reading, layers[0].seen, cache_argument(decoder)
     with layers[0].watch.running(layers[0].pairs.counts.device):
         if reading.prompt:
             borders = image_borders(state) if reading.by_image else ()
             for part in (part for given in passes for part in given.parts(reading.chunk, borders)):
                 inputs = _after(part, passes, end, state)
-                with restored_after(cache, state, RereadPass(_order(part, state))):
-                    reader.decoder(**inputs, **{reader.argument: cache}, use_cache=True)
-        if reader.asker is not None:
+                with restored_after(cache, RereadPass(_order(part, state))):
+                    decoder(**inputs, **{argument: cache}, use_cache=True)
+        if asker is not None:
+            start = _start(passes)
             for text in reading.asks:
                 if reading.bare:
-                    reader.asker.read_bare(text, cache, state, _start(passes))
-                    continue
-                reader.asker.read(text, reading.longest, cache, state, _start(passes))
+                    asker.read_bare(text, cache, start)
+                else:
+                    asker.read(text, reading.longest, cache, start)
             if reading.closing:
-                reader.asker.read_bare(reader.asker.closing, cache, state, _start(passes))
+                asker.read_bare(asker.closing, cache, start)
             if reading.questions:
-                look_back(reader.asker, reading, cache, state, _start(passes, reading.after))
+                look_back(asker, reading, cache, _start(passes, reading.after))
     for layer in layers:
         layer.finish()
 
@@ -253,7 +238,7 @@ def image_borders(state: CacheState) -> tuple[int, ...]:
 def _order(part: PassInputs, state: CacheState) -> Tensor:
     """Where the tokens of a piece stand in their rows' prompts; -1 for padding."""
     columns = part.own_columns
-    pads = 0 if state.tokens.pad is None else state.tokens.pad.to(part.device)[:, None]
+    pads = state.tokens.padding(columns)[:, None]
     return torch.where(columns < 0, -1, columns - pads).clamp_min(-1)
 
 
@@ -324,12 +309,7 @@ def _mask_of_computed(
     all of the prompt that is no padding.
     """
     mask, real = part.inputs.get(_MASK), columns >= 0
-    pads = (
-        real.new_zeros(len(real), dtype=torch.int64)
-        if state.tokens.pad is None
-        else state.tokens.pad
-    )
-    before = torch.arange(end, device=real.device) >= pads.to(real.device)[:, None]
+    before = torch.arange(end, device=real.device) >= state.tokens.padding(real)[:, None]
     whole = torch.cat([before, real], dim=1)
     if mask is None or (isinstance(mask, dict) and all(each is None for each in mask.values())):
         if bool(whole.all()):
@@ -340,13 +320,8 @@ def _mask_of_computed(
         raise _own_masks(mask)
     if mask.ndim == 2:
         return whole.to(mask.dtype)
-    index = (columns - part.first).clamp_min(0)[:, None, :, None]
-    own = as_bool(mask).expand(len(real), 1, -1, -1)
-    own = own.gather(2, index.expand(-1, -1, -1, own.shape[3]))
-    own = own.gather(3, columns.clamp_min(0)[:, None, None].expand(-1, 1, own.shape[2], -1))
-    seen = torch.cat(
-        [before[:, None, None].expand(*own.shape[:3], -1), own & real[:, None, None]], dim=3
-    )
+    own = over_slots(of_queries(mask, columns - part.first), columns[:, None], columns[0])
+    seen = torch.cat([before[:, None, None].expand(*own.shape[:3], -1), own], dim=3)
     if mask.dtype == torch.bool:
         return seen
     return torch.zeros_like(seen, dtype=mask.dtype).masked_fill(~seen, torch.finfo(mask.dtype).min)

@@ -24,7 +24,7 @@ from foveate.hf.layer.hooks import wrap
 from foveate.hf.layer.state import CacheState
 from foveate.hf.model import cutting
 from foveate.hf.model.decoder import DecoderPath
-from foveate.hf.model.internals import GIVEN
+from foveate.hf.model.internals import given_tokens
 from foveate.hf.probe.reprefill import keeps_passes, note_computed
 from foveate.hf.pruning.prunable import RequestedOutputs, layers_of
 from foveate.hf.pruning.tower import Tower, reads_tower
@@ -67,11 +67,7 @@ class PassToCut:
         self, layer: int, depth: int, hidden: Tensor, tower: TowerAttention | None = None
     ) -> EnteringTokens:
         """What the stage is shown."""
-        pads = (
-            0
-            if self.state.tokens.pad is None
-            else self.state.tokens.pad.to(self.columns.device)[:, None]
-        )
+        pads = self.state.tokens.padding(self.columns)[:, None]
         index, real = (self.columns - self.first).clamp_min(0), self.columns >= 0
         image, spot = (t.gather(1, index).masked_fill(~real, -1) for t in (self.image, self.spot))
         return EnteringTokens(
@@ -95,18 +91,15 @@ class PassToCut:
 
     def keep(self, layer: int, stays: Bool[Tensor, "b m"]) -> Int[Tensor, "b s"]:
         """From this layer on these alone; returns which place each of the places left had."""
-        self._note(layer, (self.columns >= 0) & ~stays)
+        dropped = (self.columns >= 0) & ~stays
+        of_columns = dropped.new_zeros(len(dropped), self.first + self.given)
+        of_columns[dropped.nonzero()[:, 0], self.columns[dropped]] = True
+        self.state.tokens = self.state.tokens.drop_before(layer, of_columns)
         longest = max(1, int(stays.sum(-1).max()))
         order = stays.long().argsort(dim=1, stable=True)[:, -longest:]
         self.columns = self.columns.gather(1, order).masked_fill(~stays.gather(1, order), -1)
         self.notes = {name: each.gather(1, order) for name, each in self.notes.items()}
         return order
-
-    def _note(self, layer: int, dropped: Bool[Tensor, "b m"]) -> None:
-        """What was dropped before a layer, of all columns so far."""
-        all_dropped = dropped.new_zeros(len(dropped), self.first + self.given)
-        all_dropped[dropped.nonzero()[:, 0], self.columns[dropped]] = True
-        self.state.tokens = self.state.tokens.drop_before(layer, all_dropped)
 
 
 class Pruner:
@@ -164,7 +157,7 @@ class Pruner:
     def _enter(
         self, state: CacheState, first: int, requested: RequestedOutputs, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
-        given = next(kwargs[name] for name in GIVEN if kwargs.get(name) is not None)
+        given = given_tokens(kwargs)
         rows, count = given.shape[:2]
         mask = cutting.given_mask(kwargs)
         # where nothing is padded it says no more than None, whose square of places is never made

@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 
 from foveate.errors import UnsupportedModel
 from foveate.hf.layer.support import text_config
-from foveate.hf.model.adapters import applied_weights
 from foveate.hf.model.decoder import find
 from foveate.hf.model.devices import StoredWeights
+from foveate.hf.model.weights import applied_weights
 
 SAMPLES = 64
 """Numbers of each weight that are compared, at even distances."""

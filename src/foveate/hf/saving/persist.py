@@ -27,7 +27,7 @@ from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.devices import input_device
 from foveate.hf.saving import saved
 from foveate.hf.saving.identity import ModelIdentity, decoder_dtype, former_fingerprints
-from foveate.hf.saving.saved import SCHEMA, Saved
+from foveate.hf.saving.saved import EXTRA, RUNNING, SCHEMA, Saved, named
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Restores
 
@@ -37,6 +37,9 @@ DROPPED = "dropped."
 """Before the number of a layer of the model: which tokens were dropped before it, and so are not
 computed from it on.
 """
+
+REMEMBERED = ("queries", "places", "kept")
+"""What the reading of a prompt remembers of a layer, if anything, under these names."""
 
 HOST = "host_"
 """In the name of a tensor among the extras that stays in main memory where it is loaded."""
@@ -79,8 +82,7 @@ def save(
             tensors |= {f"{index}.keys": layer.keys, f"{index}.values": layer.values}
             seen[index] = [getattr(layer, "cumulative_length", 0)]
     state = layers[0].state
-    extras = {k: v for k, v in state.tokens.extras.items() if isinstance(v, Tensor)}
-    tensors |= {f"extra.{k}": v for k, v in extras.items()}
+    tensors |= {f"{EXTRA}{k}": v for k, v in state.tokens.extras.items() if isinstance(v, Tensor)}
     tensors["pads"] = state.tokens.pad  # type: ignore[assignment]
     if state.tokens.seen_visual is not None:
         tensors["vision"] = state.tokens.seen_visual
@@ -129,9 +131,9 @@ def load(
             columns, finished, first = seen[str(index)]
             layer.refill(_pairs(saved_cache, index, first, policy), columns, finished)
             memory = layer.memory
-            memory.queries, memory.kept = mine.get("queries"), mine.get("kept")
-            memory.places = mine.get("places")
-            memory.state = {k[8:]: v for k, v in mine.items() if k.startswith("running.")}
+            for name in REMEMBERED:
+                setattr(memory, name, mine.get(name))
+            memory.state = named(mine, RUNNING)
         elif mine:
             layer.lazy_initialization(mine["keys"], mine["values"])
             layer.keys, layer.values = mine["keys"], mine["values"]
@@ -162,15 +164,13 @@ def _check_tensors(saved_cache: Saved, cache: DynamicCache, model: PreTrainedMod
         saved_cache.refuse(
             "its tensor 'pads' is no whole number for each of the rows that layers have"
         )
-    if vision is not None and (vision.dtype != torch.bool or vision.dim() != 2):
-        saved_cache.refuse("its tensor 'vision' is not one truth value for each token")
-    frames = saved_cache.tensors.get("frames")
-    if frames is not None and (
-        vision is None or frames.dtype != torch.bool or frames.shape != vision.shape
-    ):
-        saved_cache.refuse("its tensor 'frames' is not one truth value for each token")
+    for name in ("vision", "frames"):
+        flags = saved_cache.tensors.get(name)
+        alike = vision is not None and flags is not None and flags.shape == vision.shape
+        if flags is not None and not (alike and flags.dtype == torch.bool and flags.dim() == 2):
+            saved_cache.refuse(f"its tensor {name!r} is not one truth value for each token")
     used |= _check_dropped(saved_cache, pads.numel())
-    others = [name for name in saved_cache.tensors if not name.startswith("extra.")]
+    others = [name for name in saved_cache.tensors if not name.startswith(EXTRA)]
     if unknown := sorted(set(others) - used):
         saved_cache.refuse(f"its tensor {unknown[0]!r} belongs to no layer of the model")
 
@@ -201,16 +201,13 @@ def _widths(model: PreTrainedModel) -> dict[int, dict[str, int]]:
 
 
 def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
-    vision, frame = tensors.get("vision"), tensors.get("frames")
-    dropped = {int(k.removeprefix(DROPPED)): v for k, v in tensors.items() if k.startswith(DROPPED)}
-    extras = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
     state.tokens = Tokens(
-        vision=vision,
-        vision_known=vision is not None,
-        frame=frame,
+        vision=tensors.get("vision"),
+        vision_known="vision" in tensors,
+        frame=tensors.get("frames"),
         pad=tensors["pads"],
-        dropped=dropped,
-        extras=extras,
+        dropped={int(name): t for name, t in named(tensors, DROPPED).items()},
+        extras=named(tensors, EXTRA),
     )
     state.update_turn(awaiting=False)
     if (images := state.images()) is not None:
@@ -282,7 +279,7 @@ def _moved(saved_cache: Saved, model: PreTrainedModel) -> Saved:
     tensors = {
         name: tensor.to(
             "cpu" if HOST in name else device,
-            to if tensor.dtype == cast_from and "running." not in name else tensor.dtype,
+            to if tensor.dtype == cast_from and RUNNING not in name else tensor.dtype,
         )
         for name, tensor in saved_cache.tensors.items()
     }
@@ -292,13 +289,10 @@ def _moved(saved_cache: Saved, model: PreTrainedModel) -> Saved:
 def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
     layer.in_order()
     memory = layer.memory
-    tensors = {f"running.{name}": t for name, t in memory.state.items()}
-    if memory.queries is not None:
-        tensors["queries"] = memory.queries
-    if memory.places is not None:
-        tensors["places"] = memory.places
-    if memory.kept is not None:
-        tensors["kept"] = memory.kept
+    tensors = {f"{RUNNING}{name}": t for name, t in memory.state.items()}
+    for name in REMEMBERED:
+        if (tensor := getattr(memory, name)) is not None:
+            tensors[name] = tensor
     return tensors | _tensors_of_pairs(layer.pairs, layer.policy)
 
 
@@ -329,5 +323,4 @@ def _pairs(saved_cache: Saved, index: int, first: int, policy: Policy) -> Pairs:
         return exact(tensors, first)
     if not isinstance(policy.store, Restores):
         saved_cache.refuse(f"layer {index} is held otherwise than {policy.store!r} holds pairs")
-    own = {k.removeprefix(saved.OWN): t for k, t in tensors.items() if k.startswith(saved.OWN)}
-    return policy.store.restored(own or tensors, first)
+    return policy.store.restored(named(tensors, saved.OWN) or tensors, first)

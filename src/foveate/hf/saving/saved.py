@@ -48,20 +48,21 @@ SHAPES = {
     "keys": "b h n d",
     "values": "b h n e",
 }
-WHOLE = {"counts", "columns", "kept", "places"} | {  # numbers
-    f"{part}.{name}"
-    for part, names in {
-        "body": ("sizes", "columns", "counts"),
-        "thin": ("columns", "counts", "channels"),
-    }.items()
-    for name in names
-}
+WHOLE = {"counts", "columns", "kept", "places", "sizes", "channels"}
+"""Tensors of whole numbers, by the last part of their names."""
+
 COUNTED = (
     ("counts", "flat_k"),
     ("body.counts", "body.k"),
     ("body.sizes", "body.k"),
     ("thin.counts", "thin.k"),
 )
+EXTRA = "extra."
+"""Before the name of what the model itself notes of each row."""
+
+RUNNING = "running."
+"""Before the name of a statistic that runs on."""
+
 OWN = "own."
 """Before the name of a tensor of pairs that only their store knows."""
 
@@ -130,12 +131,16 @@ class Saved(NamedTuple):
 
     def of_layer(self, index: int) -> dict[str, Tensor]:
         """The tensors of one layer, by their names without its number."""
-        begin = f"{index}."
-        return {k[len(begin) :]: t for k, t in self.tensors.items() if k.startswith(begin)}
+        return named(self.tensors, f"{index}.")
 
     def refuse(self, what: str) -> NoReturn:
         """Raises InvalidInput."""
         raise InvalidInput(f"{str(self.path)!r} is a damaged saved cache: {what}. {FAULT}")
+
+
+def named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin like this, by what follows in their names."""
+    return {k[len(prefix) :]: t for k, t in tensors.items() if k.startswith(prefix)}
 
 
 def read(path: Path) -> Saved:
@@ -178,7 +183,7 @@ def digest(note: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
 
 def _check_finite(saved: Saved) -> None:
     for name, tensor in saved.tensors.items():
-        scores = ".running." in name or name.startswith("extra.")
+        scores = f".{RUNNING}" in name or name.startswith(EXTRA)
         if tensor.is_floating_point() and not scores and not bool(tensor.isfinite().all()):
             saved.refuse(f"its tensor {name!r} holds NaN or an infinite number")
 
@@ -190,10 +195,9 @@ def check_layer(saved: Saved, index: int, dims: Mapping[str, int], compressed: b
     ``dims`` are the axes' lengths that are known from the model.
     """
     tensors, known = saved.of_layer(index), dict(dims)
-    theirs = {name for name in tensors if name.startswith(OWN)}
-    tensors = {name: t for name, t in tensors.items() if name not in theirs}
-    needed = {"k", "v"} if compressed else {"keys", "values"}
-    needed = set() if theirs else needed
+    theirs = named(tensors, OWN)
+    tensors = {name: t for name, t in tensors.items() if not name.startswith(OWN)}
+    needed = set() if theirs else {"k", "v"} if compressed else {"keys", "values"}
     for part in ("body.", "thin."):
         if f"{part}k" in tensors:
             needed |= {name for name in SHAPES if name.startswith(part)}
@@ -219,13 +223,14 @@ def _check_tensor(
     beside: Mapping[str, Tensor],
     known: dict[str, int],
 ) -> None:
-    kind = "running" if name.startswith("running.") else name
+    kind = "running" if name.startswith(RUNNING) else name
     axes = {**SHAPES, "columns": "f" if "flat_k" in beside else "b h s"}.get(kind)
     what = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
     if axes is None:
         saved.refuse(f"layer {index} has a tensor {name!r}, which belongs to nothing")
     whole = tensor.dtype in (torch.int16, torch.int32, torch.int64)
-    right = tensor.dtype == torch.uint8 if name in CODES else whole == (name in WHOLE)
+    counts = kind.rpartition(".")[2] in WHOLE
+    right = tensor.dtype == torch.uint8 if name in CODES else whole == counts
     names = axes.split()
     fits = (
         right

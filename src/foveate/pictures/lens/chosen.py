@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foveate.hf import Recording, Session, branch, chosen, compress, record
-from foveate.hf.attach.dividing import divided_for
+from foveate.hf.attach.model_policy import divided_for
 from foveate.hf.layer.support import compressible_layers, text_config
 from foveate.hf.measuring.answer import greedy
 from foveate.hf.probe.follow_up import ends

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from foveate.errors import InvalidInput
 from foveate.hf import Recording, record
-from foveate.hf.attach.dividing import divided_for
+from foveate.hf.attach.model_policy import divided_for
 from foveate.hf.layer.stats import now
 from foveate.hf.model.devices import input_device
 from foveate.loading.model import Loaded

@@ -19,11 +19,13 @@ from foveate.hf import Session, Stats, branch, compress
 from foveate.hf.measuring.answer import (
     PrefilledPrompt,
     TeacherForced,
+    can_join,
+    check_joins,
+    check_places,
     greedy_together,
     teacher_forced_together,
     with_the_rest,
 )
-from foveate.hf.measuring.joined import can_join, check_joins, check_places
 from foveate.loading.model import Loaded
 from foveate.policies.policy import Policy
 from foveate.prompts.sample import Sample
