@@ -17,6 +17,19 @@ def foveate_metrics(text):
     return found
 
 
+def labelled(text, name):
+    """The values of one of Foveate's counters by policy, and by reason where it has reasons; those
+    that never rose are left out.
+    """
+    families = text_string_to_metric_families(text)
+    samples = [one for family in families for one in family.samples if one.value]
+    return {
+        (one.labels["policy"], *filter(None, [one.labels.get("reason")])): one.value
+        for one in samples
+        if one.name == f"foveate:{name}_total"
+    }
+
+
 def of_this_process():
     """The text of this process's registry."""
     return generate_latest(REGISTRY).decode()

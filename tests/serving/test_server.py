@@ -3,18 +3,21 @@
 import json
 import random
 import re
+import shutil
 import time
 import urllib.error
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from foveate import policy
 from foveate.vllm.plans.tiers import rooms_of
 from tests.serving import tiny
 from tests.serving.engine import check_alike
-from tests.serving.prometheus import foveate_metrics
+from tests.serving.prometheus import foveate_metrics, labelled
 from tests.serving.server import data_url, server
 from tests.serving.test_images import QUESTION, chat, noise, served
 
@@ -22,18 +25,32 @@ POLICY = "mixkv:budget=25%,window=8"
 BOUNDED = "snapkv:budget=128,window=8,when=over_budget(every=64,reading=true)"
 DOCUMENTED = "snapkv:budget=1024,when=over_budget(every=512,reading=true)"  # long_requests.md
 TOKENS = 8
+POISON = 201  # a token of no other request
 METRICS = {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total"}
 
 
 @pytest.fixture(scope="module")
-def running(tiny_folder, tmp_path_factory):
+def poisoned(tiny_folder, tmp_path_factory):
+    """The tiny Qwen2-VL, whose states are no numbers once it has read one of its tokens."""
+    folder = tmp_path_factory.mktemp("poisoned")
+    shutil.copytree(tiny_folder("qwen2_vl"), folder, dirs_exist_ok=True)
+    (file,) = folder.glob("*.safetensors")
+    weights = load_file(file)
+    (name,) = (name for name in weights if name.endswith("embed_tokens.weight"))
+    weights[name][POISON] = torch.nan
+    save_file(weights, file, {"format": "pt"})
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def running(poisoned, tmp_path_factory):
     log = tmp_path_factory.mktemp("server") / "log.txt"
     options = (
         *("--served-model-name", "tiny", "--limit-mm-per-prompt", '{"image": 2, "video": 0}'),
         *("--additional-config", json.dumps({"foveate": {"policies": [BOUNDED]}})),
         *("--max-num-batched-tokens", "96"),
     )
-    with server(tiny_folder("qwen2_vl"), POLICY, log, *options) as one:
+    with server(poisoned, POLICY, log, *options) as one:
         yield one, log
     assert not one.alive()
 
@@ -64,7 +81,7 @@ def test_an_image_question_over_http_is_answered_as_offline(running, tiny_folder
     line = (
         f"Foveate compresses the prompts of 4 layers (KV cache groups of 4): {POLICY} or {BOUNDED}"
     )
-    pool = r", in \d+ blocks of 32 tokens; metrics at /metrics\."
+    pool = r", in 63 blocks of 32 tokens; metrics at /metrics\."
     assert re.search(re.escape(line) + pool, log.read_text())
 
 
@@ -210,3 +227,25 @@ def test_the_servers_metrics_can_be_read_and_tell_what_was_kept(running):
     assert grown["kept_tokens"] == room.kept(length, 32) < length
     assert grown["freed_blocks"] == room.gap(length, 32)
     assert grown["compress_seconds"] > 0
+
+
+def test_a_request_that_fails_says_why_and_is_counted(running):
+    """In the body of an error, and in the event of one that was streamed."""
+    one, _ = running
+    body = {"model": "tiny", "prompt": [*[5] * 200, POISON, *[7] * 60], "max_tokens": TOKENS}
+    with pytest.raises(urllib.error.HTTPError) as failed:
+        one.post("/v1/completions", **body)
+    assert failed.value.code == 500
+    errors = [json.load(failed.value)["error"]]
+    with one.sending("/v1/completions", **body, stream=True) as connection:
+        event = connection.getresponse().readline().removeprefix(b"data: ")
+    errors.append(json.loads(event)["error"])
+    for error in errors:
+        assert error["type"] == "InternalServerError"
+        said = "Internal server error: its prompt cannot be compressed: "
+        assert error["message"].startswith(said)
+    failures = labelled(one.get("/metrics"), "failed_requests")
+    assert failures == {(POLICY, "compression"): 2}
+    chosen = {"foveate_policy": "full"}
+    one.post("/v1/chat/completions", **asked([]), vllm_xargs=chosen)
+    assert labelled(one.get("/metrics"), "prompts").keys() >= {(POLICY,), ("full",)}
