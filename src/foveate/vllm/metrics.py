@@ -45,7 +45,7 @@ class Metrics:
     def __init__(self, config: Any, settings: Settings, cells: Mapping[int, int] | None = None):
         engine = config.parallel_config.data_parallel_index
         self._engine = config.model_config.served_model_name, str(engine)
-        self._policies = {None: FULL, **dict(enumerate(settings.names))}
+        self._policies: dict[int | None, str] = {None: FULL, **dict(enumerate(settings.names))}
         self._cells = cells or {}
         for name, policy in product(COUNTERS, self._policies):  # rates need a first value
             for reason in Reason if name == FAILED else (None,):
