@@ -1,5 +1,7 @@
 """Reads the text that /metrics shows, and that prometheus_client makes of a registry."""
 
+from collections import Counter
+
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,16 +20,16 @@ def foveate_metrics(text):
 
 
 def labelled(text, name):
-    """The values of one of Foveate's counters by policy, and by reason where it has reasons; those
-    that never rose are left out.
+    """The values of one of Foveate's counters by policy, and by reason where it has reasons, added
+    up over models and engines; those that never rose are left out.
     """
-    families = text_string_to_metric_families(text)
-    samples = [one for family in families for one in family.samples if one.value]
-    return {
-        (one.labels["policy"], *filter(None, [one.labels.get("reason")])): one.value
-        for one in samples
-        if one.name == f"foveate:{name}_total"
-    }
+    found = Counter()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == f"foveate:{name}_total":
+                labels = (sample.labels.get(label) for label in ("policy", "reason"))
+                found[tuple(filter(None, labels))] += sample.value
+    return {labels: value for labels, value in found.items() if value}
 
 
 def of_this_process():
