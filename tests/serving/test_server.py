@@ -25,32 +25,19 @@ POLICY = "mixkv:budget=25%,window=8"
 BOUNDED = "snapkv:budget=128,window=8,when=over_budget(every=64,reading=true)"
 DOCUMENTED = "snapkv:budget=1024,when=over_budget(every=512,reading=true)"  # long_requests.md
 TOKENS = 8
-POISON = 201  # a token of no other request
+POISON = 201  # a token after which states are no numbers
 METRICS = {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total"}
 
 
 @pytest.fixture(scope="module")
-def poisoned(tiny_folder, tmp_path_factory):
-    """The tiny Qwen2-VL, whose states are no numbers once it has read one of its tokens."""
-    folder = tmp_path_factory.mktemp("poisoned")
-    shutil.copytree(tiny_folder("qwen2_vl"), folder, dirs_exist_ok=True)
-    (file,) = folder.glob("*.safetensors")
-    weights = load_file(file)
-    (name,) = (name for name in weights if name.endswith("embed_tokens.weight"))
-    weights[name][POISON] = torch.nan
-    save_file(weights, file, {"format": "pt"})
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def running(poisoned, tmp_path_factory):
+def running(tiny_folder, tmp_path_factory):
     log = tmp_path_factory.mktemp("server") / "log.txt"
     options = (
         *("--served-model-name", "tiny", "--limit-mm-per-prompt", '{"image": 2, "video": 0}'),
         *("--additional-config", json.dumps({"foveate": {"policies": [BOUNDED]}})),
         *("--max-num-batched-tokens", "96"),
     )
-    with server(poisoned, POLICY, log, *options) as one:
+    with server(tiny_folder("qwen2_vl"), POLICY, log, *options) as one:
         yield one, log
     assert not one.alive()
 
@@ -229,23 +216,37 @@ def test_the_servers_metrics_can_be_read_and_tell_what_was_kept(running):
     assert grown["compress_seconds"] > 0
 
 
-def test_a_request_that_fails_says_why_and_is_counted(running):
-    """In the body of an error, and in the event of one that was streamed."""
-    one, _ = running
+def poisoned(model, folder):
+    """The model's folder with a row of its embeddings that is no number."""
+    shutil.copytree(model, folder)
+    (file,) = folder.glob("*.safetensors")
+    weights = load_file(file)
+    (name,) = (name for name in weights if name.endswith("embed_tokens.weight"))
+    weights[name][POISON] = torch.nan
+    save_file(weights, file, {"format": "pt"})
+    return str(folder)
+
+
+def test_a_request_that_fails_says_why_and_is_counted(tiny_folder, tmp_path):
+    """In the body of an error, and in the event of one that was streamed. The server is its own:
+    answers may have the token as well.
+    """
+    model, log = poisoned(tiny_folder("qwen2_vl"), tmp_path / "model"), tmp_path / "log.txt"
     body = {"model": "tiny", "prompt": [*[5] * 200, POISON, *[7] * 60], "max_tokens": TOKENS}
-    with pytest.raises(urllib.error.HTTPError) as failed:
-        one.post("/v1/completions", **body)
-    assert failed.value.code == 500
-    errors = [json.load(failed.value)["error"]]
-    with one.sending("/v1/completions", **body, stream=True) as connection:
-        event = connection.getresponse().readline().removeprefix(b"data: ")
-    errors.append(json.loads(event)["error"])
+    with server(model, POLICY, log, "--served-model-name", "tiny") as one:
+        with pytest.raises(urllib.error.HTTPError) as failed:
+            one.post("/v1/completions", **body)
+        assert failed.value.code == 500
+        errors = [json.load(failed.value)["error"]]
+        with one.sending("/v1/completions", **body, stream=True) as connection:
+            event = connection.getresponse().readline().removeprefix(b"data: ")
+        errors.append(json.loads(event)["error"])
+        whole = {"max_tokens": 1, "vllm_xargs": {"foveate_policy": "full"}}
+        one.post("/v1/completions", **body | {"prompt": [5] * 100} | whole)
+        text = one.get("/metrics")
     for error in errors:
         assert error["type"] == "InternalServerError"
         said = "Internal server error: its prompt cannot be compressed: "
         assert error["message"].startswith(said)
-    failures = labelled(one.get("/metrics"), "failed_requests")
-    assert failures == {(POLICY, "compression"): 2}
-    chosen = {"foveate_policy": "full"}
-    one.post("/v1/chat/completions", **asked([]), vllm_xargs=chosen)
-    assert labelled(one.get("/metrics"), "prompts").keys() >= {(POLICY,), ("full",)}
+    assert labelled(text, "failed_requests") == {(POLICY, "compression"): 2}
+    assert labelled(text, "prompts") == {(POLICY,): 2, ("full",): 1}
