@@ -19,8 +19,8 @@ class Reason(StrEnum):
     """A worker's check found that it would read or move what the scheduler did not order."""
 
 
-class Failure(NamedTuple):
-    """Failure of one request; ``sentence`` begins with "its", and ends with a full stop or an
+class RequestFailure(NamedTuple):
+    """RequestFailure of one request; ``sentence`` begins with "its", and ends with a full stop or an
     exception.
     """
 

@@ -20,7 +20,7 @@ from typing import Any
 from foveate.errors import FoveateError
 from foveate.vllm.metrics import Metrics
 from foveate.vllm.plans.boundaries import Move
-from foveate.vllm.plans.failures import Failure, Reason
+from foveate.vllm.plans.failures import RequestFailure, Reason
 from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
@@ -44,7 +44,7 @@ class Planning:
         config = options["vllm_config"] if "vllm_config" in options else args[0]
         settings = settings_from(config.additional_config)
         self.offer, self._metrics = Offer(settings), Metrics(config, settings)
-        self._failures: dict[str, tuple[Plan, Failure]] = {}
+        self._failures: dict[str, tuple[Plan, RequestFailure]] = {}
         self.plans: dict[str, Plan] = {}
         managers = self.kv_cache_manager.coordinator.single_type_managers
         self._compressed = [one for one in managers if isinstance(one, CompressedManager)]
@@ -87,9 +87,9 @@ class Planning:
             self._set_end(request)
         if why and request.request_id in self.requests:
             logger.error("Request %s fails: %s", request.request_id, why)
-            self._fail(request.request_id, Failure(reason, why))
+            self._fail(request.request_id, RequestFailure(reason, why))
 
-    def _fail(self, name: str, failure: Failure) -> None:
+    def _fail(self, name: str, failure: RequestFailure) -> None:
         """Let vLLM end a request with an error after a step."""
         self.encoder_cache_mismatch_reqs.add(name)
         self._failures[name] = self.plans[name], failure

@@ -12,7 +12,7 @@ import torch
 
 from foveate.compression.between_passes import Pass, Phase
 from foveate.compression.reading import PromptReading
-from foveate.vllm.plans.failures import Failure, Reason
+from foveate.vllm.plans.failures import RequestFailure, Reason
 from foveate.vllm.plans.held import RequestBooks
 from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
@@ -34,7 +34,7 @@ class Prompts:
         self.ordinals = ordinals
         self.model_indices = {ordinal: _model_index(name) for name, ordinal in ordinals.items()}
         self.records = torch.device(runner.device).type == "cpu"
-        self.failed: dict[str, Failure] = {}
+        self.failed: dict[str, RequestFailure] = {}
         self.barred: set[str] = set()  # of this pass, those that it must not read or compress
         self.completed: list[Plan] = []  # the prompts of this pass
         self.reading = False  # whether a policy is to see what this pass reads
@@ -71,7 +71,7 @@ class Prompts:
         taken, self.seconds = self.seconds, defaultdict(float)
         return taken
 
-    def take_failed(self) -> Mapping[str, Failure]:
+    def take_failed(self) -> Mapping[str, RequestFailure]:
         """Return the requests that failed since the last call."""
         taken, self.failed = self.failed, {}
         return taken
@@ -129,7 +129,7 @@ class Prompts:
         """Lets that request fail, and no other."""
         if name not in self._fails:
             self._fails.add(name)
-            self.failed[name] = Failure(reason, why)
+            self.failed[name] = RequestFailure(reason, why)
             logger.error("Request %s fails: %s", name, why)
 
     def bar(self, name: str, why: str) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from foveate.errors import UnsupportedEngine
 from foveate.vllm.metrics import Metrics, seen_at
-from foveate.vllm.plans.failures import Failure, Reason
+from foveate.vllm.plans.failures import RequestFailure, Reason
 from foveate.vllm.plans.plans import Offer
 from foveate.vllm.plans.settings import check_profiles, settings_from
 from foveate.vllm.plans.tiers import by_head, rooms_of, shaping
@@ -209,7 +209,7 @@ def among_workers(prompts: Prompts, names: Sequence[str]) -> None:
 class Failing(AsyncModelRunnerOutput):
     """A step's tokens that are still on their way, and which of its requests failed."""
 
-    def __init__(self, output: AsyncModelRunnerOutput, failed: Mapping[str, Failure]):
+    def __init__(self, output: AsyncModelRunnerOutput, failed: Mapping[str, RequestFailure]):
         self._output, self._failed = output, failed
 
     def get_output(self) -> Any:
