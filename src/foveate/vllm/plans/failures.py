@@ -20,9 +20,7 @@ class Reason(StrEnum):
 
 
 class RequestFailure(NamedTuple):
-    """RequestFailure of one request; ``sentence`` begins with "its", and ends with a full stop or an
-    exception.
-    """
+    """Failure of one request; ``sentence`` is for logs and clients, and may end with an exception."""
 
     reason: Reason
     sentence: str

@@ -20,7 +20,7 @@ from typing import Any
 from foveate.errors import FoveateError
 from foveate.vllm.metrics import Metrics
 from foveate.vllm.plans.boundaries import Move
-from foveate.vllm.plans.failures import RequestFailure, Reason
+from foveate.vllm.plans.failures import Reason, RequestFailure
 from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from

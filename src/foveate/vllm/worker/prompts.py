@@ -12,7 +12,7 @@ import torch
 
 from foveate.compression.between_passes import Pass, Phase
 from foveate.compression.reading import PromptReading
-from foveate.vllm.plans.failures import RequestFailure, Reason
+from foveate.vllm.plans.failures import Reason, RequestFailure
 from foveate.vllm.plans.held import RequestBooks
 from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan

@@ -9,7 +9,7 @@ import torch
 
 from foveate.errors import UnsupportedEngine
 from foveate.vllm.metrics import Metrics, seen_at
-from foveate.vllm.plans.failures import RequestFailure, Reason
+from foveate.vllm.plans.failures import Reason, RequestFailure
 from foveate.vllm.plans.plans import Offer
 from foveate.vllm.plans.settings import check_profiles, settings_from
 from foveate.vllm.plans.tiers import by_head, rooms_of, shaping
