@@ -20,7 +20,7 @@ class Reason(StrEnum):
 
 
 class RequestFailure(NamedTuple):
-    """Failure of one request; ``sentence`` is for logs and clients, and may end with an exception."""
+    """Failure of one request; ``sentence`` is for logs and clients."""
 
     reason: Reason
     sentence: str
