@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
-from foveate.vllm.worker.metrics import COUNTERS
+from foveate.vllm.metrics import COUNTERS
 
 FOLDER = Path(__file__).parents[2] / "examples" / "serving"
 DASHBOARD = json.loads((FOLDER / "grafana" / "dashboard.json").read_text())

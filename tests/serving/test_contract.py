@@ -14,7 +14,7 @@ from foveate.policies.amount import Amount
 from foveate.vllm import vllm_api
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec, compressible
-from foveate.vllm.startup import registration
+from foveate.vllm.startup import explaining, registration
 from foveate.vllm.startup.activation import UNSET
 
 ROOM = Room.of(Amount.of("20%"), 1)
@@ -348,3 +348,17 @@ def test_the_second_runner_is_read_by_these_names():
     )
     assert inspect.isabstract(vllm_api.AsyncModelRunnerOutput)
     assert callable(vllm_api.cpu_worker_class().sample_tokens)
+
+
+def test_what_explains_a_failed_request_is_there():
+    from vllm.v1.engine import EngineCoreOutput
+
+    module, name = explaining.SERVING
+    serving = getattr(importlib.import_module(module), name)
+    assert parameters(serving._raise_if_error) == ["self", "finish_reason", "request_id"]
+    with pytest.raises(vllm_api.GenerationError):
+        serving._raise_if_error(None, "error", "0")
+    assert "stop_reason" in EngineCoreOutput.__annotations__
+    new_output = ["self", "token_ids", "finish_reason", "stop_reason"]
+    assert parameters(vllm_api.RequestState._new_completion_output) == new_output
+    assert str(vllm_api.FinishReason.ERROR) == "error"

@@ -1,6 +1,7 @@
 """``foveate serve`` while answers are streamed: whatever ends it, nothing is left of it."""
 
 import contextlib
+import json
 import os
 import signal
 import tempfile
@@ -21,10 +22,10 @@ ASKED = {"model": "tiny", "prompt": [5] * 200, "temperature": 0, "ignore_eos": T
 
 
 @contextlib.contextmanager
-def serving(model, folder, port):
+def serving(model, folder, port, *options):
     """``foveate serve`` under a policy of the environment, with temporary files in that folder."""
     folder.mkdir()
-    words = ("foveate", "serve", model, *OPTIONS)
+    words = ("foveate", "serve", model, *OPTIONS, *options)
     environ = {"TMPDIR": str(folder), "FOVEATE_POLICY": POLICY, "PROMETHEUS_MULTIPROC_DIR": ""}
     sockets = {"VLLM_RPC_BASE_PATH": tempfile.gettempdir()}  # whose paths have to be short
     with started(words, folder / "log.txt", port, environ | sockets) as one:
@@ -79,3 +80,23 @@ def family(one):
     """The processes that it is."""
     first = psutil.Process(one.process.pid)
     return [first, *first.children(recursive=True)]
+
+
+def test_a_server_that_drains_ends_its_answers_after_sigterm(tiny_folder, tmp_path):
+    """docs/howto/kubernetes.md: no new request is answered, the open ones are, to their end."""
+    port, folder, drained = free_port(), tmp_path / "drained", ("--shutdown-timeout", "120")
+    with serving(tiny_folder("qwen2_vl"), folder, port, *drained) as one:
+        whole = family(one)
+        body = ASKED | {"max_tokens": 800, "stream": True, "return_token_ids": True}
+        with one.sending("/v1/completions", **body) as connection:
+            answer = connection.getresponse()
+            lines = [answer.readline()]
+            os.kill(one.process.pid, signal.SIGTERM)
+            lines += answer.read().splitlines()
+        events = [line.removeprefix(b"data: ") for line in lines if line.strip()]
+        assert events.pop() == b"[DONE]"
+        choices = [json.loads(event)["choices"][0] for event in events]
+        assert sum(len(choice["token_ids"]) for choice in choices) == 800
+        assert choices[-1]["finish_reason"] == "length"
+        assert one.process.wait(60) == 0  # vLLM gives idle workers up to 15 seconds
+        check_nothing_is_left(whole, folder)

@@ -12,6 +12,7 @@ from foveate.vllm.plans.gap import Room
 from tests.serving import codes
 from tests.serving.engine import check_same, engine, prompts, serve
 from tests.serving.reference import by_transformers
+from tests.serving.test_refused import configuration
 from tests.serving.test_triton import answered
 
 LENGTHS = (150, 97, 40)
@@ -96,3 +97,13 @@ def test_a_quarter_in_vllms_own_kernels(llama, model):
     check_same(whole, stock)
     assert quarter.kept
     check(model, QUARTER, quarter, block=16)
+
+
+@pytest.mark.parametrize("kind", ["fp8", "fp8_e5m2"])
+def test_the_codes_with_which_vllm_answers_wrongly_are_warned_of(llama, caplog, kind):
+    with codes.on_cpu(stock=False):
+        for policy in ({"foveate": {"policy": QUARTER}}, {}):
+            caplog.clear()
+            configuration(llama, kv_cache_dtype=kind, additional_config=policy)
+            warned = [line for line in caplog.messages if "fp8_e5m2: vLLM's answers" in line]
+            assert len(warned) == (kind == "fp8_e5m2" and bool(policy))

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from foveate.vllm.plans.boundaries import Boundaries, Move
+from foveate.vllm.plans.failures import Reason
 from foveate.vllm.plans.orders import Orders
 from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
@@ -150,10 +151,10 @@ def test_a_prompt_that_one_worker_cannot_compress_fails_in_all(monkeypatch):
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
     group = SimpleNamespace(world_size=2, cpu_group="of both")
     monkeypatch.setattr(worker, "get_tp_group", lambda: group)
-    prompts.fail("c", "no memory left")
+    prompts.fail("c", Reason.COMPRESSION, "no memory left")
     worker.among_workers(prompts, ["a", "b", "c"])
     assert told == [([0, 0, 1], torch.distributed.ReduceOp.MAX, "of both")]
-    assert prompts.take_failed() == {"b", "c"}
+    assert prompts.take_failed().keys() == {"b", "c"}
     group.world_size = 1
     worker.among_workers(prompts, ["a", "b", "c"])
     assert len(told) == 1

@@ -27,6 +27,7 @@ def expected(lengths):
         "kept_tokens": sum(ROOM.kept(n, 32) for n in lengths),
         "freed_blocks": sum(ROOM.gap(n, 32) for n in lengths),
         "tokens_not_read": 0,
+        "failed_requests": 0,
     }
 
 

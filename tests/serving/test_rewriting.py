@@ -142,7 +142,8 @@ def test_a_pass_that_goes_on_after_a_prompt_reads_nothing_of_it(builder, caplog)
     metadata = pass_of(builder, [(40, 40), (300, 0)], batch)
     check_row(metadata, batch, 0, 0)
     assert metadata.block_table[1].unique().tolist() == [0]
-    assert builder.prompts.take_failed() == {"r1"}
+    failures = builder.prompts.take_failed()
+    assert {name: failure.reason for name, failure in failures.items()} == {"r1": "order"}
     assert "310 tokens would be read in a pass that has to end at 300" in caplog.text
 
 

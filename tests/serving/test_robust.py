@@ -1,12 +1,16 @@
 """No request ends the engine: it fails by itself or is served, and the others go on."""
 
+import re
 from collections import deque
 
 import pytest
 import torch
 
+from foveate.vllm.scheduler import scheduler
+from foveate.vllm.startup import registration
 from foveate.vllm.worker import attention
 from tests.serving.engine import check_alike, engine, greedy, prompts, serve
+from tests.serving.prometheus import labelled, of_this_process
 from tests.serving.test_requests import check
 
 POLICY = "snapkv:budget=25%,window=8"
@@ -121,3 +125,57 @@ def test_a_prompt_that_goes_on_fails_alone(llama):
         assert found["1"] == ("length", found["1"][1])
         assert len(found["1"][1]) == 30
         assert idle(llm).get_num_free_blocks() == 63
+
+
+BOUNDED = "snapkv:budget=128,window=8,when=over_budget(every=64,reading=true)"
+
+
+def no_memory(*_):
+    raise torch.OutOfMemoryError("no memory left for its scores")
+
+
+FAILURES = {  # what goes wrong, under which policy, and the sentence
+    "compression": (
+        lambda patch: patch.setattr(attention, "after_pass", no_memory),
+        POLICY,
+        r"its prompt cannot be compressed: OutOfMemoryError\('no memory left for its scores'\)",
+    ),
+    "order": (
+        lambda patch: patch.setattr(scheduler.Planning, "_order", lambda *_: None),
+        BOUNDED,
+        "the scheduler has sent no order, .* please report this",
+    ),
+    "pool": (
+        lambda patch: patch.setattr(registration, "check_fits", lambda *_: None),
+        "full",
+        "its prompt of 800 tokens holds 26 blocks at once, and the pool has 19",
+    ),
+    "request": (
+        lambda patch: patch.setattr(registration, "check_request", lambda *_: None),
+        "h2o",
+        "foveate_policy='h2o' is not served here",
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", FAILURES)
+def test_a_failure_is_counted_by_policy_and_reason_and_has_a_sentence(llama, monkeypatch, reason):
+    wrong, policy, sentence = FAILURES[reason]
+    small = {"num_gpu_blocks_override": 20}
+    with engine(llama, BOUNDED, policies=[POLICY], **small) as llm:
+        wrong(monkeypatch)
+        before = labelled(of_this_process(), "failed_requests")
+        asked = greedy(4, {"foveate_policy": policy})
+        (prompt,) = prompts([800 if reason == "pool" else 300])
+        llm.llm_engine.add_request("0", {"prompt_token_ids": prompt}, asked)
+        outputs = []
+        while llm.llm_engine.has_unfinished_requests():
+            outputs += llm.llm_engine.step()
+        assert idle(llm).get_num_free_blocks() == 19
+    (answer,) = outputs[-1].outputs
+    assert answer.finish_reason == "error"
+    assert re.match(sentence, answer.stop_reason)
+    after = labelled(of_this_process(), "failed_requests")
+    rose = {key: value - before.get(key, 0) for key, value in after.items()}
+    label = "full" if reason == "request" else policy  # a prompt without a plan is kept whole
+    assert {key: value for key, value in rose.items() if value} == {(label, reason): 1}

@@ -3,18 +3,21 @@
 import json
 import random
 import re
+import shutil
 import time
 import urllib.error
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from foveate import policy
 from foveate.vllm.plans.tiers import rooms_of
 from tests.serving import tiny
 from tests.serving.engine import check_alike
-from tests.serving.prometheus import foveate_metrics
+from tests.serving.prometheus import foveate_metrics, labelled
 from tests.serving.server import data_url, server
 from tests.serving.test_images import QUESTION, chat, noise, served
 
@@ -22,6 +25,7 @@ POLICY = "mixkv:budget=25%,window=8"
 BOUNDED = "snapkv:budget=128,window=8,when=over_budget(every=64,reading=true)"
 DOCUMENTED = "snapkv:budget=1024,when=over_budget(every=512,reading=true)"  # long_requests.md
 TOKENS = 8
+POISON = 201  # a token after which states are no numbers
 METRICS = {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total"}
 
 
@@ -64,7 +68,7 @@ def test_an_image_question_over_http_is_answered_as_offline(running, tiny_folder
     line = (
         f"Foveate compresses the prompts of 4 layers (KV cache groups of 4): {POLICY} or {BOUNDED}"
     )
-    pool = r", in \d+ blocks of 32 tokens; metrics at /metrics\."
+    pool = r", in 63 blocks of 32 tokens; metrics at /metrics\."
     assert re.search(re.escape(line) + pool, log.read_text())
 
 
@@ -210,3 +214,39 @@ def test_the_servers_metrics_can_be_read_and_tell_what_was_kept(running):
     assert grown["kept_tokens"] == room.kept(length, 32) < length
     assert grown["freed_blocks"] == room.gap(length, 32)
     assert grown["compress_seconds"] > 0
+
+
+def poisoned(model, folder):
+    """The model's folder with a row of its embeddings that is no number."""
+    shutil.copytree(model, folder)
+    (file,) = folder.glob("*.safetensors")
+    weights = load_file(file)
+    (name,) = (name for name in weights if name.endswith("embed_tokens.weight"))
+    weights[name][POISON] = torch.nan
+    save_file(weights, file, {"format": "pt"})
+    return str(folder)
+
+
+def test_a_request_that_fails_says_why_and_is_counted(tiny_folder, tmp_path):
+    """In the body of an error, and in the event of one that was streamed. The server is its own:
+    answers may have the token as well.
+    """
+    model, log = poisoned(tiny_folder("qwen2_vl"), tmp_path / "model"), tmp_path / "log.txt"
+    body = {"model": "tiny", "prompt": [*[5] * 200, POISON, *[7] * 60], "max_tokens": TOKENS}
+    with server(model, POLICY, log, "--served-model-name", "tiny") as one:
+        with pytest.raises(urllib.error.HTTPError) as failed:
+            one.post("/v1/completions", **body)
+        assert failed.value.code == 500
+        errors = [json.load(failed.value)["error"]]
+        with one.sending("/v1/completions", **body, stream=True) as connection:
+            event = connection.getresponse().readline().removeprefix(b"data: ")
+        errors.append(json.loads(event)["error"])
+        whole = {"max_tokens": 1, "vllm_xargs": {"foveate_policy": "full"}}
+        one.post("/v1/completions", **body | {"prompt": [5] * 100} | whole)
+        text = one.get("/metrics")
+    for error in errors:
+        assert error["type"] == "InternalServerError"
+        said = "Internal server error: its prompt cannot be compressed: "
+        assert error["message"].startswith(said)
+    assert labelled(text, "failed_requests") == {(POLICY, "compression"): 2}
+    assert labelled(text, "prompts") == {(POLICY,): 2, ("full",): 1}

@@ -164,7 +164,7 @@ def environment(environ: Mapping[str, str]) -> Iterator[tuple[dict[str, str], st
     """With a fresh folder for what is counted, unless there is one: the engine is another process
     than the server, whose /metrics would not show it. Beside it that folder, "" where none is made.
     """
-    from foveate.vllm.worker.metrics import FOLDER
+    from foveate.vllm.metrics import FOLDER
 
     if environ.get(FOLDER):
         yield dict(environ), ""
@@ -176,7 +176,7 @@ def environment(environ: Mapping[str, str]) -> Iterator[tuple[dict[str, str], st
 
 def shown(command: Sequence[str], environ: Mapping[str, str]) -> str:
     """The command and what it needs of the environment, as a shell takes it."""
-    from foveate.vllm.worker.metrics import FOLDER
+    from foveate.vllm.metrics import FOLDER
 
     held = {name: environ[name] for name in (FOLDER, VARIABLE) if environ.get(name)}
     variables = [f"{name}={shlex.quote(value)}" for name, value in held.items()]

@@ -13,18 +13,20 @@ pool has, fails, or answers no further than that.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import lcm
 from typing import Any
 
 from foveate.errors import FoveateError
+from foveate.vllm.metrics import Metrics
 from foveate.vllm.plans.boundaries import Move
+from foveate.vllm.plans.failures import Reason, RequestFailure
 from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.scheduler.beginnings import Beginning, Beginnings
 from foveate.vllm.scheduler.blocks import CompressedManager
-from foveate.vllm.vllm_api import AsyncScheduler, Scheduler, init_logger
+from foveate.vllm.vllm_api import AsyncScheduler, FinishReason, Scheduler, init_logger
 
 logger = init_logger("vllm.foveate.scheduler")
 
@@ -40,7 +42,9 @@ class Planning:
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         config = options["vllm_config"] if "vllm_config" in options else args[0]
-        self.offer = Offer(settings_from(config.additional_config))
+        settings = settings_from(config.additional_config)
+        self.offer, self._metrics = Offer(settings), Metrics(config, settings)
+        self._failures: dict[str, tuple[Plan, RequestFailure]] = {}
         self.plans: dict[str, Plan] = {}
         managers = self.kv_cache_manager.coordinator.single_type_managers
         self._compressed = [one for one in managers if isinstance(one, CompressedManager)]
@@ -74,14 +78,21 @@ class Planning:
         known = request.request_id in self.requests
         super().add_request(request)  # type: ignore[misc]
         if known:  # its plan stays as it is: its blocks lie, and are shared, by that
+            reason = Reason.REQUEST
             why = "its prompt goes on after an answer, and was compressed before."
         else:
             self.plans[request.request_id], why = self._planned(request)
+            reason = Reason.REQUEST if why else Reason.POOL
             why = why or self._fitted(request)
             self._set_end(request)
         if why and request.request_id in self.requests:
             logger.error("Request %s fails: %s", request.request_id, why)
-            self.encoder_cache_mismatch_reqs.add(request.request_id)
+            self._fail(request.request_id, RequestFailure(reason, why))
+
+    def _fail(self, name: str, failure: RequestFailure) -> None:
+        """Let vLLM end a request with an error after a step."""
+        self.encoder_cache_mismatch_reqs.add(name)
+        self._failures[name] = self.plans[name], failure
 
     def schedule(self, *args: Any, **options: Any) -> Any:
         """Schedule a step, and send the workers its orders with it."""
@@ -135,17 +146,32 @@ class Planning:
         """After a step: prompts that could not be compressed fail, and contexts that have been are
         there for others.
         """
-        failed = getattr(model_runner_output, "foveate_failed", ())
-        self.encoder_cache_mismatch_reqs.update(name for name in failed if name in self.requests)
+        failed = getattr(model_runner_output, "foveate_failed", {})
+        for name, failure in failed.items():
+            if name in self.requests:
+                self._fail(name, failure)
         for name, number in Orders.sent(scheduler_output).saves.items():
             gone = name not in self.requests  # as one that failed in the step before
             self._beginnings.settle(number, failed=gone or name in failed)
         for name, new in scheduler_output.num_scheduled_tokens.items():
             if name not in failed:
                 self._remember(name, new)
-        return super().update_from_output(  # type: ignore[misc]
+        by_client = super().update_from_output(  # type: ignore[misc]
             scheduler_output, model_runner_output
         )
+        self._explain(output for client in by_client.values() for output in client.outputs)
+        return by_client
+
+    def _explain(self, outputs: Iterable[Any]) -> None:
+        """Count the requests that failed, and say why in vLLM's ``EngineCoreOutput`` of each. Its
+        ``stop_reason`` is free where a request ends with an error, and reaches the server.
+        """
+        failures, self._failures = self._failures, {}
+        for output in outputs:
+            if output.request_id in failures and output.finish_reason == FinishReason.ERROR:
+                plan, failure = failures[output.request_id]
+                self._metrics.fail(plan.chosen, failure.reason)
+                output.stop_reason = failure.sentence
 
     def _planned(self, request: Any) -> tuple[Plan, str]:
         """Return the plan of a request, and why it cannot be served. Nobody else decides what is

@@ -7,6 +7,7 @@ be served is refused there, before anything is started.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from foveate.vllm.startup.foreseen import check_foreseen
 from foveate.vllm.startup.options import CLASSES, HERE, check_once
 from foveate.vllm.startup.support import check_model, check_parallel
 
+logger = logging.getLogger("vllm.foveate")  # vLLM prints the loggers below its own name
 UNSET = ("auto", None)
 """What vLLM has for a class where none is named."""
 
@@ -36,6 +38,7 @@ def activated(create: Callable[..., Any]) -> Callable[..., Any]:
         config = create(self, *args, **options)
         if settings is not None:
             check(config, settings)
+            warn(config.cache_config.cache_dtype)
         return config
 
     return create_engine_config
@@ -112,6 +115,15 @@ def with_policy(config: Any, settings: Settings) -> Any:
         return config
     ours = (config or {}).get("foveate") or {}
     return {**(config or {}), "foveate": {"policy": settings.names[0], **ours}}
+
+
+def warn(cache_dtype: str) -> None:
+    """Warn about a type of cache with which stock vLLM answers wrongly on some models."""
+    if cache_dtype == "fp8_e5m2":
+        logger.warning(
+            "--kv-cache-dtype fp8_e5m2: vLLM's answers with it are wrong on Qwen2-VL and "
+            "Qwen2.5-VL, also without a policy (vllm-project/vllm#41343). Choose fp8."
+        )
 
 
 def check(config: Any, settings: Settings) -> None:

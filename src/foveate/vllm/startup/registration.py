@@ -14,6 +14,7 @@ from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.plans.short import said_of
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec
 from foveate.vllm.startup.activation import activated
+from foveate.vllm.startup.explaining import explain_failures
 from foveate.vllm.startup.http import refuse_truths
 from foveate.vllm.vllm_api import (
     AttentionBackendEnum,
@@ -89,6 +90,7 @@ def register_all() -> None:
     if not hasattr(InputProcessor.process_inputs, "__wrapped__"):
         InputProcessor.process_inputs = checked(InputProcessor.process_inputs)
     refuse_truths()
+    explain_failures()
 
 
 def checked(process_inputs: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from jaxtyping import Float, Int, Real
 from torch import Tensor
 
 from foveate.vllm.codes import Codes, chosen, plain_queries
+from foveate.vllm.plans.failures import Reason
 from foveate.vllm.plans.gap import kept_slots, physical
 from foveate.vllm.worker.heads import EVERY, Cell
 from foveate.vllm.worker.prefill import after_pass
@@ -85,15 +86,16 @@ class Compressing:
         """Compresses the prompts of a pass. One that cannot be is left as it lies: its last tokens
         stay, and its request fails; no other is concerned.
         """
-        prompts, began = steps[0].prompts, perf_counter()
+        prompts = steps[0].prompts
         for rows in zip(*(step.readable for step in steps), strict=True):
+            prompt, began = rows[0].prompt, perf_counter()
             try:
                 self.compress(prompts, rows, layer, query, cells)
             except Exception as error:
-                name = rows[0].prompt.name
-                prompts.fail(name, f"its prompt cannot be compressed: {error!r}")
+                why = f"its prompt cannot be compressed: {error!r}"
+                prompts.fail(prompt.name, Reason.COMPRESSION, why)
                 _numbers_only(rows, cells, Codes.of(layer))
-        prompts.seconds += perf_counter() - began
+            prompts.seconds[prompt.plan.chosen] += perf_counter() - began
 
     def compress(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from foveate.compression.between_passes import Pass, Phase
 from foveate.compression.reading import PromptReading
+from foveate.vllm.plans.failures import Reason, RequestFailure
 from foveate.vllm.plans.held import RequestBooks
 from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
@@ -32,14 +34,16 @@ class Prompts:
         self.ordinals = ordinals
         self.model_indices = {ordinal: _model_index(name) for name, ordinal in ordinals.items()}
         self.records = torch.device(runner.device).type == "cpu"
-        self.failed: set[str] = set()
+        self.failed: dict[str, RequestFailure] = {}
         self.barred: set[str] = set()  # of this pass, those that it must not read or compress
         self.completed: list[Plan] = []  # the prompts of this pass
         self.reading = False  # whether a policy is to see what this pass reads
-        self.seconds = 0.0  # spent on compressing, since they were taken last
+        # seconds spent on compressing since they were taken last, by the policy's number
+        self.seconds: defaultdict[int | None, float] = defaultdict(float)
         self.held = RequestBooks()
         self.snapshots = Snapshots()
-        self.not_read = 0  # tokens in front of which this pass's new requests start compressed
+        # tokens in front of which this pass's new requests start compressed, by the policy's number
+        self.not_read: Counter[int | None] = Counter()
         self._offer, self._runner = offer, runner
         self._plans: dict[str, Plan | None] = {}
         self._features: dict[str, Any] = {}
@@ -62,14 +66,14 @@ class Prompts:
         finally:
             self._serving = self.reading = False
 
-    def take_seconds(self) -> float:
-        """Return the seconds that were spent on compressing since the last call."""
-        taken, self.seconds = self.seconds, 0.0
+    def take_seconds(self) -> Mapping[int | None, float]:
+        """Return the seconds spent on compressing since the last call, by the policy's number."""
+        taken, self.seconds = self.seconds, defaultdict(float)
         return taken
 
-    def take_failed(self) -> frozenset[str]:
-        """Return the requests whose prompts could not be compressed since the last call."""
-        taken, self.failed = frozenset(self.failed), set()
+    def take_failed(self) -> Mapping[str, RequestFailure]:
+        """Return the requests that failed since the last call."""
+        taken, self.failed = self.failed, {}
         return taken
 
     def rows(self, common: Any) -> list[str | None]:
@@ -121,17 +125,17 @@ class Prompts:
         queries = max(1, policy.score.queries(budget))
         return until if policy.running or computed + new > until - queries else None
 
-    def fail(self, name: str, why: str) -> None:
+    def fail(self, name: str, reason: Reason, why: str) -> None:
         """Lets that request fail, and no other."""
         if name not in self._fails:
             self._fails.add(name)
-            self.failed.add(name)
+            self.failed[name] = RequestFailure(reason, why)
             logger.error("Request %s fails: %s", name, why)
 
     def bar(self, name: str, why: str) -> None:
         """Lets a request fail of which this pass must not read a block."""
         self.barred.add(name)
-        self.fail(name, f"{why}. It reads nothing; please report this.")
+        self.fail(name, Reason.ORDER, f"{why}. It reads nothing; please report this.")
 
     def _learn(self, output: Any) -> None:
         """Note what a step's ``SchedulerOutput`` says of requests; those that ended, or were
@@ -157,11 +161,10 @@ class Prompts:
             self._start(name, number)
         self.snapshots.drop(orders.drops)
         self._saves = orders.saves
-        self.not_read = sum(  # tokens that have been read and compressed for others
-            computed[name]
-            for name, plan in orders.begin.items()
-            if name in orders.starts or (plan is not None and 0 < plan.length <= computed[name])
-        )
+        self.not_read = Counter()
+        for name, plan in orders.begin.items():  # what has been read and compressed for others
+            if plan and (name in orders.starts or 0 < plan.length <= computed[name]):
+                self.not_read[plan.chosen] += computed[name]
 
     def _start(self, name: str, number: int) -> None:
         """Lets a request begin where the snapshot of that number was made."""
@@ -169,7 +172,8 @@ class Prompts:
             return  # it is barred
         prompt = self.prompt(name)
         if not self.snapshots.restore(number, prompt, self._runner.device):
-            self.fail(name, f"no snapshot {number} is here of what it begins with.")
+            why = f"no snapshot {number} is here of what it begins with."
+            self.fail(name, Reason.ORDER, why)
         if self.records:
             prompt.kept = {ordinal: list(each) for ordinal, each in prompt.places.items()}
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from foveate.errors import UnsupportedEngine
+from foveate.vllm.metrics import Metrics, seen_at
+from foveate.vllm.plans.failures import Reason, RequestFailure
 from foveate.vllm.plans.plans import Offer
 from foveate.vllm.plans.settings import check_profiles, settings_from
 from foveate.vllm.plans.tiers import by_head, rooms_of, shaping
@@ -31,7 +33,6 @@ from foveate.vllm.vllm_api import (
 )
 from foveate.vllm.worker.graphs import without_full_graphs
 from foveate.vllm.worker.heads import head_names, split
-from foveate.vllm.worker.metrics import Metrics, seen_at
 from foveate.vllm.worker.prompts import Prompts
 from foveate.vllm.worker.rewriting import Rewriting
 
@@ -126,9 +127,7 @@ class Serving:
         }
         cells = {number: len(group.layer_names) for number, group in groups.items()}
         blocks = sorted({group.kv_cache_spec.block_size for group in groups.values()})
-        config = self.vllm_config
-        engine = config.parallel_config.data_parallel_index
-        self.metrics = Metrics(config.model_config.served_model_name, engine, cells)
+        self.metrics = Metrics(self.vllm_config, self.settings, cells)
         logger.info(
             "Foveate compresses the prompts of %d layers (KV cache groups of %s%s): %s, in %d "
             "blocks of %s tokens; %s.",
@@ -204,13 +203,13 @@ def among_workers(prompts: Prompts, names: Sequence[str]) -> None:
     torch.distributed.all_reduce(failed, torch.distributed.ReduceOp.MAX, group=group.cpu_group)
     for name, there in zip(names, failed.tolist(), strict=True):
         if there and name not in prompts.failed:
-            prompts.fail(name, "another worker could not compress its prompt.")
+            prompts.fail(name, Reason.COMPRESSION, "another worker could not compress its prompt.")
 
 
 class Failing(AsyncModelRunnerOutput):
     """A step's tokens that are still on their way, and which of its requests failed."""
 
-    def __init__(self, output: AsyncModelRunnerOutput, failed: frozenset[str]):
+    def __init__(self, output: AsyncModelRunnerOutput, failed: Mapping[str, RequestFailure]):
         self._output, self._failed = output, failed
 
     def get_output(self) -> Any:

@@ -1,0 +1,103 @@
+"""Counters of an engine, as Prometheus counters beside vLLM's own. Workers count prompts, and the
+scheduler counts requests that fail.
+
+vLLM's statistics cross from the engine's process to the server's in messages with fixed fields, and
+none of them is free. What does cross is Prometheus' own way, which vLLM itself uses for several API
+servers: with PROMETHEUS_MULTIPROC_DIR set, each process keeps its counters in files of that folder,
+and the page /metrics adds them up. An engine inside one process needs nothing of that.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from foveate.vllm.plans.failures import Reason
+from foveate.vllm.plans.plans import FULL, Plan
+from foveate.vllm.plans.settings import Settings
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+LABELS = ("model_name", "engine", "policy")
+FAILED = "foveate:failed_requests"
+COUNTERS = {
+    "foveate:prompts": "Prompts that were read to their end; again, if one was preempted.",
+    "foveate:prompt_tokens": "Tokens of these prompts.",
+    "foveate:kept_tokens": "Tokens kept of them, per KV head, on average over compressed layers.",
+    "foveate:freed_blocks": "Blocks that compressed prompts gave back to the pool.",
+    "foveate:tokens_not_read": "Tokens of prompts that the pool had compressed, so not read.",
+    "foveate:compress_seconds": "Time spent on scoring, selecting and moving pairs, in seconds.",
+    FAILED: "Requests that failed after they were taken in, by reason.",
+}
+
+
+class Metrics:
+    """Counters of one engine in one of its processes, labelled by the policies that it offers, and
+    "full" for prompts that are kept whole. Budgets of requests are no labels: clients choose them.
+
+    ``config`` is a ``VllmConfig``. ``cells`` are those (layers, or KV heads of these) of each KV
+    cache group under policies, by its number; a scheduler, which counts no prompts, has none.
+    """
+
+    def __init__(self, config: Any, settings: Settings, cells: Mapping[int, int] | None = None):
+        engine = config.parallel_config.data_parallel_index
+        self._engine = config.model_config.served_model_name, str(engine)
+        self._policies: dict[int | None, str] = {None: FULL, **dict(enumerate(settings.names))}
+        self._cells = cells or {}
+        for name, policy in product(COUNTERS, self._policies):  # rates need a first value
+            for reason in Reason if name == FAILED else (None,):
+                self._add(name, policy, 0, *filter(None, [reason]))
+
+    def count(
+        self,
+        completed: Iterable[Plan],
+        seconds: Mapping[int | None, float],
+        not_read: Mapping[int | None, int],
+    ) -> None:
+        """Count one step: the prompts that it completed, and by policy the time compressing and the
+        tokens that requests which began in it did not read.
+        """
+        depth = sum(self._cells.values())
+        for plan in completed:
+            groups = plan.boundaries.items()
+            left = sum(boundaries.left * self._cells[group] for group, boundaries in groups)
+            self._add("foveate:prompts", plan.chosen, 1)
+            self._add("foveate:prompt_tokens", plan.chosen, plan.prompt)
+            self._add("foveate:kept_tokens", plan.chosen, plan.prompt - left / depth)
+            freed = sum(boundaries.freed for _, boundaries in groups)
+            self._add("foveate:freed_blocks", plan.chosen, freed)
+        for policy, tokens in not_read.items():
+            self._add("foveate:tokens_not_read", policy, tokens)
+        for policy, spent in seconds.items():
+            self._add("foveate:compress_seconds", policy, spent)
+
+    def fail(self, policy: int | None, reason: Reason) -> None:
+        """Count a request under that policy which failed."""
+        self._add(FAILED, policy, 1, reason)
+
+    def _add(self, name: str, policy: int | None, amount: float, *reason: Reason) -> None:
+        counter = _counters()[name]
+        counter.labels(*self._engine, self._policies[policy], *reason).inc(amount)
+
+
+@lru_cache(maxsize=1)
+def _counters() -> Mapping[str, Any]:
+    """One set a process: Prometheus knows each name once."""
+    from prometheus_client import Counter
+
+    return {
+        name: Counter(name, text, (*LABELS, "reason") if name == FAILED else LABELS)
+        for name, text in COUNTERS.items()
+    }
+
+
+def seen_at(environ: Mapping[str, str] = os.environ) -> str:
+    """Where this process's counters can be read, in words for the log."""
+    if environ.get(FOLDER):
+        return "metrics at /metrics"
+    if multiprocessing.parent_process() is None:
+        return "metrics in this process"
+    return f"no metrics outside this process, as {FOLDER} is not set"

@@ -1,0 +1,64 @@
+"""Why a request failed, in the body of its HTTP answer.
+
+vLLM's server answers every request that ends with an error with "Internal server error". The
+scheduler sends its sentence in ``stop_reason``; it crosses to the server's check with the finish
+reason, which is all that the check is given.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from foveate.vllm.vllm_api import GenerationError, RequestState
+
+SERVING = "vllm.entrypoints.generate.base.serving", "GenerateBaseServing"
+
+
+class ExplainedError(str):
+    """VLLM's finish reason "error", with the sentence that says why."""
+
+    sentence: str
+
+
+def explain_failures() -> None:
+    """Let vLLM's server say why a request failed; any number of times.
+
+    Only in processes that have its server, as with :func:`http.refuse_truths`.
+    """
+    module, name = SERVING
+    serving = getattr(sys.modules.get(module), name, None)
+    if serving is not None and not hasattr(serving._raise_if_error, "__wrapped__"):
+        serving._raise_if_error = raising(serving._raise_if_error)
+        RequestState._new_completion_output = explained(RequestState._new_completion_output)
+
+
+def explained(new_output: Callable[..., Any]) -> Callable[..., Any]:
+    """VLLM's output of a step, whose error carries its sentence."""
+
+    @wraps(new_output)
+    def new_completion_output(self: Any, *args: Any, **options: Any) -> Any:
+        output = new_output(self, *args, **options)
+        if output.finish_reason == "error" and isinstance(output.stop_reason, str):
+            output.finish_reason = ExplainedError(output.finish_reason)
+            output.finish_reason.sentence = output.stop_reason
+        return output
+
+    return new_completion_output
+
+
+def raising(raise_if_error: Callable[..., None]) -> Callable[..., None]:
+    """VLLM's check of a finish reason, whose exception has the sentence behind its own words."""
+
+    @wraps(raise_if_error)
+    def explaining(self: Any, finish_reason: str | None, *args: Any, **options: Any) -> None:
+        try:
+            raise_if_error(self, finish_reason, *args, **options)
+        except GenerationError as error:
+            if isinstance(finish_reason, ExplainedError):
+                raise GenerationError(f"{error}: {finish_reason.sentence}") from None
+            raise
+
+    return explaining
