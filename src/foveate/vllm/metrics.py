@@ -78,7 +78,7 @@ class Metrics:
         """Count a request under that policy which failed."""
         self._add(FAILED, policy, 1, reason)
 
-    def _add(self, name: str, policy: int | None, amount: float, *reason: Reason) -> None:
+    def _add(self, name: str, policy: int | None, amount: int | float, *reason: Reason) -> None:
         counter = _counters()[name]
         counter.labels(*self._engine, self._policies[policy], *reason).inc(amount)
 
