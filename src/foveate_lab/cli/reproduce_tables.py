@@ -70,8 +70,8 @@ def _data(checked: Checked) -> str:
         "not as many as published": checked.incomplete,
         "lines stay empty without published/": checked.unpublished,
     }
-    if told := [f"{what}: {', '.join(names)}" for what, names in lacks.items() if names]:
-        return "; ".join(told)
+    if faults := [f"{what}: {', '.join(names)}" for what, names in lacks.items() if names]:
+        return "; ".join(faults)
     return "all there" if checked.folders else "reads none"
 
 
