@@ -9,6 +9,9 @@ Departs from kvpress in: the projected norms, which are in float32, and the wind
 also where half of the budget does not hold it. The output projection is read off the model
 (``Layer.output_weight``): its bias, and what a model does between attention and projection (gates,
 norms), are left out, as there.
+
+All values are projected once more, which is the work of the layer's own output projection: a
+prefill of 2,048 tokens takes 1.14 to 1.20 of stock on two cores.
 """
 
 from __future__ import annotations
