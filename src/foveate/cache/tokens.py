@@ -16,7 +16,6 @@ from torch import Tensor
 Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
 """Of every token seen: its image (-1: text), and which visual token of that image it is."""
 
-
 _OF_TOKENS = ("vision", "frame", "image", "slot")
 """Fields of [b, seen]."""
 
@@ -25,13 +24,13 @@ class Tokens(NamedTuple):
     """One column per token seen, padding included; one row per row of the batch.
 
     ``vision`` marks visual tokens, and is known if every pass said which of its own are
-    (``vision_known``). ``frame`` marks
-    the first token of each frame of a video. ``image`` and ``slot`` are given by callers that know
-    them (streams); otherwise they follow from the two. ``position`` is noted for one row, on each
-    axis, where somebody asks. ``pad`` counts the padding in front of each row. ``dropped`` marks,
-    by layer of the model, tokens that this layer and later ones never compute. ``extras`` are what
-    the model itself notes of each row, such as the offsets of M-RoPE. ``forgotten`` counts tokens
-    that are columns no more, and ``shift`` is how far positions are ahead of columns because of it.
+    (``vision_known``). ``frame`` marks the first token of each frame of a video. ``image`` and
+    ``slot`` are given by callers that know them (streams); otherwise they follow from the two.
+    ``position`` is noted for one row, on each axis, where somebody asks. ``pad`` counts the padding
+    in front of each row. ``dropped`` marks, by layer of the model, tokens that this layer and later
+    ones never compute. ``extras`` are what the model itself notes of each row, such as the offsets
+    of M-RoPE. ``forgotten`` counts tokens that are columns no more, and ``shift`` is how far
+    positions are ahead of columns because of it.
     """
 
     vision: Bool[Tensor, "b seen"] | None = None

@@ -116,7 +116,7 @@ class PassNotes:
         """What the cache has to know once a pass is over."""
         state, layers = known_state(cache), foveate_layers(cache)
         check_all_took_part(self._model, layers)
-        state.computed = state.before = None
+        state.start_pass()  # what was known of this one alone: masks would be copied by every fork
         if state.turn.end is not None:
             self.read_again(cache)
         if state.turn.end is not None and not layers[-1].armed:
