@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from foveate.vllm import vllm_api
+from foveate.vllm.plans.failures import Reason, RequestFailure
 from foveate.vllm.worker.worker import Failing
 
 MODE = vllm_api.CUDAGraphMode
@@ -315,8 +316,9 @@ def test_outputs_on_their_way_are_whole():
         def get_kv_connector_output(self):
             return None
 
-    failing = Failing(Plain(), frozenset("a"))
-    assert failing.get_output().foveate_failed == {"a"}
+    failed = {"a": RequestFailure(Reason.POOL, "the prompt needs more blocks than the pool has")}
+    failing = Failing(Plain(), failed)
+    assert failing.get_output().foveate_failed == failed
     assert failing.get_kv_connector_output() is None
 
 

@@ -112,11 +112,15 @@ def answers(
 
 
 def read_to_their_end(model):
-    """The prompts that this process has counted so far."""
+    """Return the prompts counted by this process so far, under all policies."""
     from prometheus_client import REGISTRY
 
-    labels = {"model_name": model, "engine": "0"}
-    return REGISTRY.get_sample_value("foveate:prompts_total", labels) or 0.0
+    samples = (sample for metric in REGISTRY.collect() for sample in metric.samples)
+    return sum(
+        sample.value
+        for sample in samples
+        if sample.name == "foveate:prompts_total" and sample.labels["model_name"] == model
+    )
 
 
 def ends(llm, given, tokens, fails):
