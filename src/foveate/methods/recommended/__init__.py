@@ -38,7 +38,7 @@ from typing import Literal
 from foveate.errors import InvalidParameter
 from foveate.methods.recommended.fitting import SecondReading as SecondReading  # registers itself
 from foveate.methods.recommended.foretold import ForetoldReconstruction
-from foveate.methods.recommended.head_levels import HeadLevels
+from foveate.methods.recommended.head_levels import HeadLevels, LayerLevels
 from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Count, Recent
 from foveate.policies.protocols import Budget, Score
@@ -46,7 +46,7 @@ from foveate.stages import KeyDifference, OneRanking, TopK
 
 VALUE = 0.15
 """How much a value's norm counts without a profile."""
-Heads = Literal["by_prompt", "by_profile"]
+Heads = Literal["by_prompt", "by_profile", "by_layer"]
 
 
 @cache
@@ -76,19 +76,21 @@ def recommended(
     head keeps follows from the prompt, or ``by_profile`` from those that the profile was made with.
 
     Args:
-        heads: What each head keeps: by the prompt, or by the profile.
+        heads: What each head keeps: by the prompt, by the profile, or as much as all heads of its
+            layer, by the profile.
 
     Raises:
-        InvalidParameter: heads=by_profile without a profile.
+        InvalidParameter: heads=by_profile or by_layer without a profile.
 
     Defaults:
         what was measured, in [which_method.md](which_method.md)
     """
     split: Budget = OneRanking(amount=budget)
-    if heads == "by_profile":
+    if heads != "by_prompt":
         if profile is None:
-            raise InvalidParameter("heads='by_profile' needs a profile: give profile=FILE.")
-        split = HeadLevels(amount=budget, profile=profile, of="recommended")
+            raise InvalidParameter(f"heads={heads!r} needs a profile: give profile=FILE.")
+        levels = HeadLevels if heads == "by_profile" else LayerLevels
+        split = levels(amount=budget, profile=profile, of="recommended")
     if profile is None:
         say_once()
         score: Score = KeyDifference(value=VALUE)
