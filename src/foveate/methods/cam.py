@@ -32,7 +32,6 @@ class MergeFollowing:
     Each of these gets 1 / ``into`` of the value, or more if fewer follow; without any it is
     dropped. Keys stay.
 
-
     The merge is random: its probability is the attention that the pair received over the mean of
     what those kept pairs received, at most 1. The draw follows from ``seed``, layer, head and
     position. If not ``sampled``, every evicted value merges. Sums are in float64, so float32 values
