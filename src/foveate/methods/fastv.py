@@ -35,9 +35,6 @@ class RankedAtLayer:
 
     It is averaged over all heads. Layers before it have their own ranking. The note "received" is
     the ranking by position.
-
-    Layers before it have their own ranking. The note "received" is the ranking by position.
-
     Source: FastV (arXiv:2403.06764), section 4.1 and the release.
     """
 
