@@ -86,7 +86,10 @@ class BestChunks(TopK):
 
 @derived
 def chunks_of(slots: Slots, length: int, images: Images) -> Int[Tensor, "b h n"]:
-    """Number each slot's chunk, ascending along the row; equal in heads of equal tokens."""
+    """Return the number of each slot's chunk, ascending along the row.
+
+    Heads that hold the same tokens have the same numbers.
+    """
     pos = slots.pos.long().clamp_min(0)
     if images == "text":
         return pos // length
@@ -102,7 +105,7 @@ def chunks_of(slots: Slots, length: int, images: Images) -> Int[Tensor, "b h n"]
 def _parts(
     image: Int[Tensor, "b h n"], spot: Int[Tensor, "b h n"], length: int, images: Images
 ) -> Int[Tensor, "b h n"]:
-    """Number each visual token's chunk within its image."""
+    """Return the number of each visual token's chunk within its image."""
     runs = spot // length
     if images == "runs":
         return runs

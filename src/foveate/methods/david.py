@@ -155,7 +155,7 @@ def david(
     pool_window: bool = False,
     group: Reduction = "mean",
 ) -> Policy:
-    """The best visual and the best text tokens apart, until the layers have fused the two.
+    """Best visual and best text tokens apart, until the layers have fused the two modalities.
 
     Score: eqs. 2 and 3; selection: eqs. 4 and 5; switch: eqs. 6 and 7. `recent` (tokens, or a share
     of the budget) is the observation window, which is kept; `rho` is visual over text tokens: 2 for

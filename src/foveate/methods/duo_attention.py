@@ -106,7 +106,7 @@ HEAD_FILES["duo_attention"] = HeadFile("KV", read_table)
 def duo_attention(
     *, budget: Amount, profile: str, sinks: Count = 4, recent: Recent = 0.25
 ) -> Policy:
-    """The whole prompt in retrieval heads; sinks and recent tokens in all others.
+    """Whole prompt in retrieval heads; sinks and recent tokens in all others.
 
     ``profile`` holds each head's retrieval score; ``recent`` is a number of tokens or a share of
     the budget.

@@ -94,11 +94,11 @@ class PseudoQuestions(WithoutQueries):
 class Memory(NamedTuple):
     """Weights of a layer's memory.
 
-    ``asks`` names the pseudo question, ``recency`` is the weight of age, which falls exponentially
+    ``question`` names the pseudo question, ``recency`` is the weight of age, which falls exponentially
     with ``decay``, and ``takes`` the share of the next layer's score that is taken over.
     """
 
-    asks: str
+    question: str
     recency: float
     decay: float
     takes: float
@@ -134,7 +134,7 @@ class MemoryHierarchy(Wrapper):
     def __call__(self, layer: Layer) -> Scores:
         inner = self.of(layer)
         memory = self.memory(layer.ordinal, layer.depth)
-        paid = inner.parts.get(memory.asks, inner.values).float().mean(1, keepdim=True)
+        paid = inner.parts.get(memory.question, inner.values).float().mean(1, keepdim=True)
         paid = paid.expand_as(inner.values)
         visual = layer.vision & layer.valid
         text = ~layer.vision & layer.valid
@@ -195,7 +195,7 @@ def hermes(
     smoothing: bool = True,
     every: Positive = 256,
 ) -> Policy:
-    """New tokens in shallow layers, attended tokens in deep layers, a mixture in between.
+    """Recent tokens in shallow layers, attended tokens in deep ones, a mixture in between.
 
     Args:
         proxy: Stand-in for future questions: the prompt's last queries, or pseudo questions.

@@ -106,7 +106,7 @@ class Kivi(InCodes):
         return pairs * (codes + of_values + column) + groups * of_group + each + tail
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> QuantisedPairs:
-        """The pairs whose tensors were read from a file."""
+        """Return the pairs whose tensors were read from a file."""
         body = Body(**{name: tensors[f"body.{name}"] for name in Body._fields})
         return QuantisedPairs(body, exact(tensors, first), self.layout, self.residual)
 

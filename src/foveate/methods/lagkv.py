@@ -98,7 +98,7 @@ def lagkv(
     cross_scoring: bool = False,
     value_weight: Factor = 1.0,
 ) -> Policy:
-    """The newest tokens, and those that differ most from the tokens after them; no attention.
+    """Newest tokens, and those that differ most from the tokens after them; needs no attention.
 
     Args:
         lag: Tokens of each part, which is compared with the next, e.g. 128.

@@ -194,7 +194,7 @@ def mixkv(
     profile: str | None = None,
     clamped: bool = True,
 ) -> Policy:
-    """Important tokens, and in heads with redundant keys also tokens that differ from the rest.
+    """Tokens that are important, and in heads with redundant keys also unlike the rest.
 
     Score: (1 - r) importance + r diversity, eqs. 2 to 5, where r is the redundancy of a head's
     keys.

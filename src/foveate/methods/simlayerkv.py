@@ -128,7 +128,7 @@ def _filled(
 def simlayerkv(
     *, budget: Amount, sinks: Count = 4, recent: Recent = 0.5, last: Positive = 1
 ) -> Policy:
-    """The whole prompt in some layers; sinks and recent tokens in lazy layers.
+    """Whole prompt in some layers; sinks and recent tokens in lazy layers.
 
     ``recent`` is a number of tokens or a share of the budget. The last ``last`` queries identify
     lazy layers.

@@ -14,7 +14,7 @@ from foveate.stages import Recency, TopK, Uniform
 
 @method("xiao2024streamingllm")
 def streaming_llm(*, budget: Amount, sinks: Count = 4) -> Policy:
-    """The first `sinks` tokens and the most recent ones.
+    """First `sinks` tokens and the most recent ones.
 
     Defaults:
         paper and release

@@ -63,8 +63,8 @@ class ChatAttention(WithoutQueries):
     @property
     def reading(self) -> Rereading:
         """Probe pass over the text."""
-        asks = (self.words,) if self.words else ()
-        return Rereading(chunk=1, prompt=False, asks=asks, bare=True, closing=not asks)
+        texts = (self.words,) if self.words else ()
+        return Rereading(chunk=1, prompt=False, asks=texts, bare=True, closing=not texts)
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """Record the text's attention, and count the pass."""
