@@ -94,8 +94,9 @@ class PseudoQuestions(WithoutQueries):
 class Memory(NamedTuple):
     """Weights of a layer's memory.
 
-    ``question`` names the pseudo question, ``recency`` is the weight of age, which falls exponentially
-    with ``decay``, and ``takes`` the share of the next layer's score that is taken over.
+    ``question`` names the pseudo question, ``recency`` is the weight of age, which falls
+    exponentially with ``decay``, and ``takes`` the share of the next layer's score that is taken
+    over.
     """
 
     question: str
