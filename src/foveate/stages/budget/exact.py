@@ -110,9 +110,8 @@ def by_layer(
 def _row(
     scored: Sequence[Scored], row: int, wish: Int[Tensor, "L"], tokens: int
 ) -> list[Int[Tensor, "h"]]:
-    available = [
-        scored_layer.available[row].cpu() for scored_layer in scored
-    ]  # layers may be on several devices
+    # on the CPU, since layers may be on several devices
+    available = [scored_layer.available[row].cpu() for scored_layer in scored]
     protected = [scored_layer.protected[row].cpu() for scored_layer in scored]
     # equal heads keep no more than the shortest one has, and no less than the most protected one
     limit = torch.stack([a.min() for a in available])

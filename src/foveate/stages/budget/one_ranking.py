@@ -71,7 +71,8 @@ class OneRanking(AmountBudget):
     def _wished(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"], heads: int | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return each head's pairs among the best, its minimum and its pairs; and the rows' totals.
+        """Return each head's pairs among the best, minimum and available pairs; and the rows'
+        totals.
 
         Totals are over ``heads`` heads, by default those at hand.
         """
