@@ -135,8 +135,8 @@ class StrengthAndSkewness(AmountBudget):
             for scored_layer in scored
         ):
             raise InvalidParameter(
-                "the budget strength_and_skewness needs a score that notes both of every layer, "
-                "such as elite_window(), alone or inside text_prior."
+                "the budget strength_and_skewness needs a score with notes 'strength' and "
+                "'skewness', such as elite_window(), alone or inside text_prior."
             )
         weights = _over_mean(scored, "strength") + _over_mean(scored, "skewness")
         visual = torch.stack(

@@ -90,8 +90,8 @@ def _chance(
     """
     if bool((received < 0).any()):
         raise InvalidParameter(
-            "merge_following draws by how much attention pairs have received, and this score is "
-            "below zero for some. Use one that adds up attention, as h2o's, or sampled=false."
+            "merge_following draws by the attention that pairs have received, and this score is "
+            "below zero for some. Use a score that sums attention, such as h2o's, or sampled=false."
         )
     sums = (received.double() * kept).cumsum(-1)
     by_kept = torch.zeros_like(sums[..., :1]).repeat(1, 1, sums.shape[-1] + 1)

@@ -72,8 +72,8 @@ class LeverageAndAttention:
         tokens, lengths = layer.slots.tokens, layer.lengths
         if tokens is None:
             raise InvalidParameter(
-                "blending=null is the share that the budget evicts, and this layer has none: give "
-                "Slots(tokens=...), or blending as a number."
+                "blending=null is the share that the budget evicts, and this layer has no budget: "
+                "give Slots(tokens=...), or blending as a number."
             )
         return (1 - tokens.float() / lengths).clamp_min(0.0)[:, None, None]
 

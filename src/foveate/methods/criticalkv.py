@@ -57,8 +57,9 @@ def projected_norm(layer: Layer) -> Float[Tensor, "b h n"]:
     """
     if layer.output_weight is None:
         raise InvalidInput(
-            f"layer {layer.number} came without its output projection, by which this policy weighs "
-            "values. Pass output_weights= to compress_tensors(), one [hq, e, hidden] per layer."
+            f"layer {layer.number} has no output projection, which this policy needs to weigh "
+            "values. Pass output_weights= to compress_tensors(): one [hq, e, hidden] tensor per "
+            "layer."
         )
     v = layer.v.masked_fill(~layer.valid[..., None], 0.0)
     total = v.new_zeros(v.shape[:3], dtype=torch.float32)
@@ -86,8 +87,7 @@ class TwoStage(TopK):
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         if "output" not in scored.scores.parts:
             raise InvalidParameter(
-                f"{self!r} draws on what values do to the output, and this score does not tell. "
-                "Use it with score=output_norm(of=...)."
+                f"{self!r} needs a score with a part 'output'. Use score=output_norm(of=...)."
             )
         values = scored.scores.values
         floor = part(scored.tokens, self.floor)[:, None].minimum(counts)

@@ -115,8 +115,8 @@ def distance_beyond_lists(
     parts, values = scored.scores.parts, scored.scores.values
     if not {"self", "cross"} <= parts.keys():
         raise InvalidParameter(
-            f"the {user} draws on self and cross scores, and this score has "
-            "none. Use it with score=cross_self_attention, alone or inside head_mean."
+            f"the {user} needs a score with parts 'self' and 'cross'. Use "
+            "score=cross_self_attention, alone or inside head_mean."
         )
     free = values.isfinite()
     own, cross = (
@@ -265,8 +265,8 @@ def csp(
     kept = int(exact) if isinstance(recent, int) else float(exact)
     if combine == "and" and not fill and not kept:
         raise InvalidParameter(
-            f"recent={recent} times bias={bias} keeps no recent token, and lists that do not meet "
-            "would leave a head with nothing: raise one, or leave fill=False out."
+            f"recent={recent} times bias={bias} keeps no recent token, so a head whose lists have "
+            "no token in common would keep nothing: raise one of them, or leave fill=False out."
         )
     # Algorithm 1; pruning again whenever the cache outgrows T (lines 2 to 6) is `when=over_budget`
     return Policy(

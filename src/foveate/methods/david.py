@@ -122,8 +122,8 @@ class Decoupled(KeepsRecent):
         values, vision = scored.scores.values, scored.layer.vision
         if (decoupled := scored.scores.notes.get("decoupled")) is None:
             raise InvalidParameter(
-                "the selection decoupled goes by a switch that this score does not note. Wrap the "
-                "score: modality_fusion(of=...)."
+                "the selection decoupled needs a score with a note 'decoupled'. Wrap the score: "
+                "modality_fusion(of=...)."
             )
         if not bool(decoupled.any()):
             return highest(values, counts)  # eq. 3, in every row

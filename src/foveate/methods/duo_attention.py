@@ -90,11 +90,11 @@ def read_table(path: str | Path) -> tuple[Float[Tensor, "L h"], int]:
         rows = [[float(number) for number in line] for line in lines]
         is_complete = bool(rows) and all(math.isfinite(x) for row in rows for x in row)
         if not is_complete or len({len(row) for row in rows}) > 1:
-            raise ValueError("its lines are not of equally many numbers")
+            raise ValueError("its lines do not have equally many finite numbers")
     except ValueError as error:
         raise InvalidInput(
-            f"{path} holds no scores of heads ({error}); expected a line for each layer, with a "
-            "number for each KV head, between tabs."
+            f"{path} is no table of head scores ({error}); expected a line for each layer, with a "
+            "number for each KV head, separated by tabs."
         ) from error
     return torch.tensor(rows, dtype=torch.float64, device="cpu").clamp(0, 1), 1
 

@@ -139,8 +139,8 @@ class StoredStatistics(Gathering):
         count = sums["count"]
         if count < 2:
             raise InvalidInput(
-                f"there are {int(count)} queries to calibrate on beside the first {OUTLIERS} of "
-                "each prompt, which do not count. Give longer prompts."
+                f"only {int(count)} queries are left to calibrate on, as the first {OUTLIERS} of "
+                "each prompt do not count. Give longer prompts."
             )
         mean = sums["total"] / count
         products = sums["products"] - count * mean[..., :, None] * mean[..., None, :]

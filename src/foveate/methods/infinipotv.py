@@ -61,7 +61,7 @@ class Novelty(Wrapper):
             return image, spot.clamp_min(0)
         if bool((image > 0).any()):
             raise InvalidParameter(
-                f"frame={self.frame} is for one video whose visual tokens follow each other, and "
+                f"frame={self.frame} is for one video whose visual tokens are consecutive, but "
                 "this prompt has text between them. Leave frame out: every image is a frame then."
             )
         return spot // self.frame, spot.clamp_min(0) % self.frame
@@ -109,8 +109,7 @@ class NovelFirst(TopK):
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         if "novelty" not in scored.scores.parts:
             raise InvalidParameter(
-                f"{self!r} draws on how new tokens are, and this score does not tell. Use it with "
-                "score=novelty(of=...)."
+                f"{self!r} needs a score with a part 'novelty'. Use score=novelty(of=...)."
             )
         values = scored.scores.values
         free = values.isfinite()

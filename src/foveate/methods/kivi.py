@@ -47,8 +47,8 @@ def _known(bits: BitsOrAuto) -> int:
     """
     if bits == "auto":
         raise UnsupportedPolicy(
-            "kivi(bits=auto) leaves its bits to the policy's budget, which is divided where a "
-            "model reads a prompt, and was not here. Write them out, such as kivi(bits=4)."
+            "kivi(bits=auto) takes its bits from the policy's budget, which is divided only while "
+            "a model reads a prompt. Give a number here, such as kivi(bits=4)."
         )
     return bits
 
@@ -135,8 +135,8 @@ class KiviOfVisual(InCodes):
 
     def __call__(self, pairs: Pairs) -> Pairs:
         raise MissingModality(
-            f"{self!r} holds visual tokens in fewer bits than text, and nothing tells which tokens "
-            "are visual. Pass vision= (bool, [batch, tokens]) to compress()."
+            f"{self!r} stores visual tokens in fewer bits than text, but the visual tokens are not "
+            "known. Pass vision= (bool, [batch, tokens]) to compress()."
         )
 
     def of_modality(self, pairs: Pairs, visual: Bool[Tensor, "b c"]) -> ModalityPairs:
@@ -183,7 +183,7 @@ def kivi(
     """
     if of == "all" and text != 16:
         raise InvalidParameter(
-            f"text={text} says how text is held beside visual tokens of fewer bits: add of=visual."
+            f"text={text} sets the bits of text beside visual tokens in fewer bits: add of=visual."
         )
     usual: Along = "token" if of == "all" else "channel"
     along = usual if values == "auto" else values

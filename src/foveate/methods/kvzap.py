@@ -127,8 +127,8 @@ def kvzap(
     """
     if budget is not None and threshold is not None:
         raise InvalidParameter(
-            f"budget={budget} says how many pairs are kept, and threshold={threshold} which, "
-            "however many. Give one of them."
+            f"budget={budget} sets how many pairs are kept, and threshold={threshold} keeps any "
+            "number of pairs. Give one of them."
         )
     keeps: Budget = AboveThreshold(threshold=-4.0 if threshold is None else threshold)
     if budget is not None:

@@ -108,9 +108,9 @@ class MixDiversity(Wrapper):
         load(self.profile, "mixkv")
         if not self.clamped:
             raise InvalidParameter(
-                "clamped=False is about a redundancy that is measured in each prompt, and "
-                f"profile={self.profile!r} replaces that. Leave one of them out; a profile that is "
-                "calibrated with clamped=False holds what eq. 4 gives."
+                "clamped=False applies to a redundancy that is measured in each prompt, which "
+                f"profile={self.profile!r} replaces. Leave one of them out; a profile that is "
+                "calibrated with clamped=False has the values of eq. 4."
             )
 
     @property

@@ -146,9 +146,9 @@ class PrefixBudget(AmountBudget):
             return
         if (self.delta, self.steps) != (0, STEPS):
             raise InvalidParameter(
-                f"delta={self.delta} and steps={self.steps} say how a prompt is searched, and "
-                f"profile={self.profile!r} replaces that: leave one of them out. To estimate with "
-                "them, give them to 'foveate calibrate prefixkv:budget=...,delta=...'."
+                f"delta={self.delta} and steps={self.steps} control the search in each prompt, "
+                f"which profile={self.profile!r} replaces: leave one of them out. To measure a "
+                "profile with them, run 'foveate calibrate prefixkv:budget=...,delta=...'."
             )
         profile.check_budget(str(self.amount))
 

@@ -111,8 +111,8 @@ class _Frames(NamedTuple):
         layer, parts = scored.layer, scored.scores.parts
         if not {"saliency", "fresh"} <= parts.keys():
             raise InvalidParameter(
-                f"{by!r} goes by what each visual token is paid, and which are new, and this score "
-                "does not tell. Use it with score=chat_attention()."
+                f"{by!r} needs a score with parts 'saliency' and 'fresh'. Use "
+                "score=chat_attention()."
             )
         fresh = (parts["fresh"] > 0) & layer.vision & layer.valid
         image = layer.slots.known_image

@@ -80,7 +80,7 @@ class DropChannels:
         layer, notes = scored.layer, scored.scores.notes
         if "query_energy" not in notes:
             raise InvalidParameter(
-                f"{self!r} goes by what queries are, and this score does not tell. Use it with "
+                f"{self!r} needs a score with a note 'query_energy'. Use "
                 "score=query_energy(of=...)."
             )
         keys = layer.k.float().masked_fill(~kept[..., None], 0.0)

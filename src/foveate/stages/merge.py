@@ -47,7 +47,7 @@ class MergeNearest:
     def __post_init__(self) -> None:
         if self.by == "position" and (self.how == "weighted" or self.similarity_filter):
             raise InvalidParameter(
-                "by='position' knows no similarity to weigh or filter with: use how='averaged' or "
+                "by='position' has no similarity to weigh or filter by: use how='averaged' or "
                 "'pivotal' without similarity_filter, or by='cosine'."
             )
 

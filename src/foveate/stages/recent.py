@@ -80,7 +80,7 @@ def budget_of(slots: Slots, recent: Recent) -> Int[Tensor, "b"]:
     """
     if slots.tokens is None and isinstance(recent, float):
         raise InvalidParameter(
-            f"a window of {recent} is a share of the budget, and this layer has none: give "
+            f"a window of {recent} is a share of the budget, and this layer has no budget: give "
             "Slots(tokens=...), or a window in tokens (int)."
         )
     return slots.lengths if slots.tokens is None else slots.tokens

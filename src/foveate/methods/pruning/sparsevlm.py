@@ -63,12 +63,12 @@ class SparseVLMPrune:
         cuts = self._cuts()
         if not cuts or cuts[0] < 1 or list(cuts) != sorted(set(cuts)):
             raise InvalidParameter(
-                f"at={self.at!r}: give layers that ascend, from 1 on, such as 3|7|16."
+                f"at={self.at!r}: layers have to ascend, from 1 on, such as 3|7|16."
             )
         if len(self._shares()) != len(cuts):
             raise InvalidParameter(
-                f"keep={self.keep!r} has not a share for each of the layers {self.at}: give "
-                f"{len(cuts)} of them with | between, or one for all."
+                f"keep={self.keep!r} does not have a share for each of the layers {self.at}: give "
+                f"{len(cuts)} shares with | between, or one for all."
             )
 
     def _cuts(self) -> tuple[int, ...]:

@@ -54,8 +54,8 @@ def suggest_profile_once() -> None:
     """Log, once per process, that a profile would improve the ranking."""
     logging.getLogger("foveate").info(
         "recommended has no profile: unless one is installed for the model, it ranks pairs by how "
-        "their keys differ and how large their values are. 'foveate calibrate recommended --model "
-        "MODEL' makes one in minutes, and kvzip needs none, at the price of a second prefill."
+        "much their keys differ and by the norm of their values. 'foveate calibrate recommended "
+        "--model MODEL' makes one in minutes; kvzip needs none, at the cost of a second prefill."
     )
 
 

@@ -95,7 +95,7 @@ class ByHeadScores(ByHead):
         profile = load(self.profile, self.of)
         if not any(score > 0 for row in profile.by_layer for score in _listed(row)):
             raise InvalidInput(
-                f"{self.profile!r} scores no head above 0: nothing can be shared out."
+                f"{self.profile!r} has no head score above 0: no budget can be shared out by it."
             )
         return profile
 

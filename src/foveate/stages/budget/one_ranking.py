@@ -168,7 +168,7 @@ class AboveThreshold:
         amount = Amount.of(self.amount)
         if amount.kind != "auto" or amount.value != 1:
             raise InvalidBudget(
-                f"budget {amount}: what a threshold keeps is no share and no number. Leave the "
+                f"budget {amount}: a threshold takes no share and no number of pairs. Leave the "
                 "amount out, or give limits: auto(100%, floor=1, cap=50%)."
             )
         object.__setattr__(self, "amount", amount)

@@ -65,8 +65,8 @@ def _projected(layer: Layer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """
     if layer.output_weight is None or layer.residual_norm is None:
         raise InvalidInput(
-            f"layer {layer.number} came without its output projection or the residual stream, by "
-            "which damage is measured. Read the prompt inside foveate.compress(model, policy)."
+            f"layer {layer.number} has no output projection or no residual stream, which this "
+            "score needs. Read the prompt inside foveate.compress(model, policy)."
         )
     h, v = layer.k.shape[1], _values(layer)
     weight = layer.output_weight.to(v.device).float().view(h, layer.groups, v.shape[-1], -1)

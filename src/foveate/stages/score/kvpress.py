@@ -63,8 +63,8 @@ class FromKvpress:
         n = layer.k.shape[2]
         if m != n:
             raise InvalidParameter(
-                f"{type(self.press).__name__} is given the attention of a whole prompt, and there "
-                f"are {m} queries for {n} slots: compress once, after the prefill."
+                f"{type(self.press).__name__} needs the attention of a whole prompt, and there are "
+                f"{m} queries for {n} slots: compress once, after the prefill."
             )
         return torch.cat([paid.reshape(b, hq, -1, n) for _, paid in rows(layer)], dim=2)
 

@@ -73,10 +73,10 @@ class Reconstruction(WithoutQueries):
     def __post_init__(self) -> None:
         if self.asks and self.reads == "prompt":
             raise InvalidParameter(
-                f"asks={self.asks!r}: reads=prompt asks nothing. Use reads=answers."
+                f"asks={self.asks!r} has no effect with reads=prompt. Use reads=answers."
             )
         if self.asks and not _texts(self.asks):
-            raise InvalidParameter(f"asks={self.asks!r}: there are no words in it.")
+            raise InvalidParameter(f"asks={self.asks!r} has no text. Give at least one question.")
 
     @property
     def reading(self) -> Rereading:
