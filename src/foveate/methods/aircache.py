@@ -70,8 +70,8 @@ class EliteWindow:
         among_text = _paid(layer, slice(-1, None), text_slots)[:, :, 0]
         elite = text_slots & (among_text >= self.alpha * among_text.amax(-1, keepdim=True))
         votes = _own(layer, elite) & text_queries[:, None]
-        some = votes.any(1).any(0).nonzero()[:, 0]
-        paid = _paid(layer, some, vision | elite) * votes[:, :, some, None]
+        voters = votes.any(1).any(0).nonzero()[:, 0]
+        paid = _paid(layer, voters, vision | elite) * votes[:, :, voters, None]
         mean = paid.sum(2) / votes.sum(-1, keepdim=True).clamp_min(1)
         strength = (mean * vision).sum(-1).mean(-1)
         notes = {"strength": strength, "skewness": skewness(mean, vision).mean(-1)}
@@ -87,14 +87,14 @@ class EliteWindow:
 
 
 def _paid(
-    layer: Layer, some: slice | Int[Tensor, "r"], among: Bool[Tensor, "b h n"]
+    layer: Layer, queries: slice | Int[Tensor, "r"], among: Bool[Tensor, "b h n"]
 ) -> Float[Tensor, "b h r n"]:
     """Return attention to the marked slots alone, averaged over a KV head's query heads.
 
     The softmax is over the marked slots alone.
     """
-    visible = layer.slots.visible_to(some) & among[:, :, None]
-    return window_attention(layer.q[:, :, some], layer.k, visible, layer.scale).mean(2)
+    visible = layer.slots.visible_to(queries) & among[:, :, None]
+    return window_attention(layer.q[:, :, queries], layer.k, visible, layer.scale).mean(2)
 
 
 def _own(layer: Layer, elite: Bool[Tensor, "b h n"]) -> Bool[Tensor, "b h m"]:
@@ -108,9 +108,9 @@ def skewness(values: Float[Tensor, "b h n"], marked: Bool[Tensor, "b h n"]) -> F
     """Return the sample skewness of marked values; zero for fewer than three, or equal ones."""
     count = marked.sum(-1)
     x = values.double().masked_fill(~marked, 0.0)
-    apart = (x - (x.sum(-1) / count.clamp_min(1))[..., None]).masked_fill(~marked, 0.0)
-    deviation = (apart.square().sum(-1) / (count - 1).clamp_min(1)).sqrt()
-    cubes = (apart / deviation[..., None].clamp_min(1e-30)).pow(3).sum(-1)
+    centred = (x - (x.sum(-1) / count.clamp_min(1))[..., None]).masked_fill(~marked, 0.0)
+    deviation = (centred.square().sum(-1) / (count - 1).clamp_min(1)).sqrt()
+    cubes = (centred / deviation[..., None].clamp_min(1e-30)).pow(3).sum(-1)
     factor = count.float() / ((count - 1) * (count - 2)).clamp_min(1)
     return torch.where((count > 2) & (deviation > 1e-12), factor * cubes, 0.0)
 
@@ -151,8 +151,10 @@ class StrengthAndSkewness(AmountBudget):
         for row, row_tokens in enumerate(tokens.tolist()):
             left = row_tokens * len(scored) - int(text[row].sum())
             none = torch.zeros_like(visual[row])
-            seen = proportional(weights[row], none, visual[row], max(0, left))
-            rows.append(text[row] + seen if left >= 0 else torch.full_like(none, row_tokens))
+            visual_counts = proportional(weights[row], none, visual[row], max(0, left))
+            rows.append(
+                text[row] + visual_counts if left >= 0 else torch.full_like(none, row_tokens)
+            )
         return by_layer(scored, torch.stack(rows), tokens)
 
 

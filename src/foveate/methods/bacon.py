@@ -121,8 +121,8 @@ def _best(
     first = torch.arange(values.shape[-1], device=values.device) < number[..., None]
     first = first & ranked.isfinite()
     mean = ranked.where(first, 0.0).sum(-1) / number
-    apart = (ranked - mean[..., None]).where(first, 0.0)
-    return Best(mean, (apart.square().sum(-1) / number).sqrt())
+    centred = (ranked - mean[..., None]).where(first, 0.0)
+    return Best(mean, (centred.square().sum(-1) / number).sqrt())
 
 
 def _trace(layer: Layer, layers: int) -> Float[Tensor, "b h n"] | float:

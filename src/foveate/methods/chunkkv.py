@@ -97,8 +97,8 @@ def chunks_of(slots: Slots, length: int, images: Images) -> Int[Tensor, "b h n"]
     before = (image + 1).cummax(-1).values  # images that have begun
     segment = torch.where(image >= 0, 2 * image + 1, 2 * before)
     part = torch.where(image >= 0, _parts(image, spot, length, images), pos // length)
-    apart = segment * (int(part.max()) + 1) + part
-    numbers: Tensor = torch.unique(apart, return_inverse=True)[1]
+    combined = segment * (int(part.max()) + 1) + part
+    numbers: Tensor = torch.unique(combined, return_inverse=True)[1]
     return numbers
 
 

@@ -63,8 +63,8 @@ class LeverageAndAttention:
 
     def __call__(self, layer: Layer) -> Scores:
         leverage = Leverage(sketch=self.sketch, seed=self.seed, **self._both)
-        far, paid = leverage(layer).values, self._attention(layer).values
-        return Scores(self._weight(layer) * far + paid)
+        outlying, paid = leverage(layer).values, self._attention(layer).values
+        return Scores(self._weight(layer) * outlying + paid)
 
     def _weight(self, layer: Layer) -> float | Float[Tensor, "b 1 1"]:
         if self.blending is not None:

@@ -66,8 +66,8 @@ def projected_norm(layer: Layer) -> Float[Tensor, "b h n"]:
     for head, weight in enumerate(layer.output_weight.to(v.device)):
         of_kv = head // layer.groups
         for first in range(0, v.shape[2], SLOTS):
-            some = slice(first, first + SLOTS)
-            total[:, of_kv, some] += (v[:, of_kv, some].float() @ weight.float()).abs().sum(-1)
+            block = slice(first, first + SLOTS)
+            total[:, of_kv, block] += (v[:, of_kv, block].float() @ weight.float()).abs().sum(-1)
     return total / layer.groups
 
 

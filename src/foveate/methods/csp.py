@@ -201,14 +201,14 @@ class Doubles:
         """Return the slot whose pair each slot stores: its own, except for the copies."""
         free = scored.scores.values.isfinite()
         lengths = Lengths.adding_up_to((kept & free).sum(-1), self.cross_ratio, self.fill)
-        beyond = distance_beyond_lists("merge doubles", scored, lengths, self.fill)
-        own, other = (distance < 0 for distance in beyond)
+        distances = distance_beyond_lists("merge doubles", scored, lengths, self.fill)
+        own, other = (distance < 0 for distance in distances)
         double, filling = kept & own & other, kept & free & ~own & ~other
         index = filling.cumsum(-1) - 1  # the first double is copied to the first filling slot
         copies = filling & (index < double.sum(-1, keepdim=True))
         order = (~double).to(torch.uint8).argsort(dim=-1, stable=True)
-        here = torch.arange(kept.shape[-1], device=kept.device).expand_as(order)
-        return torch.where(copies, order.gather(2, index.clamp_min(0)), here)
+        own_slot = torch.arange(kept.shape[-1], device=kept.device).expand_as(order)
+        return torch.where(copies, order.gather(2, index.clamp_min(0)), own_slot)
 
 
 @stage("softmax_n")

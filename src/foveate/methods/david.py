@@ -54,9 +54,9 @@ def ncar(
     It is the attention of the last queries to visual tokens (the mean over queries and heads), over
     the attention of an even share.
     """
-    got = (attention * vision).sum(-1).mean(1)
+    received = (attention * vision).sum(-1).mean(1)
     tokens, visual = valid.sum((1, 2)), vision.sum((1, 2))
-    return got * tokens / visual.clamp_min(1)
+    return received * tokens / visual.clamp_min(1)
 
 
 @stage("modality_fusion")

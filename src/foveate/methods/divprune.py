@@ -44,8 +44,8 @@ class MaxMin(TopK):
         text = free & ~vision
         floor = torch.minimum(text.sum(-1), free_slots)
         kept = protected | highest(values.masked_fill(~text, -torch.inf), floor) & text
-        seen = spread(scored.layer.k, free & vision, protected & vision, free_slots - floor)
-        return kept | seen
+        spread_out = spread(scored.layer.k, free & vision, protected & vision, free_slots - floor)
+        return kept | spread_out
 
 
 @method("alvar2025divprune", adds=("select",))

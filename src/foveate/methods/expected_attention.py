@@ -89,7 +89,7 @@ class ExpectedAttention:
         if spread is None:
             return logits
         # one query head at a time: the products of a whole group take many times the keys' memory
-        quadratic = [(k @ each).mul_(k).sum(-1) for each in spread.unbind(2)]
+        quadratic = [(k @ covariance).mul_(k).sum(-1) for covariance in spread.unbind(2)]
         return logits + 0.5 * layer.scale**2 * torch.stack(quadratic, dim=2)
 
     def _last(self, layer: Layer) -> tuple[Tensor, Tensor | None]:
@@ -102,8 +102,8 @@ class ExpectedAttention:
         mean = (q * real).sum(3) / count
         if not self.covariance:
             return mean, None
-        off = (q - mean[:, :, :, None]) * real
-        return mean, off.transpose(3, 4) @ off / count[..., None]
+        centred = (q - mean[:, :, :, None]) * real
+        return mean, centred.transpose(3, 4) @ centred / count[..., None]
 
     def _stored(self, layer: Layer, profile: TensorProfile) -> tuple[Tensor, Tensor | None]:
         """Return the profile's mean and covariance, rotated to the positions after the prompt."""

@@ -56,20 +56,20 @@ class GumbelSums(WithoutQueries):
         b, _, _, d = layer.q.shape
         h, g = layer.k.shape[1], layer.groups
         total = layer.k.new_zeros(b, h, g, layer.k.shape[2], dtype=torch.float32)
-        for some in blocks(layer.q.shape[2]):
-            q = layer.q[:, :, some].reshape(b, h, g, -1, d).float()
+        for block in blocks(layer.q.shape[2]):
+            q = layer.q[:, :, block].reshape(b, h, g, -1, d).float()
             logits = q @ layer.k.float()[:, :, None].transpose(3, 4) * layer.scale
-            sees = seen(layer, some)[:, :, None]
-            logits = (logits + self.noise(layer, some)) / tau
+            sees = seen(layer, block)[:, :, None]
+            logits = (logits + self.noise(layer, block)) / tau
             paid = logits.masked_fill(~sees, -torch.inf).softmax(-1)
             total += paid.masked_fill(~sees, 0.0).sum(3)
         return total
 
-    def noise(self, layer: Layer, some: slice) -> Float[Tensor, "b h g r n"]:
+    def noise(self, layer: Layer, block: slice) -> Float[Tensor, "b h g r n"]:
         """Draw the noise of some queries and all slots."""
         h, g = layer.k.shape[1], layer.groups
         heads = torch.arange(h * g, device=layer.k.device).view(1, h, g, 1, 1)
-        by_query = layer.q_pos[:, None, None, some, None]
+        by_query = layer.q_pos[:, None, None, block, None]
         by_slot = layer.pos[:, :, None, None]
         return gumbel(self.seed, torch.full_like(heads, layer.ordinal), heads, by_query, by_slot)
 

@@ -101,9 +101,9 @@ class Kivi(InCodes):
         if self.values == "channel":
             of_group, of_values = of_group + 2 * form.value * number, 0
         groups = int((-(-coded // self.group)).sum())
-        each = coded.numel() * torch.int64.itemsize
+        counts_bytes = coded.numel() * torch.int64.itemsize
         tail = exact_bytes(rest, form.pair, stored.spare)
-        return pairs * (codes + of_values + column) + groups * of_group + each + tail
+        return pairs * (codes + of_values + column) + groups * of_group + counts_bytes + tail
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> QuantisedPairs:
         """Return the pairs whose tensors were read from a file."""
@@ -185,8 +185,8 @@ def kivi(
         raise InvalidParameter(
             f"text={text} sets the bits of text beside visual tokens in fewer bits: add of=visual."
         )
-    usual: Along = "token" if of == "all" else "channel"
-    along = usual if values == "auto" else values
+    default: Along = "token" if of == "all" else "channel"
+    along = default if values == "auto" else values
     store: Store = Kivi(bits=bits, group=group, residual=residual, values=along)
     if of == "visual":
         store = KiviOfVisual(bits=bits, group=group, residual=residual, values=along, text=text)

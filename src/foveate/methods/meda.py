@@ -64,16 +64,16 @@ Visible = Callable[[slice], Bool[Tensor, "b #h r n"]]
 
 
 def _between(queries: Bool[Tensor, "b 1 m 1"], slots: Bool[Tensor, "b 1 1 n"]) -> Visible:
-    return lambda some: queries[:, :, some] & slots
+    return lambda block: queries[:, :, block] & slots
 
 
 def _mean_entropy(layer: Layer, visible: Visible) -> Float[Tensor, "b"]:
     """Return the mean entropy of queries that see anything, each over the slots that it sees."""
     total = layer.k.new_zeros(layer.q.shape[0], dtype=torch.float32)
     query_count = torch.zeros_like(total)
-    for some in blocks(layer.q.shape[2]):
-        mask = visible(some)
-        paid = window_attention(layer.q[:, :, some], layer.k, mask, layer.scale)
+    for block in blocks(layer.q.shape[2]):
+        mask = visible(block)
+        paid = window_attention(layer.q[:, :, block], layer.k, mask, layer.scale)
         total -= torch.xlogy(paid, paid).sum((3, 4)).mean((1, 2))
         query_count += mask.any(-1)[:, 0].sum(-1)
     return total / query_count.clamp_min(1)

@@ -47,9 +47,9 @@ class ProxyAttention:
         proxy = window_of(layer.slots, self.proxies)
         q, real = layer.q[:, :, -proxy.shape[1] :], layer.valid[:, :1, None]
 
-        def paid(some: slice) -> Float[Tensor, "b h g n"]:
-            visible = real & proxy[:, None, some, None]
-            return window_attention(q[:, :, some], layer.k, visible, layer.scale).sum(3)
+        def paid(block: slice) -> Float[Tensor, "b h g n"]:
+            visible = real & proxy[:, None, block, None]
+            return window_attention(q[:, :, block], layer.k, visible, layer.scale).sum(3)
 
         return reduce(add, map(paid, blocks(proxy.shape[1])))
 

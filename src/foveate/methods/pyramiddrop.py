@@ -38,10 +38,10 @@ from foveate.stages.score.one_ranking import by_position, of_slots, paid_by_last
 class RankAndDrop:
     """Order of tokens in a part of the layers: text, then surviving visual tokens, then all others.
 
-    Surviving visual tokens are those that no earlier part has dropped; the others keep their order.
-    Ties are broken by the attention of the last query (part "importance"), averaged over all heads,
-    in the part's first layer, where its softmax is over the surviving tokens. The values are ranks
-    in that order.
+    Surviving visual tokens are those that no earlier part has dropped; dropped tokens keep their
+    order. Within text and within surviving visual tokens the order follows the attention of the
+    last query (part "importance"), averaged over all heads, in the part's first layer, where its
+    softmax is over the surviving tokens. The values are ranks in that order.
 
     The note "counts", [b, layers], is the number of tokens of each layer. The other notes are by
     position: "order", "paid", and "alive" for the tokens that the part does not drop.
@@ -75,9 +75,9 @@ class RankAndDrop:
         order = _order(alive, text, torch.where(alive, paid, before.get("order", paid)))
         counts = before["counts"] if before else self._counts(layer, parts)
         count = (alive & text).sum(-1)
-        seen = (counts[:, last] - count).clamp_min(0).minimum((alive & ~text).sum(-1))
+        visual_count = (counts[:, last] - count).clamp_min(0).minimum((alive & ~text).sum(-1))
         ranked = order.masked_fill(~alive | text, -torch.inf)[:, None]
-        alive = alive & text | highest(ranked, seen[:, None])[:, 0] & alive & ~text
+        alive = alive & text | highest(ranked, visual_count[:, None])[:, 0] & alive & ~text
         return {"order": order, "paid": paid, "alive": alive, "counts": counts}
 
     def _counts(self, layer: Layer, parts: Sequence[int]) -> Int[Tensor, "b L"]:
@@ -96,9 +96,11 @@ class RankAndDrop:
         for row_tokens, (text, visual) in zip(tokens.tolist(), kind_counts, strict=True):
             available = torch.full_like(weights, visual, dtype=torch.long)
             left = max(0, row_tokens - text) * len(parts)
-            seen = proportional(weights, torch.zeros_like(available), available, left)
+            visual_counts = proportional(weights, torch.zeros_like(available), available, left)
             rows.append(
-                seen + text if row_tokens >= text else torch.full_like(available, row_tokens)
+                visual_counts + text
+                if row_tokens >= text
+                else torch.full_like(available, row_tokens)
             )
         return torch.stack(rows).to(layer.k.device)
 

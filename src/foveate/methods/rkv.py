@@ -91,17 +91,17 @@ def repeated_by(
     further.
     """
     missing, repeated = valid * newest, torch.zeros_like(unit[..., 0])
-    for some in reversed([*blocks(unit.shape[2])]):
+    for block in reversed([*blocks(unit.shape[2])]):
         rest = _of_any_head(missing > 0)
-        cosine = unit[:, :, rest] @ unit[:, :, some].mT
-        itself = ((rest >= some.start) & (rest < some.stop)).nonzero()[:, 0]
-        cosine[:, :, itself, rest[itself] - some.start] = -1.0
+        cosine = unit[:, :, rest] @ unit[:, :, block].mT
+        itself = ((rest >= block.start) & (rest < block.stop)).nonzero()[:, 0]
+        cosine[:, :, itself, rest[itself] - block.start] = -1.0
         alike = _of_any_head((cosine > threshold).any(-1))
         rest, cosine = rest[alike], cosine[:, :, alike]
         similar = cosine > threshold
         later = similar.flip(-1).cumsum(-1).flip(-1)
         counted = similar & (later <= missing[:, :, rest, None])
-        repeated[:, :, some] = cosine.masked_fill_(~counted, 0.0).sum(2)
+        repeated[:, :, block] = cosine.masked_fill_(~counted, 0.0).sum(2)
         missing[:, :, rest] -= counted.sum(-1)
     return repeated
 

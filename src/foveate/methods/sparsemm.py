@@ -67,12 +67,12 @@ class VisualHeads:
         self, noticed: Float[Tensor, "s hq"], tokens: Sequence[str], prompt: Shown
     ) -> Float[Tensor, "hq"]:
         total = torch.zeros_like(noticed[0])
-        for looked, token in zip(noticed, tokens, strict=True):
+        for attended, token in zip(noticed, tokens, strict=True):
             word = token.strip()
             regions = [positions for text, positions in prompt.spans if word and word in text]
             if len(regions) == 1:
-                region = looked.new_tensor(regions[0], dtype=torch.long)
-                total += torch.isin(looked.long(), region).float() / len(region)
+                region = attended.new_tensor(regions[0], dtype=torch.long)
+                total += torch.isin(attended.long(), region).float() / len(region)
         return total
 
 

@@ -71,7 +71,7 @@ class ChatAttention(WithoutQueries):
         slots = layer.k.shape[2] - layer.q.shape[2]
         zeros = layer.k.new_zeros(*layer.k.shape[:2], slots, dtype=torch.float32)
         paid = reduce(
-            add, (_of_visual(layer, some).sum((1, 2, 3)) for some in _query_blocks(layer))
+            add, (_of_visual(layer, block).sum((1, 2, 3)) for block in _query_blocks(layer))
         )
         mean = paid[:, None, :slots] / (layer.q.shape[1] * layer.q.shape[2])
         times = layer.state.get(_TIMES, zeros) + 1
@@ -87,9 +87,9 @@ def _query_blocks(layer: Layer) -> Iterator[slice]:
     return blocks(layer.q.shape[2])
 
 
-def _of_visual(layer: Layer, some: slice) -> Float[Tensor, "b h g r n"]:
+def _of_visual(layer: Layer, block: slice) -> Float[Tensor, "b h g r n"]:
     """Return the attention of some queries, with a softmax over visual tokens alone."""
-    q = layer.q[:, :, some]
+    q = layer.q[:, :, block]
     seen = (layer.vision & layer.valid)[:, :, None].expand(-1, -1, q.shape[2], -1)
     return window_attention(q, layer.k, seen, layer.scale)
 
@@ -172,14 +172,14 @@ class FramePrototypes:
         sums = paid.new_zeros(*paid.shape[:2], int(frames.number.max()) + 1)
         sums.scatter_add_(2, frames.number, paid)
         share = paid / sums.gather(2, frames.number).clamp_min(torch.finfo(torch.float32).tiny)
-        here = kept & frames.prototypes
+        takes_prototype = kept & frames.prototypes
 
         def with_means(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h n d"]:
             where = frames.number[..., None].expand_as(x)
             means = x.new_zeros(*sums.shape, x.shape[3], dtype=torch.float32)
             weighted = (x.float() * share[..., None]).masked_fill(~frames.fresh[..., None], 0.0)
             means.scatter_add_(2, where, weighted)
-            return torch.where(here[..., None], means.gather(2, where).to(x.dtype), x)
+            return torch.where(takes_prototype[..., None], means.gather(2, where).to(x.dtype), x)
 
         return with_means(layer.k), with_means(layer.v)
 

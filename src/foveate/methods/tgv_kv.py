@@ -53,8 +53,8 @@ def _sums(layer: Layer, weights: Float[Tensor, "b m"]) -> Float[Tensor, "b n"]:
     """Sum the attention of all queries to each slot, each query times its weight."""
     b, _, n = layer.pos.shape
     total = layer.k.new_zeros(b, n, dtype=torch.float32)
-    for some, paid in rows(layer):
-        total += (paid.mean((1, 2)) * weights[:, some, None]).sum(1)
+    for block, paid in rows(layer):
+        total += (paid.mean((1, 2)) * weights[:, block, None]).sum(1)
     return total
 
 

@@ -86,9 +86,9 @@ class DropChannels:
         keys = layer.k.float().masked_fill(~kept[..., None], 0.0)
         worth = notes["query_energy"] * keys.square().sum(2)
         lowest = worth.argsort(dim=-1, stable=True)[..., : self.zeroed(worth.shape[-1])]
-        gone = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, lowest, value=True)
+        dropped = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, lowest, value=True)
         early = ~is_recent(layer.slots, self.recent)
-        return layer.k.masked_fill(gone[:, :, None] & early[..., None], 0.0), layer.v
+        return layer.k.masked_fill(dropped[:, :, None] & early[..., None], 0.0), layer.v
 
 
 @stage("zero_channels")

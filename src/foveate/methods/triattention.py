@@ -57,9 +57,9 @@ class DistancePreference(ByProfile):
         paid = self.expected(layer)
         real = layer.valid[:, :, None].float()
         count = real.sum(-1, keepdim=True).clamp_min(1)
-        off = (paid - (paid * real).sum(-1, keepdim=True) / count) * real
-        deviation = (off.square().sum(-1, keepdim=True) / count).sqrt().clamp_min(LEAST)
-        return Scores((off / deviation).amax(2))
+        centred = (paid - (paid * real).sum(-1, keepdim=True) / count) * real
+        deviation = (centred.square().sum(-1, keepdim=True) / count).sqrt().clamp_min(LEAST)
+        return Scores((centred / deviation).amax(2))
 
     def expected(self, layer: Layer) -> Float[Tensor, "b h g n"]:
         """Return the expected logits of future queries, before they are standardised."""

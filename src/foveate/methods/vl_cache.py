@@ -38,12 +38,12 @@ class AfterVision:
     def __call__(self, layer: Layer) -> Scores:
         queries = _after_the_last_image(layer)
         first = int(queries.long().argmax(-1).min())
-        some = replace(layer, q=layer.q[:, :, first:], slots=layer.slots.from_query(first))
+        tail = replace(layer, q=layer.q[:, :, first:], slots=layer.slots.from_query(first))
         queries = queries[:, first:]
         sums = dense = entries = layer.k.new_zeros((), dtype=torch.float32)
-        for block, paid in rows(some):
+        for block, paid in rows(tail):
             paid = paid * queries[:, None, None, block, None]
-            entries = entries + (seen(some, block) & queries[:, None, block, None]).sum((2, 3))
+            entries = entries + (seen(tail, block) & queries[:, None, block, None]).sum((2, 3))
             sums = sums + paid.sum(3)
             high = paid.amax(-1, keepdim=True)
             dense = dense + ((paid >= self.threshold * high) & (high > 0)).float().sum((3, 4))

@@ -25,11 +25,15 @@ def spread(
 ) -> Bool[Tensor, "b h n"]:
     """Mark ``counts`` of the ``free`` slots that are far from each other and from those chosen."""
     marked = free | chosen
-    some = marked.any(0).any(0).nonzero()[:, 0]  # without text, whose distances are not needed
-    unit = F.normalize(k[:, :, some].float(), dim=-1)
-    unit = unit.masked_fill(~marked[:, :, some, None], 0.0)
+    marked_slots = (
+        marked.any(0).any(0).nonzero()[:, 0]
+    )  # without text, whose distances are not needed
+    unit = F.normalize(k[:, :, marked_slots].float(), dim=-1)
+    unit = unit.masked_fill(~marked[:, :, marked_slots, None], 0.0)
     picked = torch.zeros_like(free)
-    picked[:, :, some] = _farthest(unit, free[:, :, some], chosen[:, :, some], counts)
+    picked[:, :, marked_slots] = _farthest(
+        unit, free[:, :, marked_slots], chosen[:, :, marked_slots], counts
+    )
     return picked
 
 
@@ -77,7 +81,7 @@ def _nearest(unit: Float[Tensor, "b h n d"], marked: Bool[Tensor, "b h n"]) -> T
 
 def _nearest_of(unit: Float[Tensor, "b h n d"], marked: Bool[Tensor, "b h n"]) -> Iterator[Tensor]:
     out = torch.zeros_like(unit[..., 0]).masked_fill(~marked, torch.inf)[:, :, None]
-    for some in blocks(unit.shape[2]):
-        distance = (1 - unit[:, :, some] @ unit.mT).add_(out)
-        distance.diagonal(some.start, 2, 3).fill_(torch.inf)
+    for block in blocks(unit.shape[2]):
+        distance = (1 - unit[:, :, block] @ unit.mT).add_(out)
+        distance.diagonal(block.start, 2, 3).fill_(torch.inf)
         yield distance.amin(-1)

@@ -89,10 +89,10 @@ class MergeNearest:
         slot = torch.arange(kept.shape[2], device=kept.device).expand(kept.shape)
         cosine = layer.k.new_zeros(kept.shape, dtype=torch.float32)
         for kind in (vision, ~vision):
-            some = kept & kind
-            if bool(some.any()):
-                nearest = self._nearest(layer, some)
-                reached = kind & some.any(-1, keepdim=True)
+            kept_of_kind = kept & kind
+            if bool(kept_of_kind.any()):
+                nearest = self._nearest(layer, kept_of_kind)
+                reached = kind & kept_of_kind.any(-1, keepdim=True)
                 slot = torch.where(reached, nearest.slot, slot)
                 cosine = torch.where(reached, nearest.cosine, cosine)
         return Nearest(slot, cosine)

@@ -102,12 +102,14 @@ class SparseVLMPrune:
         dropped, hidden = tokens.vision & ~goes_on, None
         if self.recycled and bool(dropped.any()):
             hidden = tokens.hidden.clone()
-            for row, which in enumerate(dropped):
-                some = self._recycled(which.nonzero()[:, 0], paid[row])
-                if not len(some):
+            for row, dropped_of_row in enumerate(dropped):
+                recycled = self._recycled(dropped_of_row.nonzero()[:, 0], paid[row])
+                if not len(recycled):
                     continue
-                centres, means = clustered(tokens.hidden[row, some], len(some) // self.to_one + 1)
-                goes_on[row, some[centres]], hidden[row, some[centres]] = True, means
+                centres, means = clustered(
+                    tokens.hidden[row, recycled], len(recycled) // self.to_one + 1
+                )
+                goes_on[row, recycled[centres]], hidden[row, recycled[centres]] = True, means
         return Pruned(goes_on, hidden)
 
     def _recycled(self, dropped: Tensor, paid: Float[Tensor, "t"]) -> Tensor:
@@ -139,10 +141,10 @@ def raters(tokens: EnteringTokens) -> Bool[Tensor, "b t"]:
 def paid_by(layer: Layer, raters: Bool[Tensor, "b m"]) -> Float[Tensor, "b n"]:
     """Return the raters' attention to every slot, averaged over raters and heads."""
     at = raters.any(0).nonzero()[:, 0]
-    some = raters[:, at]
+    rating = raters[:, at]
     paid = window_attention(layer.q[:, :, at], layer.k, layer.slots.visible_to(at), layer.scale)
-    paid = paid.masked_fill(~some[:, None, None, :, None], 0.0).sum(3).mean((1, 2))
-    return paid / some.sum(-1, keepdim=True)
+    paid = paid.masked_fill(~rating[:, None, None, :, None], 0.0).sum(3).mean((1, 2))
+    return paid / rating.sum(-1, keepdim=True)
 
 
 def clustered(
@@ -158,8 +160,8 @@ def clustered(
     distance = torch.cdist(wide, wide, compute_mode=exact) / x.shape[1] ** 0.5
     density = (-distance.topk(count, largest=False).values.square().mean(-1)).exp()
     order = torch.arange(len(x), device=x.device)
-    same = (density[:, None] == density) & (order < order[:, None])
-    denser = (density > density[:, None]) | same
+    earlier_equal = (density[:, None] == density) & (order < order[:, None])
+    denser = (density > density[:, None]) | earlier_equal
     apart = distance.where(denser, distance.max()).amin(-1)
     centres = (apart * density).topk(count).indices.sort().values
     own = distance[:, centres].argmin(-1)

@@ -62,12 +62,12 @@ class ReadingDamage(WithoutQueries):
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """Update sums and maxima with one more piece of the prompt."""
         prompt = layer.k.shape[2] - layer.q.shape[2]
-        nothing = layer.k.new_zeros((*layer.k.shape[:2], prompt), dtype=torch.float32)
-        total, maxima = (layer.state.get(name, nothing) for name in ("sum", "most"))
+        zeros = layer.k.new_zeros((*layer.k.shape[:2], prompt), dtype=torch.float32)
+        total, maxima = (layer.state.get(name, zeros) for name in ("sum", "most"))
         for damage in squared_damage(layer):
             total = total + damage[..., :prompt].sum((2, 3))
             maxima = torch.maximum(maxima, damage[..., :prompt].amax((2, 3)))
-        unasked = layer.state.get("answers", nothing + UNASKED)
+        unasked = layer.state.get("answers", zeros + UNASKED)
         return {"sum": total, "most": maxima, "answers": unasked}
 
     def answered(self, layer: Layer, gradient: Float[Tensor, "b m hq e"]) -> Mapping[str, Tensor]:

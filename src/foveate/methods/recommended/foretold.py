@@ -27,8 +27,8 @@ def facts(layer: Layer) -> Float[Tensor, "b h n f"]:
     direction = F.normalize(k, dim=-1).masked_fill(~real, 0.0)
     mean = direction.sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp_min(1)
     key, value = k.norm(dim=-1), v.norm(dim=-1)
-    likeness = F.cosine_similarity(direction, mean, dim=-1)
-    facts_of_pair = (key, key.square(), value, value.clamp_min(LEAST).log(), likeness)
+    cosine = F.cosine_similarity(direction, mean, dim=-1)
+    facts_of_pair = (key, key.square(), value, value.clamp_min(LEAST).log(), cosine)
     return torch.stack(facts_of_pair, dim=-1).masked_fill(~real, 0.0)
 
 

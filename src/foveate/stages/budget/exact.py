@@ -35,9 +35,9 @@ def filled(wish: list[int], lows: list[int], highs: list[int], total: int) -> li
         indices = [index for index, left in enumerate(room) if left > 0]
         # the loop ends: each round fills an entry, or spreads all but a remainder smaller than the
         # number of open entries, which the next round hands out one by one
-        each, rest = divmod(abs(missing), len(indices))
-        for index in indices if each else indices[:rest]:
-            counts[index] += sign * min(max(1, each), room[index])
+        share, remainder = divmod(abs(missing), len(indices))
+        for index in indices if share else indices[:remainder]:
+            counts[index] += sign * min(max(1, share), room[index])
     return counts
 
 

@@ -33,12 +33,12 @@ def squared_damage(layer: Layer) -> Iterator[Float[Tensor, "b h g r n"]]:
         InvalidInput: the layer has no output projection or no residual stream.
     """
     v, gram, of_values, norms = _projected(layer)
-    for some, paid in rows(layer):
+    for block, paid in rows(layer):
         out = paid @ v[:, :, None]
         turned = out @ gram
         square = (turned @ v[:, :, None].mT).mul_(-2).add_(of_values[..., None, :])
         square = square.add_((turned * out).sum(-1, keepdim=True)).clamp_min_(0)
-        norm = norms[:, some]
+        norm = norms[:, block]
         yield square.mul_(_odds(paid).square_()).div_(norm.square()[:, None, None, :, None])
 
 
@@ -54,8 +54,8 @@ def contribution(layer: Layer) -> Iterator[Float[Tensor, "b h g r n"]]:
     """
     _, _, of_values, norms = _projected(layer)
     length = of_values.clamp_min(0).sqrt()[..., None, :]
-    for some, paid in rows(layer):
-        yield paid.mul_(length).div_(norms[:, some][:, None, None, :, None])
+    for block, paid in rows(layer):
+        yield paid.mul_(length).div_(norms[:, block][:, None, None, :, None])
 
 
 def _projected(layer: Layer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -89,8 +89,8 @@ def answer_damage(layer: Layer, gradient: Float[Tensor, "b m hq e"]) -> Float[Te
     b, m, _, e = gradient.shape
     by_head = gradient.float().view(b, m, h, -1, e).permute(0, 2, 3, 1, 4)
     total = v.new_zeros(v.shape[:3])
-    for some, paid in rows(layer):
-        head_gradient = by_head[:, :, :, some]
+    for block, paid in rows(layer):
+        head_gradient = by_head[:, :, :, block]
         at_output = (head_gradient * (paid @ v[:, :, None])).sum(-1, keepdim=True)
         change = (head_gradient @ v[:, :, None].mT).sub_(at_output)
         total += change.mul_(_odds(paid)).sum((2, 3))

@@ -90,9 +90,9 @@ def standardised(
     dims = (2,) if over == "head" else (1, 2)
     count = inside.sum(dims, keepdim=True)
     mean = values.masked_fill(~inside, 0.0).sum(dims, keepdim=True) / count.clamp_min(1)
-    off = (values - mean).masked_fill(~inside, 0.0)
-    variance = off.square().sum(dims, keepdim=True) / (count - 1).clamp_min(1)
-    return off / variance.sqrt().clamp_min(1e-6)
+    centred = (values - mean).masked_fill(~inside, 0.0)
+    variance = centred.square().sum(dims, keepdim=True) / (count - 1).clamp_min(1)
+    return centred / variance.sqrt().clamp_min(1e-6)
 
 
 def best(values: Float[Tensor, "b h l"]) -> Float[Tensor, "b 1 1"]:

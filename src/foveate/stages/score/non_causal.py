@@ -66,9 +66,9 @@ class NonCausalAttention:
         q, k = part.take(own_queries(layer)), part.take(layer.k)
         yield k.new_zeros((*k.shape[:2], 0), dtype=torch.float32)
         for first in range(0, part.longest, self.chunk):
-            some = slice(first, first + self.chunk)
-            queries = q[:, :, some].float().mul(layer.scale if self.scaled else 1.0)
-            weights = queries.flatten(2, 3) @ k[:, :, some].float().mT
+            block = slice(first, first + self.chunk)
+            queries = q[:, :, block].float().mul(layer.scale if self.scaled else 1.0)
+            weights = queries.flatten(2, 3) @ k[:, :, block].float().mT
             if first + self.chunk <= part.shortest:
                 yield weights.softmax(-1).sum(2) / q.shape[3]
             else:
@@ -89,8 +89,8 @@ class NonCausalAttention:
 
     def _missing(self, part: TokenSpan, first: int) -> Float[Tensor, "b h"]:
         """Return the number of tokens that a head's last part lacks, if it begins at ``first``."""
-        here = (part.count > first) & (part.count < first + self.chunk)
-        return torch.where(here, first + self.chunk - part.count, 0).float()
+        is_last_part = (part.count > first) & (part.count < first + self.chunk)
+        return torch.where(is_last_part, first + self.chunk - part.count, 0).float()
 
 
 def own_queries(layer: Layer) -> Float[Tensor, "b h n g d"]:

@@ -81,12 +81,12 @@ class Reconstruction(WithoutQueries):
     @property
     def reading(self) -> Rereading:
         """Probe passes after the prompt."""
-        what = self.reads.removeprefix("prompt_and_")
+        kind = self.reads.removeprefix("prompt_and_")
         return Rereading(
             chunk=self.chunk,
             prompt=self.reads.startswith("prompt"),
             by_image=self.pieces == "images",
-            asks=() if what == "prompt" else _texts(self.asks or ASKED[what]),
+            asks=() if kind == "prompt" else _texts(self.asks or ASKED[kind]),
             longest=self.longest,
         )
 

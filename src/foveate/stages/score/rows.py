@@ -21,17 +21,17 @@ def blocks(m: int) -> Iterator[slice]:
     return (slice(a, min(a + ROWS, m)) for a in range(0, m, ROWS))
 
 
-def seen(layer: Layer, some: slice) -> Bool[Tensor, "b #h r n"]:
+def seen(layer: Layer, block: slice) -> Bool[Tensor, "b #h r n"]:
     """Mark the slots that each of some queries sees.
 
     Padded queries see none, whatever the model's mask allows.
     """
-    return layer.slots.visible_to(some) & (layer.q_pos[:, some] >= 0)[:, None, :, None]
+    return layer.slots.visible_to(block) & (layer.q_pos[:, block] >= 0)[:, None, :, None]
 
 
 def times_seen(layer: Layer) -> Int[Tensor, "b #h n"]:
     """Count the layer's queries that see each slot."""
-    return reduce(add, (seen(layer, some).sum(2) for some in blocks(layer.q.shape[2])))
+    return reduce(add, (seen(layer, block).sum(2) for block in blocks(layer.q.shape[2])))
 
 
 def rows(layer: Layer) -> Iterator[tuple[slice, Float[Tensor, "b h g r n"]]]:
@@ -39,9 +39,9 @@ def rows(layer: Layer) -> Iterator[tuple[slice, Float[Tensor, "b h g r n"]]]:
 
     It is in float32; zero for padded queries.
     """
-    for some in blocks(layer.q.shape[2]):
-        visible = seen(layer, some)
-        yield some, window_attention(layer.q[:, :, some], layer.k, visible, layer.scale)
+    for block in blocks(layer.q.shape[2]):
+        visible = seen(layer, block)
+        yield block, window_attention(layer.q[:, :, block], layer.k, visible, layer.scale)
 
 
 Reduction = Literal["mean", "max"]

@@ -158,8 +158,8 @@ def paid(layer: Layer, weights: WindowWeights) -> Float[Tensor, "b h r n"]:
         add,
         (
             window_sums(
-                q[:, :, some], layer.k, visible[:, :, some], counts[..., some], layer.scale, n
+                q[:, :, block], layer.k, visible[:, :, block], counts[..., block], layer.scale, n
             )
-            for some in blocks(w)
+            for block in blocks(w)
         ),
     )
