@@ -119,7 +119,7 @@ def skewness(values: Float[Tensor, "b h n"], marked: Bool[Tensor, "b h n"]) -> F
 class StrengthAndSkewness(AmountBudget):
     """Budget that gives every layer its text, and visual tokens by strength and skewness.
 
-    The visual tokens that the budget holds beside all text are shared by the notes "strength" and
+    The visual tokens that the budget holds besides all text are shared by the notes "strength" and
     "skewness" of the score, each over its mean, half and half.
 
     Source: AirCache (arXiv:2503.23956), section 3, layer-wise budget allocation.

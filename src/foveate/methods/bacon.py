@@ -163,13 +163,13 @@ def bacon(
     Score: B + lambda (E + local mean of E + trace of E over layers), where B is the window's score
     (section 3).
 
-    ``strength`` is how much that counts, beside the spread of the window's score.
+    ``strength`` is the spread of the evidence relative to that of the window's score.
 
     Args:
         evidence: Evidence of the last query: plain, with neighboring slots, or with layers too.
         near: Neighboring tokens that evidence is averaged over.
         layers: The last layers that evidence is averaged over.
-        strength: How much evidence counts beside the spread of the window's score.
+        strength: Weight of the evidence relative to the window's score, e.g. 0.5.
         region: Slots that lambda is measured on, as a multiple of a head's free budget.
 
     Defaults:

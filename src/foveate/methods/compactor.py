@@ -96,7 +96,7 @@ def compactor(
     Score: blending * leverage + non-causal attention.
 
     Args:
-        blending: Weight of leverage beside attention; null: the share that is evicted.
+        blending: Weight of leverage relative to attention; null: the share that is evicted.
 
     Defaults:
         kvpress; the authors' own engine blends by 0.5

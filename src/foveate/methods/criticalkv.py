@@ -1,6 +1,6 @@
 """CriticalKV: tokens whose loss changes the attention's output most.
 
-Half of the budget goes by another score alone, the rest by that score times the L1 norm of the
+Half of the budget is ranked by another score alone, the rest by that score times the L1 norm of the
 value after the output projection W_o. ``criticalkv+adakv`` is the paper's CriticalAdaKV, and
 ``criticalkv+adakv:floor=0.2,guaranteed=true`` is kvpress's. Any score can replace SnapKV's
 (``expected_attention+criticalkv``), preferably one that is not below zero.
@@ -112,12 +112,12 @@ def criticalkv(
 
     Second stage: (score + epsilon) * |W_o v|_1.
 
-    ``first`` is the share of the budget that goes by attention alone; where heads keep different
+    ``first`` is the share of the budget that attention alone ranks; where heads keep different
     numbers, at least ``floor`` of the budget does.
 
     Args:
-        first: Share of the budget that goes by attention alone.
-        floor: Minimum that goes by attention alone, as a share of an even budget.
+        first: Share of the budget that attention alone ranks, e.g. 0.5.
+        floor: Minimum that attention alone ranks, as a share of an even budget.
 
     Defaults:
         release; its SnapKV has this window and kernel

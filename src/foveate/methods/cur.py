@@ -86,7 +86,7 @@ def cur(
     seed: Seed = 0,
     sinks: Count = 4,
 ) -> Policy:
-    """Tokens whose keys and values have large norms beside their neighbours'.
+    """Tokens whose keys and values have large norms compared with their neighbours'.
 
     Score: the product of the squared norms of key and value, each over its sum in a window.
 

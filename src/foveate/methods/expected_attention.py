@@ -173,7 +173,7 @@ def expected_attention(
 
     Args:
         window: Number of last queries that the statistics are taken from without a profile.
-        covariance: Use the queries' covariance beside their mean.
+        covariance: Use the queries' covariance in addition to their mean.
         future: Number of positions after the prompt that queries are rotated to.
 
     Defaults:

@@ -111,7 +111,7 @@ class MemoryHierarchy(Wrapper):
 
     The wrapped score is averaged over the heads of a layer and scaled to [0, 1], as is recency.
     Visual tokens are scaled among themselves; text is, too, and comes before them. The first
-    ``shallow`` share of the layers goes by recency alone, the last ``deep`` share not at all. With
+    ``shallow`` share of the layers uses recency alone, the last ``deep`` share no recency. With
     ``smoothing`` every layer then takes over a part of the next one's scores.
 
     Source: HERMES (arXiv:2601.14724), hierarchical memory and cross-layer memory smoothing; numbers
@@ -201,8 +201,8 @@ def hermes(
     Args:
         proxy: Stand-in for future questions: the prompt's last queries, or pseudo questions.
         window: Last queries that stand in for future questions.
-        shallow: Share of the layers, from the first on, that go by age alone.
-        deep: Share of the layers, up to the last, that go by attention alone.
+        shallow: Share of the layers, from the first on, that rank by age alone.
+        deep: Share of the layers, up to the last, that rank by attention alone.
         smoothing: Let every layer take over a part of the next layer's scores.
 
     Defaults:

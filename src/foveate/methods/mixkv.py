@@ -211,7 +211,7 @@ def mixkv(
         clamped: Keep redundancy from falling below zero.
 
     Defaults:
-        window: section 3.2; kernel, pooling and what is normalised: the release
+        `window`: section 3.2; `kernel`, `pool`, `normalise_over`: the release
     """
     attention = WindowAttention(window=window, kernel=kernel, pool=pool, group=group)
     score = MixDiversity(

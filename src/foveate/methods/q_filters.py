@@ -1,9 +1,9 @@
 """Q-Filters: keys aligned with their heads' queries, measured on a model beforehand.
 
-``profile`` holds the filters: ``foveate calibrate q_filters`` measures them. Differences from the
-authors' code: all queries of the prompts are decomposed, where the release draws 3,000 of them; the
-sign is the paper's, that of the sum of all projections, where the release goes by the number of
-positive ones; filters are stored as in the paper, where the release stores them negated.
+``profile`` contains the filters: ``foveate calibrate q_filters`` measures them. Differences from
+the authors' code: all queries of the prompts are decomposed, where the release draws 3,000 of them;
+the sign is the paper's, that of the sum of all projections, where the release takes the sign of
+most projections; filters are stored as in the paper, where the release stores them negated.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def rkv(
 
     Args:
         window: Last tokens, whose queries vote and which are always kept.
-        mix_lambda: Weight of importance beside redundancy, e.g. 0.1.
+        mix_lambda: Weight of importance relative to redundancy, e.g. 0.1.
         threshold: Cosine above which two keys are alike.
         newest: Number of last similar tokens that count as not repeated.
 

@@ -12,8 +12,8 @@ Differences from the authors' code:
 * The prompt is compressed at its end (there only once an answer has grown beyond the budget).
 * Kept pairs stay in the order of the text (the release stores them in the order in which they were
   chosen, and pools along that).
-* A layer is compressed again by the number of added tokens, where the release goes by multiples of
-  ``window``.
+* A layer is compressed again by the number of added tokens, where the release waits for multiples
+  of ``window``.
 * The draw follows from ``seed``, layer, head, position and the tokens seen.
 """
 

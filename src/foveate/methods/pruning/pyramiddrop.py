@@ -2,7 +2,7 @@
 
 The layers are cut into ``stages`` equal parts. Before the first layer of every part but the first,
 the remaining visual tokens are ranked by the attention of the last query, averaged over heads, and
-``ratio`` times as many as the part before had stay. The release recomputes that attention from the
+``ratio`` times the number of the part before stay. The release recomputes that attention from the
 states that are about to enter the part; here it is the attention of the layer before, which is
 already computed.
 """

@@ -82,7 +82,7 @@ def recommended(
         InvalidParameter: heads=by_profile without a profile.
 
     Defaults:
-        what was measured, in [which_method.md](which_method.md)
+        measurements in [which_method.md](which_method.md)
     """
     split: Budget = OneRanking(amount=budget)
     if heads == "by_profile":

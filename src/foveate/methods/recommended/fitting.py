@@ -127,7 +127,7 @@ class SecondReading(Targeted):
         rows = zip(weights, layer.valid[:, 0], strict=True)
         return {
             "products": of_pairs,
-            "told": goals,
+            "goals": goals,
             "of_key": weights.new_zeros(layer.k.shape[-1]),  # for its length
             "levels": torch.stack([levels(row[:, valid]) for row, valid in rows]).sum(0),
             "answered": weights.new_tensor(float(answered(layer))),
@@ -135,7 +135,7 @@ class SecondReading(Targeted):
         }
 
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
-        weights, offset = ridge_regression(sums["products"], sums["told"], RIDGE)
+        weights, offset = ridge_regression(sums["products"], sums["goals"], RIDGE)
         ends = [FACTS, FACTS + len(sums["of_key"])]
         of_facts, of_key, of_value = weights.tensor_split(ends, dim=1)
         parts = {"of_facts": of_facts, "of_key": of_key, "of_value": of_value, "offset": offset}

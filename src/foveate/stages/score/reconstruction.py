@@ -139,8 +139,8 @@ class Reconstruction(WithoutQueries):
         last = offset.masked_fill(layer.q_pos < 0, -1).amax(-1)
         low, high, end = (x[:, None, None] for x in (first, last, end))
         repeated = (pos >= low) & (pos <= high) | (pos < self.sinks) | (high >= end)
-        beside = layer.pos[..., prompt:]
-        slots = torch.cat([torch.where(repeated, pos, -1), beside], dim=-1)
+        later = layer.pos[..., prompt:]
+        slots = torch.cat([torch.where(repeated, pos, -1), later], dim=-1)
         return replace(layer, slots=replace(layer.slots, pos=slots))
 
 
