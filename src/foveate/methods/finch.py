@@ -116,7 +116,6 @@ def finch(
 ) -> Policy:
     """Tokens that the question at the prompt's end attends to, and the question itself.
 
-
     Args:
         window: Tokens of the question at the prompt's end.
         chunk: Tokens of each part that keeps the same share; null: one part.

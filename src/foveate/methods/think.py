@@ -145,7 +145,6 @@ def think(
 
     Channels with the lowest |Q_i| |K_i| are dropped.
 
-
     Args:
         prune: Share of the channels that older keys lose.
 
