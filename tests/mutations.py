@@ -193,8 +193,8 @@ FAULTS = (
           "share.roll(-1)[list(grid.places)]",
           ("tests/report/test_kept.py",)),
     Fault("vLLM is given back a block that later tokens are in", "vllm/plans/gap.py",
-          "return max(0, prompt - self.wanted(prompt)) // block",
-          "return -(-max(0, prompt - self.wanted(prompt)) // block)",
+          "return max(0, prompt - self.target(prompt)) // block",
+          "return -(-max(0, prompt - self.target(prompt)) // block)",
           ("tests/backends/vllm/test_gap.py",)),
 )
 # fmt: on

@@ -19,7 +19,7 @@ from foveate.memory.trace import Cache, Trace
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Weighs
 from foveate.vllm.plans.settings import check_policy
-from foveate.vllm.plans.tiers import MOST, rooms_of
+from foveate.vllm.plans.tiers import DEFAULT_TIERS, rooms_of
 
 
 def full(trace: Trace, request: Request) -> Cache:
@@ -198,7 +198,9 @@ def _served(
     that keep the same number are a tier; a block has a page for each of the largest one's.
     """
     check_policy(policy)
-    rooms = [each[0] for each in rooms_of([policy], len(trace.forms), heads, trace.tokens, MOST)]
+    rooms = [
+        each[0] for each in rooms_of([policy], len(trace.forms), heads, trace.tokens, DEFAULT_TIERS)
+    ]
     tiers = {room: rooms.count(room) for room in rooms}
     of_heads = len(rooms) // len(trace.forms)  # a page of a cell that is a head is smaller
     blocks = pages * of_heads // max(tiers.values())

@@ -46,11 +46,11 @@ def test_what_is_shared_holds_no_query_that_a_score_asks_for(settings):
         return plan._replace(boundaries={2: rooms.boundaries(plan.key)})
 
     window, sums = decided(None, 300), decided({"foveate_policy": "sums"}, 300)
-    assert (window.remembered(2), window.readable(2)) == (7 * BLOCK, 7 * BLOCK)
+    assert (window.cacheable(2), window.readable(2)) == (7 * BLOCK, 7 * BLOCK)
     assert sums.readable(2) == 0  # it adds up what all queries pay
     short, long = decided(None, 40), decided({"foveate_budget": "100%"}, 300)
-    assert (short.boundaries[2].freed, short.remembered(2), short.readable(2)) == (0, 40, 40 - 8)
-    assert (long.remembered(2), long.readable(2)) == (300, 300 - 8)
+    assert (short.boundaries[2].freed, short.cacheable(2), short.readable(2)) == (0, 40, 40 - 8)
+    assert (long.cacheable(2), long.readable(2)) == (300, 300 - 8)
 
 
 @pytest.mark.parametrize(

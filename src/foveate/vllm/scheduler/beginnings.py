@@ -188,8 +188,8 @@ def _places(plan: Plan, most: int) -> Iterator[int]:
     boundaries, policy = _boundaries(plan), plan.policy
     if boundaries is None or policy is None:
         return
-    for tokens in boundaries.begins(most):
+    for tokens in boundaries.boundaries_within(most):
         if (following := boundaries.after(tokens)) is None:
             return
-        if following - tokens >= policy.score.queries(boundaries.stays(following)):
+        if following - tokens >= policy.score.queries(boundaries.kept_at(following)):
             yield tokens

@@ -133,13 +133,13 @@ class CompressedManager(FullAttentionManager):
         """
         if options.get("apply_admission_cap") and request_id in self.plans:
             gap = sum(block.is_null for block in new_computed_blocks) * self.block_size
-            num_tokens = min(num_tokens, gap + self.most(self.plans[request_id], num_tokens))
+            num_tokens = min(num_tokens, gap + self.peak(self.plans[request_id], num_tokens))
         plain = super().get_num_blocks_to_allocate
         return int(plain(request_id, num_tokens, new_computed_blocks, *args, **options))
 
-    def most(self, plan: Plan, tokens: int) -> int:
+    def peak(self, plan: Plan, tokens: int) -> int:
         """Return the most slots that a request holds at once on its way to so many tokens."""
-        return plan.most(self.kv_cache_group_id, tokens, self.ahead)
+        return plan.peak(self.kv_cache_group_id, tokens, self.ahead)
 
     def _remove_blocks_in_range(self, request_id: str, first_block: int, last_block: int) -> None:
         blocks = self.req_to_blocks.get(request_id, ())[first_block:last_block]
@@ -151,7 +151,7 @@ class CompressedManager(FullAttentionManager):
         """Remembers full blocks by what they hold, as far as they hold the whole prompt."""
         plan = self.plans.get(request.request_id)
         if plan is not None and plan.key is not None:
-            num_tokens = min(num_tokens, plan.remembered(self.kv_cache_group_id))
+            num_tokens = min(num_tokens, plan.cacheable(self.kv_cache_group_id))
         super().cache_blocks(request, num_tokens, *args, **options)
 
     def add_local_computed_blocks(

@@ -59,7 +59,7 @@ class Planning:
         self._most_blocks = pool.num_gpu_blocks - 1  # one is the null
         self._beginnings = Beginnings(self._compressed, pool, self._most_blocks)
         self._starts: dict[str, Beginning] = {}
-        self._goes_on = self.offer.goes_on
+        self._recompresses = self.offer.recompresses
         # vLLM asks where a step has to end for layers with states alone
         self._aligns_states = self.need_mamba_block_aligned_split
         self.need_mamba_block_aligned_split = True
@@ -204,12 +204,12 @@ class Planning:
         """Lets a request answer as far as the pool goes, if it was started with more; says why it
         cannot be served where that is not as far as its prompt.
         """
-        if not self._goes_on:
+        if not self._recompresses:
             return ""  # vLLM has seen to it that the longest request fits
         plan, prompt = self.plans[request.request_id], request.num_prompt_tokens
 
         def blocks(tokens: int) -> int:
-            return sum(-(-one.most(plan, tokens) // one.block_size) for one in self._compressed)
+            return sum(-(-one.peak(plan, tokens) // one.block_size) for one in self._compressed)
 
         if (least := blocks(prompt + 1)) > self._most_blocks:
             return (

@@ -11,7 +11,7 @@ from foveate.errors import FoveateError, InvalidParameter, UnsupportedEngine
 from foveate.vllm.plans.fitting import check_fits
 from foveate.vllm.plans.plans import PREFIX, Offer
 from foveate.vllm.plans.settings import settings_from
-from foveate.vllm.plans.short import said_of
+from foveate.vllm.plans.short import warning_of
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec
 from foveate.vllm.startup.activation import activated
 from foveate.vllm.startup.explaining import explain_failures
@@ -149,5 +149,5 @@ def check_request(config: Any, request: Any) -> None:
     plan = offer.plan(given, prompt)
     check_fits(config, offer, plan, prompt)
     longest = config.model_config.max_model_len
-    if short := said_of(plan, config.cache_config.block_size, longest):
+    if short := warning_of(plan, config.cache_config.block_size, longest):
         logger.warning_once("%s", short)

@@ -103,7 +103,7 @@ def after_pass(
         _part(kept_by_row, layer, slice(i * heads, (i + 1) * heads), cell.kept)
         for i, cell in enumerate(cells)
     ]
-    if prompt.plan.goes_on:
+    if prompt.plan.recompresses:
         prompt.places[ordinal] = torch.cat([one.positions for one in kept]).int()
     return kept
 

@@ -96,7 +96,7 @@ class Serving:
                 if getattr(layer, "kv_sharing_target_layer_name", None)
             ],
             tiers=shaping(policies) is not None,
-            recompresses=Offer(self.settings).goes_on,
+            recompresses=Offer(self.settings).recompresses,
             hybrid=not config.scheduler_config.disable_hybrid_kv_cache_manager,
         )
         check_attention({name: self._layers[name] for name in names})
