@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foveate.vllm.plans.gap import Buffers, view
-from foveate.vllm.scheduler.blocks import CompressedSpec, holds_compressed
+from foveate.vllm.scheduler.blocks import CompressedSpec, has_compressed
 from foveate.vllm.vllm_api import AttentionCGSupport, CommonAttentionMetadata
 from foveate.vllm.worker.prompts import Prompts
 from foveate.vllm.worker.rows import Row
@@ -50,7 +50,7 @@ class Rewriting:
         """Full graphs for passes of answers alone: prompts are compressed by Python."""
         stock = super().get_cudagraph_support(vllm_config, kv_cache_spec)  # type: ignore[misc]
         most = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
-        return most if holds_compressed(kv_cache_spec) and stock.value > most.value else stock
+        return most if has_compressed(kv_cache_spec) and stock.value > most.value else stock
 
     @property
     def supports_update_block_table(self) -> bool:

@@ -17,7 +17,7 @@ from foveate.vllm.scheduler.blocks import (
     CompressedSpec,
     check_specs,
     compressible,
-    holds_compressed,
+    has_compressed,
 )
 from foveate.vllm.startup.activation import check
 from foveate.vllm.startup.registration import register_all, served
@@ -123,7 +123,7 @@ class Serving:
         groups = {
             number: group
             for number, group in enumerate(kv_cache_config.kv_cache_groups)
-            if holds_compressed(group.kv_cache_spec)
+            if has_compressed(group.kv_cache_spec)
         }
         cells = {number: len(group.layer_names) for number, group in groups.items()}
         blocks = sorted({group.kv_cache_spec.block_size for group in groups.values()})
