@@ -48,7 +48,7 @@ class Codes(NamedTuple):
         """Encode keys and values, each number as the nearest code."""
         return _coded(k, self.k, self.type), _coded(v, self.v, self.type)
 
-    def numbers_only(self, codes: UInt8[Tensor, "*s"]) -> UInt8[Tensor, "*s"]:
+    def without_nans(self, codes: UInt8[Tensor, "*s"]) -> UInt8[Tensor, "*s"]:
         """Return the codes, with zero in place of codes for NaN or infinity."""
         return codes.masked_fill(~codes.view(self.type).to(torch.float32).isfinite(), 0)
 

@@ -162,7 +162,7 @@ class CompressedManager(FullAttentionManager):
         self, request_id: str, new_computed_blocks: Sequence[Any], *args: Any, **options: Any
     ) -> None:
         """Add cached blocks as vLLM does, with null blocks for a compressed context's gap in
-        front, which vLLM cannot take a reference to.
+        front, whose references vLLM must not count.
         """
         blocks = [block for block in new_computed_blocks if not block.is_null]
         super().add_local_computed_blocks(request_id, blocks, *args, **options)

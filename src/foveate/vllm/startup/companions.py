@@ -1,4 +1,4 @@
-"""vLLM's options beside a policy: what does not go with one is refused by the name it was given."""
+"""Checks of vLLM's options against a policy; errors name the option as the user wrote it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from foveate.vllm.startup.support import refuse
 
 NGRAM = ("ngram", "[ngram]")
 MODELLESS = ("suffix", "ngram_gpu", "custom_class")
-"""Methods of speculative decoding, beside n-grams, that have no layers of their own."""
+"""Methods of speculative decoding, beside n-grams, without layers of their own."""
 _ORDER = "reads and writes blocks in the order of tokens, and a compressed prompt's are in another"
 _LEAVE = "Leave it out, or serve without a policy"
 
 
 def check_given(args: Any, policies: Sequence[Policy]) -> None:
-    """Refuse, by the options that were given, what vLLM makes something else of, or checks first.
+    """Refuse options that vLLM converts, or checks itself, before :func:`check_engine` runs.
 
-    ``args`` are vLLM's ``EngineArgs``: nothing has been looked at yet, no model and no connector.
-    vLLM looks at a model in a process of its own, which takes longer than all else before a start.
+    ``args`` are vLLM's ``EngineArgs``, before vLLM has inspected the model or any connector: it
+    inspects a model in a process of its own, the slowest part before a start.
 
     Raises:
-        UnsupportedEngine: the message names the option as it was given.
+        UnsupportedEngine: names the option as the user wrote it.
     """
     size, transfer = args.kv_offloading_size, args.kv_transfer_config
     refused = {
@@ -38,7 +38,7 @@ def check_given(args: Any, policies: Sequence[Policy]) -> None:
 
 
 def _connector(transfer: Any) -> str:
-    """Return the connector's name, from the option's value."""
+    """Return the connector's name in parentheses, read from the option's value."""
     if isinstance(transfer, Mapping):
         name = transfer.get("kv_connector")
     else:
@@ -47,7 +47,7 @@ def _connector(transfer: Any) -> str:
 
 
 def _speculative(args: Any) -> tuple[str | None, str]:
-    """Return the source of drafts, and the option that names it; None where there are none."""
+    """Return the method of speculative decoding, and the option that sets it; None without one."""
     flags = {"--spec-method": args.spec_method, "--spec-model": args.spec_model}
     for option, value in flags.items():
         if value is not None:
@@ -68,7 +68,9 @@ def _drafts(method: str | None) -> str:
 
 
 def _split(sizes: Any, ubatching: bool) -> dict[str, bool]:
-    """Ways to share out one request that are refused; ``sizes`` has those of ``ParallelConfig``."""
+    """Return refused ways to split one request, and whether each is on. ``sizes`` has the fields of
+    ``ParallelConfig``.
+    """
     layers = "a worker holds some of the layers, and the scheduler hears the last worker alone"
     tokens = "a worker holds some of a request's tokens, and a policy ranks them all"
     refused = {
@@ -82,10 +84,10 @@ def _split(sizes: Any, ubatching: bool) -> dict[str, bool]:
 
 
 def check_engine(config: Any, policies: Sequence[Policy]) -> None:
-    """Refuse what compressed blocks cannot be combined with. ``config`` is a ``VllmConfig``.
+    """Refuse settings that exclude compressed blocks. ``config`` is a ``VllmConfig``.
 
     Raises:
-        UnsupportedEngine: the message names the setting.
+        UnsupportedEngine: names the setting.
     """
     cache, parallel = config.cache_config, config.parallel_config
     connector = _connector(config.kv_transfer_config)
@@ -122,7 +124,7 @@ def _check(refused: Mapping[str, Any], method: str | None, option: str = "") -> 
 def _check_boundaries(
     policies: Sequence[Policy], method: str | None, images: Any, cache_type: str
 ) -> None:
-    """Refuse what does not go with policies that compress again (``when=over_budget``)."""
+    """Refuse settings that exclude policies that compress repeatedly (``when=over_budget``)."""
     refused = {
         "speculative decoding (--speculative-config, --spec-method), whose drafts may be taken "
         "back after a boundary": method is not None,

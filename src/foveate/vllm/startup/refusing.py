@@ -1,4 +1,4 @@
-"""A refusal as the last line of vLLM's own command, as it is of ``foveate``'s."""
+"""Errors of Foveate as the last line of the ``vllm`` command, as in ``foveate``'s commands."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from foveate.errors import FoveateError
 
 
 def refusals_come_last() -> None:
-    """Lets a refusal be the last line of vLLM's own command, with exit status 2 and no traceback.
-
-    Only there: in a program of somebody else's it is an exception like any other.
+    """Print Foveate's errors as the last line of the ``vllm`` command, with exit status 2 and no
+    traceback. In other programs they remain ordinary exceptions.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     module = str(getattr(main, "name", ""))
