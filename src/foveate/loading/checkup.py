@@ -1,4 +1,4 @@
-"""What a model's folder lacks for this library to use it: found without loading its weights."""
+"""Check of a model's folder for everything that Foveate needs, without loading its weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foveate.loading.checkpoint import check_folder, files_of
 from foveate.loading.model import (
     ModelSource,
     has_vision,
-    place_of,
+    locate,
     read_config,
     read_reader,
     without_weights,
@@ -23,22 +23,22 @@ from foveate.loading.model import (
 
 
 class Finding(NamedTuple):
-    """One part of a model: whether it is as it should be, what is to be said of it, and the command
-    that mends it, if one does.
+    """Result for one part of a model: True if it is ``fine``, a ``text`` about it, and the command
+    that mends it, if there is one.
     """
 
     part: str
     fine: bool
-    said: str
+    text: str
     mend: str = ""
 
 
 def checkup(name: str, trust_remote_code: bool = False) -> list[Finding]:
-    """The configuration, the model that it makes, its weights, and what reads its prompts.
+    """Check the configuration, the model built from it, its weights, and its processor.
 
     Args:
-        name: a directory, or a model of the hub that has been downloaded.
-        trust_remote_code: runs the Python code that comes with it.
+        name: a directory, or a downloaded model of the hub.
+        trust_remote_code: run the Python code that comes with the model.
     """
     findings = [_tried("configuration", lambda: _source(name, trust_remote_code)[1].model_type)]
     if not findings[0].fine:
@@ -49,13 +49,13 @@ def checkup(name: str, trust_remote_code: bool = False) -> list[Finding]:
     return [
         *findings,
         _tried("cache", lambda: _compressible(source, config)),
-        _weights(Path(source.place)),
+        _weights(Path(source.location)),
         _tried(kind, lambda: type(read_reader(source, sees)).__name__),
     ]
 
 
 def _source(name: str, trusted: bool) -> tuple[ModelSource, PreTrainedConfig]:
-    source = ModelSource(name, place_of(name), trusted)
+    source = ModelSource(name, locate(name), trusted)
     return source, read_config(source)
 
 
@@ -69,18 +69,18 @@ def _tried(part: str, what: Callable[[], str]) -> Finding:
 
 
 def _compressible(source: ModelSource, config: PreTrainedConfig) -> str:
-    """Compress a model without memory, and compare it with the folder's weights."""
+    """Compress a model on the "meta" device, and compare it with the folder's weights."""
     model = without_weights(source, config)
     compress(model, "full")
-    said = f"{model_name(model)}: can be compressed"
-    folder = Path(source.place)
+    text = f"{model_name(model)}: can be compressed"
+    folder = Path(source.location)
     if not _weights(folder).fine or not folder.is_dir() or check_folder(source.name, model, folder):
-        return said
-    return f"{said}; whether it uses all weights is only seen when they are loaded"
+        return text
+    return f"{text}; whether it uses all weights is only seen when they are loaded"
 
 
 def _weights(folder: Path) -> Finding:
-    """Whether all files are there that the index lists, or one where there is none."""
+    """Look for all files that the index lists, or for any weights file if there is no index."""
     if not folder.is_dir():
         return Finding("weights", True, "of the hub: not looked for")
     names = files_of(folder)
