@@ -114,7 +114,7 @@ def test_the_prompts_parts_come_in_its_order() -> None:
     said = [Word(c, False) for c in "ab..n..cd.e"]
     grids = [Grid(2, 2, (2, 3, 5, 6)), Grid(1, 1, (9,))]
     images = [Image.new("RGB", (4, 4))] * 2
-    found = parts(said, views_of(images, [ImageTokens(grid.places, (grid,)) for grid in grids]))
+    found = parts(said, views_of(images, [ImageTokens(grid.indices, (grid,)) for grid in grids]))
     shape = [part.get("image", "".join(w["text"] for w in part.get("words", []))) for part in found]
     assert shape == ["ab", 0, "ncd", 1, "e"]
     assert [w["at"] for w in found[2]["words"]] == [4, 7, 8]

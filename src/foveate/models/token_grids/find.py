@@ -49,11 +49,11 @@ def image_tokens(
     if not _videos_first(inputs, config, positions[0]):
         return None
     grids = of_each(inputs, images, config, processor, len(positions))
-    if sum(len(tokens.places) for tokens in grids) != len(positions) or len(grids) != len(images):
+    if sum(len(tokens.indices) for tokens in grids) != len(positions) or len(grids) != len(images):
         return None
-    starts = [sum(len(tokens.places) for tokens in grids[:i]) for i in range(len(grids))]
+    starts = [sum(len(tokens.indices) for tokens in grids[:i]) for i in range(len(grids))]
     return [
-        _at_positions(tokens, positions[start : start + len(tokens.places)])
+        _at_positions(tokens, positions[start : start + len(tokens.indices)])
         for tokens, start in zip(grids, starts, strict=True)
     ]
 
@@ -89,6 +89,6 @@ def _videos_first(inputs: Mapping[str, Any], config: PreTrainedConfig, first: in
 
 def _at_positions(tokens: ImageTokens, positions: Sequence[int]) -> ImageTokens:
     grids = [
-        grid._replace(places=tuple(positions[i] for i in grid.places)) for grid in tokens.grids
+        grid._replace(indices=tuple(positions[i] for i in grid.indices)) for grid in tokens.grids
     ]
     return ImageTokens(tuple(positions), tuple(grids))

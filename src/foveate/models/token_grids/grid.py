@@ -16,14 +16,14 @@ Size = tuple[int, int]
 class Grid(NamedTuple):
     """Visual tokens of an image in rows and columns.
 
-    ``places`` are their indices in the prompt, row by row from the top left. ``box`` is the area
+    ``indices`` are their indices in the prompt, row by row from the top left. ``box`` is the area
     that they cover in cells of equal size: smaller than the image if the processor crops, larger if
     it pads. None is the whole image.
     """
 
     rows: int
     columns: int
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     box: Box | None = None
 
     def on(self, size: Size) -> Box:
@@ -34,11 +34,11 @@ class Grid(NamedTuple):
 class ImageTokens(NamedTuple):
     """Visual tokens of one image.
 
-    There is one grid, or two if the model sees the image as an overview and in tiles. ``places``
+    There is one grid, or two if the model sees the image as an overview and in tiles. ``indices``
     are the indices of all its tokens in the prompt, in order; tokens outside the grids end lines.
     """
 
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     grids: tuple[Grid, ...]
 
     def under(self, box: Sequence[Number], size: Size) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ def tokens_in(grid: Grid, box: Sequence[Number], size: Size) -> tuple[int, ...]:
     across, down = grid.columns / (right - left), grid.rows / (bottom - top)
     columns = _cells((box[0] - left) * across, (box[2] - left) * across, grid.columns)
     rows = _cells((box[1] - top) * down, (box[3] - top) * down, grid.rows)
-    return tuple(grid.places[row * grid.columns + column] for row in rows for column in columns)
+    return tuple(grid.indices[row * grid.columns + column] for row in rows for column in columns)
 
 
 def _cells(start: Number, end: Number, count: int) -> range:

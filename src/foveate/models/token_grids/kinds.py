@@ -110,7 +110,7 @@ def _in_frames(inputs: Mapping[str, Any], config: Any) -> list[ImageTokens]:
     videos, frames = inputs["pixel_values_videos"].shape[:2]
     side = math.ceil(config.vision_config.image_size // config.vision_config.patch_size / 2)
     frame = _full_grid(side, side)
-    last = ImageTokens((*frame.places, len(frame.places)), frame.grids)
+    last = ImageTokens((*frame.indices, len(frame.indices)), frame.grids)
     return [*[frame] * (frames - 1), last] * videos
 
 
@@ -205,7 +205,7 @@ def tiled(rows: int, columns: int, side: int) -> ImageTokens:
     if rows * columns > 1:
         overview = range(len(indices), len(indices) + tile_tokens)
         grids.insert(0, Grid(side, side, tuple(overview)))
-    return ImageTokens(tuple(range(sum(len(grid.places) for grid in grids))), tuple(grids))
+    return ImageTokens(tuple(range(sum(len(grid.indices) for grid in grids))), tuple(grids))
 
 
 def canvas(processor: Any, image: Size) -> tuple[int, int]:
