@@ -113,12 +113,12 @@ def __getattr__(name: str) -> Any:
         meant = suggest(name.removesuffix("Press"), __all__)  # titles, and kvpress's names
         known = f" {meant}" if meant.startswith("Did") and name[:1] != "_" else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{known}")
-    module = _imported(f"{__name__}.{_PLACES.get(name, name)}")
+    module = _import(f"{__name__}.{_PLACES.get(name, name)}")
     globals()[name] = value = getattr(module, name) if name in _PLACES else module
     return value
 
 
-def _imported(name: str) -> Any:
+def _import(name: str) -> Any:
     """Import one of Foveate's modules; raise BrokenPackage if a package of PyTorch is broken."""
     try:
         return import_module(name)

@@ -40,7 +40,7 @@ def checkup(name: str, trust_remote_code: bool = False) -> list[Finding]:
         name: a directory, or a downloaded model of the hub.
         trust_remote_code: run the Python code that comes with the model.
     """
-    findings = [_tried("configuration", lambda: _source(name, trust_remote_code)[1].model_type)]
+    findings = [_run_check("configuration", lambda: _source(name, trust_remote_code)[1].model_type)]
     if not findings[0].fine:
         return findings
     source, config = _source(name, trust_remote_code)
@@ -48,9 +48,9 @@ def checkup(name: str, trust_remote_code: bool = False) -> list[Finding]:
     kind = "processor" if sees else "tokenizer"
     return [
         *findings,
-        _tried("cache", lambda: _compressible(source, config)),
+        _run_check("cache", lambda: _compressible(source, config)),
         _weights(Path(source.location)),
-        _tried(kind, lambda: type(read_reader(source, sees)).__name__),
+        _run_check(kind, lambda: type(read_reader(source, sees)).__name__),
     ]
 
 
@@ -59,7 +59,7 @@ def _source(name: str, trusted: bool) -> tuple[ModelSource, PreTrainedConfig]:
     return source, read_config(source)
 
 
-def _tried(part: str, what: Callable[[], str]) -> Finding:
+def _run_check(part: str, what: Callable[[], str]) -> Finding:
     try:
         return Finding(part, True, what())
     except MissingPackage as error:

@@ -132,10 +132,10 @@ class ModelSource(NamedTuple):
             ]
             self.refuse(f"auto_map in {' and '.join(naming) or 'its configuration'}", error)
 
-    def refuse(self, what: str, error: ValueError | None = None) -> NoReturn:
+    def refuse(self, description: str, error: ValueError | None = None) -> NoReturn:
         raise UnsupportedModel(
-            f"{self.name!r} brings code of its own ({what}), and none of it was run: it could do "
-            "all that you can. If you have read it and trust it, add --trust-remote-code "
+            f"{self.name!r} brings code of its own ({description}), and none of it was run: it "
+            "could do all that you can. If you have read it and trust it, add --trust-remote-code "
             "(trust_remote_code=True in Python)."
         ) from error
 
@@ -163,9 +163,9 @@ def locate(name: str) -> str:
             )
         return str(path)
     if path.exists() or name[0] in "./~" or name.count("/") > 1:
-        what = "is a file" if path.exists() else "does not exist"
+        description = "is a file" if path.exists() else "does not exist"
         hint = "Give a directory that save_pretrained wrote, or a hub id such as owner/model."
-        raise ModelNotFound(f"the model directory {name!r} {what}. {hint}")
+        raise ModelNotFound(f"the model directory {name!r} {description}. {hint}")
     return name
 
 
@@ -216,8 +216,10 @@ def read_config(source: ModelSource) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(location, **source.allowed)
     except OSError as error:
-        what = "directory with a model" if Path(location).is_dir() else "directory and no hub model"
-        raise ModelNotFound(f"no {what} named {name!r}: {_first_line(error)}") from error
+        description = (
+            "directory with a model" if Path(location).is_dir() else "directory and no hub model"
+        )
+        raise ModelNotFound(f"no {description} named {name!r}: {_first_line(error)}") from error
     except ValueError as error:
         source.check_code(error)
         raise UnsupportedModel(

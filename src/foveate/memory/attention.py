@@ -42,9 +42,9 @@ class FusedAttention(TorchFunctionMode):
         q, k, v, mask = (arguments.get(name) for name in ("query", "key", "value", "attn_mask"))
         if not (q.is_meta or k.is_meta or v.is_meta):
             return func(*args, **kwargs)
-        return self.attended(q, v, mask, bool(arguments.get("is_causal")))
+        return self.attend(q, v, mask, bool(arguments.get("is_causal")))
 
-    def attended(
+    def attend(
         self, q: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
     ) -> Tensor:
         """Return a fused kernel's output [b, h, n, e] for queries [b, h, n, d] and values
@@ -63,7 +63,7 @@ class FusedAttention(TorchFunctionMode):
 
 
 @contextmanager
-def using(model: PreTrainedModel, name: AttentionName | None) -> Iterator[FusedAttention]:
+def use_attention(model: PreTrainedModel, name: AttentionName | None) -> Iterator[FusedAttention]:
     """Switch the model and its tower to that attention implementation; None keeps its own. Yields
     the stand-in for fused kernels, which counts their operations.
 
@@ -101,4 +101,4 @@ def _flash(
     **options: Any,
 ) -> tuple[Tensor, None]:
     causal = bool(getattr(module, "is_causal", False)) and query.shape[2] > 1
-    return fused.attended(query, value, causal=causal).transpose(1, 2), None
+    return fused.attend(query, value, causal=causal).transpose(1, 2), None

@@ -66,7 +66,7 @@ class Counting(TorchDispatchMode):
         """Reset the peak to the bytes that are live now."""
         self.peak = self.live
 
-    def leave_out(self, tensors: Iterable[Tensor]) -> None:
+    def exclude(self, tensors: Iterable[Tensor]) -> None:
         """Exclude these tensors from the count, for example weights."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
@@ -77,7 +77,7 @@ class Counting(TorchDispatchMode):
         for tensor in tensors:
             self._count(tensor)
 
-    def risen(self, by: int) -> None:
+    def raise_peak(self, by: int) -> None:
         """Raise the peak to at least ``by`` bytes above ``live``, for work that is not repeated."""
         self.peak = max(self.peak, self.live + by)
 
@@ -107,18 +107,18 @@ class Counting(TorchDispatchMode):
         tensors = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)]
         if any(tensor.is_meta for tensor in tensors):
             special = _special_result(func, args)
-            return _without_numbers(func, args, kwargs) if special is None else special
+            return _run_on_meta(func, args, kwargs) if special is None else special
         if "device" in kwargs:
             kwargs = {**kwargs, "device": CPU}
         if func._schema.is_mutable or func.is_view or func is _aten._local_scalar_dense.default:
             return func(*args, **kwargs)
-        return _small_or_without(func, args, kwargs)
+        return _run_if_small(func, args, kwargs)
 
 
-def _small_or_without(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_if_small(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator on CPU tensors; on "meta" instead if its result is large."""
     try:
-        shapes = _without_numbers(func, args, kwargs)
+        shapes = _run_on_meta(func, args, kwargs)
     except (NotImplementedError, RuntimeError):  # its shape follows from the numbers
         return func(*args, **kwargs)
     outputs = [tensor for tensor in tree_leaves(shapes) if isinstance(tensor, Tensor)]
@@ -129,7 +129,7 @@ def _small_or_without(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return func(*args, **kwargs)
 
 
-def _without_numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator on "meta" tensors of the same shapes."""
     if "device" in kwargs or not any(isinstance(leaf, Tensor) for leaf in tree_leaves(args)):
         kwargs = {**kwargs, "device": META}
@@ -179,7 +179,7 @@ _NUMBERED = ("layer_idx", "layer_index")  # a block's number, on which its work 
 
 
 @contextmanager
-def once(model: nn.Module, but: nn.Module, counting: Counting) -> Iterator[None]:
+def run_once(model: nn.Module, but: nn.Module, counting: Counting) -> Iterator[None]:
     """Run blocks of module lists once per kind and input shapes, except those inside ``but``."""
     inside = set(but.modules())
     known: dict[Any, Any] = {}
@@ -208,7 +208,7 @@ def _cached_forward(
             return run(*args, **kwargs)
         if key in known:
             rise, layouts, spec = known[key]
-            counting.risen(rise)
+            counting.raise_peak(rise)
             return tree_unflatten([layout and _like(*layout) for layout in layouts], spec)
         before, peak = counting.live, counting.peak
         counting.begin()

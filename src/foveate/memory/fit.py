@@ -121,8 +121,10 @@ def fit(
     stock = cache.full(traced, request)
     peak = None if stored is None else stored.bytes + traced.peak(stock)
     under = [_under(model_outline, policy, stored, traced, request) for policy in chosen]
-    usual = under or [_under(model_outline, policy_of(BY_DEFAULT), stored, traced, request)]
-    peaks = {entry.policy: entry.peak for entry in usual if entry.peak is not None}
+    shown_policies = under or [
+        _under(model_outline, policy_of(BY_DEFAULT), stored, traced, request)
+    ]
+    peaks = {entry.policy: entry.peak for entry in shown_policies if entry.peak is not None}
     pooled: Pool | None = None
     if engine is not None and stored is not None:
         one_row, size = replace(request, batch=1), stored.bytes

@@ -70,7 +70,7 @@ class PrefillCut:
             for index, module in enumerate(self._layers):
                 cut = partial(self._before_layer, index)
                 undo.callback(module.register_forward_pre_hook(cut, with_kwargs=True).remove)
-            hook = self._decoder.register_forward_pre_hook(self._at_door, with_kwargs=True)
+            hook = self._decoder.register_forward_pre_hook(self._before_decoder, with_kwargs=True)
             undo.callback(hook.remove)
             if hasattr(self._decoder, cutting.DEEPSTACK):
                 wrap(undo, self._decoder, cutting.DEEPSTACK, self._add_features)
@@ -82,7 +82,7 @@ class PrefillCut:
             left = min(left, self._counts.get(index, left))
             yield tokens - visual + left
 
-    def _going_on(self, index: int) -> Int[Tensor, "b m"]:
+    def _select_positions(self, index: int) -> Int[Tensor, "b m"]:
         """Return the positions that enter a layer, and drop the others."""
         stays: Bool[Tensor, "b m"] = ~self._visual
         stays |= self._visual.cumsum(-1) <= self._counts[index]
@@ -90,12 +90,12 @@ class PrefillCut:
         self._visual = self._visual.gather(1, order)
         return order
 
-    def _at_door(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _before_decoder(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         hidden = cutting.embedded(decoder, kwargs)
         self._reads = hidden.shape[1] == self._visual.shape[1]
         if not self._reads or 0 not in self._counts:
             return None
-        order = self._going_on(0)
+        order = self._select_positions(0)
         return args, {
             **cutting.at_places(kwargs, cutting.states_at(hidden, order), order, order),
             _MASK: None,
@@ -106,7 +106,7 @@ class PrefillCut:
             return None
         hidden, rest = cutting.named_states(module, args, kwargs)
         if index in self._counts:
-            order = self._going_on(index)
+            order = self._select_positions(index)
             hidden = cutting.states_at(hidden, order)
             self._local = order if self._local is None else self._local.gather(1, order)
         if self._local is None:

@@ -17,8 +17,8 @@ from foveate.errors import FoveateError
 from foveate.hf.layer.support import compressible_layers, text_config
 from foveate.hf.model.decoder import find
 from foveate.hf.model.internals import CACHE, DynamicLayer, last_logits
-from foveate.memory.attention import using
-from foveate.memory.counting import Counting, once
+from foveate.memory.attention import use_attention
+from foveate.memory.counting import Counting, run_once
 from foveate.memory.model import Bare
 from foveate.memory.processors.inputs import (
     WORD,
@@ -110,7 +110,7 @@ def trace(bare: Bare, request: Request, policy: Policy | None = None) -> Trace:
         FoveateError: the policy cannot prune this model.
     """
     cut = None if policy is None or policy.prune is None else PrefillCut(bare, policy)
-    with using(bare.model, request.attention) as fused:
+    with use_attention(bare.model, request.attention) as fused:
         try:
             return _trace(bare, request, Counting(fused), cut)
         except (FoveateError, Unknown):
@@ -136,7 +136,7 @@ def pruned(bare: Bare, policy: Policy, stock: Trace, request: Request) -> Trace:
 
 
 def _trace(bare: Bare, request: Request, counting: Counting, cut: PrefillCut | None) -> Trace:
-    counting.leave_out([*bare.model.parameters(), *bare.model.buffers()])
+    counting.exclude([*bare.model.parameters(), *bare.model.buffers()])
     clip = video(bare, request) if request.frames and takes_videos(bare.config) else None
     seen = pixels(bare, request) if clip is None else clip.pixels
     runs = request.image_count if clip is None else clip.runs
@@ -144,7 +144,7 @@ def _trace(bare: Bare, request: Request, counting: Counting, cut: PrefillCut | N
     decoder = find(bare.model, text_config(bare.model)).decoder
     work: int | None = None
     computed: tuple[int, ...] = ()
-    with once(bare.model, decoder, counting):
+    with run_once(bare.model, decoder, counting):
         features, tower = _features(bare, seen, counting)
         count = sum(feature.numel() // feature.shape[-1] for feature in features)
         visual = count // (request.batch * runs) if runs else 0

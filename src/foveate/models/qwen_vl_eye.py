@@ -111,7 +111,7 @@ class Resampler(nn.Module):
         """Return one token per query."""
         value = self.norm_kv(self.kv_proj(patches))
         query = (self.norm_q(self.queries) + self.positions).expand(len(value), -1, -1)
-        key = value + resized(self.positions, value.shape[1])
+        key = value + resize_table(self.positions, value.shape[1])
         read: Tensor = self.attention(query, key, value)
         return read
 
@@ -149,14 +149,14 @@ class QwenVLVisionModel(PreTrainedModel):
         [n, queries, output]. ``options`` for other outputs are ignored.
         """
         hidden = self.patches(pixel_values.to(self.patches.weight.dtype)).flatten(2).transpose(1, 2)
-        hidden = self.norm_pre(hidden + resized(self.positions, hidden.shape[1]))
+        hidden = self.norm_pre(hidden + resize_table(self.positions, hidden.shape[1]))
         for layer in self.layers:
             hidden = layer(hidden)
         tokens = self.projection(self.norm_post(self.resampler(hidden)))
         return BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=tokens)
 
 
-def resized(table: Float[Tensor, "s c"], patches: int) -> Float[Tensor, "t c"]:
+def resize_table(table: Float[Tensor, "s c"], patches: int) -> Float[Tensor, "t c"]:
     """Interpolate a square table of positions (bicubic, in float32) to a square of patches."""
     old, new = math.isqrt(table.shape[0]), math.isqrt(patches)
     if old == new:

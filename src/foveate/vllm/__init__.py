@@ -29,9 +29,9 @@ def register() -> None:
         UnsupportedEngine: a policy is set where it cannot be served.
     """
     from foveate.errors import UnsupportedEngine
-    from foveate.vllm.startup.refusing import refusals_come_last
+    from foveate.vllm.startup.refusing import print_errors_last
 
-    refusals_come_last()
+    print_errors_last()
     try:
         from foveate.vllm.startup.registration import register_all
 

@@ -80,12 +80,12 @@ class Metrics:
         self._add(FAILED, policy, 1, reason)
 
     def _add(self, name: str, policy: int | None, amount: int | float, *reason: Reason) -> None:
-        counter = _counters()[name]
+        counter = _create_counters()[name]
         counter.labels(*self._engine, self._policies[policy], *reason).inc(amount)
 
 
 @lru_cache(maxsize=1)
-def _counters() -> Mapping[str, Any]:
+def _create_counters() -> Mapping[str, Any]:
     """Return this process's counters, created once: Prometheus refuses a second with that name."""
     from prometheus_client import Counter
 
@@ -95,7 +95,7 @@ def _counters() -> Mapping[str, Any]:
     }
 
 
-def seen_at(environ: Mapping[str, str] = os.environ) -> str:
+def describe_endpoint(environ: Mapping[str, str] = os.environ) -> str:
     """Return a phrase for the log about where this process's counters can be read."""
     if environ.get(FOLDER):
         return "metrics at /metrics"

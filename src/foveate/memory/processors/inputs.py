@@ -83,7 +83,7 @@ def _patches(bare: Bare, request: Request, volume: bool) -> Video:
     to the whole ``volume``.
     """
     tower, side = bare.config.vision_config, 32 if volume else 28
-    usual = {"shortest_edge": 128 * side**2, "longest_edge": 768 * side**2}
+    default = {"shortest_edge": 128 * side**2, "longest_edge": 768 * side**2}
     declared = settings(bare.folder)
     merged = {
         "patch_size": tower.patch_size,
@@ -91,7 +91,7 @@ def _patches(bare: Bare, request: Request, volume: bool) -> Video:
         "merge_size": tower.spatial_merge_size,
         **declared,
     }
-    size = dict(merged.get("size") or usual)
+    size = dict(merged.get("size") or default)
     if not volume:  # older files have the bounds as settings of their own
         names = zip(_EDGES, ("min_pixels", "max_pixels"), strict=True)
         size.update({edge: declared[name] for edge, name in names if name in declared})
@@ -115,7 +115,7 @@ def _patches(bare: Bare, request: Request, volume: bool) -> Video:
     runs = grid[0] if volume else 1
     words = sum(_stamp(seconds) for seconds in _times(request, pair)) if volume else 0
     bounds = f"{size[_EDGES[0]]:,} to {size[_EDGES[1]]:,} pixels " + "of all frames" * volume
-    lacking = "" if "size" in declared or size != usual else _lacking(bounds.strip())
+    lacking = "" if "size" in declared or size != default else _lacking(bounds.strip())
     return Video(pixels, placeholder(bare, "video"), runs, words, lacking)
 
 
@@ -127,16 +127,16 @@ def _within(
     """
     if frames > 1 and min(size) < factor:
         size = tuple(int(side * (factor / min(size))) for side in size)  # type: ignore[assignment]
-    near = [round(side / factor) * factor for side in size]
+    rounded = [round(side / factor) * factor for side in size]
     smallest, largest = bounds
-    pixels, total = counted * math.prod(near), frames * math.prod(size)
+    pixels, total = counted * math.prod(rounded), frames * math.prod(size)
     if pixels > largest:
         shrunk = math.sqrt(total / largest)
-        near = [max(factor, math.floor(side / shrunk / factor) * factor) for side in size]
+        rounded = [max(factor, math.floor(side / shrunk / factor) * factor) for side in size]
     elif pixels < smallest:
         grown = math.sqrt(smallest / total)
-        near = [math.ceil(side * grown / factor) * factor for side in size]
-    return near[0], near[1]
+        rounded = [math.ceil(side * grown / factor) * factor for side in size]
+    return rounded[0], rounded[1]
 
 
 def _times(request: Request, pair: int) -> list[float]:
@@ -174,9 +174,9 @@ def _tiles(bare: Bare, request: Request) -> Video:
 
 def _sides(bare: Bare) -> tuple[tuple[int, int], str]:
     """Return the height and width of every frame, and a note if they are the tower's default."""
-    declared, usual = settings(bare.folder), bare.config.vision_config.image_size
-    usual = usual if isinstance(usual, (list, tuple)) else (usual, usual)
-    size = declared.get("size") or dict(zip(_SIDES, usual, strict=True))
+    declared, default = settings(bare.folder), bare.config.vision_config.image_size
+    default = default if isinstance(default, (list, tuple)) else (default, default)
+    size = declared.get("size") or dict(zip(_SIDES, default, strict=True))
     if not all(side in size for side in _SIDES) or declared.get("do_center_crop"):
         raise Unknown(f"the video processor makes frames of a size that is not known here: {size}")
     high, wide = size["height"], size["width"]
@@ -195,8 +195,8 @@ def placeholder(bare: Bare, kind: str) -> int:
     raise Unknown(f"{bare.config.model_type} names no placeholder of {kind}s")
 
 
-def _lacking(taken: str) -> str:
-    return f"no {FILES[1]} says how large a video's frames become: {taken}, as by default"
+def _lacking(assumption: str) -> str:
+    return f"no {FILES[1]} says how large a video's frames become: {assumption}, as by default"
 
 
 _KINDS: dict[str, Callable[[Bare, Request], Video]] = {

@@ -43,7 +43,7 @@ class ImageTokens(NamedTuple):
 
     def under(self, box: Sequence[Number], size: Size) -> tuple[int, ...]:
         """Return the tokens that a box touches, in the prompt's order: see :func:`tokens_in`."""
-        return tuple(sorted(at for grid in self.grids for at in tokens_in(grid, box, size)))
+        return tuple(sorted(index for grid in self.grids for index in tokens_in(grid, box, size)))
 
 
 def tokens_in(grid: Grid, box: Sequence[Number], size: Size) -> tuple[int, ...]:

@@ -183,7 +183,7 @@ class Buffers:
         self._table: Int[Tensor, "r c"] | None = None
         self._lengths: Int[Tensor, "r"] | None = None
 
-    def hold(
+    def fill(
         self, table: Int[Tensor, "n c"], lengths: Int[Tensor, "n"]
     ) -> tuple[Int[Tensor, "n c"], Int[Tensor, "n"]]:
         """Copy both into the first ``n`` rows of the buffers, and return these rows."""

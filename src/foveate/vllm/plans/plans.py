@@ -25,7 +25,7 @@ from foveate.policies.policy import Policy
 from foveate.vllm.plans.boundaries import Boundaries, Every, Move
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.plans.rooms import Key
-from foveate.vllm.plans.settings import Settings, amounts_of_a_server
+from foveate.vllm.plans.settings import Settings, adapt_budget_errors
 
 PREFIX = "foveate_"
 NAMES = ("foveate_policy", "foveate_budget", "foveate_context")
@@ -132,14 +132,14 @@ class Offer:
             InvalidParameter: an unknown argument or policy, or a context longer than the prompt.
             InvalidBudget, ProfileMismatch: a budget that this policy cannot have.
         """
-        extra = {name: value for name, value in (extra_args or {}).items() if _ours(name)}
+        extra = {name: value for name, value in (extra_args or {}).items() if _is_ours(name)}
         for name in extra:
             if name not in NAMES:
                 raise InvalidParameter(f"no request has {name!r}. {suggest(name, NAMES)}")
         context = _context(extra.get("foveate_context"), prompt)
         length = prompt if context is None else context // block * block
         amount = _amount(extra.get("foveate_budget"))
-        chosen = self._number(extra.get("foveate_policy"))
+        chosen = self._number_of(extra.get("foveate_policy"))
         if chosen is None and amount is not None:
             raise InvalidParameter(
                 f"foveate_budget={shown(extra['foveate_budget'])} beside foveate_policy='full', "
@@ -158,7 +158,7 @@ class Offer:
         """True if any policy compresses at other tokens than the prompt's end."""
         return any(Every.of(policy.when).tokens for policy in self._settings.policies)
 
-    def _number(self, name: Any) -> int | None:
+    def _number_of(self, name: Any) -> int | None:
         """Return the number of the policy with that name: 0 (the engine's own) for None, None for
         "full".
         """
@@ -180,7 +180,7 @@ class Offer:
         return policy
 
 
-def _ours(name: Any) -> bool:
+def _is_ours(name: Any) -> bool:
     return isinstance(name, str) and name.startswith(PREFIX)
 
 
@@ -192,7 +192,7 @@ def _amount(raw: Any) -> Amount | None:
         return None
     if not isinstance(raw, (str, int, float)):
         raise InvalidParameter(f"foveate_budget={shown(raw)}: budgets are single values.")
-    with amounts_of_a_server():
+    with adapt_budget_errors():
         return Amount.of(raw)
 
 

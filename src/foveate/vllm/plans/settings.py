@@ -73,13 +73,13 @@ def settings_from(additional_config: Any, environ: Mapping[str, str] = os.enviro
             f"Foveate's worker was started without a policy (found {spec!r}). Give one: "
             f"{_EXAMPLE}, or set {VARIABLE}."
         )
-    named = {spec: spec} | _named(ours.get("policies", ()))
-    return _parsed(tuple(named.items()), tiers_from(ours))
+    named = {spec: spec} | _specs_by_name(ours.get("policies", ()))
+    return _parse_settings(tuple(named.items()), tiers_from(ours))
 
 
 @lru_cache(maxsize=8)
-def _parsed(named: tuple[tuple[str, str], ...], tiers: int) -> Settings:
-    with amounts_of_a_server():
+def _parse_settings(named: tuple[tuple[str, str], ...], tiers: int) -> Settings:
+    with adapt_budget_errors():
         policies = tuple(policy_of(spec) for _, spec in named)
     for policy in policies:
         check_policy(policy)
@@ -88,7 +88,7 @@ def _parsed(named: tuple[tuple[str, str], ...], tiers: int) -> Settings:
 
 
 @contextmanager
-def amounts_of_a_server() -> Iterator[None]:
+def adapt_budget_errors() -> Iterator[None]:
     """Rewrite the advice in errors of budgets: a server takes no bytes and no auto budgets."""
     try:
         yield
@@ -96,9 +96,11 @@ def amounts_of_a_server() -> Iterator[None]:
         raise InvalidBudget(str(error).replace(WAY_OUT, AMOUNTS)) from None
 
 
-def _named(specs: Any) -> dict[str, str]:
+def _specs_by_name(specs: Any) -> dict[str, str]:
     pairs = (
-        specs.items() if isinstance(specs, Mapping) else [(spec, spec) for spec in _listed(specs)]
+        specs.items()
+        if isinstance(specs, Mapping)
+        else [(spec, spec) for spec in _check_list(specs)]
     )
     for name, spec in pairs:
         if not isinstance(name, str) or not isinstance(spec, str):
@@ -110,7 +112,7 @@ def _named(specs: Any) -> dict[str, str]:
     return dict(pairs)
 
 
-def _listed(specs: Any) -> Sequence[Any]:
+def _check_list(specs: Any) -> Sequence[Any]:
     if isinstance(specs, Sequence) and not isinstance(specs, str):
         return specs
     raise InvalidParameter(
@@ -151,7 +153,7 @@ def _refusals(policy: Policy) -> Iterator[str]:
     if policy.reads_again:
         yield (
             f"{print_value(policy.reads_again)} reads the prompt a second time, and blocks are "
-            f"freed before. Use {_foretold(policy)}"
+            f"freed before. Use {_describe_supported(policy)}"
         )
     if policy.when.decodes or policy.when.reads:
         yield from _boundary_refusals(policy)
@@ -181,7 +183,7 @@ def _budget_refusals(policy: Policy) -> Iterator[str]:
         yield (
             f"its budget {print_value(budget)} goes by each prompt's scores, or by more than the "
             "prompt's length, and blocks are freed before these are known. Use one of "
-            f"{', '.join(_by_length())}, or {_foretold(policy)}; {_WITHOUT}"
+            f"{', '.join(_budgets_by_length())}, or {_describe_supported(policy)}; {_WITHOUT}"
         )
 
 
@@ -220,7 +222,7 @@ def _selection_refusals(policy: Policy) -> Iterator[str]:
         )
 
 
-def _by_length() -> list[str]:
+def _budgets_by_length() -> list[str]:
     """Return the spec names of budgets whose counts follow from lengths."""
     rules = ("by_length", "by_head")  # of Foreseeable and ForeseeableByHead
     return sorted(
@@ -230,7 +232,7 @@ def _by_length() -> list[str]:
     )
 
 
-def _foretold(policy: Policy) -> str:
+def _describe_supported(policy: Policy) -> str:
     """Describe the arguments with which the policy's own methods, or else all, can be served."""
     own = policy.origin.build.names if policy.origin else ()
     served = {name: method.foretold for name, method in METHODS.items() if method.foretold}

@@ -51,8 +51,8 @@ class Planning:
             manager for manager in managers if isinstance(manager, CompressedManager)
         ]
         # layers with windows or states cannot begin after a context that they have not read
-        alone = len(self._compressed) == len(managers)
-        self._shares_contexts = alone and self.kv_cache_manager.enable_caching
+        all_compressed = len(self._compressed) == len(managers)
+        self._shares_contexts = all_compressed and self.kv_cache_manager.enable_caching
         self._freed: set[str] = set()
         for manager in self._compressed:
             manager.plans, manager.freed = self.plans, self._freed

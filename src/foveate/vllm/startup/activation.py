@@ -17,7 +17,7 @@ from typing import Any
 from foveate.defaults import VARIABLE
 from foveate.errors import InvalidParameter, UnsupportedEngine
 from foveate.vllm.plans.settings import Settings, settings_from
-from foveate.vllm.startup.companions import check_engine, check_given
+from foveate.vllm.startup.companions import check_arguments, check_engine
 from foveate.vllm.startup.foreseen import check_foreseen
 from foveate.vllm.startup.options import CLASSES, HERE, check_once
 from foveate.vllm.startup.support import check_model, check_parallel
@@ -27,7 +27,7 @@ UNSET = ("auto", None)
 """vLLM's values of a class option that is not set."""
 
 
-def activated(create: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_create_config(create: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap vLLM's ``EngineArgs.create_engine_config``: activate Foveate and check the configuration
     if there is a policy, and change nothing otherwise.
     """
@@ -37,8 +37,8 @@ def activated(create: Callable[..., Any]) -> Callable[..., Any]:
         settings = activate(self)
         config = create(self, *args, **options)
         if settings is not None:
-            check(config, settings)
-            warn(config.cache_config.cache_dtype)
+            check_config(config, settings)
+            warn_about_cache(config.cache_config.cache_dtype)
         return config
 
     return create_engine_config
@@ -66,8 +66,8 @@ def activate(args: Any, environ: Mapping[str, str] = os.environ) -> Settings | N
         return None
     settings = settings_from(args.additional_config, environ)
     for option, name in CLASSES.items():
-        _name(args, option, name)
-    check_given(args, settings.policies)
+        _set_class(args, option, name)
+    check_arguments(args, settings.policies)
     args.additional_config = with_policy(args.additional_config, settings)
     return settings
 
@@ -95,7 +95,7 @@ def _field(option: str) -> str:
     return option[2:].replace("-", "_")
 
 
-def _name(args: Any, option: str, name: str) -> None:
+def _set_class(args: Any, option: str, name: str) -> None:
     """Set Foveate's class for an option; raise UnsupportedEngine if the user set another one."""
     value = getattr(args, _field(option))
     if value in UNSET:
@@ -117,7 +117,7 @@ def with_policy(config: Any, settings: Settings) -> Any:
     return {**(config or {}), "foveate": {"policy": settings.names[0], **ours}}
 
 
-def warn(cache_dtype: str) -> None:
+def warn_about_cache(cache_dtype: str) -> None:
     """Warn about a cache type with which vLLM itself gives wrong answers on some models."""
     if cache_dtype == "fp8_e5m2":
         logger.warning(
@@ -126,7 +126,7 @@ def warn(cache_dtype: str) -> None:
         )
 
 
-def check(config: Any, settings: Settings) -> None:
+def check_config(config: Any, settings: Settings) -> None:
     """Refuse a configuration that cannot be served. Called before an engine is started, and again
     in its workers.
 

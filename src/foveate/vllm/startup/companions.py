@@ -18,7 +18,7 @@ _ORDER = "reads and writes blocks in the order of tokens, and a compressed promp
 _LEAVE = "Leave it out, or serve without a policy"
 
 
-def check_given(args: Any, policies: Sequence[Policy]) -> None:
+def check_arguments(args: Any, policies: Sequence[Policy]) -> None:
     """Refuse options that vLLM converts, or checks itself, before :func:`check_engine` runs.
 
     ``args`` are vLLM's ``EngineArgs``, before vLLM has inspected the model or any connector: it
@@ -33,7 +33,11 @@ def check_given(args: Any, policies: Sequence[Policy]) -> None:
         f"--kv-transfer-config{_connector(transfer)}: a KV connector {_ORDER}": transfer,
     }
     method, option = _speculative(args)
-    _check(refused | _split(args, args.enable_dbo or args.ubatch_size > 1), method, f" ({option})")
+    _check(
+        refused | _refused_splits(args, args.enable_dbo or args.ubatch_size > 1),
+        method,
+        f" ({option})",
+    )
     _check_boundaries(policies, method, args, args.kv_cache_dtype)
 
 
@@ -67,7 +71,7 @@ def _drafts(method: str | None) -> str:
     )
 
 
-def _split(sizes: Any, ubatching: bool) -> dict[str, bool]:
+def _refused_splits(sizes: Any, ubatching: bool) -> dict[str, bool]:
     """Return refused ways to split one request, and whether each is on. ``sizes`` has the fields of
     ``ParallelConfig``.
     """
@@ -106,7 +110,7 @@ def check_engine(config: Any, policies: Sequence[Policy]) -> None:
         ),
     }
     method = getattr(config.speculative_config, "method", None)
-    _check(refused | _split(parallel, parallel.use_ubatching), method)
+    _check(refused | _refused_splits(parallel, parallel.use_ubatching), method)
     _check_boundaries(policies, method, config.scheduler_config, cache.cache_dtype)
     if HERE not in str(config.scheduler_config.scheduler_cls):
         raise UnsupportedEngine(

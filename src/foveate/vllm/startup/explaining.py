@@ -31,11 +31,13 @@ def explain_failures() -> None:
     module, name = SERVING
     serving = getattr(sys.modules.get(module), name, None)
     if serving is not None and not hasattr(serving._raise_if_error, "__wrapped__"):
-        serving._raise_if_error = raising(serving._raise_if_error)
-        RequestState._new_completion_output = explained(RequestState._new_completion_output)
+        serving._raise_if_error = wrap_raise_if_error(serving._raise_if_error)
+        RequestState._new_completion_output = wrap_completion_output(
+            RequestState._new_completion_output
+        )
 
 
-def explained(new_output: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_completion_output(new_output: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap vLLM's ``_new_completion_output``, so that the finish reason carries the sentence."""
 
     @wraps(new_output)
@@ -49,7 +51,7 @@ def explained(new_output: Callable[..., Any]) -> Callable[..., Any]:
     return new_completion_output
 
 
-def raising(raise_if_error: Callable[..., None]) -> Callable[..., None]:
+def wrap_raise_if_error(raise_if_error: Callable[..., None]) -> Callable[..., None]:
     """Wrap vLLM's check of a finish reason, so that its exception ends with the sentence."""
 
     @wraps(raise_if_error)

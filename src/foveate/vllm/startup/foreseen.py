@@ -31,7 +31,7 @@ def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
         ProfileMismatch: a policy's profile belongs to another model.
     """
     model = config.model_config
-    refuse(f"{model.model} has ", _refused(model.hf_text_config), UNMODELLED)
+    refuse(f"{model.model} has ", _refused_features(model.hf_text_config), UNMODELLED)
     kinds = _layers(config)
     check_layers(
         compressed=[kind for kind in kinds if kind not in PARTIAL],
@@ -58,7 +58,7 @@ def _layers(config: Any) -> list[str]:
     return kinds
 
 
-def _refused(text: Any) -> dict[str, Any]:
+def _refused_features(text: Any) -> dict[str, Any]:
     """Return the refused features of a text model, and for each a true value if it has it."""
     kind = getattr(text, "model_type", "")
     attention = getattr(text, "attn_config", None)  # of MPT

@@ -13,7 +13,7 @@ from foveate.vllm.plans.plans import PREFIX, Offer
 from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.plans.short import warning_of
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec
-from foveate.vllm.startup.activation import activated
+from foveate.vllm.startup.activation import wrap_create_config
 from foveate.vllm.startup.explaining import explain_failures
 from foveate.vllm.startup.http import refuse_booleans
 from foveate.vllm.vllm_api import (
@@ -88,14 +88,14 @@ def register_all() -> None:
     for name, path in backends.items():
         register_backend(AttentionBackendEnum[name], path)
     if not hasattr(EngineArgs.create_engine_config, "__wrapped__"):
-        EngineArgs.create_engine_config = activated(EngineArgs.create_engine_config)
+        EngineArgs.create_engine_config = wrap_create_config(EngineArgs.create_engine_config)
     if not hasattr(InputProcessor.process_inputs, "__wrapped__"):
-        InputProcessor.process_inputs = checked(InputProcessor.process_inputs)
+        InputProcessor.process_inputs = wrap_process_inputs(InputProcessor.process_inputs)
     refuse_booleans()
     explain_failures()
 
 
-def checked(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_process_inputs(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap vLLM's ``process_inputs`` with a check of the request's Foveate arguments.
 
     It is vLLM's only hook before a request reaches the engine: the error becomes the request's

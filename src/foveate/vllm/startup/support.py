@@ -46,7 +46,7 @@ def check_layers(
             that vLLM must unify; different budgets beside other layers, as vLLM would cut all
             groups to the size of the smallest; or recompression beside other layers.
     """
-    beside = (
+    prefix = (
         f"this model has {len(others)} layers with windows or states beside those to compress, and "
     )
     refuse(
@@ -56,9 +56,9 @@ def check_layers(
             "compress.": not compressed,
             f"the layers {', '.join(sharing)} read the cache of an earlier layer, which would be "
             "compressed before they have read it.": sharing,
-            f"{beside}a budget that differs by layer. Use one that keeps the same number in all "
+            f"{prefix}a budget that differs by layer. Use one that keeps the same number in all "
             "layers.": others and tiers,
-            f"{beside}a policy that compresses again as tokens come. Choose "
+            f"{prefix}a policy that compresses again as tokens come. Choose "
             "when=after_prefill.": others and recompresses,
             HYBRID: (others or tiers) and not hybrid,
         },

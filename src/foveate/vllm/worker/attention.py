@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int, Real
 from torch import Tensor
 
-from foveate.vllm.codes import Codes, chosen, plain_queries
+from foveate.vllm.codes import Codes, decode_queries, select_codes
 from foveate.vllm.plans.failures import Reason
 from foveate.vllm.plans.gap import kept_slots, physical
 from foveate.vllm.worker.heads import EVERY, Cell
@@ -59,7 +59,7 @@ class Compressing:
             _attend(layer, query, key, value, output, more, options, cell)
         steps = [s for cell in cells if (s := getattr(cell.metadata, "foveate", None))]
         if steps:  # one per cell, or none
-            self._compress(steps, layer, plain_queries(layer, query, key.dtype), cells)
+            self._compress(steps, layer, decode_queries(layer, query, key.dtype), cells)
         return output
 
     def do_kv_cache_update(
@@ -121,7 +121,7 @@ class Compressing:
         def pairs() -> tuple[Tensor, Tensor]:
             read = [stored(cell, row) for cell, row in zip(cells, rows, strict=True)]
             k, v = read[0] if len(read) == 1 else (torch.cat(t, 1) for t in zip(*read, strict=True))
-            return (k, v) if codes is None else codes.values(k, v, query.dtype)
+            return (k, v) if codes is None else codes.decode(k, v, query.dtype)
 
         kept = after_pass(prompts, rows, ordinal, query, pairs, self.scale)
         if kept is None:
@@ -134,9 +134,9 @@ class Compressing:
             slots = kept_slots(row.gap, row.until, block).to(cell.cache.device)
             k, v = part.k, part.v
             if codes is not None and part.moved:
-                k, v = (chosen(half, part.slots) for half in stored(cell, row))
+                k, v = (select_codes(half, part.slots) for half in stored(cell, row))
             elif codes is not None:
-                k, v = codes.coded(k, v)
+                k, v = codes.encode(k, v)
             self.write(cell.cache, layer, k, v, physical(slots, row.table, block))
 
 

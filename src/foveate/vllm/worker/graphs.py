@@ -28,13 +28,13 @@ def _exclude_full(dispatcher: Any, reading: Callable[[], bool]) -> None:
     """Add full graphs to the ``invalid_modes`` of the first runner's dispatcher."""
     dispatch = dispatcher.dispatch
 
-    def chosen(*args: Any, **options: Any) -> Any:
+    def dispatch_without_full(*args: Any, **options: Any) -> Any:
         if reading():
             refused = options.get("invalid_modes") or ()
             options["invalid_modes"] = {CUDAGraphMode.FULL, *refused}
         return dispatch(*args, **options)
 
-    dispatcher.dispatch = chosen
+    dispatcher.dispatch = dispatch_without_full
 
 
 def _hide_uniform_length(runner: Any, reading: Callable[[], bool]) -> None:
@@ -44,8 +44,8 @@ def _hide_uniform_length(runner: Any, reading: Callable[[], bool]) -> None:
     """
     gather = runner.gather_batch_req_state
 
-    def gathered(*args: Any, **options: Any) -> Any:
+    def gather_without_length(*args: Any, **options: Any) -> Any:
         state, uniform = gather(*args, **options)
         return state, None if reading() else uniform
 
-    runner.gather_batch_req_state = gathered
+    runner.gather_batch_req_state = gather_without_length

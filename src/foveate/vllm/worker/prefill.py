@@ -83,7 +83,7 @@ def after_pass(
         prompt.positions.pop(ordinal, None)
     if row.end < row.until and not prompt.policy.running:
         queries_needed = prompt.policy.score.queries(row.budget)
-        images = _of_tokens(prompt.image, torch.arange(row.computed, row.end, device=q.device))
+        images = _at_tokens(prompt.image, torch.arange(row.computed, row.end, device=q.device))
         prompt.reading.layers[ordinal].add(q, images[None], queries_needed)
         return None
     k, v = pairs()
@@ -145,19 +145,19 @@ def _slots(row: Row, k: Float[Tensor, "1 h n d"], positions: Int[Tensor, "h k"] 
     if positions is not None:
         pos = torch.cat([positions.to(pos), pos.expand(heads, -1)], dim=1)
     q_pos = torch.arange(row.computed, row.end, device=k.device)
-    image, spot = (_of_tokens(known, pos) for known in (prompt.image, prompt.spot))
+    image, spot = (_at_tokens(known, pos) for known in (prompt.image, prompt.spot))
     pos, image, spot = (t.expand(heads, -1)[None] for t in (pos, image, spot))
     return Slots(
         pos=pos,
         q_pos=q_pos[None],
         image=image,
         spot=spot,
-        q_image=_of_tokens(prompt.image, q_pos)[None],
+        q_image=_at_tokens(prompt.image, q_pos)[None],
         tokens=q_pos.new_tensor([row.budget]),
     )
 
 
-def _of_tokens(known: Int[Tensor, "n"], tokens: Int[Tensor, "*s"]) -> Int[Tensor, "*s"]:
+def _at_tokens(known: Int[Tensor, "n"], tokens: Int[Tensor, "*s"]) -> Int[Tensor, "*s"]:
     """Index ``known``, a value per prompt token, by these tokens; -1 for tokens of the answer."""
     last = len(known) - 1
     return known[tokens.clamp_max(last)].masked_fill(tokens > last, -1)

@@ -16,7 +16,7 @@ from foveate.vllm.plans.failures import Reason, RequestFailure
 from foveate.vllm.plans.held import RequestBooks
 from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
-from foveate.vllm.worker.rows import RequestPrompt, in_blocks, visual
+from foveate.vllm.worker.rows import RequestPrompt, in_blocks, visual_mask
 from foveate.vllm.worker.snapshots import Snapshots
 
 logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints only loggers below its own name
@@ -101,13 +101,13 @@ class Prompts:
             plan, features = self._plans[name], self._features[name]
             assert plan is not None
             assert plan.chosen is not None
-            vision = visual(features, plan.length).to(self._runner.device)
+            vision = visual_mask(features, plan.length).to(self._runner.device)
             policy = in_blocks(self._offer.policy(plan.chosen, plan.amount), plan)
             reading = PromptReading(policy, len(self.ordinals))
             self._known[name] = RequestPrompt(name, plan, policy, vision, reading)
         return self._known[name]
 
-    def seen(self, name: str, group: int, computed: int, new: int) -> int | None:
+    def observed_boundary(self, name: str, group: int, computed: int, new: int) -> int | None:
         """Return the next boundary of a request if its policy observes this pass, else None.
 
         The pass adds ``new`` tokens to ``computed``. Policies observe all passes that read the
@@ -201,7 +201,7 @@ class Prompts:
             self.reading |= bool(plan.boundaries) and phase is not Phase.ANSWERING
             self.reading |= any(
                 boundaries.every.answering
-                and self.seen(name, group, computed[name], new) is not None
+                and self.observed_boundary(name, group, computed[name], new) is not None
                 for group, boundaries in plan.boundaries.items()
             )
             if Pass.of(plan.prompt, computed[name], new).phase is Phase.FINISHING:

@@ -83,14 +83,14 @@ class Rewriting:
         rows, gaps, barred = rows_of(self.prompts, common, self.group, spec.block_size)
         if self.buffers is None:
             self.buffers = Buffers(self.vllm_config.scheduler_config.max_num_seqs)
-        gathered = rewritten(common, gaps, spec.block_size, self.buffers, barred)
+        gathered = without_gaps(common, gaps, spec.block_size, self.buffers, barred)
         metadata = plain(common_prefix_len, gathered, fast_build)
         if (rows or barred) and self.prompts is not None:
             metadata.foveate = RewritingStep(self.prompts, rows)
         return metadata
 
 
-def rewritten(
+def without_gaps(
     common: CommonAttentionMetadata,
     gaps: list[int],
     block: int,
@@ -104,7 +104,7 @@ def rewritten(
     table, lengths = view(common.block_table_tensor[:n], common.seq_lens[:n], gaps, block)
     for row in barred:
         table[row] = NULL_BLOCK
-    table, lengths = buffers.hold(table, lengths)
+    table, lengths = buffers.fill(table, lengths)
     known, ranges = common.seq_lens_cpu_upper_bound, common.mm_req_doc_ranges
     changed: dict[str, Any] = {"block_table_tensor": table, "seq_lens": lengths}
     changed["_num_computed_tokens_cache"] = None
@@ -151,7 +151,7 @@ def rows_of(
             continue
         gaps[index] = boundaries.gap(end - new, block)
         move = prompts.books.move(name, group)
-        until = move.end if move else prompts.seen(name, group, end - new, new)
+        until = move.end if move else prompts.observed_boundary(name, group, end - new, new)
         if until is not None:
             prompt, table = prompts.prompt(name), common.block_table_tensor[index]
             now = (start, end - new, new, move is not None)

@@ -95,7 +95,7 @@ def in_blocks(policy: Policy, plan: Plan) -> Policy:
     return replace(policy, when=replace(policy.when, every=every))
 
 
-def visual(features: Sequence[Any] | None, length: int) -> Bool[Tensor, "n"]:
+def visual_mask(features: Sequence[Any] | None, length: int) -> Bool[Tensor, "n"]:
     """Return a mask, True at tokens of images and videos, from vLLM's ``mm_features``."""
     marked = torch.zeros(length, dtype=torch.bool, device="cpu")
     for feature in features or ():

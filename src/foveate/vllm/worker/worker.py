@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from foveate.errors import UnsupportedEngine
-from foveate.vllm.metrics import Metrics, seen_at
+from foveate.vllm.metrics import Metrics, describe_endpoint
 from foveate.vllm.plans.failures import Reason, RequestFailure
 from foveate.vllm.plans.plans import Offer
 from foveate.vllm.plans.settings import check_profiles, settings_from
@@ -19,7 +19,7 @@ from foveate.vllm.scheduler.blocks import (
     compressible,
     has_compressed,
 )
-from foveate.vllm.startup.activation import check
+from foveate.vllm.startup.activation import check_config
 from foveate.vllm.startup.registration import register_all, served
 from foveate.vllm.startup.support import check_attention, check_layers
 from foveate.vllm.vllm_api import (
@@ -57,7 +57,7 @@ class Serving:
         self.ordinals: dict[str, int] = {}
         self.prompts: Prompts | None = None
         self.metrics: Metrics | None = None
-        check(vllm_config, self.settings)
+        check_config(vllm_config, self.settings)
         register_all()
         super().__init__(vllm_config, *args, **kwargs)  # type: ignore[call-arg]
 
@@ -137,7 +137,7 @@ class Serving:
             " or ".join(map(str, self.settings.policies)),
             kv_cache_config.num_blocks - 1,  # without vLLM's null block
             " and ".join(map(str, blocks)),
-            seen_at(),
+            describe_endpoint(),
         )
 
     def _attach(self, builder: Any, number: int, block: int) -> None:
@@ -202,8 +202,8 @@ def share_failures(prompts: Prompts, names: Sequence[str]) -> None:
     here = [name in prompts.failed for name in names]
     failed = torch.tensor(here, dtype=torch.uint8, device="cpu")
     torch.distributed.all_reduce(failed, torch.distributed.ReduceOp.MAX, group=group.cpu_group)
-    for name, there in zip(names, failed.tolist(), strict=True):
-        if there and name not in prompts.failed:
+    for name, failed_elsewhere in zip(names, failed.tolist(), strict=True):
+        if failed_elsewhere and name not in prompts.failed:
             prompts.fail(name, Reason.COMPRESSION, "another worker could not compress its prompt.")
 
 
