@@ -39,7 +39,7 @@ def entry(name: str, build: Callable[[Path], None]) -> Path:
     if fault is None:
         return folder
     if folder.exists():
-        _log.warning("%s is damaged (%s) and is written anew.", folder, fault)
+        _log.warning("%s is damaged (%s) and is rebuilt.", folder, fault)
     root().mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root()))  # renamed when it is complete
     old = fresh.with_name(f"{fresh.name}-old")

@@ -76,19 +76,19 @@ def _compressible(source: ModelSource, config: PreTrainedConfig) -> str:
     folder = Path(source.location)
     if not _weights(folder).fine or not folder.is_dir() or check_folder(source.name, model, folder):
         return text
-    return f"{text}; whether it uses all weights is only seen when they are loaded"
+    return f"{text}; its use of all weights is checked when they are loaded"
 
 
 def _weights(folder: Path) -> Finding:
     """Look for all files that the index lists, or for any weights file if there is no index."""
     if not folder.is_dir():
-        return Finding("weights", True, "of the hub: not looked for")
+        return Finding("weights", True, "on the hub: not checked")
     names = files_of(folder)
     lacking = [name for name in names if not (folder / name).is_file()]
     if not names or lacking:
         what = (
             f"{len(lacking)} of {len(names)} files are missing: {lacking[0]}" if names else "none"
         )
-        return Finding("weights", False, f"{what}. Download the model whole.")
+        return Finding("weights", False, f"{what}. Download the complete model.")
     size = sum((folder / name).stat().st_size for name in names)
     return Finding("weights", True, f"{size / 1e9:,.1f} GB in {len(names)} file(s)")

@@ -47,7 +47,9 @@ class PrefillCut:
         stage = policy.prune
         if not isinstance(stage, ForeseeablePrune):
             spec = print_value(stage)
-            raise Unknown(f"{spec} does not say beforehand how many visual tokens go on (`counts`)")
+            raise Unknown(
+                f"{spec} does not declare beforehand how many visual tokens it keeps (`counts`)"
+            )
         location = find(bare.model, text_config(bare.model))
         self._layers, _ = layers_of(bare.model, location, policy, stage)
         if reads_tower(stage):

@@ -153,7 +153,9 @@ def _trace(bare: Bare, request: Request, counting: Counting, cut: PrefillCut | N
         cache = DynamicCache(config=text_config(bare.model))
         if request.chunk is not None and request.chunk < tokens:
             if cut is not None:
-                raise Unknown("a prompt in chunks, of which each would be pruned by itself")
+                raise Unknown(
+                    "a prompt in chunks cannot be pruned, as each chunk would be pruned by itself"
+                )
             prefill = _in_chunks(bare, inputs, cache, request.chunk, counting)
         else:
             del features

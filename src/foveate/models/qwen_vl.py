@@ -67,9 +67,9 @@ class QwenVLModel(LlavaModel):
             and past + sequence.shape[1] > limit
         ):
             raise InvalidInput(
-                f"the sequence has {past + sequence.shape[1]} tokens, and Qwen-VL reads as its "
+                f"the sequence has {past + sequence.shape[1]} tokens, but Qwen-VL matches its "
                 f"authors' code only up to {limit}: past that, theirs scales queries by their "
-                "position and changes the rotary base. Ask about less, or for a shorter answer."
+                "position and changes the rotary base. Shorten the prompt or the answer."
             )
 
 

@@ -76,7 +76,7 @@ def test_an_engine_that_nobody_asks_foveate_for_is_vllms_own():
 @pytest.mark.parametrize(
     ("given", "environ", "said"),
     [
-        ({}, {"FOVEATE_POLICY": " "}, "FOVEATE_POLICY is set, and empty"),
+        ({}, {"FOVEATE_POLICY": " "}, "FOVEATE_POLICY is set, but empty"),
         ({}, {"FOVEATE_POLICY": "mixvk:budget=20%"}, "Did you mean 'mixkv'"),
         ({"worker_cls": CLASSES[WORKER]}, {}, "started without a policy"),
         ({"scheduler_cls": CLASSES[SCHEDULER]}, {}, "started without a policy"),
@@ -115,7 +115,7 @@ def test_an_option_that_stands_twice_is_refused_where_a_policy_would_be_lost(
     file.write_text("port: 1\nadditional-config:\n  foveate:\n    policy: full\n")
     words = [str(file) if word == "FILE" else word for word in words]
     monkeypatch.setattr(sys, "argv", ["vllm", "serve", "m", *words])
-    with pytest.raises(InvalidInput, match="vLLM takes the last one"):
+    with pytest.raises(InvalidInput, match="silently ignore all but the last"):
         activate(arguments(), {})
 
 

@@ -164,6 +164,6 @@ def test_settings_that_do_not_go_with_boundaries_are_named():
 
 def test_contexts_are_none_where_what_is_kept_of_them_does_not_stay():
     offer = Offer(settings_from({"foveate": {"policy": AGAIN, "policies": ["knorm:budget=64"]}}))
-    with pytest.raises(InvalidParameter, match="foveate_context=64 beside knorm"):
+    with pytest.raises(InvalidParameter, match="foveate_context=64 cannot be combined with knorm"):
         offer.plan({"foveate_context": 64}, 100)
     assert offer.plan({"foveate_context": 64, "foveate_policy": "knorm:budget=64"}, 100).context

@@ -62,7 +62,7 @@ def test_what_is_shared_holds_no_query_that_a_score_asks_for(settings):
         ({"foveate_context": True}, InvalidParameter, "foveate_context=True"),
         ({"foveate_context": 32.0}, InvalidParameter, "foveate_context=32.0"),
         ({"foveate_budget": True}, InvalidBudget, "True is no amount"),
-        ({"foveate_budget": ["30%"]}, InvalidParameter, "single values"),
+        ({"foveate_budget": ["30%"]}, InvalidParameter, "give one value"),
         ({"foveate_policy": ["fast"]}, InvalidParameter, "not served here"),
         ({"foveate_policy": 0}, InvalidParameter, "not served here"),
     ],
@@ -116,7 +116,7 @@ def test_what_clients_choose_is_not_remembered_for_ever(settings):
     [
         ("h2o:budget=20%", InvalidParameter, "give a list of specs"),
         ([5], InvalidParameter, "5 is no spec"),
-        ({"full": "h2o:budget=20%"}, InvalidParameter, "kept whole"),
+        ({"full": "h2o:budget=20%"}, InvalidParameter, "names uncompressed prompts"),
         (["adakv:budget=20%"], UnsupportedPolicy, "each prompt's scores"),
     ],
 )

@@ -58,11 +58,11 @@ def video(bare: Bare, request: Request) -> Video:
     make = _KINDS.get(bare.config.model_type)
     if make is None:
         raise Unknown(
-            f"how {bare.config.model_type} makes tokens of a video is not known here (it is of "
-            f"{', '.join(sorted(_KINDS))}); images=N asks about as many frames read as images"
+            f"the tokens of a video are not known for {bare.config.model_type} (only for "
+            f"{', '.join(sorted(_KINDS))}); count its frames as images with images=N"
         )
     if request.images:
-        raise Unknown("images beside a video are not counted; ask about each by itself")
+        raise Unknown("images beside a video are not supported; size each by itself")
     return make(bare, request)
 
 
@@ -235,7 +235,7 @@ def pixels(bare: Bare, request: Request) -> Inputs:
     if not bare.sees:
         raise InvalidInput(
             f"{bare.name} reads text only, and {request.image_count} image(s) or frame(s) are "
-            "asked for. Leave them out, or name a vision-language model."
+            "requested. Leave them out, or name a vision-language model."
         )
     request.check_between(request.image_count)
     if isinstance(bare.processor, str):

@@ -59,7 +59,7 @@ class RequestBooks:
         read; None if the scheduler holds all of these blocks for it.
         """
         if (books := self._books.get(name)) is None:
-            return "the scheduler has told of no blocks"
+            return "the scheduler has announced no blocks for it"
         if first < (start := books.first.get(group, 0)):
             return f"its block {first} would be read, and the scheduler holds them from {start} on"
         if end > (slots := books.blocks[group] * block):

@@ -135,21 +135,21 @@ class Offer:
         extra = {name: value for name, value in (extra_args or {}).items() if _is_ours(name)}
         for name in extra:
             if name not in NAMES:
-                raise InvalidParameter(f"no request has {name!r}. {suggest(name, NAMES)}")
+                raise InvalidParameter(f"unknown argument {name!r}. {suggest(name, NAMES)}")
         context = _context(extra.get("foveate_context"), prompt)
         length = prompt if context is None else context // block * block
         amount = _amount(extra.get("foveate_budget"))
         chosen = self._number_of(extra.get("foveate_policy"))
         if chosen is None and amount is not None:
             raise InvalidParameter(
-                f"foveate_budget={shown(extra['foveate_budget'])} beside foveate_policy='full', "
-                "which keeps all."
+                f"foveate_budget={shown(extra['foveate_budget'])} has no effect with "
+                "foveate_policy='full', which keeps all tokens. Leave one of them out."
             )
         policy = None if chosen is None else self.policy(chosen, amount)
         if context is not None and policy is not None and Every.of(policy.when).tokens:
             raise InvalidParameter(
-                f"foveate_context={context} beside {policy}, under which what is kept of a context "
-                "does not stay as it is. Leave it out, or choose a policy with when=after_prefill."
+                f"foveate_context={context} cannot be combined with {policy}, which compresses a "
+                "context again later. Leave it out, or choose a policy with when=after_prefill."
             )
         return Plan(prompt, length, chosen, policy, context is not None)
 
@@ -167,8 +167,8 @@ class Offer:
             return 0 if name is None else None
         if not isinstance(name, str) or name not in names:
             raise InvalidParameter(
-                f"foveate_policy={shown(name)} is not served here; these are: "
-                f"{', '.join((*names, FULL))}. More are given at start, as 'policies'."
+                f"foveate_policy={shown(name)} is not served here. Choose one of "
+                f"{', '.join((*names, FULL))}, or start the server with more 'policies'."
             )
         return names.index(name)
 
@@ -191,7 +191,9 @@ def _amount(raw: Any) -> Amount | None:
     if raw is None:
         return None
     if not isinstance(raw, (str, int, float)):
-        raise InvalidParameter(f"foveate_budget={shown(raw)}: budgets are single values.")
+        raise InvalidParameter(
+            f"foveate_budget={shown(raw)}: give one value, such as 0.2, '20%' or 256."
+        )
     with adapt_budget_errors():
         return Amount.of(raw)
 
@@ -201,7 +203,7 @@ def _context(raw: Any, prompt: int) -> int | None:
         return None
     if isinstance(raw, bool) or not isinstance(raw, int) or not 1 <= raw <= prompt:
         raise InvalidParameter(
-            f"foveate_context={shown(raw)}: give how many of the prompt's {prompt} tokens the "
-            "context has, images included."
+            f"foveate_context={shown(raw)}: give the number of tokens of the context, from 1 to "
+            f"the prompt's {prompt}, images included."
         )
     return raw

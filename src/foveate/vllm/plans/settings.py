@@ -63,7 +63,7 @@ def settings_from(additional_config: Any, environ: Mapping[str, str] = os.enviro
     for name in ours or ():
         if name not in _NAMES:
             raise InvalidParameter(
-                f"the additional configuration of foveate has no {name!r}. "
+                f"unknown key {name!r} in the additional configuration of foveate. "
                 f"{suggest(str(name), _NAMES)}"
             )
     ours = ours or {}
@@ -104,10 +104,12 @@ def _specs_by_name(specs: Any) -> dict[str, str]:
     )
     for name, spec in pairs:
         if not isinstance(name, str) or not isinstance(spec, str):
-            raise InvalidParameter(f"policies: {spec!r} is no spec, as 'snapkv:budget=20%' is.")
+            raise InvalidParameter(
+                f"policies: {spec!r} is no spec. Give a text such as 'snapkv:budget=20%'."
+            )
         if name == "full" and spec != "full":
             raise InvalidParameter(
-                f"policies: 'full' is the name of the prompt kept whole, not of {spec!r}."
+                f"policies: 'full' names uncompressed prompts. Give {spec!r} another name."
             )
     return dict(pairs)
 

@@ -46,8 +46,8 @@ def tiers_from(settings: Mapping[str, Any]) -> int:
     tiers = settings.get("tiers", DEFAULT_TIERS)
     if isinstance(tiers, bool) or not isinstance(tiers, int) or tiers < 1:
         raise InvalidParameter(
-            f"tiers={tiers!r}: give how many groups layers may be put into, at least 1. Each has a "
-            "block table of its own."
+            f"tiers={tiers!r}: give the limit of groups of layers, at least 1. Each group has its "
+            "own block table."
         )
     return tiers
 

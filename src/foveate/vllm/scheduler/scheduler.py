@@ -80,7 +80,7 @@ class Planning:
         super().add_request(request)  # type: ignore[misc]
         if known:  # its plan must not change, as its blocks follow the plan and may be shared
             reason = Reason.REQUEST
-            why = "its prompt goes on after an answer, and was compressed before."
+            why = "its prompt continues after an answer, but is compressed already."
         else:
             self.plans[request.request_id], why = self._make_plan(request)
             reason = Reason.REQUEST if why else Reason.POOL
@@ -221,14 +221,14 @@ class Planning:
 
         if (least := blocks(prompt + 1)) > self._pool_blocks:
             return (
-                f"its prompt of {prompt} tokens holds {least} blocks at once, and the pool has "
+                f"its prompt of {prompt} tokens needs {least} blocks at once, and the pool has "
                 f"{self._pool_blocks}."
             )
         ends = range(prompt + 1, prompt + request.max_tokens + 1)
         fit = bisect_right(ends, self._pool_blocks, key=blocks)
         if fit < request.max_tokens:
             logger.warning(
-                "Request %s answers at most %d tokens of %d: its pool of %d blocks holds no more.",
+                "The answer to request %s is limited to %d of %d tokens: the pool has %d blocks.",
                 *(request.request_id, fit, request.max_tokens, self._pool_blocks),
             )
             request.max_tokens = fit

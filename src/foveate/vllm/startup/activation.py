@@ -84,7 +84,7 @@ def is_requested(args: Any, environ: Mapping[str, str]) -> bool:
     if VARIABLE in environ:
         if not environ[VARIABLE].strip():
             raise InvalidParameter(
-                f"{VARIABLE} is set, and empty. Give it a policy, such as 'snapkv:budget=20%', or "
+                f"{VARIABLE} is set, but empty. Give it a policy, such as 'snapkv:budget=20%', or "
                 f"unset it (unset {VARIABLE}) to serve without Foveate."
             )
         return True

@@ -64,10 +64,10 @@ def _speculative(args: Any) -> tuple[str | None, str]:
 
 def _drafts(method: str | None) -> str:
     if method in MODELLESS:
-        return "of methods without a model 'ngram' is served"
+        return "of the methods without a model, only 'ngram' is served"
     return (
-        "the layers of drafts would be compressed as if they were the model's; 'ngram', which has "
-        "none, is served"
+        "the draft model's layers would be compressed like the model's own. Use 'ngram', which has "
+        "no layers"
     )
 
 
@@ -102,10 +102,10 @@ def check_engine(config: Any, policies: Sequence[Policy]) -> None:
         "latent attention (MLA), whose cache holds neither keys nor values": (
             config.model_config.use_mla
         ),
-        f"a KV cache of {cache.cache_dtype!r}; codes of 'fp8' are served (--kv-cache-dtype)": (
+        f"a KV cache of {cache.cache_dtype!r} (--kv-cache-dtype); 'auto' and 'fp8' are served": (
             cache.cache_dtype not in ("auto", *TYPES)
         ),
-        "codes in some layers only (--kv-cache-dtype-skip-layers)": (
+        "an fp8 cache in some layers only (--kv-cache-dtype-skip-layers)": (
             cache.kv_cache_dtype_skip_layers
         ),
     }

@@ -50,5 +50,5 @@ def without_booleans(arguments: Any) -> Any:
     """
     for name, value in arguments.items() if isinstance(arguments, dict) else ():
         if (value is None or isinstance(value, bool)) and str(name).startswith(PREFIX):
-            raise ValueError(f"{name}={json.dumps(value)}: give a number, or a text.")
+            raise ValueError(f"{name}={json.dumps(value)}: give a number or a string.")
     return arguments

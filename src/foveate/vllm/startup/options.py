@@ -86,8 +86,8 @@ def check_once(words: Sequence[str]) -> None:
             sources = list(dict.fromkeys(other.written for other in here))
             both = " and ".join(sources) if len(sources) > 1 else f"{option}, {len(here)} times"
             raise InvalidInput(
-                f"{both}: vLLM takes the last one, and what the others say of Foveate would be "
-                "lost without a word. Give one."
+                f"{both}: vLLM would silently ignore all but the last, and Foveate's settings with "
+                "them. Give one."
             )
 
 

@@ -144,7 +144,7 @@ def check_request(config: Any, request: Any) -> None:
         return
     if getattr(request, "resumable", False):
         raise InvalidParameter(
-            "this request's prompt goes on after an answer (streamed input), and a compressed "
+            "this request's prompt continues after an answer (streamed input), but a compressed "
             "prompt cannot grow. Send every turn as a request of its own."
         )
     offer = Offer(settings_from(config.additional_config))

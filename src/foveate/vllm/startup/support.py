@@ -88,11 +88,12 @@ def check_model(config: Any) -> None:
         "prompt's": config.is_encoder_decoder,
         "a model whose image tokens attend to each other in both directions (PrefixLM), which the "
         "scores do not see": config.is_mm_prefix_lm,
-        "a model that returns no tokens (--runner pooling), whose cache is read by none": (
+        "a model that returns no tokens (--runner pooling), whose cache is never read": (
             config.runner_type != "generate"
         ),
-        "prompts given as embeddings (--enable-prompt-embeds), as nothing tells which of them are "
-        "visual": config.enable_prompt_embeds,
+        "prompts given as embeddings (--enable-prompt-embeds), whose visual tokens are unknown": (
+            config.enable_prompt_embeds
+        ),
     }
     refuse("Foveate's worker cannot serve ", refused, ".")
 
@@ -153,11 +154,11 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
         )
     for stage in _across_heads(policy):
         raise UnsupportedPolicy(
-            f"{policy} cannot be served with tensor parallelism: {print_value(stage)} goes by "
-            "several KV heads together, and each worker holds some of them. Use "
-            "--tensor-parallel-size 1, or a policy that decides head by head, as "
-            "'snapkv:budget=20%' and 'h2o:budget=20%' do. A stage of your own says that "
-            "it does with head_by_head = True."
+            f"{policy} cannot be served with tensor parallelism: {print_value(stage)} compares "
+            "several KV heads, but each worker has only some of them. Use "
+            "--tensor-parallel-size 1, or a policy that decides head by head, such as "
+            "'snapkv:budget=20%' or 'h2o:budget=20%'. A stage of your own declares this with "
+            "head_by_head = True."
         )
     if workers > heads:
         raise UnsupportedEngine(

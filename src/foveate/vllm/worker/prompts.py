@@ -176,7 +176,7 @@ class Prompts:
             return  # it is barred
         prompt = self.prompt(name)
         if not self.snapshots.restore(number, prompt, self._runner.device):
-            why = f"no snapshot {number} is here of what it begins with."
+            why = f"this worker has no snapshot {number} of its beginning."
             self.fail(name, Reason.ORDER, why)
         if self.records:
             prompt.kept = {ordinal: list(each) for ordinal, each in prompt.positions.items()}
