@@ -110,7 +110,7 @@ if not TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use (PEP 562)."""
     if name not in __all__:
-        meant = suggest(name.removesuffix("Press"), __all__)  # titles, and kvpress's names
+        meant = suggest(name.removesuffix("Press"), __all__)  # accept kvpress's class names
         known = f" {meant}" if meant.startswith("Did") and name[:1] != "_" else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{known}")
     module = _import(f"{__name__}.{_PLACES.get(name, name)}")

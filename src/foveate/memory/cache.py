@@ -109,7 +109,7 @@ def _answered(policy: Policy, weighed: Bytes, tokens: int, request: Request, tra
     stored = weighed.at(tokens, lengths, _computed(trace, lengths[0] - weighed.columns))
     if policy.when.decodes and policy.amount.kind == "bytes":  # budgets in bytes include the room
         return stored
-    room = max(GROWTH, (tokens + more) // 16)
+    room = max(GROWTH, (tokens + more) // 16)  # as DensePairs grow
     return stored + (more + room) * _pair(trace) * request.batch
 
 
@@ -211,7 +211,9 @@ def _served(
         each[0] for each in rooms_of([policy], len(trace.forms), heads, trace.tokens, DEFAULT_TIERS)
     ]
     tiers = {room: rooms.count(room) for room in rooms}
-    of_heads = len(rooms) // len(trace.forms)  # a page of a cell that is a head is smaller
+    of_heads = len(rooms) // len(
+        trace.forms
+    )  # cells that are heads have smaller pages, and so more of them
     blocks = pages * of_heads // max(tiers.values())
     gaps = sum(room.gap(trace.tokens, engine.block) for room in tiers)
     reading = blocks_per_request * len(tiers)

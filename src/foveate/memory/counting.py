@@ -119,7 +119,7 @@ def _run_if_small(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     """Run an operator on CPU tensors; on "meta" instead if its result is large."""
     try:
         shapes = _run_on_meta(func, args, kwargs)
-    except (NotImplementedError, RuntimeError):  # its shape follows from the numbers
+    except (NotImplementedError, RuntimeError):  # the output's shape depends on the numbers
         return func(*args, **kwargs)
     outputs = [tensor for tensor in tree_leaves(shapes) if isinstance(tensor, Tensor)]
     written = func in _FILLED and any(tensor.is_floating_point() for tensor in outputs)

@@ -76,7 +76,7 @@ def bare(name: str, dtype: DtypeName = "auto", trust_remote_code: bool = False) 
         if dtype != "auto":
             model = model.to(getattr(torch, dtype))
 
-        def processor(images: list[Any], **options: Any) -> Any:  # takes them beside a text alone
+        def processor(images: list[Any], **options: Any) -> Any:  # takes images only with text
             return loaded.reader(images=images, text="<image>" * len(images), **options)
 
         return Bare(name, model, model.dtype, processor if loaded.sees else "")

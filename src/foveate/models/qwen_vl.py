@@ -58,7 +58,9 @@ class QwenVLModel(LlavaModel):
 
     def _check_length(self, input_ids: Tensor | None, inputs: dict[str, Any]) -> None:
         sequence = input_ids if input_ids is not None else inputs.get("inputs_embeds")
-        cache = inputs.get("cache", inputs.get("past_key_values"))
+        cache = inputs.get(
+            "cache", inputs.get("past_key_values")
+        )  # "cache" since transformers 5.24
         past = 0 if cache is None else cache.get_seq_length()
         limit: int = self.config.text_config.max_position_embeddings  # type: ignore[union-attr]
         if (

@@ -48,7 +48,9 @@ class Metrics:
         self._engine = config.model_config.served_model_name, str(engine)
         self._policies: dict[int | None, str] = {None: FULL, **dict(enumerate(settings.names))}
         self._cells = cells or {}
-        for name, policy in product(COUNTERS, self._policies):  # rates need a first value
+        for name, policy in product(
+            COUNTERS, self._policies
+        ):  # Prometheus computes rates from a first value
             for reason in Reason if name == FAILED else (None,):
                 self._add(name, policy, 0, *filter(None, [reason]))
 

@@ -82,6 +82,7 @@ def _patches(bare: Bare, request: Request, volume: bool) -> Video:
     """Return a video in patches of two frames each (Qwen-VL). Bounds on pixels apply to a frame, or
     to the whole ``volume``.
     """
+    # the pixels of a token's side: Qwen3-VL's defaults are for 32, Qwen2-VL's for 28
     tower, side = bare.config.vision_config, 32 if volume else 28
     default = {"shortest_edge": 128 * side**2, "longest_edge": 768 * side**2}
     declared = settings(bare.folder)
@@ -275,7 +276,7 @@ def _many(single: Tensor, double: Tensor, request: Request, dtype: torch.dtype) 
     each = double.shape[axis] - single.shape[axis]
     shape, rows = list(single.shape), request.batch
     shape[axis] += each * (request.image_count * (rows if axis == 0 else 1) - 1)
-    if axis:  # images of a row beside each other
+    if axis:  # images of a row are stacked along another axis than the rows
         shape[0] *= rows
     if single.is_floating_point():
         return torch.empty(shape, dtype=dtype, device="meta")

@@ -65,7 +65,8 @@ def not_known(config: PreTrainedConfig, reader: Any) -> str:
         name = f"{type(reader).__name__}, which is no processor: give the one that made the inputs"
     else:
         name = type(processor).__name__
-    return f"the positions of visual tokens on an image are not known for {config.model_type} and {name}"
+    model = config.model_type
+    return f"the positions of visual tokens on an image are not known for {model} and {name}"
 
 
 def _check_count(

@@ -25,7 +25,7 @@ _ONE_EACH = (
     "foveate_mobilevlm_v2",
     "foveate_qwen_vl",  # each of its queries has the position of a cell
 )
-_ONE_GRID = (*_ONE_EACH, "gemma3", "shieldgemma2")  # whose pixels may hold crops beside images
+_ONE_GRID = (*_ONE_EACH, "gemma3", "shieldgemma2")  # their pixels may include crops
 _PATCHES = (
     "qwen2_vl",
     "qwen2_5_vl",
@@ -171,7 +171,7 @@ def _one_grid(
         return None
     side = config.vision_config.patch_size
     columns, rows = (length // side for length in pixels)
-    pooled = math.isqrt(rows * columns // max(tokens, 1))  # patches to a token's side
+    pooled = math.isqrt(rows * columns // max(tokens, 1))  # patches per side of a token
     if not pooled or columns % pooled or rows % pooled:
         return None
     return _full_grid(rows // pooled, columns // pooled, _covered(pixels, side, seen[0]))
@@ -261,7 +261,7 @@ def _fitted(canvas: Size, image: Size, before: float, above: float) -> Box:
         min(math.ceil(length * scale), wide) for length, wide in zip(image, canvas, strict=True)
     )
     left, top = (canvas[0] - width) // 2, (canvas[1] - height) // 2
-    x, y = image[0] / width, image[1] / height  # pixels of the image for one of the canvas
+    x, y = image[0] / width, image[1] / height  # image pixels per canvas pixel
     return (
         (before * canvas[0] - left) * x,
         (above * canvas[1] - top) * y,

@@ -226,7 +226,7 @@ def _selection_refusals(policy: Policy) -> Iterator[str]:
 
 def _budgets_by_length() -> list[str]:
     """Return the spec names of budgets whose counts follow from lengths."""
-    rules = ("by_length", "by_head")  # of Foreseeable and ForeseeableByHead
+    rules = ("by_length", "by_head")  # methods of Foreseeable and ForeseeableByHead
     return sorted(
         name
         for name, stage in STAGES.items()

@@ -117,6 +117,7 @@ class Beginnings:
         self._awaited[key] = self._named(tokens, copies)
         for blocks, targets in zip(kept, copies, strict=True):
             self._saved |= {t.block_id: b.block_id for t, b in zip(targets, blocks, strict=True)}
+            # free them at once: like cached blocks, they keep their content until they are reused
             self._pool.free_blocks(targets)
         return self._last
 

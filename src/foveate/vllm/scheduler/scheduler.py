@@ -183,7 +183,7 @@ class Planning:
         length, params = request.num_prompt_tokens, request.sampling_params
         block = lcm(
             *(manager.block_size for manager in self._compressed)
-        )  # contexts end with whole ones
+        )  # contexts end with whole blocks of all groups
         try:
             plan = self.offer.plan(params and params.extra_args, length, block)
         except FoveateError as error:
@@ -286,7 +286,7 @@ class Planning:
         plan, request = self.plans.get(name), self.requests.get(name)
         if plan is None or request is None or not plan.context or not self._shares_contexts:
             return
-        done = request.num_computed_tokens - request.num_in_flight_tokens  # before that step
+        done = request.num_computed_tokens - request.num_in_flight_tokens  # tokens before that step
         if plan.key is not None and done < plan.length <= done + new:
             self._beginnings.share_context(request, plan)
 

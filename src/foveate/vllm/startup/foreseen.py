@@ -61,7 +61,7 @@ def _layers(config: Any) -> list[str]:
 def _refused_features(text: Any) -> dict[str, Any]:
     """Return the refused features of a text model, and for each a true value if it has it."""
     kind = getattr(text, "model_type", "")
-    attention = getattr(text, "attn_config", None)  # of MPT
+    attention = getattr(text, "attn_config", None)  # MPT's configuration
     slopes = getattr(text, "alibi", False) or getattr(attention, "alibi", False)
     sharing = getattr(text, "num_kv_shared_layers", 0)
     return {

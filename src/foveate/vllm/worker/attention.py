@@ -37,7 +37,7 @@ class Compressing:
 
     read: ClassVar[Callable[..., Any]]
     write: ClassVar[Callable[..., None]]
-    scale: float  # vLLM's
+    scale: float  # vLLM's attribute
 
     def forward(
         self,

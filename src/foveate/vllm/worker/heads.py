@@ -60,7 +60,7 @@ class Split:
         per_head = copy(layer.impl)
         per_head.num_heads = per_head.num_queries_per_kv = self.group
         per_head.num_kv_heads = 1
-        self.implementation = per_head  # vLLM's, for one KV head
+        self.implementation = per_head  # vLLM's attention for one KV head
 
     def cells(self) -> list[Cell]:
         """Return the cells of this pass; none before there is a pool, when vLLM measures the memory

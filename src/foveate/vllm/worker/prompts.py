@@ -173,7 +173,7 @@ class Prompts:
     def _start(self, name: str, number: int) -> None:
         """Restore the snapshot with that number for a request that begins there."""
         if self.plan(name) is None:
-            return  # it is barred
+            return  # without a plan, its rows are barred
         prompt = self.prompt(name)
         if not self.snapshots.restore(number, prompt, self._runner.device):
             why = f"this worker has no snapshot {number} of its beginning."

@@ -136,7 +136,7 @@ def rows_of(
     if prompts is None or not (names := prompts.rows(common)):
         return rows, gaps, barred
     starts = common.query_start_loc_cpu.tolist()
-    ends = common.seq_lens_cpu_upper_bound.tolist()  # of what is read, exact
+    ends = common.seq_lens_cpu_upper_bound.tolist()  # exact for rows that read their prompt
     for index, name in enumerate(names):
         if name is None:
             continue
