@@ -211,10 +211,9 @@ def _served(
         each[0] for each in rooms_of([policy], len(trace.forms), heads, trace.tokens, DEFAULT_TIERS)
     ]
     tiers = {room: rooms.count(room) for room in rooms}
-    of_heads = len(rooms) // len(
-        trace.forms
-    )  # cells that are heads have smaller pages, and so more of them
-    blocks = pages * of_heads // max(tiers.values())
+    # cells that are heads have smaller pages, and so more of them
+    cells_per_layer = len(rooms) // len(trace.forms)
+    blocks = pages * cells_per_layer // max(tiers.values())
     gaps = sum(room.gap(trace.tokens, engine.block) for room in tiers)
     reading = blocks_per_request * len(tiers)
     kept_blocks = reading - gaps

@@ -48,9 +48,8 @@ class Metrics:
         self._engine = config.model_config.served_model_name, str(engine)
         self._policies: dict[int | None, str] = {None: FULL, **dict(enumerate(settings.names))}
         self._cells = cells or {}
-        for name, policy in product(
-            COUNTERS, self._policies
-        ):  # Prometheus computes rates from a first value
+        # start all counters at 0, as Prometheus computes rates from a first value
+        for name, policy in product(COUNTERS, self._policies):
             for reason in Reason if name == FAILED else (None,):
                 self._add(name, policy, 0, *filter(None, [reason]))
 
