@@ -19,7 +19,7 @@ FLASH = "flash_attention_2"
 
 
 class FusedAttention(TorchFunctionMode):
-    """Context in which SDPA allocates what its fused kernels allocate: no matrix of queries times
+    """Context in which SDPA allocates as little as its fused kernels: no matrix of queries times
     keys.
 
     The kernels convert a boolean mask to numbers, and return [b, h, n, d] with the memory layout of

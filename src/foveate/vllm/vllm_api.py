@@ -1,7 +1,7 @@
 """All imports of vLLM's internals.
 
 They change between minor versions. An untested version fails here with a message that names the
-tested ones; ``tests/serving`` tests what is relied on of each name.
+tested ones; ``tests/serving`` tests the behaviour of each name that Foveate uses.
 
 Importing this module raises:
     MissingPackage: vLLM is not installed.

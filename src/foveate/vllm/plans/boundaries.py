@@ -148,7 +148,7 @@ class Boundaries(NamedTuple):
 
         Returns:
             None if the step reaches no boundary, if no block becomes free at the boundary, or if
-            the request ends there and nobody reads what would be moved.
+            the request ends there, so that moved pairs would never be read.
         """
         boundary = self.after(computed)
         if boundary is None or end < boundary or (last is not None and boundary >= last):

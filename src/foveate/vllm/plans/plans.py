@@ -8,7 +8,7 @@ Requests choose in ``SamplingParams.extra_args``, or over HTTP in ``vllm_xargs``
                      the kept pairs follow from these tokens alone, so that other requests with the
                      same context and arguments share it compressed
 
-The process that takes requests in refuses those that cannot be served. The scheduler makes the plan
+The process that accepts requests refuses the invalid ones. The scheduler makes the plan
 when a request arrives, and workers follow it (``orders``).
 """
 

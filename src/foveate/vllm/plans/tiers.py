@@ -8,9 +8,9 @@ are put into a handful of tiers at most:
 1. These cells are sorted by their counts for the longest prompt, and cut into runs.
 2. A group's block holds one page of each of its cells. Blocks of all groups come from one pool and
    have one size, that of the largest group. So tiers have equal numbers of cells if possible, and
-   otherwise differ by one: the smaller tiers then leave a page of every block unused. The number of
-   tiers lies between half the limit and the limit: the one with the fewest unused pages, and among
-   equals the largest.
+   otherwise differ by one: the smaller tiers then leave a page of every block unused. Among the
+   numbers of tiers from half the limit to the limit, the one with the fewest unused pages is taken,
+   and among equals the largest.
 3. A tier keeps the mean of its cells' counts, rounded up, and then rounded up to free whole blocks.
    So all cells together keep at least the budget, and before block rounding less than one token
    per cell more.
