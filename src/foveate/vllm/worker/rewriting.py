@@ -170,7 +170,7 @@ def violation(
     books = prompts.books
     if (boundaries := plan.boundaries.get(group)) is None:
         return books.reads(name, group, 0, end, block) or books.moves(name, group, None, block)
-    if boundaries.freed * block != boundaries.left:
+    if boundaries.freed * block != boundaries.evicted:
         return f"{boundaries} of {plan.length} tokens is not told in blocks of {block}"
     until = boundaries.after(computed)
     if until is not None and end > until:
