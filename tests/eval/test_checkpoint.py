@@ -107,11 +107,11 @@ def test_weights_of_another_shape_are_refused_by_name(saved: Path, tmp_path: Pat
     (model / "config.json").write_text(json.dumps(config | {"intermediate_size": 24}))
     with pytest.raises(UnsupportedModel, match=r"another shape .* such as model\.layers\.0\.mlp"):
         load(str(model))
-    assert "another shape" in checkup(str(model))[1].text
+    assert "another shape" in checkup(str(model))[1].said
 
 
 def test_doctor_names_a_file_of_weights_that_was_cut_off(saved: Path, tmp_path: Path) -> None:
     model = shutil.copytree(saved, tmp_path / "m")
     path = model / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    assert "cannot be read" in checkup(str(model))[1].text
+    assert "cannot be read" in checkup(str(model))[1].said

@@ -140,7 +140,7 @@ def _of_model(model: str | None, findings: list[Finding]) -> list[Any]:
         return [Text("\nWhat a model's folder lacks: foveate doctor MODEL")]
     part = tables.column("Part", "part", no_wrap=True)
     state = tables.column(
-        "State", lambda one: Text(one.text, "" if one.fine else "red"), overflow="fold"
+        "State", lambda one: Text(one.said, "" if one.fine else "red"), overflow="fold"
     )
     table = tables.table(findings, part, state, width=80)
     mends = [one.mend for one in findings if one.mend]

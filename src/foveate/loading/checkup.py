@@ -23,13 +23,13 @@ from foveate.loading.model import (
 
 
 class Finding(NamedTuple):
-    """Result for one part of a model: True if it is ``fine``, a ``text`` about it, and the command
+    """Result for one part of a model: True if it is ``fine``, a sentence about it (``said``), and the command
     that mends it, if there is one.
     """
 
     part: str
     fine: bool
-    text: str
+    said: str
     mend: str = ""
 
 
