@@ -23,8 +23,8 @@ from foveate.loading.model import (
 
 
 class Finding(NamedTuple):
-    """Result for one part of a model: True if it is ``fine``, a sentence about it (``said``), and the command
-    that mends it, if there is one.
+    """Result for one part of a model: ``fine`` or not, a sentence about it (``said``), and the
+    command that mends it, if there is one.
     """
 
     part: str
