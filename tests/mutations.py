@@ -189,12 +189,12 @@ FAULTS = (
           "half = most // 2 + 1\n",
           ("tests/eval/test_measure.py::test_a_long_text_loses_its_middle",)),
     Fault("a picture is lit one token further on", "pictures/kept.py",
-          "share[list(grid.places)]",
-          "share.roll(-1)[list(grid.places)]",
+          "share[list(grid.indices)]",
+          "share.roll(-1)[list(grid.indices)]",
           ("tests/report/test_kept.py",)),
     Fault("vLLM is given back a block that later tokens are in", "vllm/plans/gap.py",
-          "return max(0, prompt - self.wanted(prompt)) // block",
-          "return -(-max(0, prompt - self.wanted(prompt)) // block)",
+          "return max(0, prompt - self.target(prompt)) // block",
+          "return -(-max(0, prompt - self.target(prompt)) // block)",
           ("tests/backends/vllm/test_gap.py",)),
 )
 # fmt: on

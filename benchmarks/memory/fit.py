@@ -38,7 +38,7 @@ from foveate.hf.model.decoder import find
 from foveate.hf.model.internals import CACHE, last_logits
 from foveate.loading.hardware import versions
 from foveate.memory import Request
-from foveate.memory.attention import using
+from foveate.memory.attention import use_attention
 from foveate.memory.model import bare, weights
 from foveate.memory.processors.inputs import prompt, takes
 from foveate.memory.trace import trace
@@ -146,7 +146,7 @@ def peaks(
         marks.append(resident("VmHWM"))
         return cache
 
-    with using(model, attention), freed_at_once():
+    with use_attention(model, attention), freed_at_once():
         read()  # what libraries keep for themselves is there from then on
         marks.clear()
         hook = decoder.register_forward_pre_hook(mark)

@@ -76,7 +76,7 @@ def shown(name: str, how: Callable[[Random, Image.Image], Images], place: int) -
                 answers=(asked.answer, asked.value),
                 images=how(r, page.image),
                 evidence=tuple(
-                    Span(page.says[row], place, box) for row, box in zip(rows, boxes, strict=True)
+                    Span(page.texts[row], place, box) for row, box in zip(rows, boxes, strict=True)
                 ),
             )
 

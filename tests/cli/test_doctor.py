@@ -74,7 +74,7 @@ def test_what_a_folder_lacks(screen: Any, llava: Path, tmp_path: Path) -> None:
     assert "no processor found" in said
 
 
-@pytest.mark.skipif(lacking.there("torchvision"), reason="torchvision is installed")
+@pytest.mark.skipif(lacking.importable("torchvision"), reason="torchvision is installed")
 def test_a_package_that_its_processor_needs(screen: Any, llava: Path, tmp_path: Path) -> None:
     folder = tmp_path / "m"
     shutil.copytree(llava, folder)

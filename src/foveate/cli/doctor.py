@@ -11,7 +11,7 @@ from rich.text import Text
 
 from foveate.cli import console, options, tables
 from foveate.defaults import SHIPPED
-from foveate.loading.lacking import there
+from foveate.loading.lacking import importable
 
 if TYPE_CHECKING:
     from foveate.loading.checkup import Finding
@@ -62,11 +62,11 @@ def doctor(
 def lacking(extra: str) -> list[str]:
     """The packages of an extra that are not installed; empty if it is whole."""
     if extra in MODULES:
-        return [] if there(MODULES[extra]) else [extra]
+        return [] if importable(MODULES[extra]) else [extra]
     if extra == "demo":
         parts = ["accelerate", "gguf"]
-        language = [] if any(map(there, LANGUAGE)) else ["foveate-demo-language"]
-        return language + [name for name in parts if not there(name)]
+        language = [] if any(map(importable, LANGUAGE)) else ["foveate-demo-language"]
+        return language + [name for name in parts if not importable(name)]
     return [name for name in _required(extra) if not _installed(name)]
 
 
@@ -104,7 +104,7 @@ def _examined(model: str, trust_remote_code: bool) -> list[Finding]:
 def _facts() -> dict[str, Any]:
     from foveate.loading.hardware import hardware, versions_of_results
 
-    return {"versions": versions_of_results(), "triton": there("triton"), **hardware()}
+    return {"versions": versions_of_results(), "triton": importable("triton"), **hardware()}
 
 
 def _machine() -> list[Text]:

@@ -203,7 +203,7 @@ def _rows(fitted: Fit) -> Iterator[tuple[str, int | None, str]]:
     held, traced = fitted.weights, fitted.trace
     numbers = "" if held is None else f"{held.parameters / 1e9:,.2f} billion numbers, {held.held}"
     yield "weights", None if held is None else held.bytes, numbers
-    if fitted.request.shown:
+    if fitted.request.image_count:
         tower = None if traced is None else traced.tower
         yield "vision tower", tower, "at its peak, pixels with it"
     if traced is None:

@@ -46,11 +46,11 @@ def lit(
     left, top, right, bottom = grid.on(image.size)
     rows = _cells(size[1], box[1], box[3], top, bottom, grid.rows)
     columns = _cells(size[0], box[0], box[2], left, right, grid.columns)
-    held = share[list(grid.places)].view(grid.rows, grid.columns).clamp(0, 1).cpu().numpy()
+    held = share[list(grid.indices)].view(grid.rows, grid.columns).clamp(0, 1).cpu().numpy()
     clear = _DIMMEST + (1 - _DIMMEST) * held[rows.clip(0)[:, None], columns.clip(0)] ** _CURVE
     foggy = _FOG + (pixels - _FOG) * clear[..., None]
     if whole is not None:
-        computed = whole[list(grid.places)].view(grid.rows, grid.columns).cpu().numpy()
+        computed = whole[list(grid.indices)].view(grid.rows, grid.columns).cpu().numpy()
         foggy = _with_crosses(foggy, ~computed[rows.clip(0)[:, None], columns.clip(0)])
     unseen = (rows < 0)[:, None] | (columns < 0)
     return Image.fromarray(np.where(unseen[..., None], _hatched(pixels), foggy).astype(np.uint8))

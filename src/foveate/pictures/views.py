@@ -25,7 +25,7 @@ class View(NamedTuple):
     @property
     def places(self) -> tuple[int, ...]:
         """The grid's tokens, row by row."""
-        return self.grid.places if self.grid else ()
+        return self.grid.indices if self.grid else ()
 
     @property
     def seen(self) -> Image.Image:

@@ -109,14 +109,16 @@ def taken(others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     values: dict[str, str] = {}
     for one in ours:
         if not one.value:
-            raise InvalidInput(f"{one.said} stands without a value.")
-        if "." in one.said:  # of which vLLM makes a second, which would replace the first
-            raise InvalidInput(f"{one.said} names a part: give {CONFIG} whole, as JSON.")
+            raise InvalidInput(f"{one.written} stands without a value.")
+        if "." in one.written:  # of which vLLM makes a second, which would replace the first
+            raise InvalidInput(f"{one.written} names a part: give {CONFIG} whole, as JSON.")
         if one.option in values:
             raise InvalidInput(f"{one.option} stands twice. Give it once.")
         values[one.option] = one.value
     for one in in_file(others):
-        raise InvalidInput(f"{one.said}: give it as {one.option} instead; here it would be lost.")
+        raise InvalidInput(
+            f"{one.written}: give it as {one.option} instead; here it would be lost."
+        )
     return values, rest
 
 

@@ -144,7 +144,7 @@ def lens_of(
     said = answers(readings, policies, reader, max_new_tokens, tell) if max_new_tokens else None
     read = words(getattr(reader, "tokenizer", reader), ids.tolist())
     views = views_of(images, where, times)
-    line = [] if where is None else [*zip(times, (one.places for one in where), strict=False)]
+    line = [] if where is None else [*zip(times, (one.indices for one in where), strict=False)]
     return Lens(page(page_data(name, prompts, read, views, note, said, line)), said)
 
 

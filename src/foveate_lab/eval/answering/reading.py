@@ -203,6 +203,6 @@ def view_of(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> Bo
 def tokens_of_images(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> list[int]:
     """How many tokens each image of a prompt is; evenly shared out where that is not known."""
     try:
-        return [len(one.places) for one in on_images(loaded, prompt, images)]
+        return [len(one.indices) for one in on_images(loaded, prompt, images)]
     except InvalidInput:
         return [-(-prompt.visual_tokens // prompt.images)] * prompt.images

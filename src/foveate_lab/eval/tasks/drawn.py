@@ -37,7 +37,7 @@ def sample_of(name: str, album: Album, question: Question) -> Sample:
         answers=(question.answer, question.value),
         images=tuple(page.image for page in album.images),
         evidence=tuple(
-            Span(album.images[i].says[row], i, (0, row * CELL, WIDTH, (row + 1) * CELL))
+            Span(album.images[i].texts[row], i, (0, row * CELL, WIDTH, (row + 1) * CELL))
             for i, row in question.evidence
         ),
     )
@@ -85,7 +85,7 @@ def description(count: int, seed: int) -> Iterator[Sample]:
     for number in range(count):
         r = Random(f"description/{seed}/{number}")
         page = form(r, (BUILT_IN,), some_facts(r, r.randint(3, 6)))
-        lines = [(row, text) for row, text in enumerate(page.says) if text]
+        lines = [(row, text) for row, text in enumerate(page.texts) if text]
         yield Sample(
             name=str(number),
             question="Describe this image: write down every line that stands on it.",
@@ -129,14 +129,14 @@ def _alike(r: Random, both: Sequence[Facts]) -> list[Scene]:
     while True:
         way = r.getrandbits(32)
         pages = [form(Random(way), (BUILT_IN,), facts, rows=6) for facts in both]
-        rows = range(len(pages[0].says))
+        rows = range(len(pages[0].texts))
         if sum(pages[0].where[row] != pages[1].where[row] for row in rows) <= 1:
             return pages
 
 
 def _line(page: Scene, image: int, place: int) -> Span:
     row = page.facts[place][2]
-    return Span(page.says[row], image, (0, row * CELL, WIDTH, (row + 1) * CELL))
+    return Span(page.texts[row], image, (0, row * CELL, WIDTH, (row + 1) * CELL))
 
 
 def _another(r: Random, name: str, value: str) -> str:
