@@ -64,7 +64,7 @@ FAULTS = (
           ("tests/conformance/test_modes.py::"
            "test_a_context_keeps_its_own_positions_when_another_is_read_in_between",)),
     Fault("later tokens see the empty slots of shorter heads", "hf/attention/masks.py",
-          "return visible.gather(3, index) & held",
+          "return visible.gather(3, index) & occupied",
           "return visible.gather(3, index)",
           ("tests/conformance/test_modes.py::"
            "test_prompt_lookup_decoding_gives_what_plain_decoding_gives",)),

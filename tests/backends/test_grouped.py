@@ -9,7 +9,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from foveate.cache.pairs import DensePairs
 from foveate.hf.attention.by_products import ModelAttention
-from foveate.hf.attention.dispatch import Queries, attended
+from foveate.hf.attention.dispatch import Queries, compute_attention
 from foveate.hf.attention.grouped import folded, head_by_head
 from foveate.hf.attention.masks import MaskFacts, PassView, for_model
 
@@ -69,4 +69,4 @@ def test_over_all_pairs_the_models_own_mask_is_followed(heads):
     queries = Queries(q, view, SCALE, attention, PAIRS, lambda: facts)
     pairs = DensePairs.empty(k, v, PAIRS)
     pairs.append(k, v)
-    assert torch.equal(attended(queries, pairs, 0.0).output, stock(q, k, v, mask))
+    assert torch.equal(compute_attention(queries, pairs, 0.0).output, stock(q, k, v, mask))

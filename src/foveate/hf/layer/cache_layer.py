@@ -98,7 +98,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def fresh(self) -> bool:
         """Whether nothing is held but the pairs of this pass, of which not all were computed."""
         computed = self.computed
-        return computed is not None and computed.given == self.seen
+        return computed is not None and computed.inputs == self.seen
 
     @property
     def softmax_n(self) -> float:
@@ -141,7 +141,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.is_initialized, self.linked = True, False
         k, v, pairs = key_states, value_states, self.held
         computed = self.computed = None if self.state.reread else self.state.computed
-        new = k.shape[2] if computed is None else computed.given
+        new = k.shape[2] if computed is None else computed.inputs
         if pairs is not None and pairs.compressed:
             k, v = k.detach(), v.detach()
         end, drafts = None if self.state.reread else self.state.turn.end, None
@@ -179,7 +179,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Takes in the pairs of a pass: from here on, this is where the latest one stands."""
         new, end = k.shape[2], self.state.turn.end
         if self.computed is not None:
-            new = self.computed.given
+            new = self.computed.inputs
         if self._sizes is None:
             self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
         if self.held is None:

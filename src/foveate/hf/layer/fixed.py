@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from foveate.cache.pairs import DensePairs, RaggedPairs
 from foveate.errors import InvalidInput, UnsupportedCache
-from foveate.hf.attention.by_products import ModelAttention, Output, refused
+from foveate.hf.attention.by_products import ModelAttention, Output, without_backward
 from foveate.hf.attention.dispatch import over_visible
 from foveate.hf.layer.cache_layer import LINK, FoveateLayer
 from foveate.hf.layer.state import CacheState
@@ -197,8 +197,8 @@ class FixedLayer(CacheLayerMixin):
                 longest=body.longest_body,
                 tail_length=self.used.view(1),
             )
-            return refused(decoded.transpose(1, 2)), None
+            return without_backward(decoded.transpose(1, 2)), None
         visible = self._real & (torch.arange(self._k.shape[2], device=query.device) < self.used)
         mask = own_mask if attention.takes_masks else None
         out = over_visible(attention, query, self._k, self._v, visible, mask, scale, self._n)
-        return refused(out.output), out.weights
+        return without_backward(out.output), out.weights

@@ -306,13 +306,13 @@ class CacheState:
         """The slots that stand at these columns, seen by the latest ``queries``. Layers that hold
         every column share them, so that what follows from them is worked out once a pass.
         """
-        if columns is self._columns and view.whole is not None and view.whole[0] is columns:
-            return view.whole[1]
+        if columns is self._columns and view.all_slots is not None and view.all_slots[0] is columns:
+            return view.all_slots[1]
         facts, images, end = self.facts(view), self.images(), view.shape[2]
         if columns is not self._columns:
             return slots_of(columns, True, (end - queries, end), facts, images, view.mask)
         slots = slots_of(columns, False, (end - queries, end), facts, images, view.mask)
-        view.whole = columns, slots
+        view.all_slots = columns, slots
         return slots
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:

@@ -28,8 +28,8 @@ from foveate.cache.pairs import DensePairs, RewrittenPairs, rewritten
 from foveate.cache.slots import Slots
 from foveate.compression.between_passes import Phase
 from foveate.errors import UnsupportedCache
-from foveate.hf.attention.by_products import NOTHING, ModelAttention, Output, Wanted, refused
-from foveate.hf.attention.dispatch import Queries, attended, in_blocks, wanted
+from foveate.hf.attention.by_products import NOTHING, ModelAttention, Output, ByProducts, without_backward
+from foveate.hf.attention.dispatch import Queries, compute_attention, in_blocks, requested_by_products
 from foveate.hf.attention.masks import PassView
 from foveate.hf.layer.cache_layer import FoveateLayer, is_whole
 from foveate.ops.column_sums import attention_of_one
@@ -55,7 +55,7 @@ def attend(
     queries = Queries(query, view, scale, attention, layer.seen, facts, layer.computed)
     out = _way(layer, queries)
     layer.computed = None
-    return out if whole else (refused(out[0]), out[1])
+    return out if whole else (without_backward(out[0]), out[1])
 
 
 def _of_given(layer: FoveateLayer, own_mask: Any, tokens: int) -> tuple[Any, int]:
@@ -63,7 +63,7 @@ def _of_given(layer: FoveateLayer, own_mask: Any, tokens: int) -> tuple[Any, int
     computed = layer.state.computed
     if computed is None or layer.state.reread is not None:
         return own_mask, tokens
-    return computed.own_mask(own_mask), computed.given
+    return computed.own_mask(own_mask), computed.inputs
 
 
 def _way(layer: FoveateLayer, queries: Queries) -> Output:
@@ -104,7 +104,7 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
     shown, requested = _shown(layer, queries, ours)
     if layer.model_index in layer.state.asks_before:
         layer.state.before = shown
-    out = attended(queries, pairs, layer.state.policy.attend.n, requested)
+    out = compute_attention(queries, pairs, layer.state.policy.attend.n, requested)
     _read(layer, replace(shown, column_sums=out.column_sums, window_sums=out.window_sums))
     return out.output, out.weights
 
@@ -112,7 +112,7 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
 def answer(layer: FoveateLayer, queries: Queries) -> Output:
     """Attention of an answer's tokens, with what the rule says while decoding."""
     policy = layer.state.policy
-    out = attended(queries, layer.held or layer.pairs, policy.attend.n)
+    out = compute_attention(queries, layer.held or layer.pairs, policy.attend.n)
     if policy.compresses_again:
         layer.in_order()
         shown, _ = _shown(layer, queries, ours=False)
@@ -148,8 +148,8 @@ def with_drafts(
     layer.append(*drafts)
     view = state.look(rest, rows, -end, layer.seen, device)
     queries = _queries(layer, attention, query[:, :, split:], view, scale)
-    after = attended(queries, layer.pairs, layer.softmax_n)
-    return refused(torch.cat([before, after.output], dim=1)), None
+    after = compute_attention(queries, layer.pairs, layer.softmax_n)
+    return without_backward(torch.cat([before, after.output], dim=1)), None
 
 
 def attend_shared_kv(
@@ -175,8 +175,8 @@ def attend_shared_kv(
     rows, new = query.shape[0], query.shape[2]
     view = layer.state.look(own_mask, rows, new, layer.seen, query.device)
     queries = _queries(layer, attention, query, view, scale)
-    out = attended(queries, pairs, layer.softmax_n)
-    return refused(out.output), out.weights
+    out = compute_attention(queries, pairs, layer.softmax_n)
+    return without_backward(out.output), out.weights
 
 
 # The policy's part; numbers decide what happens, so there is nothing to trace
@@ -184,13 +184,15 @@ def attend_shared_kv(
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 @torch.no_grad()
-def _shown(layer: FoveateLayer, queries: Queries, ours: bool) -> tuple[Layer, Wanted]:
+def _shown(layer: FoveateLayer, queries: Queries, ours: bool) -> tuple[Layer, ByProducts]:
     """What the policy sees of a pass, with each row's budget; and what the attention is to make on
     its way, if that is ``ours`` to do. Layers that hold every column share one object of slots.
     """
     with layer.watch.running(queries.q.device):
         shown = _layer(layer, queries, *layer.padded())
-        return shown, wanted(layer.state.policy, shown, layer.at) if ours else NOTHING
+        return shown, requested_by_products(
+            layer.state.policy, shown, layer.at
+        ) if ours else NOTHING
 
 
 def _layer(layer: FoveateLayer, queries: Queries, k: Tensor, v: Tensor, columns: Tensor) -> Layer:
@@ -220,10 +222,10 @@ def _with_budget(layer: FoveateLayer, slots: Slots, columns: Tensor, queries: Qu
     """
     reading, form = layer.state.reading, partial(layer.form, queries.q.shape[1])
     budgeted = reading.with_budget(slots, layer.at, layer.ordinal, form)
-    whole, by_form = queries.view.whole, layer.state.policy.amount.kind == "bytes"
+    whole, by_form = queries.view.all_slots, layer.state.policy.amount.kind == "bytes"
     alike = whole is not None and whole[1] is slots and not by_form
     if alike and layer.at.phase is not Phase.ANSWERING:
-        queries.view.whole = columns, budgeted
+        queries.view.all_slots = columns, budgeted
     return budgeted
 
 
@@ -298,7 +300,7 @@ def _left_in_place(layer: FoveateLayer) -> bool:
 
 def read_again(layer: FoveateLayer, queries: Queries) -> Output:
     """Attention over the prompt and the pass, at which the score looks on, if one does."""
-    out = attended(queries, layer.pairs, 0.0, _wanted_again(layer, queries))
+    out = compute_attention(queries, layer.pairs, 0.0, _wanted_again(layer, queries))
     shown, reread = _shown_again(layer, queries, out.column_maxima), layer.state.reread
     if shown is None or reread is None:
         return out.output, out.weights
@@ -311,7 +313,7 @@ def read_again(layer: FoveateLayer, queries: Queries) -> Output:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _wanted_again(layer: FoveateLayer, queries: Queries) -> Wanted:
+def _wanted_again(layer: FoveateLayer, queries: Queries) -> ByProducts:
     """What the attention is to make on its way: where it is causal, without padding, and no
     gradients are asked for.
     """
@@ -322,7 +324,7 @@ def _wanted_again(layer: FoveateLayer, queries: Queries) -> Wanted:
     traced_back = torch.is_grad_enabled() and q.requires_grad
     if traced_back or not in_blocks(q) or state.pad != 0 or not queries.facts().causal:
         return NOTHING
-    return Wanted(column_maxima=True)
+    return ByProducts(column_maxima=True)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
