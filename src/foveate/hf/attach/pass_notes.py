@@ -163,5 +163,5 @@ def _note_stats(cache: DynamicCache) -> None:
     requested = state.reading.requested
     noted = counted(state.reading.notes)
     of_layers = [layer.stats() for layer in layers]
-    stats = Stats(state.policy.spec, of_layers, requested, noted, state.visual_given())
+    stats = Stats(state.policy.spec, of_layers, requested, noted, state.visual_counts())
     state.update_turn(stats=stats)

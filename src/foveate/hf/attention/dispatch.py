@@ -22,9 +22,9 @@ from foveate.cache.layer import Layer, WindowSums, WindowWeights
 from foveate.cache.pairs import DensePairs, Pairs, QuantisedPairs, RaggedPairs, RewrittenPairs
 from foveate.compression.between_passes import Pass
 from foveate.errors import UnsupportedModel
-from foveate.hf.attention.by_products import NOTHING, Attended, ModelAttention, ByProducts
+from foveate.hf.attention.by_products import NOTHING, Attended, ByProducts, ModelAttention
 from foveate.hf.attention.computed import Computed
-from foveate.hf.attention.grouped import splits_heads, folded, folds, head_by_head
+from foveate.hf.attention.grouped import folded, folds, head_by_head, splits_heads
 from foveate.hf.attention.masks import MaskFacts, PassView, for_model, over_slots
 from foveate.ops.choice import chosen
 from foveate.ops.column_sums import (
@@ -74,7 +74,9 @@ class Queries:
         return self.facts().open
 
 
-def compute_attention(queries: Queries, pairs: Pairs, n: float, by_products: ByProducts = NOTHING) -> Attended:
+def compute_attention(
+    queries: Queries, pairs: Pairs, n: float, by_products: ByProducts = NOTHING
+) -> Attended:
     """Compute the attention over a layer's pairs, by the model's own function wherever that can do
     it. ``n`` is the n of softmax-n; it applies to compressed pairs only.
     """
@@ -204,8 +206,8 @@ def over_visible(
     return Attended(*attention.masked(q, k, v, for_model(visible, groups, additive)))
 
 
-def requested_by_products(policy: Policy, layer: Layer, at: Pass) -> ByProducts:
-    """Return the by-products to compute in a pass of a prompt whose slots have their budget.
+def choose_by_products(policy: Policy, layer: Layer, at: Pass) -> ByProducts:
+    """Choose the by-products to compute in a pass of a prompt whose slots have their budget.
     NOTHING where the stock attention has to compute it: on another device or in another dtype,
     under a mask that is not causal, or if no row loses a pair.
     """
