@@ -193,7 +193,7 @@ def test_methods_about_images_on_a_model_without_any(
 ) -> None:
     from foveate.hf.attach import model_policy
 
-    model_policy._say.cache_clear()
+    model_policy._log_once.cache_clear()
     caplog.set_level(logging.INFO, logger="foveate")
     for _ in range(2):
         foveate.compress(zoo.build(family), spec)

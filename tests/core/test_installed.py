@@ -23,7 +23,7 @@ from tests.profiles import saved
 def place(tmp_path, monkeypatch):
     """Where profiles are installed."""
     monkeypatch.setenv(installed.VARIABLE, str(tmp_path / "installed"))
-    model_policy._say.cache_clear()
+    model_policy._log_once.cache_clear()
     return tmp_path / "installed"
 
 

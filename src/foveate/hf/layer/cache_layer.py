@@ -154,8 +154,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if k.shape[2] > 1 and isinstance(pairs, RewrittenPairs):
             self.in_order()
         pairs = self.append(k, v)
-        if (observer := self.state.made) is not None and self.state.reread is None:
-            observer.k[self.ordinal], observer.v[self.ordinal] = k.detach(), v.detach()
+        if (collected := self.state.collected) is not None and self.state.reread is None:
+            collected.k[self.ordinal], collected.v[self.ordinal] = k.detach(), v.detach()
         keys, values = key_states, value_states
         if drafts is None and isinstance(pairs, DensePairs):
             keys, values = pairs.both()

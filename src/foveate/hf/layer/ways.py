@@ -58,9 +58,9 @@ def attend(
     if layer.state.computed is not None:
         own_mask, tokens = _before_pruning(layer, own_mask, tokens)
     view = layer.state.look(own_mask, b, tokens, layer.seen, query.device)
-    observer = layer.state.made
-    if observer is not None and observer.q is not None and layer.state.reread is None:
-        observer.q[layer.ordinal] = query.detach()
+    collected = layer.state.collected
+    if collected is not None and collected.q is not None and layer.state.reread is None:
+        collected.q[layer.ordinal] = query.detach()
     facts = partial(layer.state.facts, view)
     queries = Queries(query, view, scale, attention, layer.seen, facts, layer.computed)
     out = _dispatch(layer, queries)
