@@ -150,9 +150,7 @@ class CacheState:
         self._follow(self.given)
         self.turn = TurnState(Stats(self.policy.spec))
         self.reread: RereadPass | None = None  # the current pass, if it is a probe pass
-        self.collected: Any = (
-            None  # collects q, k and v of passes (foveate.hf.endless.endless.Made)
-        )
+        self.collected: Any = None  # an endless.Made that collects passes' tensors
         self.noted: dict[int, Kept] | None = None  # kept pairs by layer, if requested
         self.ongoing: Ongoing | None = None
         self.start_pass()
