@@ -112,7 +112,7 @@ def over_computed(queries: Queries, computed: Computed, pairs: Pairs) -> Attende
     stored tokens and each attends up to its own column.
     """
     attend, facts, opened = queries.attention, queries.facts(), pairs.opened()
-    fresh = computed.given == queries.seen and opened.longest == queries.q.shape[2]
+    fresh = computed.inputs == queries.seen and opened.longest == queries.q.shape[2]
     if fresh and facts.causal and attend.causal_without_mask and not computed.empty:
         k, v, _ = opened.padded()
         return Attended(*attend.plain(queries.q, k, v, None))

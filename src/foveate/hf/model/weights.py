@@ -139,9 +139,7 @@ def _largest(weights: Sequence[Tensor]) -> BFloat16[Tensor, "n"]:
     """
     first = [weight.flatten()[:EACH] for weight in weights]
     sizes = torch.tensor([len(weight) for weight in first], dtype=torch.long, device="cpu")
-    within = torch.arange(EACH, device="cpu").minimum(
-        sizes[:, None] - 1
-    )  # short weights: their last
+    within = torch.arange(EACH, device="cpu").minimum(sizes[:, None] - 1)  # of short ones: last
     indices = (sizes.cumsum(0) - sizes)[:, None] + within
     numbers = torch.cat(first).to(torch.bfloat16).abs()
     return numbers[indices.to(numbers.device)].amax(1)
