@@ -64,7 +64,7 @@ class Attended(NamedTuple):
 
 
 class ByProducts(NamedTuple):
-    """By-products that a pass computes: at most one kind."""
+    """Kinds of by-products that a pass computes: at most one."""
 
     column_sums: bool = False
     window: WindowWeights | None = None

@@ -421,7 +421,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             dropped=None if dropped is None else never,
             evicted=(finished - padding - never)[:, None] - kept,
             bits=bits_held(pairs, model_bits),
-            made=model_bits,
+            model_bits=model_bits,
         )
 
     # Probe passes

@@ -23,7 +23,7 @@ class LayerStats:
     policy's stages, without what the prompt's attention sums for them. ``dropped`` counts each
     row's tokens that the layer never computed, [b]; None if it computed all. ``evicted`` counts the
     pairs that it computed but did not keep, [b, h]. ``bits`` per stored number, on average over
-    pairs and without scales; ``made``: bits per number in the model's dtype.
+    pairs and without scales; ``model_bits``: bits per number in the model's dtype.
     """
 
     layer: int
@@ -36,7 +36,7 @@ class LayerStats:
     dropped: Int[Tensor, "b"] | None = None
     evicted: Int[Tensor, "b h"] | None = None
     bits: float = 0.0
-    made: int = 0
+    model_bits: int = 0
 
     @property
     def tokens(self) -> float:
@@ -58,7 +58,7 @@ class Remaining(NamedTuple):
     computed: float
     pairs: float
     bits: float
-    made: int
+    model_bits: int
     bytes: float
     evicts: bool
 
@@ -68,7 +68,7 @@ class Remaining(NamedTuple):
         reduced = {
             "computed": self.computed < 1,
             "pairs": self.evicts,
-            "bits": self.bits < self.made,
+            "bits": self.bits < self.model_bits,
         }
         return tuple(name for name, is_less in reduced.items() if is_less)
 
@@ -77,7 +77,7 @@ class Remaining(NamedTuple):
         texts = {
             "computed": f"{tokens} ({self.computed:.0%}, mean of the layers)",
             "pairs": f"{self.pairs:.1%} of the pairs held",
-            "bits": f"{self.bits:.1f} of {self.made} bits a number",
+            "bits": f"{self.bits:.1f} of {self.model_bits} bits a number",
         }
         lines = [texts[name] for name in texts if name in self.parts]
         return "; ".join([*lines, f"{self.bytes:.1%} of the bytes"])
@@ -176,7 +176,7 @@ class Stats:
             computed=1.0 if computed is None else float(computed.mean()),
             pairs=sum(pairs) / max(1, sum(full)),
             bits=bits / max(1, sum(pairs)),
-            made=max((layer.made for layer in layers), default=0),
+            model_bits=max((layer.model_bits for layer in layers), default=0),
             bytes=self.bytes_after / max(1, self.bytes_before),
             evicts=any(
                 layer.evicted is not None and bool((layer.evicted > 0).any()) for layer in layers

@@ -280,8 +280,8 @@ class PatchTokens:
         if self._packing is None or sum(self._packing.tiles) != len(values):
             return _NONE
         pack, kwargs, tiles = self._packing
-        ones = values.new_ones(*values.shape[:2], 1)  # of patches; zeros at ends of lines
-        marked = torch.cat([values, ones], -1)
+        flags = values.new_ones(*values.shape[:2], 1)  # 1 at patches; newline tokens get 0
+        marked = torch.cat([values, flags], -1)
         if kwargs.get(_LINE_END) is not None:
             kwargs = {**kwargs, _LINE_END: values.new_zeros(marked.shape[2])}
         packed, *_ = pack(**kwargs, **{_FEATURES: torch.split(marked, tiles)})
