@@ -152,14 +152,14 @@ def forget(cache: DynamicCache) -> Bool[Tensor, "seen"] | None:
 @dataclass
 class Made:
     """Tensors that a pass computes, by ordinal of the layer: new keys and values, and optionally
-    queries. ``places`` are the positions of all tokens that the cache then counts, if they are
+    queries. ``positions`` are the positions of all tokens that the cache then counts, if they are
     recorded.
     """
 
     k: dict[int, Float[Tensor, "1 h t d"]] = field(default_factory=dict)
     v: dict[int, Float[Tensor, "1 h t e"]] = field(default_factory=dict)
     q: dict[int, Float[Tensor, "1 hq t d"]] | None = None
-    places: Int[Tensor, "axes seen"] | None = None
+    positions: Int[Tensor, "axes seen"] | None = None
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def looked_at(cache: DynamicCache, collected: Made | None) -> Iterator[None]:
         state.collected = collected
         yield
         if collected is not None:
-            collected.places = state.tokens.position
+            collected.positions = state.tokens.position
     finally:
         state.collected = None
 

@@ -49,9 +49,9 @@ class Remaining(NamedTuple):
 
     ``visual`` counts the visual tokens of the prompt, and ``computed`` is the share of them that
     was computed, on average over layers. ``pairs`` is the share of the full cache's pairs that is
-    stored, padding counted; ``bits`` per stored number, on average and without scales, of ``made``
-    bits in the model's dtype; ``bytes`` the share of the full cache's bytes. ``evicts``: some layer
-    dropped pairs that it had computed.
+    stored, padding counted; ``bits`` per stored number, on average and without scales, of
+    ``model_bits`` bits in the model's dtype; ``bytes`` the share of the full cache's bytes.
+    ``evicts``: some layer dropped pairs that it had computed.
     """
 
     visual: int
