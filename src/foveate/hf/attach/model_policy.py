@@ -146,7 +146,7 @@ def divide_for_prompt(
     """
     forms = forms_of(model)
     if state.policy.left_open:
-        state.divide(divided(state.given, forms, lengths, columns), forms)
+        state.divide(divided(state.undivided, forms, lengths, columns), forms)
         return
-    allowed = Amount.of(f"{bytes_of(state.given.amount, forms, lengths)}B")
+    allowed = Amount.of(f"{bytes_of(state.undivided.amount, forms, lengths)}B")
     state.divide(state.policy.but(budget=allowed), forms)

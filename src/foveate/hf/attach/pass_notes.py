@@ -101,10 +101,10 @@ class PassNotes:
 
     def _relink(self, state: CacheState) -> None:
         if state.link is not self._link:
-            if state.link.open or state.given != self._policy:
+            if state.link.open or state.undivided != self._policy:
                 raise UnsupportedCache(
-                    f"this cache was compressed under {state.given} in another compress() block; "
-                    f"this block's policy is {self._policy}."
+                    f"this cache was compressed under {state.undivided} in another compress() "
+                    f"block; this block's policy is {self._policy}."
                 )
             state.link = self._link
 

@@ -50,7 +50,7 @@ class Computed:
         already.
         """
         mask = self.mask if self.at_door else of_model
-        padding = isinstance(mask, Tensor) and mask.ndim == 2  # which the cache knows already
+        padding = isinstance(mask, Tensor) and mask.ndim == 2  # the cache knows it already
         return None if padding else mask
 
     def until(self, end: int) -> Computed:

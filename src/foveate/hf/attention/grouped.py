@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from foveate.hf.attention.by_products import ModelAttention
 
-MANY_GROUPS, MANY_PAIRS = 4, 4096  # of float32
+MANY_GROUPS, MANY_PAIRS = 4, 4096  # from which on folding is faster in float32
 
 
 def folds(attention: ModelAttention, q: Tensor, k: Tensor) -> bool:

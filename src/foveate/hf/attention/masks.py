@@ -133,7 +133,7 @@ def _is_causal(visible: Bool[Tensor, "b m n"], real: Bool[Tensor, "b n"], pads: 
     blocks = torch.split(columns[n - m :], rows), torch.split(visible, rows, dim=1)
     for queries, seen in zip(*blocks, strict=True):
         causal = (columns <= queries[:, None]) & real[:, None]
-        seeing = queries >= pads[:, None]  # what padding queries see does not matter
+        seeing = queries >= pads[:, None]  # padding queries may see anything
         same &= ((seen == causal) | ~seeing[:, :, None]).all()
     return bool(same)
 

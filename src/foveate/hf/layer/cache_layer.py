@@ -57,7 +57,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
 
     def _empty(self) -> None:
-        self.held: Pairs | None = None
+        self.stored: Pairs | None = None
         self.seen = 0
         self.at = Pass.of(0, 0, 0)  # span of the latest pass
         self.linked = True  # whether the attention function found this layer
@@ -78,9 +78,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     @property
     def pairs(self) -> Pairs:
         """Stored pairs; raises NothingCompressed before the first pass."""
-        if self.held is None:
+        if self.stored is None:
             raise NothingCompressed(f"layer {self.model_index} of this cache has seen no token.")
-        return self.held
+        return self.stored
 
     def form(self, query_heads: int) -> Form:
         """Return the form of new pairs, under ``query_heads`` query heads."""
@@ -119,7 +119,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     @property
     def keys(self) -> Tensor | None:
         """Keys of the stored slots, padded to the longest head."""
-        return None if self.held is None else self.held.padded().k
+        return None if self.stored is None else self.stored.padded().k
 
     @keys.setter
     def keys(self, value: Tensor | None) -> None: ...
@@ -127,7 +127,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     @property
     def values(self) -> Tensor | None:
         """Values of the stored slots, padded to the longest head."""
-        return None if self.held is None else self.held.padded().v
+        return None if self.stored is None else self.stored.padded().v
 
     @values.setter
     def values(self, value: Tensor | None) -> None: ...
@@ -141,7 +141,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if not self.state.link.open:
             self.state.link.refuse()
         self.is_initialized, self.linked = True, False
-        k, v, pairs = key_states, value_states, self.held
+        k, v, pairs = key_states, value_states, self.stored
         computed = self.computed = None if self.state.reread else self.state.computed
         new = k.shape[2] if computed is None else computed.inputs
         if pairs is not None and pairs.compressed:
@@ -184,30 +184,30 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             new = self.computed.inputs
         if self._sizes is None:
             self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
-        if self.held is None:
+        if self.stored is None:
             # a prompt that is compressed while it is read never has all of its pairs stored
             reserved = 0 if end is None or self.policy.when.reads else end
-            self.held = None if self.computed else DensePairs.empty(k, v, max(new, reserved))
+            self.stored = None if self.computed else DensePairs.empty(k, v, max(new, reserved))
         if self.computed is not None:
-            self.held = self._listed(self.computed, k, v)
-        elif self.held is not None:
-            if isinstance(self.held, ModalityPairs) and self.armed:
+            self.stored = self._listed(self.computed, k, v)
+        elif self.stored is not None:
+            if isinstance(self.stored, ModalityPairs) and self.armed:
                 # the pairs of earlier passes, whose modality is known by now
-                self.held = self.held.see(self.state.visual_columns())
-            self.held.append(k, v)
+                self.stored = self.stored.see(self.state.visual_columns())
+            self.stored.append(k, v)
         prompt = self.state.reading.layers[self.ordinal].finished if end is None else end
         self.at = Pass.of(prompt, self.seen, new)
         self.seen += new
-        return self.held or self.pairs
+        return self.stored or self.pairs
 
     def _listed(self, computed: Computed, k: Tensor, v: Tensor) -> DensePairs:
         """Return the stored pairs together with those of a pass of which not all tokens were
         computed.
         """
         own, stored = computed.of_heads(k.shape[1], k.device), None
-        if self.held is not None:
-            stored = self.held.opened().padded()
-            if is_whole(self.held) and self.state.tokens.pad is not None:
+        if self.stored is not None:
+            stored = self.stored.opened().padded()
+            if is_whole(self.stored) and self.state.tokens.pad is not None:
                 padding = stored.columns < self.state.tokens.pad.to(k.device)[:, None, None]
                 stored = stored._replace(columns=stored.columns.masked_fill(padding, -1))
         return listed(stored, k, v, own, computed.end)
@@ -220,7 +220,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if self.state.tokens.dropped and isinstance(pairs, DensePairs) and pairs.mixed:
             k, v, columns = pairs.padded()
             if bool((columns < 0).any()):
-                self.held = store(k, v, columns, columns >= 0, pairs.next_column)
+                self.stored = store(k, v, columns, columns >= 0, pairs.next_column)
 
     def get_seq_length(self) -> int:
         """Return the number of tokens seen, kept or not."""
@@ -248,8 +248,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row ``repeats`` times, copies side by side."""
-        if self.held is not None:
-            counts = self.held.counts
+        if self.stored is not None:
+            counts = self.stored.counts
             rows = torch.arange(len(counts), device=counts.device)
             self._take_rows(rows.repeat_interleave(repeats))
 
@@ -258,10 +258,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._take_rows(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
 
     def _take_rows(self, rows: Tensor) -> None:
-        if self.held is None:
+        if self.stored is None:
             return
-        rows = rows.to(self.held.counts.device, torch.int64)  # beam search passes int32
-        self.held.take_rows(rows)
+        rows = rows.to(self.stored.counts.device, torch.int64)  # beam search passes int32
+        self.stored.take_rows(rows)
         self.memory.take_rows(rows)
         if self.ordinal == 0:
             self.state.take_rows(rows)
@@ -273,14 +273,14 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             InvalidInput: they reach into the compressed prompt, whose other tokens are gone.
         """
         count = -tokens_to_remove if tokens_to_remove <= 0 else max(0, self.seen - tokens_to_remove)
-        if count == 0 or self.held is None:
+        if count == 0 or self.stored is None:
             return
         if self.state.policy.when.decodes:
             raise InvalidInput(
                 f"tokens cannot be taken back under {self.state.policy.when!r}: they have already "
                 "changed what is kept. Use when=after_prefill with assisted decoding."
             )
-        if not self.held.crop(count):
+        if not self.stored.crop(count):
             raise InvalidInput(
                 f"crop takes back {count} tokens, which reaches into the compressed prompt. "
                 "Only tokens that came after the compression can be taken back."
@@ -299,7 +299,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def refill(self, pairs: Pairs, seen: int, finished: int) -> None:
         """Set pairs that were read elsewhere, in one pass; the prompt ended at ``finished``."""
-        self.held, self.seen, self.is_initialized = pairs, seen, True
+        self.stored, self.seen, self.is_initialized = pairs, seen, True
         k, v, _ = pairs.padded()
         self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
         self.memory.finished = finished
@@ -308,13 +308,13 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def put(self, pairs: Pairs) -> None:
         """Replace the stored pairs; the number of tokens seen is unchanged."""
-        self.held = pairs
+        self.stored = pairs
 
     def padded(self) -> Padded:
         """Return all stored slots, padded. Layers that store every column share the columns
         tensor.
         """
-        pairs, computed = self.held or self.pairs, self.computed
+        pairs, computed = self.stored or self.pairs, self.computed
         if computed is not None and isinstance(pairs, DensePairs) and self.fresh:
             return Padded(pairs.k, pairs.v, computed.of_heads(pairs.k.shape[1], pairs.k.device))
         if not isinstance(pairs, DensePairs) or pairs.compressed:
@@ -324,10 +324,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def in_order(self) -> None:
         """Sort the pairs, and the state remembered for them, by column."""
-        pairs, memory = self.held, self.memory
+        pairs, memory = self.stored, self.memory
         if isinstance(pairs, RewrittenPairs):
             memory.state = {name: pairs.of_slots(t) for name, t in memory.state.items()}
-            self.held = pairs.opened()
+            self.stored = pairs.opened()
 
     # The policy's part of a pass
 
@@ -344,7 +344,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         rows, heads, _, key = layer.k.shape
         pair = heads * (key + layer.v.shape[3]) * layer.k.element_size()
         self.full_bytes = rows * seen * pair
-        stored = (self.held or self.pairs).counts
+        stored = (self.stored or self.pairs).counts
         for ordinal, kept in state.reading.read(layer, self.at, stored).items():
             state.layers[ordinal].hold(kept)
         if policy.when.decodes:
@@ -358,7 +358,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def hold(self, kept: Kept) -> None:
         """Replace the stored pairs by the kept ones."""
-        pairs, noted = self.held or self.pairs, self.state.noted
+        pairs, noted = self.stored or self.pairs, self.state.noted
         policy = self.state.policy
         if kept.held:
             k, v, _ = pairs.padded()
@@ -380,7 +380,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             left = visual.of_modality(left, self.state.visual_columns())
         elif not isinstance(policy.store, FullPrecision):  # full precision returns them unchanged
             left = policy.store(left)
-        self.held = left
+        self.stored = left
         if policy.beyond:
             self.bound_room()
 
@@ -390,8 +390,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         allows.
         """
         allowed = self.policy.beyond
-        if allowed and self.policy.amount.kind == "bytes" and isinstance(self.held, Roomy):
-            self.held.bound(more + allowed)
+        if allowed and self.policy.amount.kind == "bytes" and isinstance(self.stored, Roomy):
+            self.stored.bound(more + allowed)
 
     def cut_to_bytes(self) -> None:
         """Cut the room of a prompt that stays uncompressed to what its budget in bytes allows."""
@@ -429,17 +429,17 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def use_copy(self) -> None:
         """Copy the pairs before a probe pass, which appends to the copy."""
         pairs = self.pairs
-        self.held = copy(pairs) if is_whole(pairs) else pairs.fork()
+        self.stored = copy(pairs) if is_whole(pairs) else pairs.fork()
 
     def cut(self, columns: int) -> None:
         """Cut the pairs to the first ``columns`` tokens, in a probe pass."""
         k, v, _ = self.padded()
-        self.held = DensePairs(k[:, :, :columns].clone(), v[:, :, :columns].clone())
+        self.stored = DensePairs(k[:, :, :columns].clone(), v[:, :, :columns].clone())
         self.seen = columns
 
     def give_back(self, pairs: Pairs, seen: int) -> None:
         """Restore the pairs and the number of tokens seen, after a probe pass."""
-        self.held, self.seen = pairs, seen
+        self.stored, self.seen = pairs, seen
 
 
 def is_whole(pairs: Pairs) -> TypeGuard[DensePairs]:

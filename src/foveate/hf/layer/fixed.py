@@ -100,7 +100,7 @@ class FixedLayer(CacheLayerMixin):
         # zeros, not uninitialised memory: a masked NaN would still make the output NaN
         self._k, self._v = (pad(t, (0, 0, 0, room)) for t in (growing.k, growing.v))
         self.used = torch.tensor(growing.size, dtype=torch.long, device=self._k.device)
-        self._elsewhere = seen - growing.size  # tokens seen that take no slot here
+        self._without_slot = seen - growing.size  # tokens seen
         self._real = self._real_slots(pairs, state)
         self._n = n if pairs.compressed else 0.0
         self.is_initialized = True
@@ -151,15 +151,15 @@ class FixedLayer(CacheLayerMixin):
 
     def get_seq_length(self) -> Tensor:  # type: ignore[override]
         """Return the number of tokens seen, as a tensor: positions are computed on the device."""
-        return self.used + self._elsewhere
+        return self.used + self._without_slot
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return the number of columns of a full cache: masks span all of them from the start."""
-        return self._elsewhere + self._k.shape[2], 0
+        return self._without_slot + self._k.shape[2], 0
 
     def get_max_length(self) -> int:
         """Return the number of tokens that it will have seen when it is full."""
-        return self._elsewhere + self._k.shape[2]
+        return self._without_slot + self._k.shape[2]
 
     get_max_cache_shape = get_max_length  # the name before transformers 5.15
 

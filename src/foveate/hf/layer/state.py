@@ -128,10 +128,8 @@ class CacheState:
         shares_kv: bool = False,
         most_heads: int | None = None,
     ):
-        self.given = policy
-        self.most_heads = (
-            None if shares_kv else most_heads
-        )  # of all layers; None: pairs that others read stay
+        self.undivided = policy  # before its budget is divided for a prompt
+        self.most_heads = None if shares_kv else most_heads  # None: no pairs are shed early
         self.shares_kv = shares_kv  # some layers read the pairs of others
         self.link = link
         self.depth = depth
@@ -145,9 +143,9 @@ class CacheState:
         self._images: tuple[Tensor | None, Images | None] | None = None  # vision, and its images
         self._columns: Int[Tensor, "b h n"] | None = None
         self.reading = PromptReading(
-            self.given, self.depth, strict=self.link.strict, most_heads=self.most_heads
+            self.undivided, self.depth, strict=self.link.strict, most_heads=self.most_heads
         )
-        self._follow(self.given)
+        self._follow(self.undivided)
         self.turn = TurnState(Stats(self.policy.spec))
         self.reread: RereadPass | None = None  # the current pass, if it is a probe pass
         self.collected: Any = None  # an endless.Made that collects passes' tensors
@@ -160,9 +158,7 @@ class CacheState:
         self.view: PassView | None = None
         self.computed: Computed | None = None  # if some tokens are not computed
         self.before: Layer | None = None  # the latest layer, if the next one needs it
-        self.asks_before: frozenset[int] = (
-            frozenset()
-        )  # layers of the model that set ``before`` in this pass
+        self.needed_by_next: frozenset[int] = frozenset()  # layers of the model to set as before
 
     def _follow(self, policy: Policy) -> None:
         self.policy = self.reading.policy = policy
@@ -306,14 +302,12 @@ class CacheState:
         return None if vision is None or self.policy.prune is None else vision.sum(-1)
 
     def columns(self, like: Shaped[Tensor, "b h n *d"]) -> Int[Tensor, "b h n"]:
-        """Return the columns of a layer that stores every column; layers of one shape and device
-        share it.
+        """Return the columns [b, h, n] of a layer that stores every column, int32 as in pairs;
+        layers of one shape and device share the tensor.
         """
         known, shape = self._columns, like.shape[:3]  # layers may differ in heads and device
         if known is None or known.shape != shape or known.device != like.device:
-            columns = torch.arange(
-                shape[2], dtype=torch.int32, device=like.device
-            )  # dtype of stored columns
+            columns = torch.arange(shape[2], dtype=torch.int32, device=like.device)
             known = self._columns = columns.expand(shape)
         return known
 

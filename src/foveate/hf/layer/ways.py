@@ -51,7 +51,7 @@ def attend(
     """Compute the attention over the layer's pairs; compress at the prompt's end. ``own_mask`` is
     the mask that the model's attention received.
     """
-    layer.linked, is_full = True, not (layer.held or layer.pairs).compressed
+    layer.linked, is_full = True, not (layer.stored or layer.pairs).compressed
     if layer.drafts is not None:
         return with_drafts(layer, layer.drafts, attention, query, own_mask, scale)
     b, tokens = query.shape[0], query.shape[2]
@@ -108,11 +108,11 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
     # only the model's own attention has gradients; and if it is not SDPA, ours would differ
     traced_back, pairs = (
         torch.is_grad_enabled() and queries.q.requires_grad,
-        layer.held or layer.pairs,
+        layer.stored or layer.pairs,
     )
     ours = queries.attention.is_sdpa and not traced_back and not pairs.compressed
     layer_view, by_products = _policy_layer(layer, queries, ours)
-    if layer.model_index in layer.state.asks_before:
+    if layer.model_index in layer.state.needed_by_next:
         layer.state.before = layer_view
     out = compute_attention(queries, pairs, layer.state.policy.attend.n, by_products)
     _read(layer, replace(layer_view, column_sums=out.column_sums, window_sums=out.window_sums))
@@ -122,7 +122,7 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
 def answer(layer: FoveateLayer, queries: Queries) -> Output:
     """Compute the attention of an answer's tokens, and apply the policy's decode rule."""
     policy = layer.state.policy
-    out = compute_attention(queries, layer.held or layer.pairs, policy.attend.n)
+    out = compute_attention(queries, layer.stored or layer.pairs, policy.attend.n)
     if policy.compresses_again:
         layer.in_order()
         layer_view, _ = _policy_layer(layer, queries, ours=False)

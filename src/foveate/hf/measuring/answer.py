@@ -186,9 +186,8 @@ def check_places(session: Session, cache: DynamicCache, token: Int[Tensor, "1"])
     that the model computes by itself: some models count positions in their own way.
     """
     inputs = next_inputs(join(session, [cache]), token[:, None])
-    del inputs[
-        "attention_mask"
-    ]  # there is no padding, and a mask may choose a kernel that rounds differently
+    # no row is padded, and a mask may select a kernel that rounds differently
+    del inputs["attention_mask"]
     by_itself = session.model(input_ids=token[:, None], **{CACHE: session.fork(cache)}).logits
     try:
         placed = session.model(**inputs).logits

@@ -175,7 +175,7 @@ class Pruner:
         if not bool((at.visual > 0).any()):
             self._pass = None
             return kwargs
-        state.asks_before = frozenset(index - 1 for index in self.cuts if index)
+        state.needed_by_next = frozenset(index - 1 for index in self.cuts if index)
         if 0 not in self.cuts:
             return kwargs
         hidden = cutting.embedded(self.decoder, kwargs)
