@@ -143,8 +143,8 @@ class Calls:
 
     def __reduce__(self) -> Any:
         raise UnsupportedModel(
-            f"a {type(self.model).__name__} cannot be pickled inside a compress() block, whose "
-            "hooks would go along. Leave the block first."
+            f"a {type(self.model).__name__} cannot be pickled inside a compress() block, because "
+            "its hooks would be pickled, too. Leave the block first."
         )
 
     def expect(self, tokens: int) -> None:
@@ -200,7 +200,7 @@ class Calls:
         if not keeps_all:
             logging.getLogger("foveate").warning(
                 "%s drops its cache after %d tokens, where its rotation changes, and reads all of "
-                "them anew: %s compressed a second time.",
+                "them again: %s compressed a second time.",
                 type(self.model).__name__,
                 foveate_layers(cache)[0].seen,
                 "prompt and answer so far are" if includes_answer else "the prompt is",

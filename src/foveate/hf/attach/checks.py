@@ -126,9 +126,9 @@ def check_rows(stored: int, rows: int) -> None:
     """Raise InvalidInput for a pass whose number of rows differs from the cache's."""
     if stored != rows:
         raise InvalidInput(
-            f"the cache has {stored} rows, as beams, several sequences or a batch leave it, and "
-            f"what follows has {rows}. Choose the row to go on with, "
-            "cache.batch_select_indices(torch.tensor([0])), or give as many rows."
+            f"the cache has {stored} rows, after beams, several sequences or a batch, and the next "
+            f"pass has {rows}. Select the row to continue, "
+            "cache.batch_select_indices(torch.tensor([0])), or pass as many rows."
         )
 
 
@@ -149,16 +149,15 @@ def check_all_took_part(model: nn.Module, layers: list[FoveateLayer]) -> None:
     empty = [layer.model_index for layer in layers if not layer.is_initialized]
     unread = [layer.model_index for layer in layers if layer.is_initialized and not layer.linked]
     for seen, which in (
-        ("wrote nothing into the cache that it was given", empty),
+        ("wrote nothing into its cache", empty),
         (
-            "attended by another way than transformers' attention interface, or to other keys than "
-            "those that the cache returned",
+            "bypassed transformers' attention interface, or attended to other keys than the cache "
+            "returned",
             unread,
         ),
     ):
         if which:
             raise UnsupportedModel(
                 f"{type(model).__name__} (transformers {transformers.__version__}) was not "
-                f"compressed: in layers {which} it {seen}. What these layers answer cannot be "
-                "vouched for."
+                f"compressed: in layers {which} it {seen}. The model's answers may be wrong."
             )

@@ -45,11 +45,11 @@ def with_installed(policy: Policy, model: PreTrainedModel) -> Policy:
     try:
         path = installed.find(name, model_name(model), partial(weights_digest, model))
     except ProfileMismatch as error:
-        _log_once(f"{name} goes without the profile that is installed: {error}", logging.WARNING)
+        _log_once(f"{name} does not use the installed profile: {error}", logging.WARNING)
         return policy
     if path is None:
         return policy
-    _log_once(f"{name} takes the profile that is installed for this model: {path}", logging.INFO)
+    _log_once(f"{name} uses the profile installed for this model: {path}", logging.INFO)
     with_profile: Policy = origin.build(**{**origin.arguments, "profile": str(path)})
     return with_profile
 
@@ -61,7 +61,7 @@ def say_without_images(model: PreTrainedModel, policy: Policy, vision: Tensor | 
     if vision is None and not visual_token_ids(model.config) and _is_about_images(policy):
         _log_once(
             f"{policy.name} treats visual tokens and text differently, and {type(model).__name__} "
-            "reads text alone: all of its tokens count as text. 'foveate methods' lists those for "
+            "reads text only: all of its tokens count as text. 'foveate methods' lists methods for "
             "any tokens.",
             logging.WARNING,
         )
@@ -130,9 +130,9 @@ def forms_of(model: PreTrainedModel) -> tuple[Form, ...]:
         size = getattr(config, "hidden_size", 0) // queries
     if not all(isinstance(number, int) and number > 0 for number in (queries, heads, size)):
         raise UnsupportedModel(
-            f"the configuration of {type(model).__name__} does not say how many bytes a pair takes "
-            "(heads, and their size), so no budget can be divided before it reads. Write the "
-            "shares out instead of auto, such as keep=50% and bits=4."
+            f"the configuration of {type(model).__name__} has no number and size of heads, so the "
+            "bytes of a pair are unknown and the budget cannot be divided before the prompt is "
+            "read. Write the shares out instead of auto, such as keep=50% and bits=4."
         )
     form = Form(heads, queries, size, size, model.dtype)  # type: ignore[arg-type]
     return (form,) * len(compressible_layers(config))

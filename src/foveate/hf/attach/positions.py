@@ -191,8 +191,8 @@ def of_turn(
     if not bool((step > 0).masked_select(alone[_MASK].bool()).all()):
         raise UnsupportedModel(
             f"{type(model).__name__} counts the images of a whole conversation in its positions, "
-            "so those of a new image in a later turn do not follow from that turn. Read the whole "
-            "conversation anew, or give position_ids."
+            "so those of a new image in a later turn do not follow from that turn alone. Read the "
+            "complete conversation again, or pass position_ids."
         )
     return placed + step * (_starts(state, seen, placed) - _BEFORE)
 

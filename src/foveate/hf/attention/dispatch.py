@@ -102,8 +102,8 @@ def compute_attention(
 
 def _refuse_softmax_n(n: float) -> NoReturn:
     raise UnsupportedModel(
-        f"softmax-n (n={n}) and this model's own attention, which has caps or sinks, are not one "
-        "softmax. Leave decode_n and attend out of the policy."
+        f"softmax-n (n={n}) cannot be combined with this model's attention, which has caps or "
+        "sinks. Leave decode_n and attend out of the policy."
     )
 
 

@@ -67,8 +67,8 @@ def over_columns(mask: Any, b: int, m: int, n: int) -> Tensor | None:
         return seen
     if not isinstance(mask, Tensor) or mask.shape != (b, n):
         raise UnsupportedModel(
-            f"the attention mask is a {type(mask).__name__} of shape {getattr(mask, 'shape', '?')},"
-            f" which does not tell what {m} queries see of {n} columns."
+            f"the attention mask is a {type(mask).__name__} of shape "
+            f"{getattr(mask, 'shape', '?')}, which is no mask of {m} queries over {n} columns."
         )
     columns = torch.arange(n, device=mask.device)
     causal = columns <= columns[n - m :, None]

@@ -63,7 +63,7 @@ def endless(policy: Policy, every: int | None) -> Policy:
     score = policy.reads_again
     if (unable := score if score and score.reading.prompt else policy.prunes) is not None:
         raise InvalidParameter(
-            f"{unable!r} needs a prompt that ends. Take a policy that can compress while it reads, "
+            f"{unable!r} needs a prompt that ends. Use a policy that can compress while it reads, "
             "such as 'infinipotv:budget=4096' or 'snapkv:budget=4096'."
         )
     when, own = policy.when, isinstance(policy.when, OverBudget)

@@ -101,8 +101,8 @@ def reindex(cache: DynamicCache, ways: list[Turned]) -> None:
         pairs, memory = layer.pairs, layer.memory
         if not isinstance(pairs, DensePairs | RaggedPairs):
             raise UnsupportedCache(
-                f"keys held as {type(pairs).__name__} cannot be turned to other positions. Use a "
-                'store in full precision, or positions="true".'
+                f"keys stored as {type(pairs).__name__} cannot be rotated to other positions. Use "
+                "a true"
             )
         pairs.turn(partial(_turned, way, difference))
         if (queries := memory.queries) is not None:

@@ -169,9 +169,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             raise UnsupportedCache(
                 f"{self.state.policy} shares its budget over all layers, or reads the prompt "
                 "again, so it compresses after the whole prompt has passed through the model, and "
-                "drafted tokens arrived in the same pass. Use it without assisted (or prompt "
-                "lookup) decoding, or a policy that compresses layer by layer, such as "
-                "'snapkv:budget=20%' or 'keydiff:budget=20%,recent=0.25'."
+                "draft tokens arrived in the same pass. Use it without assisted (or prompt lookup) "
+                "decoding, or a policy that compresses layer by layer, such as 'snapkv:budget=20%' "
+                "or 'keydiff:budget=20%,recent=0.25'."
             )
         self.computed = None if self.computed is None else self.computed.until(end)
         self.drafts = k.detach(), v.detach()
@@ -277,13 +277,13 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             return
         if self.state.policy.when.decodes:
             raise InvalidInput(
-                f"tokens cannot be taken back under {self.state.policy.when!r}: they have already "
-                "changed what is kept. Use when=after_prefill with assisted decoding."
+                f"tokens cannot be removed under {self.state.policy.when!r}: they have already "
+                "changed which pairs are kept. Use when=after_prefill with assisted decoding."
             )
         if not self.stored.crop(count):
             raise InvalidInput(
-                f"crop takes back {count} tokens, which reaches into the compressed prompt. "
-                "Only tokens that came after the compression can be taken back."
+                f"crop removes {count} tokens, which reaches into the compressed prompt. Only "
+                "tokens after the compression can be removed."
             )
         self.seen -= count
         passes = self.state.turn.passes  # a removed pass must not be read again

@@ -37,13 +37,13 @@ def fixed(cache: Any, state: CacheState, room: int) -> Cache:
         raise InvalidInput(f"room={room!r}: give the number of tokens that will be decoded.")
     if state.policy.when.decodes:
         raise UnsupportedCache(
-            f"{state.policy.when!r} compresses while answers are decoded, which moves what is "
-            "held. Use when=after_prefill."
+            f"{state.policy.when!r} compresses while answers are decoded, which moves the stored "
+            "pairs. Use when=after_prefill."
         )
     if state.shares_kv:
         raise UnsupportedCache(
             "some layers of this model read the keys and values of others, which a fixed cache "
-            "does not lend. Decode without session.fixed()."
+            "does not support. Decode without session.fixed()."
         )
     own = CacheState(state.policy, state.link, state.depth)
     own.follow(state)
@@ -64,8 +64,8 @@ def state_of(cache: object) -> CacheState | None:
 def _pairs_of(layer: Any, index: int) -> DensePairs | RaggedPairs:
     if not isinstance(layer, FoveateLayer):
         raise UnsupportedCache(
-            f"layer {index} of this cache is a {type(layer).__name__}, which is not compressed and "
-            "moves as it is written. Decode without session.fixed()."
+            f"layer {index} of this cache is a {type(layer).__name__}, which is not compressed, "
+            "and whose tensors move as it grows. Decode without session.fixed()."
         )
     if layer.seen == 0 or layer.armed:
         raise InvalidInput(
@@ -73,8 +73,8 @@ def _pairs_of(layer: Any, index: int) -> DensePairs | RaggedPairs:
         )
     if not isinstance(layer.pairs, DensePairs | RaggedPairs):
         raise UnsupportedCache(
-            f"pairs held as {layer.state.policy.store!r} are packed anew as they grow. Decode "
-            "without session.fixed(), or keep them in full precision."
+            f"pairs held as {layer.state.policy.store!r} are repacked as they grow. Decode without "
+            "session.fixed(), or keep them in full precision."
         )
     return layer.pairs
 
@@ -142,7 +142,7 @@ class FixedLayer(CacheLayerMixin):
         except IndexError as full:  # CPU only: a GPU reports it asynchronously
             raise InvalidInput(
                 f"this fixed cache has room for {self.room} tokens after its prompt, and all of it "
-                "is taken. Give session.fixed() more."
+                "is used. Give session.fixed() more room."
             ) from full
         self.used.add_(1)
         keys = key_states.view_as(key_states)

@@ -108,8 +108,8 @@ def _through_the_cache(
         check_known(name, f"{type(module).__name__}'s")
     if kwargs.get("position_bias") is not None:
         raise UnsupportedModel(
-            f"{type(module).__name__} passes 'position_bias' to its attention, which goes by the "
-            "place of a key and not by its position. This model cannot be compressed."
+            f"{type(module).__name__} passes 'position_bias' to its attention, which depends on a "
+            "key's index in the cache, not on its position. This model cannot be compressed."
         )
     scale = kwargs.get("scaling")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
@@ -145,7 +145,7 @@ def _of_model(
 
 def _no_mask(why: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Output:
     raise UnsupportedModel(
-        f"{why}, which takes no mask of what is kept. Load the model with "
+        f"{why}, which takes no mask over the kept pairs. Load the model with "
         "attn_implementation='eager'."
     )
 

@@ -35,9 +35,7 @@ def output_projections(decoder: nn.Module, layers: Sequence[int]) -> dict[int, n
         _check(name, projection)
         projections[index] = projection
     if missing := sorted(set(layers) - set(projections)):
-        raise _refused(
-            f"the attention modules of layers {missing} do not say which layers they are"
-        )
+        raise _refused(f"the attention modules of layers {missing} have no layer_idx")
     return projections
 
 
@@ -54,8 +52,8 @@ def output_weight(
     weight = _matrix(projection).detach()
     if weight.shape[0] != heads * size:
         raise _refused(
-            f"that of layer {index} reads {weight.shape[0]} numbers, and {heads} heads of {size} "
-            f"make {heads * size}"
+            f"that of layer {index} has {weight.shape[0]} inputs, and {heads} heads of {size} have "
+            f"{heads * size}"
         )
     return weight.reshape(heads, size, -1)
 
@@ -72,7 +70,7 @@ def residual_readers(decoder: nn.Module, layers: Sequence[int]) -> dict[int, nn.
         parts = name.split(".")
         number = next((i for i, part in enumerate(parts) if part.isdigit()), None)
         if number is None:
-            raise _refused(f"{name} is in no list of layers, whose residual stream it asks for")
+            raise _refused(f"{name} is in no list of layers, so its residual stream is unknown")
         readers[index] = decoder.get_submodule(".".join(parts[: number + 1]))
     return readers
 
@@ -85,7 +83,7 @@ def residual_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Float[Tenso
     """
     hidden = args[0] if args else kwargs.get("hidden_states")
     if not isinstance(hidden, Tensor) or hidden.ndim != 3:
-        raise _refused("what its layers are given is no [batch, tokens, hidden] of numbers")
+        raise _refused("the inputs of its layers are no [batch, tokens, hidden] tensors")
     norm: Tensor = torch.linalg.vector_norm(hidden.detach().float(), dim=-1)
     return norm
 

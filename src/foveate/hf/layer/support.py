@@ -89,8 +89,8 @@ def check_model(model: nn.Module, queued: bool = False) -> PreTrainedModel:
         )
     if not hasattr(model, "generate"):
         raise UnsupportedModel(
-            f"{type(model).__name__} has no generate(): it is a part of a model. Pass the model "
-            "that generates, such as the one that it was taken from."
+            f"{type(model).__name__} has no generate(): it is a part of a model. Pass the complete "
+            "model."
         )
     check_attention(model, queued)
     for reason in _reasons(model, text_config(model)):
@@ -236,8 +236,8 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
     kind = type(cache).__name__
     if isinstance(cache, DynamicCache) and (changed := _changes(type(cache))):
         raise UnsupportedCache(
-            f"a {kind} is a DynamicCache that changes {changed[0]}, so where its tokens stand is "
-            "not known. Pass transformers.DynamicCache(), or none."
+            f"a {kind} overrides DynamicCache.{changed[0]}, so the columns of its tokens are "
+            "unknown. Pass transformers.DynamicCache(), or none."
         )
     if not isinstance(cache, DynamicCache) or getattr(cache, "offloading", False):
         raise UnsupportedCache(
@@ -258,8 +258,8 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
     if filled:
         raise UnsupportedCache(
             f"layers {filled} of this {kind} hold keys and values that no compress() block has "
-            "read, so what their tokens are is not known. Let the block read the whole prompt, or "
-            "load a cache with session.load()."
+            "read, so their tokens are unknown. Read the complete prompt inside the block, or load "
+            "a cache with session.load()."
         )
     max_heads = most_kv_heads(config)
     heads = None if max_heads is None else max_heads * len(indices)

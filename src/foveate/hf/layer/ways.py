@@ -180,8 +180,8 @@ def attend_shared_kv(
         return attention.plain(query, keys, values, own_mask)
     if pairs is None or pairs.counts.shape[0] != query.shape[0]:
         raise UnsupportedCache(
-            f"layer {layer.model_index} is read by other layers, and drafted tokens arrived in "
-            "the pass that completes its prompt. Use this model without assisted decoding."
+            f"layer {layer.model_index} is read by other layers, and draft tokens arrived in the "
+            "pass that completes its prompt. Use this model without assisted decoding."
         )
     rows, new = query.shape[0], query.shape[2]
     view = layer.state.look(own_mask, rows, new, layer.seen, query.device)

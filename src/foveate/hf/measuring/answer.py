@@ -171,7 +171,7 @@ def check_joins(model: nn.Module) -> None:
     layers = DynamicCache(config=config).layers
     if len(compressible_layers(config)) < len(layers) or {*map(type, layers)} != {DynamicLayer}:
         kinds = sorted({type(layer).__name__ for layer in layers})
-        why = f"some of its layers hold more, or less, than the pairs of all tokens ({kinds})"
+        why = f"some of its layers store more, or less, than the pairs of all tokens ({kinds})"
     elif kind := follows_length(config):
         why = f"its frequencies follow the length of the longest prompt ({kind})"
     elif "position_ids" not in inspect.signature(type(inner).forward).parameters:
@@ -192,15 +192,15 @@ def check_places(session: Session, cache: DynamicCache, token: Int[Tensor, "1"])
     try:
         placed = session.model(**inputs).logits
     except (TypeError, ValueError) as error:
-        raise _refused(session.model, f"it takes other positions ({error})") from error
+        raise _refused(session.model, f"it rejects these position_ids ({error})") from error
     if not bool((placed - by_itself).abs().max() <= NEAR * by_itself.abs().max()):
-        raise _refused(session.model, "it counts positions in a way of its own")
+        raise _refused(session.model, "it computes other positions than those passed to it")
 
 
 def _refused(model: nn.Module, why: str) -> UnsupportedModel:
     return UnsupportedModel(
-        f"answers of {type(model).__name__} cannot be decoded together: {why}. Ask one prompt at a "
-        "time."
+        f"answers of {type(model).__name__} cannot be decoded together: {why}. Decode one prompt "
+        "at a time."
     )
 
 
@@ -214,8 +214,8 @@ def join(session: Session, caches: Sequence[DynamicCache]) -> DynamicCache:
     """
     if not can_join(session.policy):
         raise UnsupportedPolicy(
-            f"answers under {session.policy} cannot be decoded together: it changes what is kept "
-            "while decoding, or holds it otherwise than in full precision. Ask one at a time."
+            f"answers under {session.policy} cannot be decoded together: it compresses while "
+            "decoding, or stores pairs in less than full precision. Decode one at a time."
         )
     check_joins(session.model)
     cache = DynamicCache(config=session.model.config)

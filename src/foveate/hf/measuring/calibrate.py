@@ -130,7 +130,7 @@ def _reader(policy: Policy) -> Callable[[Run], Numbers]:
     name = calibrated_method(policy)
     if name in GATHERINGS:
         raise InvalidParameter(
-            f"{name} gathers tensors, which no budget changes: calibrate it by itself."
+            f"{name} has a profile of tensors, which does not depend on a budget: use calibrate()."
         )
     return CALIBRATIONS[name].read
 

@@ -191,9 +191,7 @@ def _reached(gathering: Gathering, target: str, by_layer: Sequence[Sums]) -> str
 def check_takes_questions(name: str, questions: Iterable[Asked] | None) -> None:
     """Raise InvalidParameter for questions to a method that takes none."""
     if questions is not None and not isinstance(GATHERINGS.get(name), Targeted):
-        raise InvalidParameter(
-            f"questions= are given, and {name} asks none to be calibrated. Leave them out."
-        )
+        raise InvalidParameter(f"{name} needs no questions to be calibrated. Leave questions= out.")
 
 
 def _with_questions(
@@ -254,7 +252,9 @@ class _Sampling:
                 return self.measured(inputs, questions)
             except UnsupportedModel as error:
                 log.warning(
-                    "the target %r cannot be had, the next is taken: %s", self.target, error
+                    "the target %r is not available, so the next one is used: %s",
+                    self.target,
+                    error,
                 )
         self.target = targets[-1] if targets else ""
         return self.measured(inputs, questions)

@@ -90,14 +90,14 @@ def calibrate_heads(
     ]
     if not counted:
         raise InvalidInput(
-            f"none of the {len(done)} samples was answered well enough to count. Give "
-            "samples that the model can answer."
+            f"none of the {len(done)} samples was answered well enough to count. Use samples that "
+            "the model can answer."
         )
     mean = torch.stack(counted).mean(0)
     if not bool((mean > 0).any()):
         raise InvalidInput(
-            f"no head looked at what it said in any of the {len(counted)} samples. Check that "
-            "the spans are those of the tokens that show their texts."
+            f"no head attended to the tokens that it copied in any of the {len(counted)} samples. "
+            "Check that each span has the tokens of its text."
         )
     profile = _profile(model, method, mean, len(counted))
     ledger.close()
@@ -122,7 +122,9 @@ def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profi
         InvalidInput: another method, a missing file, or one that does not fit the model.
     """
     if method not in HEAD_FILES:
-        raise InvalidInput(f"{method!r} reads no scores of heads. {suggest(method, HEAD_FILES)}")
+        raise InvalidInput(
+            f"{method!r} has no format for scores of heads. {suggest(method, HEAD_FILES)}"
+        )
     kind, read, _ = HEAD_FILES[method]
     checked = check_model(model)
     config = text_config(checked)

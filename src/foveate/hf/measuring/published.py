@@ -40,7 +40,7 @@ def import_profile(model: nn.Module, spec: str, path: str | Path) -> Profile:
         return import_head_scores(model, name, path)
     if name not in LAYER_FILES:
         raise InvalidInput(
-            f"no file that authors publish is read for {name!r}. "
+            f"no published file format is known for {name!r}. "
             f"{suggest(name, [*HEAD_FILES, *LAYER_FILES])}"
         )
     checked, amount, kept = check_model(model), policy(spec).amount, LAYER_FILES[name](path)
@@ -52,8 +52,8 @@ def import_profile(model: nn.Module, spec: str, path: str | Path) -> Profile:
     share = sum(kept) / len(kept)
     if amount.kind != "fraction" or abs(share - float(amount.value)) > OFF:
         raise InvalidInput(
-            f"{path} keeps {share:.1%} of a prompt, and the budget is {amount}. Its name says what "
-            "is forgotten (0.8 for a budget of 20%): give that budget, or the file of this one."
+            f"{path} keeps {share:.1%} of a prompt, and the budget is {amount}. Its name has the "
+            "evicted share (0.8 for a budget of 20%): use that budget, or the file of this one."
         )
     shares = [kept[layer] for layer in compressible_layers(text_config(checked))]
     # section 4.1: "10 random samples"; the file does not say

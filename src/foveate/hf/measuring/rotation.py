@@ -62,7 +62,7 @@ def rotations_if_counted(model: nn.Module, inputs: Mapping[str, Any]) -> list[Ro
         with undone(model):
             return rotations(model, inputs)
     except (InvalidInput, UnsupportedModel) as error:
-        log.info("the profile will not say how keys are turned by their positions: %s", error)
+        log.info("the profile will not have the rotation of keys: %s", error)
         return []
 
 
@@ -111,6 +111,6 @@ def follows_length(config: PreTrainedConfig) -> str:
 
 def _unknown(model: nn.Module, why: str) -> UnsupportedModel:
     return UnsupportedModel(
-        f"how {type(check_model(model)).__name__} turns its queries by their positions is not "
-        f"known ({why}), so they cannot be turned back. Use this method without a profile."
+        f"how {type(check_model(model)).__name__} rotates its queries by their positions is "
+        f"unknown ({why}), so the rotation cannot be reversed. Use this method without a profile."
     )

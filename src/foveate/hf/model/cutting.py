@@ -122,8 +122,8 @@ def _piece(name: str, value: Tensor, order: Int[Tensor, "b s"], count: int) -> T
 
 def _refused(name: str) -> UnsupportedModel:
     return UnsupportedModel(
-        f"this model's decoder takes {name} with its prompt, which is not one thing for every "
-        "token, so tokens cannot be dropped from it. Leave the prune stage out of the policy."
+        f"this model's decoder takes {name} with its prompt, which does not have one entry for "
+        "every token, so tokens cannot be dropped from it. Leave the prune stage out of the policy."
     )
 
 

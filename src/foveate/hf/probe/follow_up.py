@@ -94,17 +94,17 @@ class Asker(NamedTuple):
             return None
         if (score.reading.asks or score.reading.closing) and tokenizer is None:
             raise InvalidInput(
-                f"{score!r} asks the model something, and nothing turns the words into tokens. "
-                "Give compress(model, policy, tokenizer=...)."
+                f"{score!r} asks the model questions, which needs its tokenizer. Pass "
+                "compress(model, policy, tokenizer=...)."
             )
         own = getattr(tokenizer, "tokenizer", tokenizer)
         chats = (each for each in (own, tokenizer) if getattr(each, "chat_template", None))
         asker = cls(model, own, next(chats, None))
         if score.reading.closing and not asker.closing.strip():
             raise InvalidInput(
-                f"{score!r} reads what a chat template puts behind a user's words, and this "
-                f"{type(tokenizer).__name__} has no chat template that says so. Give one "
-                "(tokenizer.chat_template), or words to read instead (proxy=...)."
+                f"{score!r} reads the text that a chat template adds after a user's message, and "
+                f"this {type(tokenizer).__name__} has no such template. Set "
+                "tokenizer.chat_template, or give a text to read instead (proxy=...)."
             )
         return asker
 
@@ -122,8 +122,8 @@ class Asker(NamedTuple):
             exchange = self.answered(tokens, longest, cache, start)
         if exchange.tokens.shape[1] == exchange.question_tokens:
             logging.getLogger("foveate").warning(
-                "the model answers %r with nothing, so the question alone is read after the "
-                "prompt, which tells little. Ask something else (asks=...).",
+                "the model's answer to %r is empty, so only the question is read after the prompt, "
+                "which is a weak probe. Choose another question (asks=...).",
                 text,
             )
         self._read(exchange, cache, start)
@@ -229,8 +229,8 @@ def _check(cache: DynamicCache, after: int) -> None:
     rows, seen = layers[0].pairs.counts.shape[0], layers[0].seen
     if rows != 1 or not 0 < after <= seen:
         raise InvalidInput(
-            f"questions follow the first {after} tokens of one prompt, and {rows} prompt(s) of "
-            f"{seen} tokens were given. Give prompts one by one, and tokens that they have."
+            f"questions follow the first {after} tokens of one prompt, and there are {rows} "
+            f"prompt(s) of {seen} tokens. Pass one prompt at a time, with at least so many tokens."
         )
     if after < seen and any(layer not in layers and layer.is_initialized for layer in cache_layers):
         raise UnsupportedModel(
@@ -262,7 +262,7 @@ def _score(
         gradients = torch.autograd.grad(sure, [output for _, output in noted.values()])
     except RuntimeError as error:  # PyTorch raises no narrower type
         raise UnsupportedModel(
-            f"no gradients of answers can be had of this model: {error}"
+            f"gradients of this model's answers are not available: {error}"
         ) from error
     for (layer, _), gradient in zip(noted.values(), gradients, strict=True):
         known_state(cache).reading.answered(layer, gradient)

@@ -232,7 +232,7 @@ def image_borders(state: CacheState) -> tuple[int, ...]:
     images = state.images()
     if images is None:
         raise MissingModality(
-            "which tokens are visual is not known, so images cannot be read again one by one. Pass "
+            "the visual tokens are unknown, so images cannot be read again one by one. Pass "
             "input_ids, or compress(..., vision=...); or use pieces=tokens."
         )
     changes = (images[0][:, 1:] != images[0][:, :-1]).any(0)
@@ -266,8 +266,8 @@ def _after(
     inputs = dict(part.inputs)
     if crossed := [name for name in inputs if name.startswith("cross_attention")]:
         raise UnsupportedModel(
-            f"this model's decoder attends to images apart from its prompt ({crossed[0]}), which "
-            "is not done in a second reading. Use a method that reads the prompt once."
+            f"this model's decoder attends to images outside of its prompt ({crossed[0]}), which a "
+            "second reading does not support. Use a method that reads the prompt once."
         )
     if part.columns is not None:
         inputs[_MASK] = _mask_of_computed(part, part.columns, end, state)
@@ -336,5 +336,5 @@ def _mask_of_computed(
 def _own_masks(mask: Any) -> UnsupportedModel:
     return UnsupportedModel(
         f"this model's decoder reads its prompt with masks of its own ({type(mask).__name__}), "
-        "which are not known for a second reading. Use a method that reads the prompt once."
+        "which cannot be built for a second reading. Use a method that reads the prompt once."
     )

@@ -55,17 +55,17 @@ class RequestedOutputs(NamedTuple):
         """
         for name in self.names:
             raise InvalidInput(
-                f"{name} was asked for, and {_OF_ALL[name]} once some are dropped. Leave it out, "
-                "or the prune stage of the policy."
+                f"{name} was requested, and {_OF_ALL[name]} once some are dropped. Leave it out, "
+                "or leave out the policy's prune stage."
             )
         if self.logits is None:
             return
         if self.logits == 0 or not bool(stays[:, -self.logits :].any(0).all()):
             which = "all tokens" if self.logits == 0 else f"the last {self.logits} tokens"
             raise InvalidInput(
-                f"logits of {which} were asked for, and some of these are dropped before they are "
-                f"computed. Use generate() or session.prefill(), or ask for {LOGITS}=1, or leave "
-                "the prune stage out of the policy."
+                f"logits of {which} were requested, and some of these are dropped before they are "
+                f"computed. Use generate() or session.prefill(), or pass {LOGITS}=1, or leave the "
+                "prune stage out of the policy."
             )
 
 
@@ -93,7 +93,7 @@ def layers_of(
     cuts, spec = tuple(sorted(set(stage.layers(len(layers))))), print_value(stage)
     for reason in _reasons(model, path, layers, cuts):
         raise UnsupportedModel(
-            f"visual tokens of a {type(model).__name__} cannot be dropped, as {spec} says: {reason}"
+            f"{spec} cannot drop visual tokens of a {type(model).__name__}: {reason}"
         )
     if not cuts or cuts[-1] >= len(layers):
         raise InvalidParameter(
@@ -103,8 +103,8 @@ def layers_of(
     rereading = policy.reads_again
     if rereading is not None and rereading.reading.questions:
         raise InvalidParameter(
-            f"{policy.score!r} asks questions after a part of the prompt, and {spec} has parts of "
-            "it never computed. Take another method, or leave the prune stage out."
+            f"{policy.score!r} asks questions after a part of the prompt, and {spec} leaves parts "
+            "of it uncomputed. Use another method, or leave the prune stage out."
         )
     return layers, cuts
 
@@ -114,7 +114,7 @@ def _reasons(
 ) -> list[str]:
     config = text_config(model)
     if not layers or path.decoder is model:
-        return ["where its decoder's layers are is not known."]
+        return ["its decoder's layers were not found."]
     if getattr(config, "cross_attention_layers", None):
         return ["its images are read by cross-attention, and are no tokens of the prompt."]
     if shares_pairs(config):
@@ -125,9 +125,9 @@ def _reasons(
         name = type(kind).__name__
         if index >= first and (index not in compressible or "Linear" in name):
             return [
-                f"layer {index}, which comes after the cut, is of another kind than full attention "
-                f"({name}): a window is counted in places, and a recurrent or convolution state "
-                "takes every token in, so neither is the same without some. Drop them before a "
-                "later layer if there is one with full attention alone behind it."
+                f"layer {index}, which comes after the cut, has no full attention ({name}): a "
+                "window counts tokens, and a recurrent or convolution state includes all of them, "
+                "so both change if some are dropped. Drop tokens before a later layer, if all "
+                "layers after it have full attention."
             ]
     return []

@@ -53,8 +53,8 @@ class PassToCut:
         images, vision = state.images(), state.tokens.seen_visual
         if images is None or vision is None:
             raise MissingModality(
-                f"{state.policy} drops visual tokens, and nothing tells which tokens are visual. "
-                "Pass input_ids, or compress(..., vision=...)."
+                f"{state.policy} drops visual tokens, and the visual tokens are unknown. Pass "
+                "input_ids, or compress(..., vision=...)."
             )
         device = columns.device
         now = slice(first, first + self.count)

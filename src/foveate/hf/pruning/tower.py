@@ -84,15 +84,15 @@ class Tower:
         self.layers = [stack[index] for _, stack in stacks]
         self.module = stacks[0][0] if stacks else None
         if self.tokens.unknown or not self.layers:
-            raise self._refused(self.tokens.unknown or "this model's has no layers that are known")
+            raise self._refused(self.tokens.unknown or "this model's tower layers were not found")
         is_full = getattr(config, "vision_feature_select_strategy", "default") == "full"
         self.by_class = config.vision_config.model_type in _CLASS and not is_full
         self._calls: list[TowerCall] = []
 
     def _refused(self, why: str) -> UnsupportedModel:
         return UnsupportedModel(
-            f"{self.spec} goes by the attention of the image tower, and {why}. Take a way to "
-            "prune that does not, such as random.prune(keep=50%)."
+            f"{self.spec} uses the attention of the image tower, and {why}. Use another prune "
+            "stage, such as random.prune(keep=50%)."
         )
 
     def follow(self, undo: ExitStack) -> None:
@@ -134,9 +134,9 @@ class Tower:
         once = vision[:: max(1, times)]
         if times * tokens != marked or not torch.equal(once.repeat_interleave(times, 0), vision):
             raise self._refused(
-                f"it has just seen images of {tokens} visual tokens, where this pass has {marked}: "
-                "the tower has to see a pass's images, all in one call, in the call of the model; "
-                "and of a model that packs tiles, images alone and no videos, whose frames it pools"
+                f"the tower has just read images of {tokens} visual tokens, and this pass has "
+                f"{marked}: pass all images of a prompt in one call of the model; with models that "
+                "pack tiles, images only and no videos, whose frames they pool"
             )
         received = joined[:, 0].masked_fill(~of_patches, -torch.inf)
         return TowerAttention(*(_at(once, values, times) for values in (received, joined[:, 1:])))
@@ -334,20 +334,19 @@ def _unknown(config: Any) -> str:
     kind = config.model_type
     if kind not in KNOWN:
         return (
-            f"how patches become tokens is not known of this {kind} (it is of "
-            f"{', '.join(sorted(KNOWN))}; where a resampler makes each token of all patches, no "
-            "token has any of its own)"
+            f"how patches become tokens is unknown for this {kind} (known: "
+            f"{', '.join(sorted(KNOWN))}; a resampler computes each token from all patches)"
         )
     vision = config.vision_config
     if kind in IN_WINDOWS and vision.depth - 1 not in vision.fullatt_block_indexes:
         return (
-            f"the last layer of this {kind}'s tower looks within windows, so what it pays cannot "
-            "be compared over an image"
+            f"the last layer of this {kind}'s tower attends within windows, so its attention "
+            "cannot be compared over an image"
         )
     return (
         ""
         if kind in PACKED or _patches_of_a_token(config)
-        else (f"the patches of this {kind}'s tower make no whole squares")
+        else (f"the patches of this {kind}'s tower form no complete squares")
     )
 
 

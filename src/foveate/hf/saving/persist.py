@@ -64,7 +64,7 @@ def save(
     """Write the cache atomically, without its spare room."""
     layers = foveate_layers(cache)
     if not layers or not layers[0].is_initialized or layers[0].armed:
-        raise InvalidInput("this cache holds no finished prompt yet: nothing to save.")
+        raise InvalidInput("this cache has no finished prompt yet: nothing to save.")
     tensors: dict[str, Tensor] = {}
     seen = {}
     cache_layers: list[Any] = cache.layers
@@ -163,14 +163,12 @@ def _check_tensors(saved_cache: Saved, cache: DynamicCache, model: PreTrainedMod
     pads, vision = saved_cache.tensors.get("pads"), saved_cache.tensors.get("vision")
     matches = pads is not None and rows <= {pads.numel()}
     if pads is None or pads.dtype != torch.int64 or not matches or pads.dim() != 1:
-        saved_cache.refuse(
-            "its tensor 'pads' is no whole number for each of the rows that layers have"
-        )
+        saved_cache.refuse("its tensor 'pads' does not have one integer for each row of its layers")
     for name in ("vision", "frames"):
         flags = saved_cache.tensors.get(name)
         matches = vision is not None and flags is not None and flags.shape == vision.shape
         if flags is not None and not (matches and flags.dtype == torch.bool and flags.dim() == 2):
-            saved_cache.refuse(f"its tensor {name!r} is not one truth value for each token")
+            saved_cache.refuse(f"its tensor {name!r} does not have one boolean for each token")
     used |= _check_dropped(saved_cache, pads.numel())
     others = [name for name in saved_cache.tensors if not name.startswith(EXTRA)]
     if unknown := sorted(set(others) - used):
@@ -186,7 +184,7 @@ def _check_dropped(saved_cache: Saved, rows: int) -> set[str]:
         fits = flags and len(which) == rows and which.shape[1] <= longest
         if not fits or not name.removeprefix(DROPPED).isdecimal():
             saved_cache.refuse(
-                f"its tensor {name!r} is not one truth value for each token of each row"
+                f"its tensor {name!r} does not have one boolean for each token of each row"
             )
     return set(dropped)
 
@@ -266,7 +264,7 @@ def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None
     if torch.promote_types(dtype, target) != target or stored_otherwise:
         if identity is None:
             return None
-        why = "its store holds pairs in that dtype alone" if stored_otherwise else "the cast rounds"
+        why = "its store keeps pairs in that dtype only" if stored_otherwise else "the cast rounds"
         raise CacheMismatch(
             f"{saved_cache.path} was written with the model in {name}, and this one is in {now}: "
             f"{why}. Load the model with dtype=torch.{name}, or compress the context again."
@@ -306,15 +304,15 @@ def _tensors_of_pairs(pairs: Pairs, policy: Policy) -> dict[str, Tensor]:
     if not isinstance(policy.store, Restores):
         raise UnsupportedCache(
             f"pairs held as {policy.store!r} cannot be saved: {type(policy.store).__name__} has no "
-            "restored(tensors, first), which makes its pairs again from what their tensors() were."
+            "restored(tensors, first), which rebuilds pairs from their tensors()."
         )
     if saved.knows(tensors):
         return tensors
     restored = policy.store.restored({k: t.clone() for k, t in tensors.items()}, pairs.first)
     if not all(map(torch.equal, restored.padded(), pairs.padded())):
         raise UnsupportedCache(
-            f"pairs held as {policy.store!r} cannot be saved: restored(tensors, first) made other "
-            "pairs than those whose tensors() it was given."
+            f"pairs held as {policy.store!r} cannot be saved: restored(tensors, first) did not "
+            "rebuild the pairs from their tensors()."
         )
     return {f"{saved.OWN}{name}": t for name, t in tensors.items()}
 
@@ -324,5 +322,5 @@ def _pairs(saved_cache: Saved, index: int, first: int, policy: Policy) -> Pairs:
     if saved.held_exactly(tensors):
         return exact(tensors, first)
     if not isinstance(policy.store, Restores):
-        saved_cache.refuse(f"layer {index} is held otherwise than {policy.store!r} holds pairs")
+        saved_cache.refuse(f"layer {index} is not stored as {policy.store!r} stores pairs")
     return policy.store.restored(named(tensors, saved.OWN) or tensors, first)

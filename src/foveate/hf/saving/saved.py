@@ -164,7 +164,7 @@ def read(path: Path) -> Saved:
         if field not in note:
             saved.refuse(f"it has no note {field!r}")
     if note.get("digest", "") != (digest(note, tensors) if "digest" in note else ""):
-        saved.refuse("its content is not what was written, as its digest says")
+        saved.refuse("its content was changed, as its digest does not match")
     if schema == UNSIGNED:
         _check_finite(saved)
     return saved
@@ -227,7 +227,7 @@ def _check_tensor(
     axes = {**SHAPES, "columns": "f" if "flat_k" in tensors else "b h s"}.get(kind)
     what = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
     if axes is None:
-        saved.refuse(f"layer {index} has a tensor {name!r}, which belongs to nothing")
+        saved.refuse(f"layer {index} has a tensor {name!r}, which is unknown")
     is_integer = tensor.dtype in (torch.int16, torch.int32, torch.int64)
     must_be_integer = kind.rpartition(".")[2] in WHOLE
     dtype_fits = tensor.dtype == torch.uint8 if name in CODES else is_integer == must_be_integer
