@@ -100,8 +100,8 @@ class Calls:
             intercept(self)
             forget_compiled(undo, self.model)
             for module in around:
-                wrap(undo, module, "forward", partial(self._passing, self._through_outer, module))
-            wrap(undo, decoder, "forward", partial(self._passing, self._through, decoder))
+                wrap(undo, module, "forward", partial(self._call_forward, self._call_outer, module))
+            wrap(undo, decoder, "forward", partial(self._call_forward, self._call_decoder, decoder))
             undo.callback(decoder.register_forward_pre_hook(self._refuse_copies).remove)
             for index, reader in self._readers.items():
                 hook = partial(self._note_residual, index)
@@ -161,12 +161,12 @@ class Calls:
             if not self.link.open:  # another thread left the context meanwhile
                 return generate(*args, **kwargs)
             self._inputs = call.inputs
-            return self._generated(call.inputs, generate, *args, **kwargs)
+            return self._answer(call.inputs, generate, *args, **kwargs)
         finally:
             self._inputs = CallInputs() if call.outer is None else call.outer.inputs
             call.end()
 
-    def _generated(self, call_inputs: CallInputs, generate: Any, *args: Any, **kwargs: Any) -> Any:
+    def _answer(self, call_inputs: CallInputs, generate: Any, *args: Any, **kwargs: Any) -> Any:
         checks.check_helpers(kwargs, self._path.modules)
         checks.check_settings(getattr(generate, "__self__", self.model), kwargs)
         call_inputs.declare(self.model.config, args, kwargs)
@@ -212,14 +212,14 @@ class Calls:
 
     # Around the forward of the decoder, and of the modules around it
 
-    def _passing(
+    def _call_forward(
         self, through: Callable[..., Any], module: Any, forward: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Take the turn for one call of a module's ``forward``, and run it."""
         if not self.link.open:
             return forward(*args, **kwargs)
         if torch.compiler.is_compiling():
-            return self._traced(through, module, forward, *args, **kwargs)
+            return self._call_traced(through, module, forward, *args, **kwargs)
         call = self._turn.take(sys._getframe())
         try:
             self._inputs = call.inputs
@@ -231,7 +231,7 @@ class Calls:
             self._inputs = CallInputs() if call.outer is None else call.outer.inputs
             call.end()
 
-    def _traced(
+    def _call_traced(
         self, through: Callable[..., Any], module: Any, forward: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Run a traced call, without a turn: a compiled step cannot wait, and Dynamo cannot trace
@@ -243,7 +243,7 @@ class Calls:
         self._inputs = outer
         return output
 
-    def _through_outer(
+    def _call_outer(
         self, call: Call | None, module: Any, forward: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         call_inputs, inputs = self._inputs, {**named(forward, args), **kwargs}
@@ -256,7 +256,7 @@ class Calls:
             )
             call_inputs.ids = ids
         if checks.trains(self._path.decoder, inputs):
-            return self._named_cache(module, forward(*args, **kwargs))
+            return self._name_cache(module, forward(*args, **kwargs))
         if self._pruner.stage is not None and call_inputs.of("of_tokens").of_tokens is None:
             enough = self.prefills or call_inputs.of("generation").generation is not None
             call_inputs.of_tokens = RequestedOutputs.of(module, inputs, enough)
@@ -265,19 +265,19 @@ class Calls:
             cache = take_cache(inputs)
             if (state := state_of(cache) or fixed.state_of(cache)) is not None:
                 restore_offsets(self.notes.offsets, state)
-            inputs = self.notes.turns.placed(cache, inputs)
+            inputs = self.notes.turns.add_positions(cache, inputs)
             args, kwargs = (), inputs
             if cache is not None:
                 kwargs[cache_argument(module)] = cache
-        return self._named_cache(module, forward(*args, **kwargs))
+        return self._name_cache(module, forward(*args, **kwargs))
 
-    def _through(
+    def _call_decoder(
         self, call: Call | None, decoder: Any, forward: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         call_inputs, kwargs = self._inputs, {**named(forward, args), **kwargs}
         checks.check_tokens(given_tokens(kwargs), given_cache(kwargs))
         if checks.trains(decoder, kwargs):
-            return self._named_cache(decoder, self._read(call, forward, kwargs))
+            return self._name_cache(decoder, self._read(call, forward, kwargs))
         checks.check_cached(decoder, kwargs)
         cache = take_cache(kwargs)
         if cache is None:
@@ -286,12 +286,12 @@ class Calls:
         kwargs[self._argument] = cache
         self._pruner.leave()
         if _reads_again(call_inputs, cache):
-            return self._read(call, forward, self.notes.turns.behind_forgotten(cache, kwargs))
+            return self._read(call, forward, self.notes.turns.shift_positions(cache, kwargs))
         ongoing = self.notes.begin(call, call_inputs, cache, kwargs)
         if ongoing is not None:
             ongoing.reads = True
-        kwargs = self.notes.turns.behind_forgotten(cache, kwargs)
-        door = self._pruned(call_inputs, cache, kwargs)
+        kwargs = self.notes.turns.shift_positions(cache, kwargs)
+        door = self._prune(call_inputs, cache, kwargs)
         output = self._read(call, forward, door)
         if fixed.state_of(cache) is None:
             self._pruner.note(known_state(cache), door)
@@ -299,7 +299,7 @@ class Calls:
             self.notes.after(call_inputs, cache, kwargs)
         if ongoing is not None:
             ongoing.finish()
-        return self._named_cache(decoder, output)
+        return self._name_cache(decoder, output)
 
     def _read(self, call: Call | None, forward: Any, kwargs: dict[str, Any]) -> Any:
         """Call the decoder's own ``forward``."""
@@ -316,9 +316,7 @@ class Calls:
         finally:
             reader.call, reader.traced = before[0], False
 
-    def _pruned(
-        self, call_inputs: CallInputs, cache: Any, kwargs: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _prune(self, call_inputs: CallInputs, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the inputs of the tokens that remain after pruning."""
         if self._pruner.stage is None or fixed.state_of(cache) is not None:
             return kwargs
@@ -327,7 +325,7 @@ class Calls:
             known_state(cache), foveate_layers(cache)[0].seen, requested, kwargs
         )
 
-    def _named_cache(self, module: Any, output: Any) -> Any:
+    def _name_cache(self, module: Any, output: Any) -> Any:
         if module is self.model:
             name_cache(output)
         return output

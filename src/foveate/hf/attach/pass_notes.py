@@ -67,7 +67,7 @@ class PassNotes:
             ongoing = _begin(call, fixed_state)
             restore_offsets(self.offsets, fixed_state)
             return ongoing
-        state, tokens = self._converted(cache), given_tokens(kwargs)
+        state, tokens = self._convert(cache), given_tokens(kwargs)
         rows, count = tokens.shape[:2]
         ongoing, first = _begin(call, state), foveate_layers(cache)[0]
         seen = first.seen
@@ -92,7 +92,7 @@ class PassNotes:
             restore_offsets(self.offsets, state)
         return ongoing
 
-    def _converted(self, cache: Any) -> CacheState:
+    def _convert(self, cache: Any) -> CacheState:
         state = state_of(cache)
         if state is None:
             return convert(cache, self._config, self._policy, self._link)

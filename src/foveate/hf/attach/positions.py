@@ -70,13 +70,13 @@ class LaterTurns:
         new = new_ids(ids, inputs.get("attention_mask"), seen)
         placed = None
         if new is not None:
-            placed = of_turn(rule, model, state, seen, {**inputs, "input_ids": new})
+            placed = compute_turn_positions(rule, model, state, seen, {**inputs, "input_ids": new})
             go_on(self._axes, state)
         if placed is None:
             return rule(ids, inputs)
         return torch.nn.functional.pad(placed, (seen, 0))  # generate uses the last ones only
 
-    def placed(self, cache: Any, turn: dict[str, Any]) -> dict[str, Any]:
+    def add_positions(self, cache: Any, turn: dict[str, Any]) -> dict[str, Any]:
         """Add positions to the inputs of a later pass on ``cache`` that brings images, for callers
         that call the model instead of ``generate``.
         """
@@ -89,13 +89,13 @@ class LaterTurns:
         if ids.shape[1] > 1:
             go_on(self._axes, state)
         model = self._around[-1]
-        placed = of_turn(getattr(model, POSITIONS_RULE), model, state, seen, turn)
+        placed = compute_turn_positions(getattr(model, POSITIONS_RULE), model, state, seen, turn)
         if placed is None:
             return turn
         go_on(self._axes, state)
         return {**turn, "position_ids": placed}
 
-    def behind_forgotten(self, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def shift_positions(self, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Shift the positions in a pass's inputs by the number of tokens that its cache has
         forgotten. With several axes the offset includes them.
         """
@@ -148,7 +148,7 @@ def go_on(modules: Mapping[str, Any], state: CacheState) -> None:
         state.note({name: module.rope_deltas})
 
 
-def of_turn(
+def compute_turn_positions(
     rule: Rule, model: Any, state: CacheState, seen: int, inputs: Inputs
 ) -> Int[Tensor, "axes b n"] | None:
     """Compute the positions of the new tokens of a later turn that brings images; None for any

@@ -24,7 +24,7 @@ from foveate.compression.between_passes import Pass
 from foveate.errors import UnsupportedModel
 from foveate.hf.attention.by_products import NOTHING, Attended, ByProducts, ModelAttention
 from foveate.hf.attention.computed import Computed
-from foveate.hf.attention.grouped import folded, folds, head_by_head, splits_heads
+from foveate.hf.attention.grouped import attend_by_head, attend_folded, folds, splits_heads
 from foveate.hf.attention.masks import MaskFacts, PassView, for_model, over_slots
 from foveate.ops.choice import chosen
 from foveate.ops.column_sums import (
@@ -81,7 +81,7 @@ def compute_attention(
     it. ``n`` is the n of softmax-n; it applies to compressed pairs only.
     """
     if queries.computed is not None:
-        return over_computed(queries, queries.computed, pairs)
+        return attend_computed(queries, queries.computed, pairs)
     sees_all, n = queries.sees_all, n if pairs.compressed else 0.0
     ours = queries.attention.replaceable
     if n and not ours:
@@ -89,15 +89,15 @@ def compute_attention(
     if sees_all and ours and isinstance(pairs, QuantisedPairs) and pairs.decodes_as_codes:
         return Attended(quantised_decode(queries.q, *pairs.parts, queries.scale, n).transpose(1, 2))
     if sees_all and isinstance(pairs, RewrittenPairs):
-        return _decoded(queries, pairs, n)
+        return _decode(queries, pairs, n)
     pairs = pairs if isinstance(pairs, DensePairs) else pairs.opened()
-    if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(queries):
-        return _over_all(queries, pairs, by_products)
+    if isinstance(pairs, DensePairs) and not pairs.compressed and _needs_no_mask(queries):
+        return _attend_all(queries, pairs, by_products)
     if sees_all and (ours or isinstance(pairs, DensePairs)):
-        return _decoded(queries, pairs, n)
+        return _decode(queries, pairs, n)
     padded, q, mask = pairs.padded(), queries.q, queries.view.mask
     visible = over_slots(mask, padded.columns, queries.columns)
-    return over_visible(queries.attention, q, padded.k, padded.v, visible, mask, queries.scale, n)
+    return attend_visible(queries.attention, q, padded.k, padded.v, visible, mask, queries.scale, n)
 
 
 def _refuse_softmax_n(n: float) -> NoReturn:
@@ -107,7 +107,7 @@ def _refuse_softmax_n(n: float) -> NoReturn:
     )
 
 
-def over_computed(queries: Queries, computed: Computed, pairs: Pairs) -> Attended:
+def attend_computed(queries: Queries, computed: Computed, pairs: Pairs) -> Attended:
     """Compute the attention over the tokens that were computed. No mask is needed if these are all
     stored tokens and each attends up to its own column.
     """
@@ -118,16 +118,16 @@ def over_computed(queries: Queries, computed: Computed, pairs: Pairs) -> Attende
         return Attended(*attend.plain(queries.q, k, v, None))
     k, v, columns = opened.padded()
     visible = computed.visible(queries.view.mask, facts, columns)
-    return over_visible(attend, queries.q, k, v, visible, queries.view.mask, queries.scale, 0.0)
+    return attend_visible(attend, queries.q, k, v, visible, queries.view.mask, queries.scale, 0.0)
 
 
-def _plain(queries: Queries) -> bool:
+def _needs_no_mask(queries: Queries) -> bool:
     """Return True if the model's own attention needs no mask of Foveate's over the columns."""
     aligned = not queries.attention.takes_masks  # they put the last query at the last column
     return aligned or queries.view.mask is not None or queries.q.shape[2] in (1, queries.seen)
 
 
-def _over_all(queries: Queries, pairs: DensePairs, by_products: ByProducts) -> Attended:
+def _attend_all(queries: Queries, pairs: DensePairs, by_products: ByProducts) -> Attended:
     """Compute the attention over every column, with the requested by-products."""
     (k, v), attend = pairs.both(), queries.attention
     q, scale = queries.q, queries.scale
@@ -138,15 +138,17 @@ def _over_all(queries: Queries, pairs: DensePairs, by_products: ByProducts) -> A
         out, maxima = attention_with_maxima(q, k, v, scale)
         return Attended(out.to(q.dtype).transpose(1, 2), column_maxima=maxima)
     if by_products.window is not None:
-        return with_window_sums(queries, pairs, by_products.window)
+        return attend_with_window_sums(queries, pairs, by_products.window)
     mask = queries.view.own
     shared = isinstance(mask, Tensor) and mask.shape[1] == 1  # a mask may be each query head's own
     if shared and splits_heads(attend, q, k):
-        return Attended(head_by_head(q, k, v, scale, mask))
+        return Attended(attend_by_head(q, k, v, scale, mask))
     return Attended(*attend.plain(q, k, v, mask))
 
 
-def with_window_sums(queries: Queries, pairs: DensePairs, weights: WindowWeights) -> Attended:
+def attend_with_window_sums(
+    queries: Queries, pairs: DensePairs, weights: WindowWeights
+) -> Attended:
     """Compute the causal attention of a prompt in one pass: the early queries' with the model's own
     function, the window's with Foveate's, which also returns its column sums.
     """
@@ -161,7 +163,7 @@ def with_window_sums(queries: Queries, pairs: DensePairs, weights: WindowWeights
     return Attended(output, window_sums=WindowSums(weights, sums))
 
 
-def _decoded(
+def _decode(
     queries: Queries, pairs: DensePairs | RaggedPairs | RewrittenPairs, n: float
 ) -> Attended:
     """Compute the attention of one query per row that sees all pairs."""
@@ -175,11 +177,11 @@ def _decoded(
     if n:
         return Attended(attention_n(q, k, v, scale, n).transpose(1, 2))
     if folds(queries.attention, q, k):
-        return Attended(folded(q, k, v, scale))
+        return Attended(attend_folded(q, k, v, scale))
     return Attended(*queries.attention.plain(q, k, v, None))
 
 
-def over_visible(
+def attend_visible(
     attention: ModelAttention,
     q: Float[Tensor, "b hq m d"],
     k: Float[Tensor, "b h n d"],
@@ -196,12 +198,12 @@ def over_visible(
         seen = visible.expand(-1, k.shape[1], -1, -1)
         return Attended(attention_n(q, k, v, scale, n, seen).transpose(1, 2))
     if folds(attention, q, k):
-        return Attended(folded(q, k, v, scale, visible))
+        return Attended(attend_folded(q, k, v, scale, visible))
     additive = q.dtype if attention.additive else None
     if mask is not None and mask.dtype != torch.bool:
         additive = mask.dtype
     if splits_heads(attention, q, k):
-        return Attended(head_by_head(q, k, v, scale, for_model(visible, 1, additive)))
+        return Attended(attend_by_head(q, k, v, scale, for_model(visible, 1, additive)))
     groups = 1 if visible.shape[1] == 1 else q.shape[1] // k.shape[1]
     return Attended(*attention.masked(q, k, v, for_model(visible, groups, additive)))
 

@@ -38,7 +38,7 @@ def _threads() -> int:  # torch.compile cannot trace this call
     return torch.get_num_threads()
 
 
-def folded(
+def attend_folded(
     q: Float[Tensor, "b hq 1 d"],
     k: Float[Tensor, "b h n d"],
     v: Float[Tensor, "b h n e"],
@@ -64,7 +64,7 @@ def splits_heads(attention: ModelAttention, q: Tensor, k: Tensor) -> bool:
     return attention.is_sdpa and m > 1 and hq > h and q.device.type == "cpu"
 
 
-def head_by_head(
+def attend_by_head(
     q: Float[Tensor, "b hq m d"],
     k: Float[Tensor, "b h n d"],
     v: Float[Tensor, "b h n e"],

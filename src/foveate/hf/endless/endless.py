@@ -212,7 +212,7 @@ def put_back(cache: DynamicCache, indices: Int[Tensor, "seen"], returning: Retur
     for layer, back in zip(foveate_layers(cache), returning.layers, strict=True):
         layer.in_order()
         columns = torch.searchsorted(all_indices, back.tokens)
-        layer.put(_joined(layer.pairs, table, back, columns, len(all_indices)))
+        layer.replace_pairs(_join(layer.pairs, table, back, columns, len(all_indices)))
         layer.seen += added
         layer.at = layer.at._replace(seen=layer.seen)
     columns = torch.searchsorted(all_indices, returning.tokens)
@@ -222,7 +222,7 @@ def put_back(cache: DynamicCache, indices: Int[Tensor, "seen"], returning: Retur
     state.view = None
 
 
-def _joined(
+def _join(
     pairs: Pairs, table: Int[Tensor, "seen"], back: Back, new_columns: Int[Tensor, "f"], end: int
 ) -> Pairs:
     """Return the stored and the restored pairs, sorted by column; ``new_columns`` are the columns

@@ -306,7 +306,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         end = self.state.turn.end
         self.at = Pass.of(finished if end is None else end, finished, seen - finished)
 
-    def put(self, pairs: Pairs) -> None:
+    def replace_pairs(self, pairs: Pairs) -> None:
         """Replace the stored pairs; the number of tokens seen is unchanged."""
         self.stored = pairs
 
@@ -346,7 +346,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.full_bytes = rows * seen * pair
         stored = (self.stored or self.pairs).counts
         for ordinal, kept in state.reading.read(layer, self.at, stored).items():
-            state.layers[ordinal].hold(kept)
+            state.layers[ordinal].keep(kept)
         if policy.when.decodes:
             _ = state.pad  # sync with the device now, not while decoding
 
@@ -354,9 +354,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Store the pairs that the policy keeps, after the prompt has been read a second time."""
         k, v, _ = self.padded()
         for ordinal, kept in self.state.reading.read_again(self.ordinal, k, v).items():
-            self.state.layers[ordinal].hold(kept)
+            self.state.layers[ordinal].keep(kept)
 
-    def hold(self, kept: Kept) -> None:
+    def keep(self, kept: Kept) -> None:
         """Replace the stored pairs by the kept ones."""
         pairs, noted = self.stored or self.pairs, self.state.noted
         policy = self.state.policy
@@ -426,7 +426,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     # Probe passes
 
-    def use_copy(self) -> None:
+    def copy_pairs(self) -> None:
         """Copy the pairs before a probe pass, which appends to the copy."""
         pairs = self.pairs
         self.stored = copy(pairs) if is_whole(pairs) else pairs.fork()
@@ -437,7 +437,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.stored = DensePairs(k[:, :, :columns].clone(), v[:, :, :columns].clone())
         self.seen = columns
 
-    def give_back(self, pairs: Pairs, seen: int) -> None:
+    def restore_pairs(self, pairs: Pairs, seen: int) -> None:
         """Restore the pairs and the number of tokens seen, after a probe pass."""
         self.stored, self.seen = pairs, seen
 

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from foveate.cache.pairs import DensePairs, RaggedPairs
 from foveate.errors import InvalidInput, UnsupportedCache
 from foveate.hf.attention.by_products import ModelAttention, Output, without_backward
-from foveate.hf.attention.dispatch import over_visible
+from foveate.hf.attention.dispatch import attend_visible
 from foveate.hf.layer.cache_layer import LINK, FoveateLayer
 from foveate.hf.layer.state import CacheState
 from foveate.hf.model.internals import Cache, CacheLayerMixin
@@ -205,5 +205,5 @@ class FixedLayer(CacheLayerMixin):
             return without_backward(decoded.transpose(1, 2)), None
         visible = self._real & (torch.arange(self._k.shape[2], device=query.device) < self.used)
         mask = own_mask if attention.takes_masks else None
-        out = over_visible(attention, query, self._k, self._v, visible, mask, scale, self._n)
+        out = attend_visible(attention, query, self._k, self._v, visible, mask, scale, self._n)
         return without_backward(out.output), out.weights

@@ -113,7 +113,7 @@ def _through_the_cache(
         )
     scale = kwargs.get("scaling")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    attention = _of_model(function, name, module, kwargs)
+    attention = _model_attention(function, name, module, kwargs)
     if isinstance(layer, FixedLayer):
         return layer.attend(attention, query, attention_mask, scale)
     if layer.state.shares_kv and getattr(module, "layer_idx", None) != layer.model_index:
@@ -121,7 +121,7 @@ def _through_the_cache(
     return attend(layer, attention, query, attention_mask, scale)
 
 
-def _of_model(
+def _model_attention(
     function: Function, name: str, module: nn.Module, kwargs: dict[str, Any]
 ) -> ModelAttention:
     extra = None
@@ -130,7 +130,7 @@ def _of_model(
     plain = partial(function, module, **kwargs)
     masked: Function = partial(sdpa_attention_forward, module, **kwargs)
     if extra:
-        masked = partial(_no_mask, f"{type(module).__name__} passes {extra!r} to its {name}")
+        masked = partial(_refuse_masks, f"{type(module).__name__} passes {extra!r} to its {name}")
     takes_masks = name in TAKES_MASKS
     return ModelAttention(
         plain=plain,
@@ -143,7 +143,7 @@ def _of_model(
     )
 
 
-def _no_mask(why: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Output:
+def _refuse_masks(why: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Output:
     raise UnsupportedModel(
         f"{why}, which takes no mask over the kept pairs. Load the model with "
         "attn_implementation='eager'."

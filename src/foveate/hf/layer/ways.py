@@ -273,7 +273,7 @@ def answer_in_place(
 ) -> Output:
     """Compute the attention, and vacate the slot in each head that its weights choose."""
     pairs = rewritten(stored)
-    layer.put(pairs)
+    layer.replace_pairs(pairs)
     out, sums = attention_of_one(queries.q, pairs.k, pairs.v, queries.scale)
     with torch.no_grad():
         layer_view = _build_layer(layer, queries, pairs.k, pairs.v, pairs.unordered)
@@ -292,7 +292,7 @@ def _prune(layer: FoveateLayer) -> None:
     with layer.watch.running(lengths.device):
         kept = state.reading.prune(layer.ordinal, layer.at, lengths, layer.pairs)
         if kept is not None:
-            layer.hold(kept)
+            layer.keep(kept)
 
 
 def _vacate_slot(layer: FoveateLayer) -> bool:
@@ -308,7 +308,7 @@ def _vacate_slot(layer: FoveateLayer) -> bool:
     if len(leave) > 1 or state.shares_kv or not layer.policy.store.exact:
         return False
     pairs = rewritten(pairs)
-    layer.put(pairs)
+    layer.replace_pairs(pairs)
     pairs.vacate_nth(leave.start)
     layer.memory.state = {}  # a pruning rule never reads it
     return True

@@ -112,7 +112,7 @@ def calibrate_each(
         if ledger.lacks(fingerprint(inputs)):
             with undone(model):
                 recording = record(model, sums=sums, **inputs)
-                runs = (_branched(model, policy, recording) for policy in chosen)
+                runs = (_branch(model, policy, recording) for policy in chosen)
                 ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])
     samples = zip(*ledger.numbers, strict=True) if ledger.numbers else ([] for _ in chosen)
     profiles = [_profile(policy, model, mine) for policy, mine in zip(chosen, samples, strict=True)]
@@ -120,7 +120,7 @@ def calibrate_each(
     return profiles
 
 
-def _branched(model: nn.Module, policy: Policy, recording: Recording) -> Run:
+def _branch(model: nn.Module, policy: Policy, recording: Recording) -> Run:
     with compress(model, policy) as session:
         branch(session, recording)
         return _run(session)

@@ -49,7 +49,7 @@ def rotations(model: nn.Module, inputs: Mapping[str, Any]) -> list[Rotation]:
         # it takes no position_ids, or no text that begins after position 0 (blocks by position)
         raise _unknown(model, repr(error)) from error
     known = list(_candidates(model))
-    return [_found(model, a, b, known) for a, b in zip(first, second, strict=True)]
+    return [_identify(model, a, b, known) for a, b in zip(first, second, strict=True)]
 
 
 def rotations_if_counted(model: nn.Module, inputs: Mapping[str, Any]) -> list[Rotation]:
@@ -84,7 +84,7 @@ def _candidates(model: nn.Module) -> Iterator[Rotation]:
             yield neighbours(frequencies)
 
 
-def _found(model: nn.Module, first: Layer, second: Layer, known: list[Rotation]) -> Rotation:
+def _identify(model: nn.Module, first: Layer, second: Layer, known: list[Rotation]) -> Rotation:
     """Return the rotation that maps the queries at the first position to those at the second."""
     check_finite(first, first.q.shape[2], "a profile")
     fitting = [rotation for rotation in known if 2 * len(rotation.frequencies) <= first.q.shape[-1]]

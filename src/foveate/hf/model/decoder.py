@@ -49,7 +49,7 @@ def find(model: nn.Module, config: PreTrainedConfig) -> DecoderPath:
     """Find the innermost module that takes the cache for all attention layers of that
     configuration; the model itself if its layers are unknown. Cached: a model is searched once.
     """
-    name = _searched(model, config).decoder
+    name = _search(model, config).decoder
     parts = name.split(".") if name else []
     path = [".".join(parts[:depth]) for depth in range(len(parts))]
     return DecoderPath(model.get_submodule(name), tuple(map(model.get_submodule, path)))
@@ -60,10 +60,10 @@ def layer_stacks(model: nn.Module, config: PreTrainedConfig) -> tuple[str, ...]:
     one. Modules without ``config`` count if there are as many as it has layers. Cached: a model is
     searched once.
     """
-    return _searched(model, config).stacks
+    return _search(model, config).stacks
 
 
-def _searched(model: nn.Module, config: PreTrainedConfig) -> _Found:
+def _search(model: nn.Module, config: PreTrainedConfig) -> _Found:
     known, modules = _found.get(model), len(list(model.modules()))
     if known is None or known.modules != modules or known.config() is not config:
         stacks = _search_stacks(model, config)

@@ -41,14 +41,14 @@ def restored_after(cache: DynamicCache, reread: RereadPass) -> Iterator[None]:
     try:
         state.reread = reread
         for layer in layers:
-            layer.use_copy()
+            layer.copy_pairs()
         for i, other in others:
             cache_layers[i] = copy.deepcopy(other)
         yield
     finally:
         state.reread = None
         for layer, pairs in zip(layers, own, strict=True):
-            layer.give_back(pairs, end)
+            layer.restore_pairs(pairs, end)
         for i, other in others:
             cache_layers[i] = other
         state.update_tokens(pad=pads)

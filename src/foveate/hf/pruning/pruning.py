@@ -179,14 +179,14 @@ class Pruner:
         if 0 not in self.cuts:
             return kwargs
         hidden = cutting.embedded(self.decoder, kwargs)
-        chosen = self._chosen(at, 0, hidden)
+        chosen = self._choose(at, 0, hidden)
         if chosen is None:
             return kwargs
         order, hidden = chosen
         state.computed = Computed(at.columns, first, count, at_door=True, mask=mask)
         return cutting.at_door(kwargs, hidden, order, at.columns, first)
 
-    def _chosen(
+    def _choose(
         self, at: PassToCut, layer: int, hidden: Tensor
     ) -> tuple[Int[Tensor, "b s"], Tensor] | None:
         """Return the positions that remain from a layer on, and their hidden states; None if all
@@ -214,7 +214,7 @@ class Pruner:
         if at is None or (index not in self.cuts and at.local is None):
             return None
         hidden, rest = cutting.named_states(module, args, kwargs)
-        if index in self.cuts and (chosen := self._chosen(at, index, hidden)) is not None:
+        if index in self.cuts and (chosen := self._choose(at, index, hidden)) is not None:
             order, hidden = chosen
             at.local = order if at.local is None else at.local.gather(1, order)
             door = at.state.computed

@@ -100,12 +100,12 @@ class Tower:
         undo.callback(self._calls.clear)
         self.tokens.follow(undo, self.module)
         for layer in self.layers:
-            undo.callback(layer.register_forward_pre_hook(self._begins).remove)
+            undo.callback(layer.register_forward_pre_hook(self._begin_image).remove)
             for part in layer.modules():
                 lookers[id(part)] = self._look
                 undo.callback(lookers.pop, id(part), None)
 
-    def _begins(self, layer: nn.Module, args: Any) -> None:
+    def _begin_image(self, layer: nn.Module, args: Any) -> None:
         self._calls.clear()  # of images whose tokens were never read
         self.tokens.forget()
 
@@ -139,7 +139,9 @@ class Tower:
                 "pack tiles, images only and no videos, whose frames they pool"
             )
         received = joined[:, 0].masked_fill(~of_patches, -torch.inf)
-        return TowerAttention(*(_at(once, values, times) for values in (received, joined[:, 1:])))
+        return TowerAttention(
+            *(_scatter(once, values, times) for values in (received, joined[:, 1:]))
+        )
 
     def _values_of(self, call: TowerCall) -> Float[Tensor, "n p c"]:
         """Return, for each patch of a call, the received attention, then the mean of its keys over
@@ -150,7 +152,7 @@ class Tower:
         return values[:, int(self.by_class) :]
 
 
-def _at(vision: Bool[Tensor, "b t"], values: Tensor, times: int) -> Tensor:
+def _scatter(vision: Bool[Tensor, "b t"], values: Tensor, times: int) -> Tensor:
     """Put the values at the marked tokens, zeros elsewhere; repeat every row ``times`` times."""
     values = values.to(vision.device)
     result = values.new_zeros(*vision.shape, *values.shape[1:])
