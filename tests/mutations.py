@@ -74,8 +74,8 @@ FAULTS = (
           ("tests/backends/test_attaching.py",)),
     # What is remembered, and for how long
     Fault("images are those of the first pass", "hf/layer/state.py",
-          "if known is None or known[0] is not tokens.vision:",
-          "if known is None:",
+          "if cached is None or cached[0] is not tokens.vision:",
+          "if cached is None:",
           ("tests/backends/test_what_is_seen.py::"
            "test_an_image_that_comes_in_two_passes_is_one_image",)),
     Fault("what one window is found to be is every window", "cache/slots.py",

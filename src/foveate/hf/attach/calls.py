@@ -250,9 +250,9 @@ class Calls:
         ids = inputs.get("input_ids")
         if isinstance(ids, Tensor) and ids.ndim == 2:
             checks.check_tokens(ids, given_cache(inputs))
-            known = call_inputs.of("ids")
+            outer = call_inputs.of("ids")
             call_inputs.frames = (
-                known.frames if ids is known.ids else starts_in_runs(self.model.config, ids, inputs)
+                outer.frames if ids is outer.ids else starts_in_runs(self.model.config, ids, inputs)
             )
             call_inputs.ids = ids
         if checks.trains(self._path.decoder, inputs):

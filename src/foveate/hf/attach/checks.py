@@ -67,9 +67,9 @@ def refuse_continuous(original: Any, *args: Any, **kwargs: Any) -> NoReturn:
     """Raise UnsupportedCache, in place of a method that starts transformers' continuous
     batching.
     """
-    what = getattr(original, "__name__", "continuous batching")
+    name = getattr(original, "__name__", "continuous batching")
     raise UnsupportedCache(
-        f"{what} (transformers' continuous batching) keeps all requests in one paged cache, which "
+        f"{name} (transformers' continuous batching) keeps all requests in one paged cache, which "
         "is not compressed. Call generate() with a padded batch, or serve the model with vLLM and "
         "Foveate's plug-in, which compresses pages."
     )

@@ -125,8 +125,8 @@ def note_positions(state: CacheState, positions: Any, seen: int) -> None:
     ``position_ids``, [b, t] or [axes, b, t], or None if it counts columns.
     """
     if not isinstance(positions, Tensor):
-        none = torch.zeros(1, dtype=torch.int64, device="cpu")
-        ahead = none if state.tokens.pad is None else torch.zeros_like(state.tokens.pad)
+        zero = torch.zeros(1, dtype=torch.int64, device="cpu")
+        ahead = zero if state.tokens.pad is None else torch.zeros_like(state.tokens.pad)
         state.note({AHEAD: ahead[:, None]})
         return
     state.note({AHEAD: _axes(positions)[..., -1:].amax(0) + 1 - seen})

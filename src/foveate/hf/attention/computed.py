@@ -63,10 +63,10 @@ class Computed:
 
     def of_heads(self, h: int, device: torch.device) -> Int[Tensor, "b h m"]:
         """Return the columns per KV head, for a layer that stores this pass only; cached."""
-        known = self._of_heads
-        if known is None or known.shape[1] != h or known.device != device:
-            known = self._of_heads = self.columns.to(device)[:, None].expand(-1, h, -1)
-        return known
+        cached = self._of_heads
+        if cached is None or cached.shape[1] != h or cached.device != device:
+            cached = self._of_heads = self.columns.to(device)[:, None].expand(-1, h, -1)
+        return cached
 
     def visible(
         self, mask: Tensor | None, facts: MaskFacts, columns: Int[Tensor, "b h n"]
@@ -74,13 +74,13 @@ class Computed:
         """Return the mask over slots at ``columns`` for each position, from the model's mask [b, 1,
         inputs, seen]. Padding positions see every slot, as a softmax over no slots is NaN.
         """
-        columns, at = once_for_heads(columns), self.columns.to(columns.device)
-        nobody = (at < 0)[:, None, :, None]
+        columns, own = once_for_heads(columns), self.columns.to(columns.device)
+        is_padding = (own < 0)[:, None, :, None]
         if mask is None or facts.causal:
             real = columns >= facts.pads.to(columns.device)[:, None, None]
-            seen = (columns[:, :, None] <= at[:, None, :, None]) & real[:, :, None]
-            return seen | nobody
-        return over_slots(of_queries(mask, at - self.first), columns, at[0]) | nobody
+            seen = (columns[:, :, None] <= own[:, None, :, None]) & real[:, :, None]
+            return seen | is_padding
+        return over_slots(of_queries(mask, own - self.first), columns, own[0]) | is_padding
 
     def slots(
         self,
@@ -92,11 +92,11 @@ class Computed:
         """Return the slots at ``columns``, with the computed tokens as queries. Cached: all layers
         that store this pass only share one object.
         """
-        of = (columns, facts, images)
-        if self._slots and all(a is b for a, b in zip(of, self._slots[0], strict=True)):
+        key = (columns, facts, images)
+        if self._slots and all(a is b for a, b in zip(key, self._slots[0], strict=True)):
             return self._slots[1]
         slots = self._slots_of(columns, facts, images, mask)
-        self._slots = of, slots
+        self._slots = key, slots
         return slots
 
     def _slots_of(
@@ -106,16 +106,16 @@ class Computed:
         images: Images | None,
         mask: Tensor | None,
     ) -> Slots:
-        at, pads = self.columns.to(columns.device), facts.pads.to(columns.device)[:, None]
+        own, pads = self.columns.to(columns.device), facts.pads.to(columns.device)[:, None]
         pos = (once_for_heads(columns) - pads[:, None]).clamp_min(-1)
         pos = pos.masked_fill(once_for_heads(columns) < 0, -1).expand_as(columns)
         image = spot = q_image = None
         if images is not None:
             image, spot = (at_columns(t.to(columns.device), columns) for t in images)
-            q_image = at_columns(images[0].to(at.device), at[:, None])[:, 0]
+            q_image = at_columns(images[0].to(own.device), own[:, None])[:, 0]
         return Slots(
             pos=pos,
-            q_pos=torch.where(at < 0, -1, at - pads),
+            q_pos=torch.where(own < 0, -1, own - pads),
             image=image,
             spot=spot,
             q_image=q_image,

@@ -208,13 +208,13 @@ def attend_visible(
     return Attended(*attention.masked(q, k, v, for_model(visible, groups, additive)))
 
 
-def choose_by_products(policy: Policy, layer: Layer, at: Pass) -> ByProducts:
+def choose_by_products(policy: Policy, layer: Layer, span: Pass) -> ByProducts:
     """Choose the by-products to compute in a pass of a prompt whose slots have their budget.
     NOTHING where the stock attention has to compute it: on another device or in another dtype,
     under a mask that is not causal, or if no row loses a pair.
     """
     slots, query = layer.slots, layer.q
-    window = policy.reads_window_sums if at.seen == at.end == query.shape[2] else None
+    window = policy.reads_window_sums if span.seen == span.end == query.shape[2] else None
     if not (policy.reads_column_sums or window):
         return NOTHING
     blocks = in_blocks(query)
@@ -222,7 +222,7 @@ def choose_by_products(policy: Policy, layer: Layer, at: Pass) -> ByProducts:
         return NOTHING
     if slots.tokens is None or slots.mask is not None:
         return NOTHING
-    if bool((slots.tokens >= slots.lengths + at.end - at.seen).all()):
+    if bool((slots.tokens >= slots.lengths + span.end - span.seen).all()):
         return NOTHING
     if policy.reads_column_sums or window is None:
         return ByProducts(column_sums=True)

@@ -108,8 +108,8 @@ def examine(
     """
     b, m, n = shape
     if mask is None:
-        none = torch.zeros(b, dtype=torch.long, device=device)
-        return MaskFacts(none if pads is None else pads, True, True)
+        no_pads = torch.zeros(b, dtype=torch.long, device=device)
+        return MaskFacts(no_pads if pads is None else pads, True, True)
     visible = as_bool(mask).expand(b, 1, m, n)[:, 0]
     if pads is None:
         pads = left_padding(visible[:, -1], b, n, whole=False)
@@ -133,8 +133,8 @@ def _is_causal(visible: Bool[Tensor, "b m n"], real: Bool[Tensor, "b n"], pads: 
     blocks = torch.split(columns[n - m :], rows), torch.split(visible, rows, dim=1)
     for queries, seen in zip(*blocks, strict=True):
         causal = (columns <= queries[:, None]) & real[:, None]
-        seeing = queries >= pads[:, None]  # padding queries may see anything
-        same &= ((seen == causal) | ~seeing[:, :, None]).all()
+        is_real = queries >= pads[:, None]  # padding queries may see anything
+        same &= ((seen == causal) | ~is_real[:, :, None]).all()
     return bool(same)
 
 
@@ -179,8 +179,8 @@ def slots_of(
     """
     queries = torch.arange(*span, device=columns.device)
     pads = facts.pads.to(columns.device)[:, None]
-    some = once_for_heads(columns)
-    pos = torch.where(some < 0, -1, some - pads[:, None]).expand_as(columns)
+    shared = once_for_heads(columns)
+    pos = torch.where(shared < 0, -1, shared - pads[:, None]).expand_as(columns)
     seen = None if facts.causal else over_slots(mask, columns, queries)
     if images is None:
         return Slots(pos=pos, q_pos=queries - pads, mask=seen)
@@ -196,15 +196,15 @@ def slots_of(
 
 
 def _of_slots(
-    known: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"], compressed: bool
+    values: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"], compressed: bool
 ) -> Int[Tensor, "b h n"]:
     if not compressed:  # draft tokens may be known here before they are stored
-        return known[:, None, : columns.shape[2]].expand_as(columns)
-    return at_columns(known, columns)
+        return values[:, None, : columns.shape[2]].expand_as(columns)
+    return at_columns(values, columns)
 
 
-def at_columns(known: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
+def at_columns(values: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
     """Gather per-token values at ``columns``; -1 for empty slots."""
-    some = once_for_heads(columns).long()  # gather needs int64; stored columns may be int32
-    gathered = known.gather(1, some.clamp_min(0).flatten(1)).view_as(some)
-    return gathered.masked_fill(some < 0, -1).expand_as(columns)
+    shared = once_for_heads(columns).long()  # gather needs int64; stored columns may be int32
+    gathered = values.gather(1, shared.clamp_min(0).flatten(1)).view_as(shared)
+    return gathered.masked_fill(shared < 0, -1).expand_as(columns)

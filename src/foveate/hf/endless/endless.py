@@ -82,8 +82,8 @@ def begun(model: PreTrainedModel, policy: Policy, link: Link) -> DynamicCache:
     """Return an empty cache of one row, whose prompt never ends."""
     cache: DynamicCache = DynamicCache(config=model.config)
     convert(cache, text_config(model), policy, link).arm(END)
-    none = torch.empty(1, 0, dtype=torch.long, device=input_device(model))
-    go_on(cache, (none, none))
+    empty = torch.empty(1, 0, dtype=torch.long, device=input_device(model))
+    go_on(cache, (empty, empty))
     return cache
 
 
@@ -137,12 +137,12 @@ def forget(cache: DynamicCache) -> Bool[Tensor, "seen"] | None:
         return None
     state, layers = known_state(cache), foveate_layers(cache)
     table = torch.cat([stored.long().cumsum(0) - stored.long(), stored.sum()[None]])
-    gone = len(stored) - int(table[-1])
+    removed = len(stored) - int(table[-1])
     for layer in layers:
         pairs = layer.pairs
         if isinstance(pairs, Renumbered):
             pairs.renumber(table.to(layer.pairs.columns.device))
-        layer.seen -= gone
+        layer.seen -= removed
         layer.at = layer.at._replace(seen=layer.seen)
     state.tokens = state.tokens.drop(stored)
     state.view = None

@@ -54,23 +54,23 @@ def ways_to_turn(model: PreTrainedModel, ids: Int[Tensor, "1 t"]) -> list[Turned
     ids = ids.repeat(1, -(-TOKENS // ids.shape[1]))[:, :TOKENS]
     turns = rotations(model, {"input_ids": ids})
     axis = _axes(model, ids, turns[0]) if rope_offsets(model) else None
-    none = torch.zeros_like(turns[0].first)
-    return [Turned(r, none[: len(r.first)] if axis is None else axis) for r in turns]
+    zeros = torch.zeros_like(turns[0].first)
+    return [Turned(r, zeros[: len(r.first)] if axis is None else axis) for r in turns]
 
 
 def _axes(model: PreTrainedModel, ids: Int[Tensor, "1 t"], rotation: Rotation) -> Int[Tensor, "r"]:
     """Measure the axis that rotates each pair of channels, on the first layer's queries."""
-    here = torch.arange(ids.shape[1], device=ids.device).repeat(3, 1, 1)
+    start = torch.arange(ids.shape[1], device=ids.device).repeat(3, 1, 1)
     moved = []
     for axis in (None, 0, 1, 2):
-        positions = here.clone()
+        positions = start.clone()
         if axis is not None:
             positions[axis] += _FAR
         layer = record(model, input_ids=ids, position_ids=positions, sums=False).layers[0]
         moved.append(layer.q.double())
-    stays, *others = moved
-    apart = torch.stack([(queries - stays).abs().amax((0, 1, 2)) for queries in others])
-    return (apart[:, rotation.first] + apart[:, rotation.second]).argmax(0)
+    base, *shifted = moved
+    difference = torch.stack([(queries - base).abs().amax((0, 1, 2)) for queries in shifted])
+    return (difference[:, rotation.first] + difference[:, rotation.second]).argmax(0)
 
 
 def next_position(cache: DynamicCache) -> int:

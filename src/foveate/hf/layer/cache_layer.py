@@ -287,8 +287,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             )
         self.seen -= count
         passes = self.state.turn.passes  # a removed pass must not be read again
-        left = tuple(p for p in passes if p.first + p.length <= self.seen)
-        self.state.update_turn(passes=left)
+        remaining = tuple(p for p in passes if p.first + p.length <= self.seen)
+        self.state.update_turn(passes=remaining)
 
     # Stored pairs
 
@@ -371,16 +371,16 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             self.ranks = columns.gather(-1, slots), kept.scores.gather(-1, slots)
         if not pairs.compressed:
             columns = self.state.columns(kept.mask)
-            left: Pairs = store(kept.k, kept.v, columns, kept.mask, self.seen, kept.counts)
+            new: Pairs = store(kept.k, kept.v, columns, kept.mask, self.seen, kept.counts)
         elif isinstance(policy.merge, NoMerge) and isinstance(pairs, Coded):
-            left = pairs.only(kept.mask)
+            new = pairs.only(kept.mask)
         else:
-            left = store(kept.k, kept.v, pairs.columns, kept.mask, self.seen, kept.counts)
+            new = store(kept.k, kept.v, pairs.columns, kept.mask, self.seen, kept.counts)
         if (visual := policy.stores_by_modality) is not None:
-            left = visual.of_modality(left, self.state.visual_columns())
+            new = visual.of_modality(new, self.state.visual_columns())
         elif not isinstance(policy.store, FullPrecision):  # full precision returns them unchanged
-            left = policy.store(left)
-        self.stored = left
+            new = policy.store(new)
+        self.stored = new
         if policy.beyond:
             self.bound_room()
 

@@ -92,16 +92,16 @@ class CallInputs:
         return self if call_inputs is None else call_inputs
 
     def of_pass(
-        self, what: Literal["ids", "frames"], end: int | None, seen: int, tokens: Tensor
+        self, field: Literal["ids", "frames"], end: int | None, seen: int, tokens: Tensor
     ) -> Tensor | None:
         """Return the ids or frames of a pass's tokens: from the module around the decoder, or from
         ``generate``'s prompt. None if they do not match the tokens that the decoder reads.
         """
         (rows, count), of_prompt = tokens.shape[:2], self.of("prompt")
-        now: Tensor | None = getattr(self.of("ids"), what)
-        if now is not None and now.shape == (rows, count):
-            return now
-        prompt = of_prompt.prompt if what == "ids" else of_prompt.prompt_frames
+        own: Tensor | None = getattr(self.of("ids"), field)
+        if own is not None and own.shape == (rows, count):
+            return own
+        prompt = of_prompt.prompt if field == "ids" else of_prompt.prompt_frames
         if prompt is None or prompt.shape[1] != end or rows % prompt.shape[0]:
             return None
         return prompt[:, seen : seen + count].repeat_interleave(rows // prompt.shape[0], 0)

@@ -257,8 +257,8 @@ class CacheState:
         view = self.view
         shape = rows, new, seen
         if view is None or view.own is not own_mask or view.shape != shape:
-            known = own_mask is None or self.turn.end is None or self.turn.padding_told
-            pads = self.tokens.pad if known else None
+            is_known = own_mask is None or self.turn.end is None or self.turn.padding_told
+            pads = self.tokens.pad if is_known else None
             view = PassView(own_mask, shape, over_columns(own_mask, *shape), pads, device)
             if not torch.compiler.is_compiling():
                 self.view = view
@@ -282,12 +282,12 @@ class CacheState:
 
     def images(self) -> Images | None:
         """Return image and slot of every token seen; None if the visual tokens are unknown."""
-        tokens, known = self.tokens, self._images
+        tokens, cached = self.tokens, self._images
         if not tokens.vision_known or tokens.image is not None:
             return tokens.images
-        if known is None or known[0] is not tokens.vision:
-            known = self._images = tokens.vision, tokens.images
-        return known[1]
+        if cached is None or cached[0] is not tokens.vision:
+            cached = self._images = tokens.vision, tokens.images
+        return cached[1]
 
     def visual_columns(self) -> Bool[Tensor, "b seen"]:
         """Return a mask of the visual tokens seen; raises MissingModality if these are unknown."""
@@ -305,11 +305,11 @@ class CacheState:
         """Return the columns [b, h, n] of a layer that stores every column, int32 as in pairs;
         layers of one shape and device share the tensor.
         """
-        known, shape = self._columns, like.shape[:3]  # layers may differ in heads and device
-        if known is None or known.shape != shape or known.device != like.device:
+        cached, shape = self._columns, like.shape[:3]  # layers may differ in heads and device
+        if cached is None or cached.shape != shape or cached.device != like.device:
             columns = torch.arange(shape[2], dtype=torch.int32, device=like.device)
-            known = self._columns = columns.expand(shape)
-        return known
+            cached = self._columns = columns.expand(shape)
+        return cached
 
     def slots(self, columns: Int[Tensor, "b h n"], view: PassView, queries: int) -> Slots:
         """Return the slots at ``columns``, for the latest ``queries``. Layers that store every

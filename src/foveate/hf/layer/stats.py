@@ -109,11 +109,12 @@ class Stats:
         if self.visual is None:
             return None
         visual = self.visual.cpu().double().clamp_min(1)
-        none = torch.zeros_like(visual)
-        lost = [
-            none if layer.dropped is None else layer.dropped.cpu() / visual for layer in self.layers
+        zeros = torch.zeros_like(visual)
+        dropped = [
+            zeros if layer.dropped is None else layer.dropped.cpu() / visual
+            for layer in self.layers
         ]
-        return 1 - torch.stack([*lost, none])[:-1]
+        return 1 - torch.stack([*dropped, zeros])[:-1]
 
     @property
     def seen(self) -> int:
@@ -190,8 +191,8 @@ class Stats:
             f"{self.bytes_after / 2**20:.2f} of {self.bytes_before / 2**20:.2f} MiB "
             f"({share:.1%}), {self.seconds * 1e3:.1f} ms"
         ]
-        if len((left := self.remaining).parts) > 1:
-            lines.append(f"  {left}")
+        if len((remaining := self.remaining).parts) > 1:
+            lines.append(f"  {remaining}")
         elif (computed := self.computed) is not None:
             lines.append(f"  computed {float(computed.mean()):.1%} of the visual tokens")
         for layer in self.layers:

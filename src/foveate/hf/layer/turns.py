@@ -133,16 +133,16 @@ class CallTurn:
         if last.thread == get_ident() and last.runs():
             return _inside(last, frame)
         _of_thread.calls = [call for call in _of_thread.calls if call.runs()]
-        mine = Call(frame)
+        own = Call(frame)
         while True:
-            last = mine.before = self._latest()
+            last = own.before = self._latest()
             last.wait()
-            if last.next.setdefault("call", mine) is mine:
-                self._last = mine
+            if last.next.setdefault("call", own) is own:
+                self._last = own
                 last.settle_all()
-                mine.before = None
-                _of_thread.calls.append(mine)
-                return mine
+                own.before = None
+                _of_thread.calls.append(own)
+                return own
 
     def settle(self) -> None:
         """Restore the changes of calls that are over."""

@@ -142,8 +142,8 @@ def teacher_forced_together(
         ]
     fed = [[*answer[:-1], *[answer[-1]] * (longest + 1 - len(answer))] for answer in tokens]
     cache = join(session, [prompt.cache for prompt in prompts])
-    at = prompts[0].first.device
-    inputs = next_inputs(cache, torch.tensor(fed, dtype=torch.int64, device=at))
+    device = prompts[0].first.device
+    inputs = next_inputs(cache, torch.tensor(fed, dtype=torch.int64, device=device))
     out = session.model(**inputs, output_hidden_states=True)
     return [
         TeacherForced(
@@ -167,17 +167,17 @@ def check_joins(model: nn.Module) -> None:
     layer stores something other than the pairs of all tokens.
     """
     inner: Any = inner_model(model)
-    config, why = text_config(inner), ""
+    config, reason = text_config(inner), ""
     layers = DynamicCache(config=config).layers
     if len(compressible_layers(config)) < len(layers) or {*map(type, layers)} != {DynamicLayer}:
         kinds = sorted({type(layer).__name__ for layer in layers})
-        why = f"some of its layers store more, or less, than the pairs of all tokens ({kinds})"
+        reason = f"some of its layers store more, or less, than the pairs of all tokens ({kinds})"
     elif kind := follows_length(config):
-        why = f"its frequencies follow the length of the longest prompt ({kind})"
+        reason = f"its frequencies follow the length of the longest prompt ({kind})"
     elif "position_ids" not in inspect.signature(type(inner).forward).parameters:
-        why = "it does not take position_ids"
-    if why:
-        raise _refused(inner, why)
+        reason = "it does not take position_ids"
+    if reason:
+        raise _refused(inner, reason)
 
 
 @torch.no_grad()
@@ -223,15 +223,15 @@ def join(session: Session, caches: Sequence[DynamicCache]) -> DynamicCache:
     rows = [foveate_layers(own) for own in caches]
     longest = max(layers[0].seen for layers in rows)
     pads = [longest - layers[0].seen for layers in rows]
-    for mine, of_rows in zip(foveate_layers(cache), zip(*rows, strict=True), strict=True):
-        mine.refill(_stacked([layer.pairs for layer in of_rows], pads, longest), longest, longest)
+    for layer, of_rows in zip(foveate_layers(cache), zip(*rows, strict=True), strict=True):
+        layer.refill(_stacked([row.pairs for row in of_rows], pads, longest), longest, longest)
     state.update_turn(awaiting=False)
     padding = torch.tensor(pads, dtype=torch.int64, device=input_device(session.model))
     state.update_tokens(pad=padding)
-    known = [known_state(own).tokens.extras for own in caches]
+    all_extras = [known_state(own).tokens.extras for own in caches]
     for name in (AHEAD, ON_ONE_AXIS):
-        if all(name in extras for extras in known):
-            ahead = torch.cat([extras[name] for extras in known])
+        if all(name in extras for extras in all_extras):
+            ahead = torch.cat([extras[name] for extras in all_extras])
             state.note({name: ahead.to(padding.device) - padding[:, None]})
     return cache
 

@@ -115,7 +115,7 @@ def calibrate_each(
                 runs = (_branch(model, policy, recording) for policy in chosen)
                 ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])
     samples = zip(*ledger.numbers, strict=True) if ledger.numbers else ([] for _ in chosen)
-    profiles = [_profile(policy, model, mine) for policy, mine in zip(chosen, samples, strict=True)]
+    profiles = [_profile(policy, model, own) for policy, own in zip(chosen, samples, strict=True)]
     ledger.close()
     return profiles
 

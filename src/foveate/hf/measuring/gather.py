@@ -118,12 +118,12 @@ def each_prompt(prompts: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, A
     Raises:
         InvalidInput: a prompt is not a mapping of model inputs, or ``prompts`` is one.
     """
-    what = "give a list of inputs, each as generate takes it: [{'input_ids': ..., ...}, ...]"
+    hint = "give a list of inputs, each as generate takes it: [{'input_ids': ..., ...}, ...]"
     if isinstance(prompts, Mapping):
-        raise InvalidInput(f"these are the inputs of one prompt: {what}.")
+        raise InvalidInput(f"these are the inputs of one prompt: {hint}.")
     for index, inputs in enumerate(prompts):
         if not isinstance(inputs, Mapping):
-            raise InvalidInput(f"prompt {index} is a {type(inputs).__name__}: {what}.")
+            raise InvalidInput(f"prompt {index} is a {type(inputs).__name__}: {hint}.")
         yield inputs
 
 
@@ -213,11 +213,11 @@ def _with_questions(
 
 
 def _up_to_a_question(
-    each: Iterable[tuple[Mapping[str, Any], Asked]],
+    prompts: Iterable[tuple[Mapping[str, Any], Asked]],
 ) -> list[tuple[Mapping[str, Any], Asked]]:
     """Return the first prompts, up to one with questions: on it the best target is found."""
     seen = []
-    for inputs, question in each:
+    for inputs, question in prompts:
         seen.append((inputs, question))
         if question.questions:
             break

@@ -187,18 +187,18 @@ def branch(
             "with record(..., prune=policy.prune)."
         )
     sources: list[Any] = recording.cache.layers
-    mine = foveate_layers(cache)
-    theirs = foveate_layers(recording.cache)
+    layers = foveate_layers(cache)
+    recorded = foveate_layers(recording.cache)
     cache.layers = [
-        layer if layer in mine else copy.deepcopy(source)
+        layer if layer in layers else copy.deepcopy(source)
         for layer, source in zip(cache.layers, sources, strict=True)
     ]
-    state.follow(theirs[0].state)
+    state.follow(recorded[0].state)
     note_recorded(state, recording.tokens)
     state.update_turn(end=recording.tokens)
     state.noted = noted
     state.reading.most_heads = None  # the pairs are the recording's, so none may be shed
-    for layer, source, seen in zip(mine, theirs, recording.layers, strict=True):
+    for layer, source, seen in zip(layers, recorded, recording.layers, strict=True):
         layer.refill(source.pairs, source.seen, 0)
         with layer.watch.running(seen.k.device):
             layer.read(seen)
@@ -206,7 +206,7 @@ def branch(
     session.read_again(cache)
     state.update_turn(end=None)
     state.noted = None
-    for layer, source in zip(mine, theirs, strict=True):
+    for layer, source in zip(layers, recorded, strict=True):
         if layer.pairs is source.pairs:
             layer.refill(source.pairs.fork(), source.seen, source.seen)
     session.adopt(cache)

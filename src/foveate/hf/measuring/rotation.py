@@ -39,17 +39,17 @@ def rotations(model: nn.Module, inputs: Mapping[str, Any]) -> list[Rotation]:
     if kind := follows_length(text_config(check_model(model))):
         raise _unknown(model, f"its frequencies follow the prompt's length ({kind})")
     ids = ids[:1, -TOKENS:]
-    here = torch.arange(ids.shape[1], device=ids.device)[None]
+    base = torch.arange(ids.shape[1], device=ids.device)[None]
     try:
         first, second = (
             record(model, input_ids=ids, position_ids=positions, sums=False).layers
-            for positions in (here, here + SHIFT)
+            for positions in (base, base + SHIFT)
         )
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         # it takes no position_ids, or no text that begins after position 0 (blocks by position)
         raise _unknown(model, repr(error)) from error
-    known = list(_candidates(model))
-    return [_identify(model, a, b, known) for a, b in zip(first, second, strict=True)]
+    candidates = list(_candidates(model))
+    return [_identify(model, a, b, candidates) for a, b in zip(first, second, strict=True)]
 
 
 def rotations_if_counted(model: nn.Module, inputs: Mapping[str, Any]) -> list[Rotation]:
@@ -84,10 +84,14 @@ def _candidates(model: nn.Module) -> Iterator[Rotation]:
             yield neighbours(frequencies)
 
 
-def _identify(model: nn.Module, first: Layer, second: Layer, known: list[Rotation]) -> Rotation:
+def _identify(
+    model: nn.Module, first: Layer, second: Layer, candidates: list[Rotation]
+) -> Rotation:
     """Return the rotation that maps the queries at the first position to those at the second."""
     check_finite(first, first.q.shape[2], "a profile")
-    fitting = [rotation for rotation in known if 2 * len(rotation.frequencies) <= first.q.shape[-1]]
+    fitting = [
+        rotation for rotation in candidates if 2 * len(rotation.frequencies) <= first.q.shape[-1]
+    ]
     errors = [_error(first.q, second.q, rotation) for rotation in fitting]
     least = min(errors)
     if not least < NEAR:

@@ -50,8 +50,8 @@ def starts_in_runs(
     visual tokens has more than one of either, or that is unknown.
     """
     starts = [find(config, input_ids, inputs) for find in (frame_starts, image_starts)]
-    some = [mask for mask in starts if mask is not None]
-    return torch.stack(some).any(0) if some else None
+    known = [mask for mask in starts if mask is not None]
+    return torch.stack(known).any(0) if known else None
 
 
 def frame_starts(
@@ -74,8 +74,8 @@ def frame_starts(
         per_frame = len(rows) // len(frames)  # LLaVA-OneVision ends a video with a newline token
         lengths = frames if frames[0] else [per_frame] * len(frames)
         if sum(lengths) in (len(rows), len(rows) - 1):
-            at = rows.new_tensor([0, *lengths[:-1]]).cumsum(0)
-            starts[rows[at], columns[at]] = True
+            first = rows.new_tensor([0, *lengths[:-1]]).cumsum(0)
+            starts[rows[first], columns[first]] = True
     return starts
 
 
@@ -151,8 +151,8 @@ def _frame_sizes(inputs: Mapping[str, Any]) -> list[list[int]]:
     counts = [
         size for size, t in zip(per_frame, grid[:, 0].tolist(), strict=True) for _ in range(t)
     ]
-    left = iter([int(part.sum()) for part in kept.flatten().split(counts)])
-    return [[next(left) for _ in range(t)] for t in grid[:, 0].tolist()]
+    kept_counts = iter([int(part.sum()) for part in kept.flatten().split(counts)])
+    return [[next(kept_counts) for _ in range(t)] for t in grid[:, 0].tolist()]
 
 
 def given_visual_tokens(

@@ -98,7 +98,7 @@ class Asker(NamedTuple):
                 "compress(model, policy, tokenizer=...)."
             )
         own = getattr(tokenizer, "tokenizer", tokenizer)
-        chats = (each for each in (own, tokenizer) if getattr(each, "chat_template", None))
+        chats = (x for x in (own, tokenizer) if getattr(x, "chat_template", None))
         asker = cls(model, own, next(chats, None))
         if score.reading.closing and not asker.closing.strip():
             raise InvalidInput(

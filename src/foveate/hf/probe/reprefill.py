@@ -46,8 +46,8 @@ class PassInputs(NamedTuple):
     def of(cls, first: int, inputs: Inputs) -> PassInputs:
         """Select the inputs without the cache and the arguments about outputs."""
         left_out = (*CACHE_NAMES, *_OUTPUTS)
-        some = {n: x for n, x in inputs.items() if x is not None and n not in left_out}
-        return cls(first, some)
+        own = {n: x for n, x in inputs.items() if x is not None and n not in left_out}
+        return cls(first, own)
 
     @property
     def length(self) -> int:
@@ -79,8 +79,8 @@ class PassInputs(NamedTuple):
             yield self
             return
         for start, end in _spans([0, *inside, self.length], chunk):
-            some = slice(start, end)
-            pieces = {name: self._piece(name, x, some) for name, x in self.inputs.items()}
+            span = slice(start, end)
+            pieces = {name: self._piece(name, x, span) for name, x in self.inputs.items()}
             yield PassInputs(self.first + start, pieces)
 
     def _computed_parts(
@@ -103,10 +103,10 @@ class PassInputs(NamedTuple):
         real = stays.gather(1, order)
         first = stays.long().argmax(-1, keepdim=True)
         order = order.where(real, first)  # padding repeats a real position
-        left = columns.gather(1, order).masked_fill(~real, -1)
+        selected = columns.gather(1, order).masked_fill(~real, -1)
         hidden = cutting.states_at(self.inputs[_EMBEDS], order)
-        cut = cutting.at_places(self.inputs, hidden, order, left)
-        return PassInputs(self.first, {**cut, _MASK: self.inputs.get(_MASK)}, left)
+        cut = cutting.at_places(self.inputs, hidden, order, selected)
+        return PassInputs(self.first, {**cut, _MASK: self.inputs.get(_MASK)}, selected)
 
     @property
     def own_columns(self) -> Int[Tensor, "b s"]:
@@ -116,19 +116,19 @@ class PassInputs(NamedTuple):
         columns = torch.arange(self.first, self.first + self.length, device=self.device)
         return columns.expand(self._shape[0], -1)
 
-    def _piece(self, name: str, value: Any, some: slice) -> Any:
+    def _piece(self, name: str, value: Any, span: slice) -> Any:
         if not isinstance(value, (Tensor, list, dict)):
             return value
         if name == _MASK and isinstance(value, Tensor) and value.ndim == 4:
-            return value[:, :, some]  # [b, 1, tokens, columns]
+            return value[:, :, span]  # [b, 1, tokens, columns]
         if name == _MASK:
             return value
         if name == _POSITIONS and isinstance(value, Tensor):
-            return value[..., some]
+            return value[..., span]
         if isinstance(value, Tensor) and value.ndim == 1 and len(value) == self.length:
-            return value[some]
+            return value[span]
         if isinstance(value, Tensor) and value.ndim > 1 and value.shape[1] == self.length:
-            return value[:, some]
+            return value[:, span]
         raise UnsupportedModel(
             f"this model's decoder takes {name} with its prompt, which cannot be read again in "
             f"pieces. Give chunk={self.length} or more."
@@ -283,7 +283,7 @@ def _after(
 
 def _latest(positions: Sequence[Tensor]) -> Tensor:
     """Return the position after all of these, by row: M-RoPE has several axes in front."""
-    highest = torch.stack([_over_axes(each, "amax") for each in positions]).amax(0)
+    highest = torch.stack([_over_axes(x, "amax") for x in positions]).amax(0)
     return highest + 1
 
 
@@ -298,7 +298,7 @@ def _mask(part: PassInputs, last: Any, end: int) -> Any:
     piece itself.
     """
     mask, own = part.inputs[_MASK], slice(part.first, part.first + part.length)
-    if isinstance(mask, dict) and all(each is None for each in mask.values()):
+    if isinstance(mask, dict) and all(x is None for x in mask.values()):
         return mask
     if not isinstance(mask, Tensor) or not isinstance(last, Tensor) or last.shape[-1] != end:
         raise _own_masks(mask)
@@ -317,7 +317,7 @@ def _mask_of_computed(
     mask, real = part.inputs.get(_MASK), columns >= 0
     before = torch.arange(end, device=real.device) >= state.tokens.padding(real)[:, None]
     visible = torch.cat([before, real], dim=1)
-    if mask is None or (isinstance(mask, dict) and all(each is None for each in mask.values())):
+    if mask is None or (isinstance(mask, dict) and all(x is None for x in mask.values())):
         if bool(visible.all()):
             return mask
         if mask is None:

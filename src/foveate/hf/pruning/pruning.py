@@ -57,9 +57,9 @@ class PassToCut:
                 "input_ids, or compress(..., vision=...)."
             )
         device = columns.device
-        now = slice(first, first + self.count)
-        text = ~vision[:, now].to(device)  # in streams, text about an image has its number
-        self.image, self.spot = (t[:, now].to(device).masked_fill(text, -1) for t in images)
+        span = slice(first, first + self.count)
+        text = ~vision[:, span].to(device)  # in streams, text about an image has its number
+        self.image, self.spot = (t[:, span].to(device).masked_fill(text, -1) for t in images)
         self.vision = (self.image >= 0) & (columns >= 0)
         self.visual = self.vision.sum(-1)
         self.cut: cutting.Known = {}
@@ -141,10 +141,12 @@ class Pruner:
         """Store the tokens of the current pass that all layers computed, if it will be read again.
         ``door``: the decoder's inputs.
         """
-        at = self._pass
-        if at is None or state.computed is None or not keeps_passes(state.policy):
+        cut_pass = self._pass
+        if cut_pass is None or state.computed is None or not keeps_passes(state.policy):
             return
-        note_computed(state, door, cutting.embedded(self.decoder, door), at.local, at.columns)
+        note_computed(
+            state, door, cutting.embedded(self.decoder, door), cut_pass.local, cut_pass.columns
+        )
 
     def enter(
         self, state: CacheState, first: int, requested: RequestedOutputs, kwargs: dict[str, Any]
@@ -171,37 +173,39 @@ class Pruner:
         pads = state.padding(padded, rows, first, count, tokens.device)
         columns = torch.arange(first, first + count, device=tokens.device).expand(rows, count)
         columns = columns.where(columns >= pads.to(columns.device)[:, None], -1)
-        self._pass = at = PassToCut(state, first, columns, requested)
-        if not bool((at.visual > 0).any()):
+        self._pass = cut_pass = PassToCut(state, first, columns, requested)
+        if not bool((cut_pass.visual > 0).any()):
             self._pass = None
             return kwargs
         state.needed_by_next = frozenset(index - 1 for index in self.cuts if index)
         if 0 not in self.cuts:
             return kwargs
         hidden = cutting.embedded(self.decoder, kwargs)
-        chosen = self._choose(at, 0, hidden)
+        chosen = self._choose(cut_pass, 0, hidden)
         if chosen is None:
             return kwargs
         order, hidden = chosen
-        state.computed = Computed(at.columns, first, count, at_door=True, mask=mask)
-        return cutting.at_door(kwargs, hidden, order, at.columns, first)
+        state.computed = Computed(cut_pass.columns, first, count, at_door=True, mask=mask)
+        return cutting.at_door(kwargs, hidden, order, cut_pass.columns, first)
 
     def _choose(
-        self, at: PassToCut, layer: int, hidden: Tensor
+        self, cut_pass: PassToCut, layer: int, hidden: Tensor
     ) -> tuple[Int[Tensor, "b s"], Tensor] | None:
         """Return the positions that remain from a layer on, and their hidden states; None if all
         remain.
         """
-        looked = self.tower.of(at.vision) if self.tower is not None and layer == 0 else None
-        tokens = at.tokens(layer, len(self.layers), hidden, looked)
-        chosen = at.state.policy.prune(tokens)  # type: ignore[misc]
-        at.notes = {**at.notes, **chosen.notes}
-        stays = (at.columns >= 0) & (chosen.goes_on | at.must_go_on(tokens))
+        tower_attention = (
+            self.tower.of(cut_pass.vision) if self.tower is not None and layer == 0 else None
+        )
+        tokens = cut_pass.tokens(layer, len(self.layers), hidden, tower_attention)
+        chosen = cut_pass.state.policy.prune(tokens)  # type: ignore[misc]
+        cut_pass.notes = {**cut_pass.notes, **chosen.notes}
+        stays = (cut_pass.columns >= 0) & (chosen.goes_on | cut_pass.must_go_on(tokens))
         states = hidden if chosen.hidden is None else chosen.hidden.to(hidden.dtype)
-        if bool((stays | (at.columns < 0)).all()) and states is hidden:
+        if bool((stays | (cut_pass.columns < 0)).all()) and states is hidden:
             return None
-        at.requested.check(stays)
-        order = at.keep(layer, stays)
+        cut_pass.requested.check(stays)
+        order = cut_pass.keep(layer, stays)
         return order, cutting.states_at(states, order)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -210,21 +214,23 @@ class Pruner:
         """Cut a layer's arguments, if its pass was cut before it or is cut now; None leaves them
         unchanged.
         """
-        at = self._pass
-        if at is None or (index not in self.cuts and at.local is None):
+        cut_pass = self._pass
+        if cut_pass is None or (index not in self.cuts and cut_pass.local is None):
             return None
         hidden, rest = cutting.named_states(module, args, kwargs)
-        if index in self.cuts and (chosen := self._choose(at, index, hidden)) is not None:
+        if index in self.cuts and (chosen := self._choose(cut_pass, index, hidden)) is not None:
             order, hidden = chosen
-            at.local = order if at.local is None else at.local.gather(1, order)
-            door = at.state.computed
+            cut_pass.local = order if cut_pass.local is None else cut_pass.local.gather(1, order)
+            door = cut_pass.state.computed
             at_door = door is not None and door.at_door
             mask = None if door is None else door.mask
-            at.state.computed = Computed(at.columns, at.first, at.count, at_door, mask)
-        at.state.before = None
-        if at.local is None:
+            cut_pass.state.computed = Computed(
+                cut_pass.columns, cut_pass.first, cut_pass.count, at_door, mask
+            )
+        cut_pass.state.before = None
+        if cut_pass.local is None:
             return None
-        return (hidden,), cutting.of_layer(rest, at.local, at.cut)
+        return (hidden,), cutting.of_layer(rest, cut_pass.local, cut_pass.cut)
 
     def _add_features(
         self, add: Any, hidden: Tensor, where: Tensor, features: Tensor, *rest: Any
@@ -232,7 +238,7 @@ class Pruner:
         """Add DeepStack's features of the tower to the remaining visual tokens, after the first
         layers.
         """
-        at = self._pass
-        if at is not None and at.local is not None:
-            where, features = cutting.features_of(where, features, at.local, at.columns)
+        cut_pass = self._pass
+        if cut_pass is not None and cut_pass.local is not None:
+            where, features = cutting.features_of(where, features, cut_pass.local, cut_pass.columns)
         return add(hidden, where, features, *rest)

@@ -54,16 +54,16 @@ class TowerCall(NamedTuple):
         count = 1 if by_class else self.q.shape[2]
         total = self.q.new_zeros(self.q.shape[0], self.q.shape[2], dtype=torch.float32)
         for first in range(0, count, ROWS):
-            some = slice(first, min(first + ROWS, count))
-            logits = (self.q[:, :, some] @ self.k.mT).float() * self.scale
-            total += self._masked(logits, some).softmax(-1).mean(1).sum(1)
+            span = slice(first, min(first + ROWS, count))
+            logits = (self.q[:, :, span] @ self.k.mT).float() * self.scale
+            total += self._masked(logits, span).softmax(-1).mean(1).sum(1)
         return total / count
 
-    def _masked(self, logits: Tensor, some: slice) -> Tensor:
+    def _masked(self, logits: Tensor, span: slice) -> Tensor:
         mask = self.mask
         if not isinstance(mask, Tensor):
             return logits
-        rows = mask if mask.shape[-2] == 1 else mask[..., some, :]
+        rows = mask if mask.shape[-2] == 1 else mask[..., span, :]
         if rows.dtype == torch.bool:
             return logits.masked_fill(~rows, torch.finfo(logits.dtype).min)
         return logits + rows.float()

@@ -126,17 +126,17 @@ def load(
     seen = saved_cache.seen
     cache_layers: list[Any] = cache.layers
     for index, layer in enumerate(cache_layers):
-        mine: dict[str, Any] = saved_cache.of_layer(index)
+        tensors: dict[str, Any] = saved_cache.of_layer(index)
         if isinstance(layer, FoveateLayer):
             columns, finished, first = seen[str(index)]
             layer.refill(_pairs(saved_cache, index, first, policy), columns, finished)
             memory = layer.memory
             for name in REMEMBERED:
-                setattr(memory, name, mine.get(name))
-            memory.state = named(mine, RUNNING)
-        elif mine:
-            layer.lazy_initialization(mine["keys"], mine["values"])
-            layer.keys, layer.values = mine["keys"], mine["values"]
+                setattr(memory, name, tensors.get(name))
+            memory.state = named(tensors, RUNNING)
+        elif tensors:
+            layer.lazy_initialization(tensors["keys"], tensors["values"])
+            layer.keys, layer.values = tensors["keys"], tensors["values"]
             if hasattr(layer, "cumulative_length"):
                 layer.cumulative_length = seen[str(index)][0]
     _fill(foveate_layers(cache)[0].state, saved_cache.tensors)
@@ -149,12 +149,12 @@ def _check_tensors(saved_cache: Saved, cache: DynamicCache, model: PreTrainedMod
     widths, rows, used = _widths(model), set(), {"pads", "vision", "frames"}
     reached = set()
     for index, layer in enumerate(cache.layers):
-        compressed, mine = isinstance(layer, FoveateLayer), saved_cache.of_layer(index)
-        if compressed or mine:
+        compressed, tensors = isinstance(layer, FoveateLayer), saved_cache.of_layer(index)
+        if compressed or tensors:
             layer_rows = saved.check_layer(saved_cache, index, widths.get(index, {}), compressed)
             rows |= set() if layer_rows is None else {layer_rows}
             reached |= {saved_cache.seen[str(index)][0]} if compressed else set()
-            used |= {f"{index}.{name}" for name in mine}
+            used |= {f"{index}.{name}" for name in tensors}
     if len(reached) > 1:
         saved_cache.refuse(
             f"its layers have read {min(reached)} to {max(reached)} tokens, as it was saved after "
@@ -224,8 +224,8 @@ def _check(saved_cache: Saved, model: PreTrainedModel, policy: Policy, tokenizer
             f"{path} was compressed with {note['policy']!r}, but this block's policy is "
             f"{policy.spec!r}. Open the block with foveate.policy({note['policy']!r})."
         )
-    mine = tokenizer_fingerprint(tokenizer)
-    if mine and note["tokenizer"] and mine != note["tokenizer"]:
+    fingerprint = tokenizer_fingerprint(tokenizer)
+    if fingerprint and note["tokenizer"] and fingerprint != note["tokenizer"]:
         raise CacheMismatch(f"{path} was written with another tokenizer.")
 
 
@@ -253,11 +253,11 @@ def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None
     """
     identity = saved_cache.model
     name = saved_cache.pairs_dtype if identity is None else identity.dtype
-    now = decoder_dtype(model)
-    if name in ("", now) or not now:
+    own = decoder_dtype(model)
+    if name in ("", own) or not own:
         return None
     dtype: torch.dtype = getattr(torch, name)
-    target = getattr(torch, now)
+    target = getattr(torch, own)
     stored_otherwise = any(
         not saved.held_exactly([k.split(".", 1)[-1]]) for k in saved_cache.tensors
     )
@@ -266,7 +266,7 @@ def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None
             return None
         why = "its store keeps pairs in that dtype only" if stored_otherwise else "the cast rounds"
         raise CacheMismatch(
-            f"{saved_cache.path} was written with the model in {name}, and this one is in {now}: "
+            f"{saved_cache.path} was written with the model in {name}, and this one is in {own}: "
             f"{why}. Load the model with dtype=torch.{name}, or compress the context again."
         )
     return dtype

@@ -195,9 +195,9 @@ def check_layer(saved: Saved, index: int, dims: Mapping[str, int], compressed: b
     ``dims`` are the axes' lengths that are known from the model. Raises InvalidInput.
     """
     tensors, known = saved.of_layer(index), dict(dims)
-    theirs = named(tensors, OWN)
+    own_tensors = named(tensors, OWN)
     tensors = {name: t for name, t in tensors.items() if not name.startswith(OWN)}
-    needed = set() if theirs else {"k", "v"} if compressed else {"keys", "values"}
+    needed = set() if own_tensors else {"k", "v"} if compressed else {"keys", "values"}
     for part in ("body.", "thin."):
         if f"{part}k" in tensors:
             needed |= {name for name in SHAPES if name.startswith(part)}
@@ -210,7 +210,7 @@ def check_layer(saved: Saved, index: int, dims: Mapping[str, int], compressed: b
     seen = saved.seen.get(str(index), [])
     if len(seen) != (3 if compressed else 1):
         saved.refuse(f"its note 'seen' says {seen} of layer {index}")
-    if compressed and not theirs:
+    if compressed and not own_tensors:
         _check_columns(saved, index, tensors, *seen)
     return known.get("b")
 
@@ -225,7 +225,7 @@ def _check_tensor(
 ) -> None:
     kind = "running" if name.startswith(RUNNING) else name
     axes = {**SHAPES, "columns": "f" if "flat_k" in tensors else "b h s"}.get(kind)
-    what = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    actual = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
     if axes is None:
         saved.refuse(f"layer {index} has a tensor {name!r}, which is unknown")
     is_integer = tensor.dtype in (torch.int16, torch.int32, torch.int64)
@@ -242,7 +242,7 @@ def _check_tensor(
     )
     if not fits:
         saved.refuse(
-            f"layer {index}'s tensor {name!r} is {what}, and has to be [{axes}] with "
+            f"layer {index}'s tensor {name!r} is {actual}, and has to be [{axes}] with "
             f"{', '.join(f'{axis}={known[axis]}' for axis in names if axis in known)}"
         )
 
@@ -259,12 +259,12 @@ def _check_columns(
             f"layer {index} has seen {seen} tokens, {finished} of them in its prompt, and its "
             f"{slots} slots, {listed} of them listed, begin at {first}"
         )
-    none = tensors["k"].new_empty(0)
+    empty = tensors["k"].new_empty(0)
     for name in ("columns", "body.columns", "thin.columns"):
-        columns: Any = tensors.get(name, none)
+        columns: Any = tensors.get(name, empty)
         if columns.numel() and not 0 <= int(columns.min()) <= int(columns.max()) < seen:
             saved.refuse(f"layer {index}'s {name!r} are not all from 0 to {seen - 1}")
-    channels: Any = tensors.get("thin.channels", none)
+    channels: Any = tensors.get("thin.channels", empty)
     if channels.numel() and not 0 <= int(channels.min()) <= int(channels.max()) < d:
         saved.refuse(f"layer {index}'s 'thin.channels' are not all from 0 to {d - 1}")
     for counts, flat in COUNTED:
