@@ -133,8 +133,8 @@ def check_rows(stored: int, rows: int) -> None:
 
 
 def refuse_old_pixels(error: ValueError, cache: Any) -> None:
-    """Raise InvalidInput in place of the model's own error, if a later turn brings images of
-    earlier turns, too. Any other error is left to the caller.
+    """Raise InvalidInput in place of the model's own error, if the images of a later turn do not
+    match its new tokens. Any other error is left to the caller.
     """
     layers = [layer for layer in getattr(cache, "layers", ()) if isinstance(layer, FoveateLayer)]
     if "tokens do not match" in str(error) and layers and layers[0].seen:

@@ -33,9 +33,9 @@ class ModelAttention:
     ``plain`` takes the mask that transformers builds for that implementation, or None; ``masked``
     takes a mask [b, 1 or hq, m, n]. If the implementation ``takes_masks`` of that shape, they are
     one function; if it is ``additive``, it takes no boolean ones. ``causal_without_mask``: without
-    a mask, queries see every column up to their own. ``replaceable``: Foveate's operators may
-    replace the function for one query per row. ``is_sdpa``: it is PyTorch's attention without caps
-    or sinks, so that they may replace it in any pass.
+    a mask, queries see every column up to their own. ``replaceable``: it has no caps or sinks, so
+    Foveate's operators may replace it over compressed pairs. ``is_sdpa``: it is PyTorch's
+    attention, so they may replace it in any pass.
     """
 
     plain: Callable[[Tensor, Tensor, Tensor, Any], Output]
