@@ -229,8 +229,8 @@ def _check(cache: DynamicCache, after: int) -> None:
     rows, seen = layers[0].pairs.counts.shape[0], layers[0].seen
     if rows != 1 or not 0 < after <= seen:
         raise InvalidInput(
-            f"questions follow the first {after} tokens of one prompt, and there are {rows} "
-            f"prompt(s) of {seen} tokens. Pass one prompt at a time, with at least so many tokens."
+            f"questions follow the first {after} tokens of one prompt, and {rows} prompt(s) of "
+            f"{seen} tokens were passed. Pass one prompt at a time, with at least so many tokens."
         )
     if after < seen and any(layer not in layers and layer.is_initialized for layer in cache_layers):
         raise UnsupportedModel(
