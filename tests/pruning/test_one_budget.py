@@ -136,7 +136,7 @@ def test_what_each_part_left_is_said_in_a_line():
     assert left.visual == int(stats.visual) > 0
     assert left.computed == float(stats.computed.mean()) < 1
     assert left.pairs == stats.kept_tokens / 60
-    assert left.model_bits == 32
+    assert left.made == 32
     assert 4 < left.bits < 32  # the last four pairs as they came
     assert left.bytes == stats.bytes_after / stats.bytes_before
     assert str(left) in str(stats).splitlines()[1]
