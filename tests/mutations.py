@@ -64,7 +64,7 @@ FAULTS = (
           ("tests/conformance/test_modes.py::"
            "test_a_context_keeps_its_own_positions_when_another_is_read_in_between",)),
     Fault("later tokens see the empty slots of shorter heads", "hf/attention/masks.py",
-          "return visible.gather(3, index) & held",
+          "return visible.gather(3, index) & occupied",
           "return visible.gather(3, index)",
           ("tests/conformance/test_modes.py::"
            "test_prompt_lookup_decoding_gives_what_plain_decoding_gives",)),
@@ -74,8 +74,8 @@ FAULTS = (
           ("tests/backends/test_attaching.py",)),
     # What is remembered, and for how long
     Fault("images are those of the first pass", "hf/layer/state.py",
-          "if known is None or known[0] is not tokens.vision:",
-          "if known is None:",
+          "if cached is None or cached[0] is not tokens.vision:",
+          "if cached is None:",
           ("tests/backends/test_what_is_seen.py::"
            "test_an_image_that_comes_in_two_passes_is_one_image",)),
     Fault("what one window is found to be is every window", "cache/slots.py",

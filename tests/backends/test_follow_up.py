@@ -153,7 +153,7 @@ def test_a_model_that_answers_nothing_is_reported(caplog):
     with foveate.compress(model, "kvzip:budget=50%,reads=answers", tokenizer=Words()) as session:
         session.prefill(**inputs)
         assert session.stats.kept_tokens == 20
-    assert "answers 'Ask short questions" in caplog.text
+    assert "answer to 'Ask short questions" in caplog.text
 
 
 def test_what_cannot_be_asked_is_refused():

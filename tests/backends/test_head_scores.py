@@ -69,7 +69,7 @@ def test_files_that_do_not_fit_are_refused(found, says, tmp_path):
 
 def test_other_methods_places_and_models_are_refused(tmp_path):
     path = written(tmp_path / "scores.json", scores())
-    with pytest.raises(InvalidInput, match="'snapkv' reads no scores"):
+    with pytest.raises(InvalidInput, match="'snapkv' has no format"):
         foveate.import_head_scores(zoo.build("llama"), "snapkv", path)
     with pytest.raises(InvalidInput, match="does not exist"):
         foveate.import_head_scores(zoo.build("llama"), "headkv", tmp_path / "none.json")

@@ -20,7 +20,7 @@ from tests.pairs import by_turns
 from tests.ties import choices, holds_best, same_kept
 
 LENGTHS = {"alone": (40,), "left-padded": (23, 31, 40)}
-REFUSED = {"gemma3": "masks of its own", "mllama": "apart from its prompt"}
+REFUSED = {"gemma3": "masks of its own", "mllama": "outside of its prompt"}
 
 
 def eager(family):

@@ -21,7 +21,7 @@ DOOR, INSIDE = "random.prune(keep=40%)+full", "fastv.prune(layer=1,keep=40%)+ful
 
 @pytest.mark.parametrize(
     ("family", "reason"),
-    [("gemma3", "a window is counted in places"), ("mllama", "cross-attention")],
+    [("gemma3", "a window counts tokens"), ("mllama", "cross-attention")],
 )
 def test_models_in_which_dropping_is_not_exact(family, reason):
     with pytest.raises(UnsupportedModel, match=reason):
@@ -32,7 +32,7 @@ def test_models_in_which_dropping_is_not_exact(family, reason):
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ({"labels": True}, "labels was asked for"),
+        ({"labels": True}, "labels was requested"),
         ({"output_hidden_states": True, "logits_to_keep": 1}, "output_hidden_states"),
         ({"output_attentions": True, "logits_to_keep": 1}, "output_attentions"),
         ({}, "logits of all tokens"),

@@ -68,7 +68,7 @@ def trim(cache: DynamicCache) -> None:
     """
     layers = foveate_layers(cache)
     for layer in layers:
-        layer.put(layer.pairs.fork())
+        layer.replace_pairs(layer.pairs.fork())
     policy = layers[0].policy
     if policy.amount.kind == "bytes":
         _fit(layers, int(policy.amount.value), policy)
@@ -101,7 +101,7 @@ def _drop(layer: FoveateLayer, count: int) -> bool:
     memory.state = memory.grown(k.shape[2])
     memory.compact(mask)
     memory.kept = mask.sum(-1)
-    layer.hold(Kept(mask, None, k, v))
+    layer.keep(Kept(mask, None, k, v))
     return True
 
 

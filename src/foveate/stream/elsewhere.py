@@ -258,9 +258,9 @@ def _without_positions(
     x: Float[Tensor, "1 x t d"], made: Made, way: Turned
 ) -> Float[Tensor, "1 x t d"]:
     """Keys or queries of the newest tokens, turned back; in float32."""
-    if made.places is None:
+    if made.positions is None:
         raise InvalidInput("where this stream's tokens stand was not noted: begin it anew.")
-    places = made.places[:, made.places.shape[1] - x.shape[2] :]
+    places = made.positions[:, made.positions.shape[1] - x.shape[2] :]
     return way.by(x.float(), -places[:, None, None])
 
 
