@@ -1,4 +1,4 @@
-"""``foveate methods``, ``show`` and ``cite``: what there is, what a spec means, whom to cite."""
+"""``foveate methods``, ``show`` and ``cite``: methods, the policies of specs, and citations."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def methods(
     """List all methods, or show one: what it keeps, its parameters, its paper."""
     from foveate.policies.method import METHODS
 
-    chosen = [METHODS[one] for one in (METHODS if name is None else (name,))]
+    chosen = [METHODS[key] for key in (METHODS if name is None else (name,))]
     if json:
-        facts = [_facts_of_method(one) for one in chosen]
+        facts = [_facts_of_method(method) for method in chosen]
         console.print_json(facts if name is None else facts[0])
     elif name is None:
         console.show(_listed(chosen), f"\n{_USE}")
@@ -54,7 +54,7 @@ _USE = (
 
 
 def _listed(chosen: Sequence[Method]) -> Table:
-    """Of each method what it keeps, and where it is from."""
+    """Return a table of the methods: name, summary, paper."""
     return tables.table(
         chosen,
         tables.column("Method", "name", no_wrap=True),
@@ -65,7 +65,7 @@ def _listed(chosen: Sequence[Method]) -> Table:
 
 
 def _keeps(build: Method) -> str:
-    """The summary, less the verb that the column's title says already."""
+    """Return the summary without "Keeps", which is the column's title."""
     rest = build.summary.removeprefix("Keeps ").replace("``", "")
     return rest[:1].upper() + rest[1:]
 
@@ -77,7 +77,7 @@ def _paper(build: Method) -> str:
 
 
 def _in_full(build: Method) -> list[RenderableType]:
-    """All about one method, in 80 columns."""
+    """Return the parts of one method's page, 80 columns wide."""
     head = Text(f"{build.name}: {build.summary.replace('``', '')}", style="bold")
     name = tables.column("Parameter", 0, no_wrap=True)
     table = tables.table(_parameters(build), name, "Default", "What it does", width=80)
@@ -85,8 +85,8 @@ def _in_full(build: Method) -> list[RenderableType]:
     added = f"Added to another method with a plus sign it brings along: {', '.join(build.adds)}."
     use = f"foveate run --method {spec}\nfoveate cite {build.name}"
     parts = [Text(part) for part in (*_cited(build), added, use)]
-    shown = [head, table] if build.parameters else [head, Text("It has no parameters.")]
-    return [each for part in (*shown, *parts) for each in (part, "")][:-1]
+    description = [head, table] if build.parameters else [head, Text("It has no parameters.")]
+    return [item for part in (*description, *parts) for item in (part, "")][:-1]
 
 
 def _parameters(build: Method) -> Iterator[Sequence[str]]:
@@ -98,13 +98,13 @@ def _parameters(build: Method) -> Iterator[Sequence[str]]:
 
 
 def _cited(build: Method) -> list[str]:
-    """The paper, and where it and the authors' code are to be found."""
+    """Return the paper's title, authors and venue, and the links to it and to its code."""
     if (paper := build.paper) is None:
         return ["It comes from no paper."]
     people = [" ".join(reversed(author.split(", "))) for author in paper.authors]
-    places = [f"https://arxiv.org/abs/{paper.arxiv}"] if paper.arxiv else []
-    places += [paper.code] if paper.code else []
-    return ["\n".join([paper.title, f"{', '.join(people)}. {paper.venue}, {paper.year}", *places])]
+    links = [f"https://arxiv.org/abs/{paper.arxiv}"] if paper.arxiv else []
+    links += [paper.code] if paper.code else []
+    return ["\n".join([paper.title, f"{', '.join(people)}. {paper.venue}, {paper.year}", *links])]
 
 
 _AMOUNT = "an amount: 20%, 256 or 64MB"
@@ -185,7 +185,7 @@ def _facts_of_policy(policy: Policy) -> dict[str, Any]:
 
 
 def in_full(value: Any) -> str:
-    """A value as in a spec, with the defaults of stages written out too."""
+    """Write a value as in a spec, with all parameters of stages, also those at their default."""
     if not hasattr(value, "spec_name"):
         return print_value(value)
     fields = [f.name for f in dataclasses.fields(value) if f.init]
@@ -206,7 +206,7 @@ def cite(
 
     name, arguments = name_and_arguments(spec)
     if arguments:
-        policy_of(spec)  # a typing error in the rest is worth knowing too
+        policy_of(spec)  # raises if the rest of the spec is wrong
     papers = () if name == "policy" else find(name).papers
     if not papers:
         typer.echo(f"{name} comes from no paper: there is nothing to cite.", err=True)
@@ -235,9 +235,9 @@ _SHARED = {
     "sketch": "Columns of the random matrix that keys are shortened with; null: none.",
     "window": "The last tokens, whose queries vote and which are always kept.",
 }
-"""What parameters do that mean the same in every method that has them."""
+"""Help for parameters that mean the same in every method."""
 
 
 def meaning(method: Method, parameter: str) -> str:
-    """Return what a parameter does; nothing where neither the docstring nor ``_SHARED`` says it."""
+    """Return a parameter's help from the method's docstring or ``_SHARED``; "" without one."""
     return method.said.arguments.get(parameter) or _SHARED.get(parameter, "")

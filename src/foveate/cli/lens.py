@@ -1,4 +1,4 @@
-"""``foveate lens``: a page that shows what every head keeps."""
+"""``foveate lens``: an HTML page of the tokens that every head keeps."""
 
 from __future__ import annotations
 
@@ -63,41 +63,41 @@ def lens(
     longest = _longest(answers, max_new_tokens)
     specs = [with_known_profile(spec, model) for spec in method or by_default(model)]
     budgets = budget or []
-    policies = [each for spec in specs for each in compared([spec], budgets or _usual(spec))]
+    policies = [ladder for spec in specs for ladder in compared([spec], budgets or _usual(spec))]
     text, images = question(model, prompt, image or [], video or [])
     clips = clips_of(video or [], fps, frames)
     with console.progress(hidden=False) as bars:
         task = bars.add_task(f"loading {model}", total=None)
         loaded = load(model, trust_remote_code, device_map, dtype)
         own_prompt = read(loaded, text, images, clips=clips)
-        shown, times = pictures(clips, images, own_prompt.inputs)
+        views, times = pictures(clips, images, own_prompt.inputs)
         bars.reset(task, description=f"reading {own_prompt.tokens:,} tokens", total=None)
 
-        def tell(policy: Policy, done: int, of: int) -> None:
-            what = f"{short(label(policy))} {budget_of(policy) or ''} answers"
-            bars.update(task, description=what, total=of, completed=done)
+        def report(policy: Policy, done: int, of: int) -> None:
+            description = f"{short(label(policy))} {budget_of(policy) or ''} answers"
+            bars.update(task, description=description, total=of, completed=done)
 
-        made = lens_of(
+        page = lens_of(
             loaded.model,
             loaded.reader,
             own_prompt.inputs,
-            shown,
+            views,
             policies,
             loaded.name,
             longest,
-            tell,
+            report,
             times,
         )
-    holds = f"{own_prompt.tokens:,} tokens, {counted(len(policies), 'method')}"
+    content = f"{own_prompt.tokens:,} tokens, {counted(len(policies), 'method')}"
     steps = max(map(len, policies))
-    holds += f"\nat {counted(steps, 'step')} of the budget" if steps > 1 else ""
+    content += f"\nat {counted(steps, 'step')} of the budget" if steps > 1 else ""
     for clip in clips:
         typer.echo(clip_line(clip, loaded), err=True)
-    typer.echo(of_page(made.save(out), f"what every head keeps of {holds}{_told(made)}"))
+    typer.echo(of_page(page.save(out), f"what every head keeps of {content}{_agreement(page)}"))
 
 
 def _longest(answers: bool, max_new_tokens: int | None) -> int | None:
-    """The most tokens of an answer; None where there is to be none."""
+    """Return the maximum number of tokens of an answer; None without answers."""
     if not answers and max_new_tokens is not None:
         raise InvalidParameter(
             f"--max-new-tokens {max_new_tokens} is of answers, which a lens has with --answers "
@@ -106,19 +106,19 @@ def _longest(answers: bool, max_new_tokens: int | None) -> int | None:
     return (max_new_tokens or TOKENS_BY_DEFAULT) if answers else None
 
 
-def _told(made: Lens) -> str:
-    """How many answers are the full cache's, if there are any."""
+def _agreement(page: Lens) -> str:
+    """Return a line with the number of answers equal to the full cache's; "" without answers."""
     from foveate.cli.findings import counted
 
-    if made.answers is None:
+    if page.answers is None:
         return ""
-    given = [answer for each in made.answers.choices for answer in each]
-    same = sum(answer.same for answer in given)
-    return f".\n{same} of {counted(len(given), 'answer')} are the full cache's"
+    answers = [answer for ladder in page.answers.choices for answer in ladder]
+    same = sum(answer.same for answer in answers)
+    return f".\n{same} of {counted(len(answers), 'answer')} are the full cache's"
 
 
 def _usual(spec: str) -> tuple[str, ...]:
-    """No budget for a spec that has one of its own."""
+    """Return the default budgets, or none for a spec with its own."""
     from foveate.compression.composition import name_and_arguments
 
     return () if "budget" in name_and_arguments(spec)[1] else BUDGETS_BY_DEFAULT

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from foveate.profiles.tensor_profile import TensorProfile
 
 DRAWN = ("kvzap", "recommended")
-"""Methods that read a prompt a second time to be calibrated: many kinds of prompts tell more."""
+"""Methods whose calibration draws prompts of several kinds and lengths where none are given: they
+profit from variety.
+"""
 
 
 def calibrate(
@@ -109,17 +111,27 @@ def calibrate(
     from foveate.profiles.profile import calibrated_method
 
     if published is not None:
-        given = (prompts, samples, seed, longer_than, up_to, video, fps, frames, shared or None)
-        if any(one is not None for one in given):
+        sampling_options = (
+            prompts,
+            samples,
+            seed,
+            longer_than,
+            up_to,
+            video,
+            fps,
+            frames,
+            shared or None,
+        )
+        if any(option is not None for option in sampling_options):
             raise InvalidInput(
                 "--from measures nothing: leave out --prompts, --samples, --seed, --longer-than, "
                 "--up-to, --video, --fps, --frames and --share."
             )
         _import(spec, published, out, model, trust_remote_code, device_map)
         return
-    of_heads = spec in HEAD_READINGS
+    for_heads = spec in HEAD_READINGS
     gathered = gathered_method(spec)
-    policy = None if of_heads or gathered else _policy(spec)
+    policy = None if for_heads or gathered else _policy(spec)
     name = gathered or (spec if policy is None else calibrated_method(policy))
     file = f"{name}.{'safetensors' if name in GATHERINGS else 'json'}"
     path = out or Path(file)
@@ -130,56 +142,65 @@ def calibrate(
             path.parent.mkdir(parents=shared, exist_ok=True)
     check_file("profile", "--out", path)
     progress = path.with_name(f"{path.name}.part")
-    draws = prompts is None and not video and name in DRAWN
-    if video and (prompts or of_heads):
+    is_drawn = prompts is None and not video and name in DRAWN
+    if video and (prompts or for_heads):
         raise InvalidInput(
             "--video is read alone, for profiles of no heads: leave it out, or name videos in "
             '--prompts FILE ("videos": [FILE, ...]).'
         )
     check_sampling(fps, frames)
-    samples = samples or (SAMPLES if draws else 10)
+    samples = samples or (SAMPLES if is_drawn else 10)
     which = Which(samples, seed, longer_than, up_to)
     if prompts is None and which != Which(samples):
         raise InvalidInput(
             "--seed, --longer-than and --up-to choose from a file: give it with --prompts FILE."
         )
     prompt_list: list[Any]
-    if draws:
+    if is_drawn:
         prompt_list = list(range(samples))
-    elif of_heads:
+    elif for_heads:
         of_file = samples_of(prompts, which, outside=allow_outside) if prompts else None
         prompt_list = list(of_file or sources.generated(name, samples))
     else:
         prompt_list = list(
             sources.about_videos(video) if video else sources.texts_of(prompts, which)
         )
-    if draws or of_heads or not any(record and record.has("videos") for _, record in prompt_list):
-        clips_of([], fps, frames)  # refuses what is said of no video
+    if (
+        is_drawn
+        or for_heads
+        or not any(record and record.has("videos") for _, record in prompt_list)
+    ):
+        clips_of([], fps, frames)  # raises for --fps and --frames where no prompt has a video
     with console.progress(hidden=False) as bars:
-        chosen = model or (SEES if of_heads or draws or video else READS)
+        chosen = model or (SEES if for_heads or is_drawn or video else READS)
         task = bars.add_task(f"loading {chosen}", total=None)
         loaded = load(chosen, trust_remote_code, device_map)
         bars.reset(task, description=f"calibrating {spec}", total=len(prompt_list))
-        each = bars.track(prompt_list, task_id=task)
+        tracked = bars.track(prompt_list, task_id=task)
         profile: Profile | TensorProfile
-        if of_heads:
-            samples_shown = (sources.shown(loaded, one) for one in each)
+        if for_heads:
+            located = (sources.locate_spans(loaded, sample) for sample in tracked)
             profile = calibrate_heads(
-                loaded.model, name, samples_shown, loaded.tokenizer, progress=progress
+                loaded.model, name, located, loaded.tokenizer, progress=progress
             )
         else:
             folder = Folder(prompts.parent if prompts else Path(), allow_outside or bool(video))
             texts = (
-                (one for one, _ in zip(sources.contexts(loaded.sees, samples), each, strict=True))
-                if draws
-                else (sources.of_record(text, record, folder, fps, frames) for text, record in each)
+                (
+                    text
+                    for text, _ in zip(sources.contexts(loaded.sees, samples), tracked, strict=True)
+                )
+                if is_drawn
+                else (
+                    sources.of_record(text, record, folder, fps, frames) for text, record in tracked
+                )
             )
             inputs, others = tee(text.tokenized(loaded) for text in texts)
             profile = measure(
                 loaded.model,
                 policy or name,
                 (prompt.inputs for prompt, _ in inputs),
-                questions=(one for _, one in others) if name == "recommended" else None,
+                questions=(asked for _, asked in others) if name == "recommended" else None,
                 progress=progress,
             )
     profile.save(path)
@@ -200,7 +221,7 @@ def _import(
     trust_remote_code: bool,
     device_map: DeviceMap | None,
 ) -> None:
-    """Makes a profile of what authors publish."""
+    """Convert a file that a method's authors published into a profile."""
     from foveate.compression.composition import name_and_arguments
     from foveate.hf.measuring.published import import_profile
     from foveate.loading.model import load
@@ -209,9 +230,11 @@ def _import(
         raise InvalidInput(f"--from {published}: say with --model PLACE which model it is of.")
     path = out or Path(f"{name_and_arguments(spec)[0]}.json")
     check_file("profile", "--out", path)
-    made = import_profile(load(model, trust_remote_code, device_map).model, spec, published)
-    made.save(path)
-    typer.echo(f"{path}: {made.method} on {made.model}, {made.layers} layers, from {published}")
+    profile = import_profile(load(model, trust_remote_code, device_map).model, spec, published)
+    profile.save(path)
+    typer.echo(
+        f"{path}: {profile.method} on {profile.model}, {profile.layers} layers, from {published}"
+    )
 
 
 def _policy(spec: str) -> Policy:
