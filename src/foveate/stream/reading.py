@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.cache.tokens import image_index, spot_index
-from foveate.chat.asking import Answer, generate_options, said
+from foveate.chat.asking import Answer, generate_options, to_answer
 from foveate.data import Clip
 from foveate.errors import InvalidInput
 from foveate.hf import Session
@@ -231,4 +231,4 @@ def answer(
         **{CACHE: branch},
         **generate_options(model, processor, options, whole.shape[1]),
     )
-    return said(model, processor, output[0, whole.shape[1] :], options, stats)
+    return to_answer(model, processor, output[0, whole.shape[1] :], options, stats)

@@ -200,7 +200,7 @@ def calibrate(
                 loaded.model,
                 policy or name,
                 (prompt.inputs for prompt, _ in inputs),
-                questions=(asked for _, asked in others) if name == "recommended" else None,
+                questions=(tails for _, tails in others) if name == "recommended" else None,
                 progress=progress,
             )
     profile.save(path)

@@ -17,10 +17,10 @@ from foveate.cli.prompt import (
     QUESTION,
     Which,
     clips_of,
-    in_common,
+    common_prefix,
     passages,
     prompts_of,
-    words_of,
+    text_of,
 )
 from foveate.data import Clip, Folder, Record
 from foveate.errors import InvalidInput
@@ -56,7 +56,7 @@ def _entry(record: Record) -> tuple[str, Record | None]:
     for name in ("images", "videos", "questions"):
         if name in record.held:
             record.texts(name)
-    return words_of(record), record
+    return text_of(record), record
 
 
 class Context(NamedTuple):
@@ -74,7 +74,7 @@ class Context(NamedTuple):
             for text in (self.text, *self.others)
         )
         own, *ids = (each.inputs["input_ids"][0].tolist() for each in (prompt, *others))
-        common = min((in_common(own, other) for other in ids), default=0)
+        common = min((common_prefix(own, other) for other in ids), default=0)
         tails = (tuple(other[common:]) for other in ids)
         return prompt, Asked(tuple(tail for tail in tails if tail), common)
 

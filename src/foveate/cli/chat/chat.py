@@ -49,13 +49,14 @@ def chat(
     spec = method or (ON_THE_DEMO[0] if is_demo(model) else "recommended:budget=20%")
     policy = under(spec, budget)
     for path in image or ():
-        read_image(path)  # a file that is none is refused before the model is loaded
+        read_image(path)  # raises before the model is loaded if the file is no image
     check_sampling(fps, frames)
-    clips = clips_of(video, fps, frames) if video else []  # others may come in lines
+    clips = clips_of(video, fps, frames) if video else []  # typed lines may name more
     with console.progress(hidden=False) as bars, console.quiet():
         bars.add_task(f"loading {model}", total=None)
         loaded = load(model, trust_remote_code, device_map, dtype)
-        template = {"add_vision_id": True} if is_demo(model) else {}  # more images may come
+        # the demo's template numbers images: typed lines may add more
+        template = {"add_vision_id": True} if is_demo(model) else {}
         talk = Talk(loaded, policy, max_new_tokens, system, template)
     talk.images += map(str, image or ())
     talk.sampling = fps, frames
@@ -68,7 +69,7 @@ def chat(
 
 
 def _talk(talk: Talk, live: bool) -> None:
-    """Until it is over. In a pipe the first error ends it."""
+    """Answer lines until the chat ends; in a pipe, the first error ends it."""
     for line in _lines(live):
         try:
             if not talk.take(line):
@@ -80,11 +81,11 @@ def _talk(talk: Talk, live: bool) -> None:
 
 
 def _lines(live: bool) -> Iterator[str]:
-    """What is typed, or comes in a pipe, without empty lines."""
+    """Yield lines that are typed or piped in, without empty ones."""
     if not live:
         yield from (line for line in sys.stdin if line.strip())
         return
-    with suppress(ImportError):  # with it, lines can be edited and called back
+    with suppress(ImportError):  # importing it gives input() line editing and a history
         import readline  # noqa: F401
     while True:
         try:

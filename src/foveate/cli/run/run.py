@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from foveate.policies.policy import Policy
     from foveate.prompts.prompt import Prompt
 
-_SHOWN = 200  # characters of the prompt's end that stand above the table
+_EXCERPT = 200  # characters of the prompt's end that are printed above the table
 _WAIT = "loading the model; the first time it unpacks the language model, about 20 s"
 
 
@@ -84,13 +84,15 @@ def run(
             own_prompt = read(loaded, text, images, clips=clips)
             _measure_all(loaded, own_prompt, chosen, max_new_tokens, rounds, bars, done)
     finally:
-        rows = [one.row for one in done]
-        if done and not json:  # also the rows before one that failed
-            films = [Text(clip_line(clip, loaded)) for clip in clips]
-            console.show(_head(loaded, own_prompt, text, known), *films, "", rendered(rows, known))
+        rows = [measured.row for measured in done]
+        if done and not json:  # also after an error, to show the rows before it
+            clip_lines = [Text(clip_line(clip, loaded)) for clip in clips]
+            console.show(
+                _head(loaded, own_prompt, text, known), *clip_lines, "", rendered(rows, known)
+            )
     if picture is not None:
-        shown, _ = pictures_of(clips, images, own_prompt.inputs)
-        pictures.save(picture, shown, loaded, own_prompt, done)
+        drawn_on, _ = pictures_of(clips, images, own_prompt.inputs)
+        pictures.save(picture, drawn_on, loaded, own_prompt, done)
     if json:
         _print_json(loaded, own_prompt, rows, known)
     else:
@@ -106,8 +108,9 @@ def _measure_all(
     bars: Progress,
     done: list[Measured],
 ) -> None:
-    """Fills ``done``: one answer after the other, of which the first is that of the full cache, and
-    all of them again in every further round, so that what slows the machine down meets all rows.
+    """Append the measurement of each policy to ``done``; the full cache is the first.
+
+    Rounds go over all policies in turn, so that other load on the machine slows all rows alike.
     """
     from foveate.cli.run.measure import against, measure, warm_up, with_turn
     from foveate.cli.tables import short
@@ -119,15 +122,15 @@ def _measure_all(
     for turn in range(rounds):
         for number, policy in enumerate(chosen):
             name = f"{short(label(policy))} {budget_of(policy) or ''}"
-            place = f"{number + 1} of {len(chosen)}, turn {turn + 1} of {rounds}"
-            bars.reset(task, description=f"{name} ({place})", total=tokens)
+            progress = f"{number + 1} of {len(chosen)}, turn {turn + 1} of {rounds}"
+            bars.reset(task, description=f"{name} ({progress})", total=tokens)
             with console.quiet():
-                one = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
+                measured = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
             if turn:
-                done[number] = with_turn(done[number], one)
+                done[number] = with_turn(done[number], measured)
             else:
-                full = done[0].ids if done else one.ids
-                done.append(one._replace(row=against(one.row, one.ids, full)))
+                full = done[0].ids if done else measured.ids
+                done.append(measured._replace(row=against(measured.row, measured.ids, full)))
     bars.remove_task(task)
 
 
@@ -155,10 +158,10 @@ def _print_json(
 
 
 def _head(loaded: Loaded, prompt: Prompt, text: str, known: Known | None) -> Text:
-    """Who was asked what: the last line of the prompt, which is the question in long ones."""
+    """Return the heading: the model, and the prompt's last line, which is usually the question."""
     visual = f", {prompt.visual_tokens:,} of them visual" if prompt.visual_tokens else ""
     last = text.strip().splitlines()[-1]
-    last = last if len(last) <= _SHOWN else f"...{last[-_SHOWN:]}"
+    last = last if len(last) <= _EXCERPT else f"...{last[-_EXCERPT:]}"
     right = f"\nThe right answer: {known.answer}" if known else ""
     return Text(
         f"{loaded.name} reads {prompt.tokens:,} tokens{visual}, and is asked: {last}{right}"
