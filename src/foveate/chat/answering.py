@@ -1,4 +1,4 @@
-"""One turn of a conversation: tokenize it, read it onto a copy of the cache, compress, and answer."""
+"""One turn of a chat: tokenize it, read it onto a copy of the cache, compress, and answer."""
 
 from __future__ import annotations
 

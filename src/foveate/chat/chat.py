@@ -212,7 +212,7 @@ class Chat(AbstractContextManager["Chat"]):
     def _checked(
         self, generate: Mapping[str, Any], call: str, own: Sequence[str]
     ) -> dict[str, Any]:
-        """Return a call's arguments over the chat's own, once ``generate`` is known to take them."""
+        """Return a call's arguments over the chat's own; refuse those that a chat cannot take."""
         options = with_defaults(self._defaults, generate)
         self._turns.answerer.check(options, call, own)
         return options

@@ -33,7 +33,7 @@ class Pipeline:
         model: a model that :func:`foveate.compress` takes.
         processor: its processor or tokenizer, with a chat template.
         system: the system message in front of every context.
-        template_kwargs: arguments of ``apply_chat_template``, such as ``{"enable_thinking": False}``.
+        template_kwargs: arguments of ``apply_chat_template``, e.g. ``{"enable_thinking": False}``.
         **generate: arguments of ``model.generate`` for every answer; a call's own override them.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Messages of a conversation: the new ones of a turn, and the parts that they consist of."""
+"""Messages of a conversation, and the text, images and videos that they consist of."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foveate.prompts.images import find_source, image_list, to_image
 from foveate.prompts.videos import frames_of, video_list
 
 Message = Mapping[str, Any]
-"""``{"role": "user", "content": TEXT or [parts]}``, as chat templates and OpenAI's API have it."""
+"""``{"role": "user", "content": TEXT or [parts]}``, the form of chat templates and OpenAI's API."""
 
 _KINDS = {
     "text": "text",
@@ -23,7 +23,7 @@ _KINDS = {
     "image_url": "image",
     "video": "video",
 }
-"""Types of parts, with those of OpenAI's API, and what chat templates call them."""
+"""Types of parts, including those of OpenAI's API, by their names in chat templates."""
 
 
 def new_messages(
@@ -36,14 +36,14 @@ def new_messages(
     """Return the messages of a turn.
 
     Args:
-        text: what the user says, or a list of messages.
-        images: images of any form, or a single one; they stand in front of the text.
-        videos: clips or frames, or a single one; they stand behind the images.
-        system: text of a system message in front of all.
+        text: the user's text, or a list of messages.
+        images: images of any form, or a single one, in front of the text.
+        videos: clips or frames, or a single one, after the images.
+        system: text of a system message in front of everything.
         messages: messages in front of ``text``.
 
     Raises:
-        InvalidInput: an argument or message of another form, or nothing at all.
+        InvalidInput: an argument or message of another form, or an empty turn.
     """
     new = _messages(messages, "messages")
     parts: list[dict[str, Any]] = [
@@ -79,7 +79,7 @@ def parts_of(message: Message, name: str = "a message") -> list[dict[str, Any]]:
     """Return a message's parts, of the types "text", "image" and "video".
 
     Raises:
-        InvalidInput: no message, or a part of another type.
+        InvalidInput: it is no message, or has a part of another type.
     """
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InvalidInput(
@@ -107,14 +107,14 @@ def media_of(messages: Sequence[Message]) -> tuple[list[Any], list[Any]]:
 
 
 def without_history(old: Sequence[Message], new: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the new ones among messages that may begin with the whole conversation so far.
+    """Return the new messages of a turn, without the conversation so far at their beginning.
 
     Args:
-        old: the conversation, whose system message the new ones may leave out.
-        new: messages of a turn. With an answer of the model among them they are a conversation.
+        old: the conversation so far; the new messages may leave out its system message.
+        new: messages of a turn. If an assistant's is among them, they are a whole conversation.
 
     Raises:
-        InvalidInput: a conversation that is not the one so far, or adds nothing to it.
+        InvalidInput: the conversation differs from the one so far, or adds nothing to it.
     """
     if not old or all(message["role"] != "assistant" for message in new):
         return tuple(new)
@@ -140,7 +140,7 @@ def without_history(old: Sequence[Message], new: Sequence[Message]) -> tuple[Mes
 
 
 def edited(new: tuple[Message, ...], text: str) -> tuple[Message, ...]:
-    """Return the messages with another text in the last one of a user."""
+    """Return the messages with another text in the last user's message."""
     last = max((i for i, message in enumerate(new) if message["role"] == "user"), default=None)
     if last is None:
         raise InvalidInput("the latest turn has no message of a user to edit.")
@@ -175,8 +175,8 @@ def _part(part: Any, name: str) -> dict[str, Any]:
 
 
 def _is_same(old: Message, new: Message) -> bool:
-    """Return whether two messages say and show the same."""
-    ours, theirs = ([p for p in parts_of(each) if p["type"] != "text"] for each in (old, new))
+    """Return True if two messages have the same role, text, images and videos."""
+    ours, theirs = ([p for p in parts_of(message) if p["type"] != "text"] for message in (old, new))
     return (
         (old["role"], text_of(old)) == (new["role"], text_of(new))
         and [part["type"] for part in ours] == [part["type"] for part in theirs]
@@ -185,8 +185,9 @@ def _is_same(old: Message, new: Message) -> bool:
 
 
 def _shows_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Return whether two images or two videos are the same. Where the pixels of the old one are
-    not known, in a chat that was loaded, they are taken to be.
+    """Return True if two images or two videos are equal.
+
+    In a loaded chat the old pixels are not known, and count as equal.
     """
     if old["type"] == "video":
         first, second = old.get("video"), new.get("video")
