@@ -133,8 +133,8 @@ class Offloaded:
         size = sum(t.nbytes for t in (*pairs.values(), *means))
         if size > self.settings.bytes:
             raise InvalidBudget(
-                f"a frame takes {size} bytes, and all of them may take {self.settings.bytes}. Raise "
-                "most= of Offload."
+                f"a frame takes {size} bytes, and all of them may take {self.settings.bytes}. "
+                "Raise most= of Offload."
             )
         while self.nbytes + size > self.settings.bytes:
             self._drop_oldest()

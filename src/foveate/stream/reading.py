@@ -69,7 +69,8 @@ class Words(NamedTuple):
             raise InvalidInput(
                 "this chat template words one image and several in ways of its own (it numbers "
                 "them, or asks between them), so a stream does not know the words of a frame. "
-                f"Give words=foveate.stream.Words(opening, frame, closing); one image is {single!r}."
+                "Give words=foveate.stream.Words(opening, frame, closing); one image is "
+                f"{single!r}."
             )
         return cls(opening, "{time}" + image, closing.replace(_QUESTION, "{question}"))
 
