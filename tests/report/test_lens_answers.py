@@ -102,7 +102,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     words = [Word(text, special=False) for text in "abc"]
     prompt, said = LensPrompt([0], [2], choices), Answers(full, [given])
-    html = lens_page(page_data("m", prompt, words, [], said=said))
+    html = lens_page(page_data("m", prompt, words, [], answers=said))
     path = tmp_path_factory.mktemp("lens") / "lens.html"
     path.write_text(html, encoding="utf-8")
     return path
