@@ -133,7 +133,7 @@ BOX = {"text": "words", "image": 0, "box": [0, 0, 9, 9]}
         ({"prompt": TEXT, "spans": "words"}, 'Expected in a line: {"prompt"'),
         (
             {"prompt": TEXT, "spans": [BOX]},
-            "its box is on an image, and the prompt has none",
+            "its box needs an image, and the prompt has none",
         ),
         ({"prompt": TEXT, "spans": [{"text": "purple"}]}, "does not hold the text 'purple'"),
     ],

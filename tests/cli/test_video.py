@@ -93,4 +93,4 @@ def test_a_profile_is_measured_on_videos(
     none = foveate("calibrate", "mixkv", "--prompts", plain, "--fps", "2", "--out", out)
     assert "--fps 2.0 is of videos" in refused(none)
     both = foveate("calibrate", "mixkv", "--video", clip, "--prompts", tmp_path / "videos.jsonl")
-    assert "--video is read alone" in refused(both)
+    assert "--video cannot be combined" in refused(both)

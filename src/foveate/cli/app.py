@@ -37,21 +37,20 @@ class CommandPlace(NamedTuple):
 
 # A new command is one entry here, and its function in a file of its own.
 _SUMMARIES = {
-    "catalogue.methods": "List all methods, or show one: what it keeps, its parameters, its paper.",
-    "catalogue.show": "Show the policy that a spec stands for: every stage with every setting.",
-    "catalogue.cite": "Print the BibTeX entries of a method's paper, or of all methods of a sum.",
-    "run.run.run": "Answer a prompt from the full cache and from compressed ones, and compare.",
-    "chat.chat.chat": "Chat with a model about images and videos, the conversation in one "
-    "compressed cache.",
-    "lens.lens": "Make a page that shows which patches and words every head keeps.",
+    "catalogue.methods": "List all methods, or describe one: what it keeps, its parameters, its "
+    "paper.",
+    "catalogue.show": "Show the policy of a spec: every stage with every parameter.",
+    "catalogue.cite": "Print the BibTeX entries of a method's paper, or of all methods in a sum.",
+    "run.run.run": "Compare answers to a prompt from the full cache and from compressed caches.",
+    "chat.chat.chat": "Chat with a model about images and videos, in one compressed cache.",
+    "lens.lens": "Write an HTML page that shows which patches and words every head keeps.",
     "calibrate.calibrate.calibrate": "Measure a method's profile on a model, as the mean over "
     "several prompts.",
-    "profiles.profiles": "List the profiles that are installed and the models they are of, or "
-    "install others.",
-    "doctor.doctor": "Say what is installed, what lacks, and the pip line that brings it; also of "
-    "a model's folder.",
-    "fit.fit": "Say what fills the memory, from a model's configuration: weights, tower, "
-    "prefill, cache.",
+    "profiles.profiles": "List, install or remove profiles.",
+    "doctor.doctor": "Show installed and missing extras, with the pip command for each; check a "
+    "model.",
+    "fit.fit": "Predict the memory of a model and a prompt: weights, vision tower, prefill, "
+    "KV cache.",
     "serve.serve.serve": "Serve a model with vLLM, and compress its prompts.",
 }
 _SPLIT_PATHS = {path.rpartition("."): summary for path, summary in _SUMMARIES.items()}
@@ -156,4 +155,4 @@ def _all(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Shrink the key-value cache of vision-language models, and measure what it changes."""
+    """Compress the KV cache of vision-language models, and measure the effect."""

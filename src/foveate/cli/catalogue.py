@@ -27,14 +27,14 @@ def methods(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="One method, for all about it.",
+            help="Method to describe, e.g. snapkv.",
             autocompletion=method_names,
             callback=known,
         ),
     ] = None,
     json: console.Json = False,
 ) -> None:
-    """List all methods, or show one: what it keeps, its parameters, its paper."""
+    """List all methods, or describe one: what it keeps, its parameters, its paper."""
     from foveate.policies.method import METHODS
 
     chosen = [METHODS[key] for key in (METHODS if name is None else (name,))]
@@ -48,8 +48,8 @@ def methods(
 
 
 _USE = (
-    "Parameters, with what each does: foveate methods NAME. Methods are used as "
-    "METHOD:PARAMETER=VALUE,... - snapkv:budget=20%,window=16"
+    "Parameters of a method: foveate methods NAME. Use a method as "
+    "METHOD:PARAMETER=VALUE,..., e.g. snapkv:budget=20%,window=16"
 )
 
 
@@ -92,7 +92,7 @@ def _in_full(build: Method) -> list[RenderableType]:
 def _parameters(build: Method) -> Iterator[Sequence[str]]:
     for name, parameter in build.parameters.items():
         needed = parameter.default is inspect.Parameter.empty
-        default = "(needed)" if needed else print_value(parameter.default)
+        default = "(required)" if needed else print_value(parameter.default)
         takes = describe(build.hints[name]) or _AMOUNT
         yield name, default, f"{meaning(build, name)} Takes {takes}.".strip()
 
@@ -144,14 +144,14 @@ def show(
     spec: Annotated[
         str,
         typer.Argument(
-            help="A policy, for example snapkv:budget=20%,window=16.",
+            help="Policy, e.g. snapkv:budget=20%,window=16.",
             autocompletion=method_names,
             callback=known,
         ),
     ],
     json: console.Json = False,
 ) -> None:
-    """Show the policy that a spec stands for: every stage with every setting."""
+    """Show the policy of a spec: every stage with every parameter."""
     from foveate.compression.composition import policy as policy_of
 
     policy = policy_of(spec)
@@ -196,11 +196,13 @@ def cite(
     spec: Annotated[
         str,
         typer.Argument(
-            help="A method's name, or a whole spec.", autocompletion=method_names, callback=known
+            help="Method or policy, e.g. snapkv or snapkv:budget=20%.",
+            autocompletion=method_names,
+            callback=known,
         ),
     ],
 ) -> None:
-    """Print the BibTeX entries of a method's paper, or of all methods of a sum."""
+    """Print the BibTeX entries of a method's paper, or of all methods in a sum."""
     from foveate.compression.composition import find, name_and_arguments
     from foveate.compression.composition import policy as policy_of
 
@@ -215,25 +217,25 @@ def cite(
 
 
 _SHARED = {
-    "as_released": "Count as the authors' code does, where that departs from the paper.",
-    "budget": "What is kept: a share of the prompt, a number of tokens or of bytes.",
-    "chunk": "Tokens of each part of the prompt that is worked on by itself.",
-    "epsilon": "What is added to a score before the value's size multiplies it.",
-    "every": "Tokens that are read or generated before it compresses again.",
-    "floor": "The least that every head keeps, as a share of an even budget.",
-    "group": "How the query heads that share a KV head become one score.",
-    "kernel": "Neighboring tokens that scores are pooled over.",
-    "merging": "How pairs that are not kept go into those that are.",
-    "normalised": "Whether scores are scaled before they are compared.",
-    "over": "Whether scores are brought to one scale by layer, or by head.",
-    "pool": "How neighbors' scores are pooled: their mean, or the highest.",
-    "profile": "A file of what was measured beforehand (foveate calibrate).",
-    "protect_text": "Keep all text; visual tokens share what is left of the budget.",
-    "recent": "The prompt's last tokens, always kept: a number, or a share of the budget.",
-    "seed": "Of what is drawn at random; the same seed draws the same.",
-    "sinks": "The prompt's first tokens, always kept.",
-    "sketch": "Columns of the random matrix that keys are shortened with; null: none.",
-    "window": "The last tokens, whose queries vote and which are always kept.",
+    "as_released": "Follow the authors' code where it departs from the paper.",
+    "budget": "Amount to keep: a share of the prompt, or a number of tokens or bytes.",
+    "chunk": "Size in tokens of the parts of the prompt that are processed separately.",
+    "epsilon": "Constant added to a score before it is multiplied by the value's norm.",
+    "every": "Number of tokens to read or generate before compressing again.",
+    "floor": "Minimum that every head keeps, as a share of an even budget.",
+    "group": "Reduction of the scores of query heads that share a KV head.",
+    "kernel": "Number of neighboring tokens to pool scores over.",
+    "merging": "Merging of dropped pairs into kept ones.",
+    "normalised": "Scale scores before they are compared.",
+    "over": "Scope of the scaling of scores: layer or head.",
+    "pool": "Pooling of neighboring scores: their mean, or the maximum.",
+    "profile": "Profile file, measured with foveate calibrate.",
+    "protect_text": "Keep all text; visual tokens share the rest of the budget.",
+    "recent": "Last tokens of the prompt, always kept: a number, or a share of the budget.",
+    "seed": "Random seed.",
+    "sinks": "Number of first tokens of the prompt, always kept.",
+    "sketch": "Columns of the random matrix that projects keys; null: no projection.",
+    "window": "Number of last tokens, always kept, whose queries score the others.",
 }
 """Help for parameters that mean the same in every method."""
 

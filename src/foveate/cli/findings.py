@@ -32,10 +32,10 @@ def of_profile(profile: Profile | TensorProfile, path: Path, model: str) -> str:
     lines += _number_lines(profile, path)
     budget = profile.budget or BUDGET_BY_DEFAULT
     spec = f"{profile.method}:budget={budget},profile={print_value(path.as_posix())}"
-    lines += ["", f"The spec with it: {spec}"]
+    lines += ["", f"Spec with this profile: {spec}"]
     lines.append(f"Next: foveate run --model {model} \\\n      --method {spec}")
     if profile.method == METHOD and Path(model).is_dir() and path != profile_place(model):
-        lines.append(f"To serve with it, put it at {profile_place(model)}")
+        lines.append(f"To serve the model with it, move it to {profile_place(model)}")
     return "\n".join(lines)
 
 

@@ -31,34 +31,51 @@ _CACHE_COLUMNS = (
 
 
 def fit(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A directory with config.json.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Model directory with config.json.")
+    ],
     memory: Annotated[str, option("BYTES", "Memory to fit into, e.g. 24GB.")],
-    images: Annotated[int, option("N", "Images of a prompt.", min=0)] = 0,
-    size: Annotated[str | None, option("WxH", "Of every image or frame: 1436x717.")] = None,
-    video: Annotated[str | None, option("TIME", "How long a video is: 1h, 12min or 90s.")] = None,
+    images: Annotated[int, option("N", "Number of images in a prompt, e.g. 2.", min=0)] = 0,
+    size: Annotated[
+        str | None, option("WxH", "Size of every image or frame in pixels, e.g. 1436x717.")
+    ] = None,
+    video: Annotated[
+        str | None, option("TIME", "Length of a video, e.g. 1h, 12min or 90s.")
+    ] = None,
     fps: options.Fps = None,
     frames: options.Frames = None,
-    text: Annotated[int, option("N", "Tokens of the prompt that are not visual.", min=1)] = 256,
-    answer: Annotated[int, option("N", "Tokens of the answer.", min=1)] = 256,
-    batch: Annotated[int, option("N", "Prompts at once.", min=1)] = 1,
+    text: Annotated[int, option("N", "Number of text tokens in a prompt, e.g. 512.", min=1)] = 256,
+    answer: Annotated[int, option("N", "Length of the answer in tokens, e.g. 512.", min=1)] = 256,
+    batch: Annotated[int, option("N", "Number of prompts in a batch, e.g. 4.", min=1)] = 1,
     attn: Annotated[
-        AttentionName | None, flag("--attn", "Attention implementation. [default: the model's]")
+        AttentionName | None,
+        flag("--attn", "Attention implementation, e.g. sdpa. [default: the model's]"),
     ] = None,
     chunk: Annotated[
-        int | None, option("N", "Tokens of the prompt that are read at once.", min=1)
+        int | None,
+        option(
+            "N",
+            "Chunk size of the prefill in tokens, e.g. 4096. [default: the whole prompt]",
+            min=1,
+        ),
     ] = None,
     policy: options.Specs = None,
     budget: Annotated[
-        list[str] | None, option("B", "What each policy keeps: 20%, 256 or 64MB; repeatable.")
+        list[str] | None,
+        option("B", "Budget of each policy, e.g. 20%, 256 (tokens) or 64MB; repeatable."),
     ] = None,
-    gpu_memory_utilization: Annotated[float, option("SHARE", "Of the memory, for vLLM.")] = 0.9,
-    block_size: Annotated[int, option("N", "Tokens of a block of vLLM.")] = 32,
+    gpu_memory_utilization: Annotated[
+        float, option("SHARE", "Share of the memory for vLLM, e.g. 0.85.")
+    ] = 0.9,
+    block_size: Annotated[int, option("N", "Block size of vLLM in tokens, e.g. 16.")] = 32,
     dtype: options.Dtype = "auto",
-    picture: Annotated[Path | None, option("FILE", "Draw bars, as an image.")] = None,
+    picture: Annotated[
+        Path | None, option("FILE", "Image file for a bar chart of the memory, e.g. memory.png.")
+    ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     json: console.Json = False,
 ) -> None:
-    """Say what fills the memory, from a model's configuration: weights, tower, prefill, cache.
+    """Predict the memory of a model and a prompt: weights, vision tower, prefill, KV cache.
 
     No weights are loaded, and nothing is downloaded. The exit code is 1 if it does not fit.
     """
@@ -72,10 +89,7 @@ def fit(
     if picture is not None:
         pictures.check_picture(picture)
     if size is not None and not images and video is None:
-        raise InvalidInput(
-            f"--size {size} is of images or frames, and there are none: add --images 1 or --video "
-            "1h."
-        )
+        raise InvalidInput(f"--size {size} needs images or a video: add --images 1 or --video 1h.")
     request = Request(
         images=images,
         frames=_frames(video, fps, frames),
@@ -108,7 +122,7 @@ def fit(
     if picture is not None:
         with files.replacing(picture) as part:
             memory_picture(_title(fitted), _pieces(fitted), limit).save(part)
-        typer.echo(f"What fills the memory, drawn: {picture}", err=True)
+        typer.echo(f"Chart of the memory: {picture}", err=True)
     if fitted.fits is False:
         raise typer.Exit(1)
 
@@ -120,7 +134,7 @@ def _frames(video: str | None, fps: float | None, frames: int | None) -> int:
 
     if video is None:
         if fps is not None or frames is not None:
-            raise InvalidInput("--fps and --frames are of a video: say how long it is, --video 1h.")
+            raise InvalidInput("--fps and --frames need a video: add its length, e.g. --video 1h.")
         return 0
     check_sampling(fps, frames)
     seconds = seconds_of(video)
@@ -159,7 +173,7 @@ def _tables(fitted: Fit, engine: Engine) -> list[RenderableType]:
         parts += ["", _changes(fitted)]
     parts += _pool(fitted, engine)
     if fitted.trace is not None and fitted.trace.assumed:
-        parts.append(Text(f"\nTaken as given: {fitted.trace.assumed}.", "yellow"))
+        parts.append(Text(f"\nAssumed: {fitted.trace.assumed}.", "yellow"))
     for part, reason in fitted.unknown.items():
         parts.append(Text(f"\nUnknown, {part}: {reason}.", "yellow"))
     return parts
@@ -229,10 +243,10 @@ def _rows(fitted: Fit) -> Iterator[tuple[str, int | None, str]]:
     yield "KV cache", traced.cache, f"{traced.tokens:,} tokens a prompt{visual}"
     full = fitted.caches[0].cache
     if full is not None:
-        yield "answer", full.answer - full.prompt, "what the cache grows by"
+        yield "answer", full.answer - full.prompt, "growth of the cache"
     if fitted.logits is not None:
         last, every = fitted.logits
-        yield "logits", last, f"of the last token; of all, in a plain forward, {gb(every)}"
+        yield "logits", last, f"of the last token; of all tokens, in a plain forward, {gb(every)}"
 
 
 def _verdict(fitted: Fit) -> Text:
@@ -295,8 +309,8 @@ def _pool(fitted: Fit, engine: Engine) -> list[RenderableType]:
         return []
     lines = [
         f"\nvLLM, --gpu-memory-utilization {engine.utilisation:g}, blocks of {engine.block}: "
-        f"a pool of at most {gb(pool.bytes)} GB, {pool.tokens:,} tokens. What its profiling run "
-        "takes at the start is unknown, and goes off. Such requests at once:"
+        f"a pool of at most {gb(pool.bytes)} GB, {pool.tokens:,} tokens. The unknown memory of its "
+        "profiling run is not subtracted. Concurrent requests:"
     ]
     for usage in pool.served:
         limit, reason = usage.requests, "not served (--json says why)"

@@ -29,25 +29,30 @@ def lens(
     prompt: options.Text = None,
     method: options.Specs = None,
     budget: Annotated[
-        list[str] | None, option("B", "A step of the budget slider: 20%, 256; repeatable.")
+        list[str] | None,
+        option("B", "Step of the budget slider, e.g. 20% or 256 (tokens); repeatable."),
     ] = None,
-    out: Annotated[Path, option("FILE", "Where the page goes.", "--out", "-o")] = Path("lens.html"),
+    out: Annotated[
+        Path, option("FILE", "HTML file to write, e.g. page.html.", "--out", "-o")
+    ] = Path("lens.html"),
     answers: Annotated[
-        bool, flag("--answers", "Show what the model answers, too: a generation for each.")
+        bool, flag("--answers", "Show answers, too; one is generated for each method and budget.")
     ] = False,
     max_new_tokens: Annotated[
         int | None,
-        option("N", f"The most tokens of an answer. [default: {TOKENS_BY_DEFAULT}]", min=1),
+        option(
+            "N", f"Maximum length of an answer in tokens. [default: {TOKENS_BY_DEFAULT}]", min=1
+        ),
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
     dtype: options.Dtype = "auto",
 ) -> None:
-    """Make a page that shows which patches and words every head keeps. It needs no network.
+    """Write an HTML page that shows which patches and words every head keeps. It needs no network.
 
-    Methods stand side by side (recommended, snapkv, lookm and mixkv if none is named), at the
-    budgets given, or at 20, 33, 50 and 75 % where a spec names none. No answer is generated, but
-    with --answers: the full cache's, and one for each method at each budget.
+    It compares methods (by default recommended, snapkv, lookm and mixkv) at the budgets of
+    --budget, of the specs, or else at 20, 33, 50 and 75 %. With --answers it also shows answers:
+    the full cache's, and one for each method at each budget.
     """
     from foveate.cli.findings import counted, of_page
     from foveate.cli.policies import by_default, with_known_profile
@@ -100,8 +105,7 @@ def _longest(answers: bool, max_new_tokens: int | None) -> int | None:
     """Return the maximum number of tokens of an answer; None without answers."""
     if not answers and max_new_tokens is not None:
         raise InvalidParameter(
-            f"--max-new-tokens {max_new_tokens} is of answers, which a lens has with --answers "
-            "alone. Add --answers, or leave it out."
+            f"--max-new-tokens {max_new_tokens} needs answers: add --answers, or leave it out."
         )
     return (max_new_tokens or TOKENS_BY_DEFAULT) if answers else None
 

@@ -60,37 +60,48 @@ def flag(name: str, help: str) -> Any:
     return typer.Option(name, help=help)
 
 
-Images = Annotated[list[Path] | None, option("FILE", "An image to ask about; repeatable.")]
-Videos = Annotated[list[Path] | None, option("FILE", "A video; repeatable.", "--video")]
-Fps = Annotated[float | None, option("R", "Frames a second that are taken of a video.", "--fps")]
-_FRAMES = f"Frames that are taken of a video, at even distances. [default: {FRAMES}]"
+Images = Annotated[
+    list[Path] | None, option("FILE", "Image file to ask about, e.g. page.png; repeatable.")
+]
+Videos = Annotated[
+    list[Path] | None, option("FILE", "Video file, e.g. clip.mp4; repeatable.", "--video")
+]
+Fps = Annotated[
+    float | None, option("R", "Frames per second to sample from a video, e.g. 0.5.", "--fps")
+]
+_FRAMES = f"Number of frames to sample from a video, evenly spaced. [default: {FRAMES}]"
 Frames = Annotated[int | None, option("N", _FRAMES, "--frames")]
-Text = Annotated[str | None, option("TEXT", "What to ask. [default: about images that come along]")]
+Text = Annotated[
+    str | None,
+    option("TEXT", "Question to ask. [default: one about images or a text that come with Foveate]"),
+]
 AnswerLength = Annotated[
-    int, option("N", "The most tokens of an answer.", "--max-new-tokens", min=1)
+    int, option("N", "Maximum length of an answer in tokens, e.g. 128.", "--max-new-tokens", min=1)
 ]
 Outside = Annotated[
     bool,
     flag(
         "--allow-outside",
-        "Data may name any file that you can read, not only those of its own folder.",
+        "Allow data to name files outside its own folder.",
     ),
 ]
 TrustRemoteCode = Annotated[
     bool,
     flag(
         "--trust-remote-code",
-        "Run the Python code that a model brings along: it can do all that you can.",
+        "Run Python code from the model's repository; it has all your permissions.",
     ),
 ]
-_MAP = "auto: layers on all GPUs, as transformers spreads them, the rest in main memory."
+_MAP = "Device map of transformers, e.g. auto: layers on all GPUs, the rest in main memory."
 DeviceMap = Annotated[str | None, option("MAP", _MAP, "--device-map")]
-Dtype = Annotated[DtypeName, flag("--dtype", "Of the weights; auto is as they are stored.")]
+Dtype = Annotated[
+    DtypeName, flag("--dtype", "Data type of the weights, e.g. bfloat16; auto: as stored.")
+]
 Specs = Annotated[
     list[str] | None,
     option(
         "SPEC",
-        "snapkv, or h2o:budget=256,recent=0.25; repeatable.",
+        "Method, e.g. snapkv or h2o:budget=256,recent=0.25; repeatable.",
         autocompletion=method_names,
         callback=known,
     ),
@@ -119,8 +130,8 @@ def bytes_of(option: str, text: str) -> int:
 
 def model_option(default: str) -> Any:
     """Return the annotation of --model, for a command whose model is ``default``."""
-    shipped = f"{SEES} (sees) or {READS} (text only)"
-    words = f"A directory, a hub id, or what comes with Foveate: {shipped}. [default: {default}]"
+    shipped = f"{SEES} (with vision) or {READS} (text only)"
+    words = f"Model directory, hub id, or a model of Foveate: {shipped}. [default: {default}]"
     return option("MODEL", words, show_default=False)
 
 
@@ -132,7 +143,7 @@ def named_path(text: str) -> Path:
             InvalidInput, because that is a ValueError, whose message typer replaces.
     """
     if not text.strip():
-        raise CannotWrite(f"{text!r} names no file or directory: write . for the current one.")
+        raise CannotWrite(f"{text!r} is no path: write . for the current directory.")
     return Path(text)
 
 
@@ -146,9 +157,9 @@ def check_file(what: str, option: str, path: Path) -> None:
     if isdir(path):  # unlike Path.is_dir, it does not raise for names that are too long
         where = "is a directory. Name a file"
     elif not isdir(folder):
-        where = "stands in a directory that does not exist. Make it, or name another file"
+        where = "is in a directory that does not exist. Create it, or name another file"
     elif reason := _refusal(path):
-        where = f"cannot be made ({reason}). Name a file in a directory that you can write to"
+        where = f"cannot be created ({reason}). Name a file in a directory that you can write to"
     else:
         return
     raise InvalidInput(f"the {what} cannot be written: {option} {str(path)!r} {where}.")
@@ -165,7 +176,7 @@ def check_folder(option: str, path: Path) -> None:
     if not isdir(nearest):
         where = f"{str(nearest)!r} is a file"
     elif reason := _refusal(nearest / "any"):
-        where = f"{str(nearest)!r} takes no files ({reason})"
+        where = f"{str(nearest)!r} is not writable ({reason})"
     else:
         return
     raise InvalidInput(

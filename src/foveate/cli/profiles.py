@@ -25,29 +25,31 @@ ACTIONS = ("list", "install", "remove")
 
 def profiles(
     action: Annotated[
-        str, typer.Argument(metavar="[list|install|remove]", help="What to do.")
+        str,
+        typer.Argument(metavar="[list|install|remove]", help="Action: list, install or remove."),
     ] = "list",
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="PATH...",
-            help="To install: files, or folders that 'foveate calibrate --share' wrote. To remove: "
-            "as the list has them.",
+            help="Files to install, or folders written by 'foveate calibrate --share'; for remove, "
+            "paths from the list.",
         ),
     ] = None,
     model: Annotated[
-        str | None, option("NAME", "Refuse to install what is of another model.")
+        str | None,
+        option("NAME", "Model that the profiles must be for, e.g. Qwen/Qwen2.5-VL-7B-Instruct."),
     ] = None,
     json: console.Json = False,
 ) -> None:
-    """List the profiles that are installed and the models they are of, or install others.
+    """List, install or remove profiles.
 
-    An installed profile is taken wherever its method is used on its model and names none.
+    An installed profile applies wherever its method is used on its model without profile=FILE.
     """
     from foveate.profiles import installed
 
     if action not in ACTIONS:
-        raise InvalidInput(f"{action!r} is nothing to do with profiles. {suggest(action, ACTIONS)}")
+        raise InvalidInput(f"unknown action {action!r}. {suggest(action, ACTIONS)}")
     if (action == "list") == bool(paths):
         what = "takes no paths" if paths else "needs the paths of profiles"
         raise InvalidInput(f"'foveate profiles {action}' {what}.")
@@ -77,7 +79,7 @@ def _removed(path: Path) -> Installed:
         if path.absolute() in (entry.path.absolute(), entry.path.parent.absolute()):
             installed.remove(entry)
             return entry
-    raise InvalidInput(f"{str(path)!r} is none of the profiles that 'foveate profiles' lists.")
+    raise InvalidInput(f"no installed profile is at {str(path)!r}: 'foveate profiles' lists them.")
 
 
 def _row(entry: Installed) -> dict[str, object]:

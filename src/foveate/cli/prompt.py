@@ -65,7 +65,7 @@ def prompts_of(path: Path, which: Which) -> list[Record]:
             prompt.check_fields(FIELDS)
         return prompts
     if next(iter(read_lines(path)), None) is None:
-        raise InvalidInput(f"the prompts file {str(path)!r} is empty: give one prompt a line.")
+        raise InvalidInput(f"the prompts file {str(path)!r} is empty: write one prompt per line.")
     limit = "" if which.up_to is None else f" and at most {which.up_to}"
     raise InvalidInput(
         f"the prompts file {str(path)!r} has no prompt of more than {which.longer_than or 0} "
@@ -118,7 +118,7 @@ def clips_of(videos: Sequence[Path], fps: float | None, frames: int | None) -> l
     """
     if not videos and (fps is not None or frames is not None):
         option = f"--frames {frames}" if fps is None else f"--fps {fps}"
-        raise InvalidInput(f"{option} is of videos, and there is none. Give --video FILE, too.")
+        raise InvalidInput(f"{option} needs a video: add --video FILE.")
     frames = FRAMES if fps is None and frames is None else frames
     return [read_video(path, fps=fps, frames=frames) for path in videos]
 
@@ -185,6 +185,6 @@ def _span(span: Record, images: int) -> Span:
         return Span(span.text("text"))
     left, top, right, bottom = span.numbers("box", 4)
     if not images:
-        raise InvalidInput(f"{span.where}: its box is on an image, and the prompt has none.")
+        raise InvalidInput(f"{span.where}: its box needs an image, and the prompt has none.")
     image = span.index("image", images) if span.has("image") else 0
     return Span(span.text("text"), image, (left, top, right, bottom))

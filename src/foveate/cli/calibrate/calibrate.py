@@ -28,43 +28,48 @@ def calibrate(
     spec: Annotated[
         str,
         typer.Argument(
-            help="recommended, kvzap, prefixkv:budget=20%, mixkv, headkv, sparsemm, q_filters, "
-            "triattention or expected_attention.",
+            help="Method to calibrate: recommended, kvzap, prefixkv:budget=20%, mixkv, headkv, "
+            "sparsemm, q_filters, triattention or expected_attention.",
             callback=known,
         ),
     ],
     out: Annotated[
-        Path | None, option("FILE", "Where to. [default: METHOD.json or METHOD.safetensors]")
+        Path | None,
+        option(
+            "FILE", "File to write, e.g. profile.json. [default: METHOD.json or METHOD.safetensors]"
+        ),
     ] = None,
     model: Annotated[str | None, model_option(f"{READS}, for scores of heads {SEES}")] = None,
     prompts: Annotated[
         Path | None,
         option(
             "FILE",
-            'JSON lines, {"prompt": TEXT, "images": [FILE, ...], "videos": [FILE, ...]} each; '
-            'for recommended with "questions", texts that follow the prompt; for scores of heads '
-            'images, with "answer" and "spans". [default: passages of a text that comes with '
-            "Foveate; for scores of heads questions about drawn documents; for recommended and "
-            "kvzap drawn pages, or a manual's text for a model that reads]",
+            'Prompts in JSON lines, e.g. {"prompt": TEXT, "images": [FILE, ...], "videos": '
+            '[FILE, ...]}. recommended also reads "questions", texts that follow the prompt; '
+            'scores of heads need "images", "answer" and "spans". [default: passages of a text '
+            "that comes with Foveate; for scores of heads, questions about drawn documents; for "
+            "recommended and kvzap, drawn pages, or a manual's text for a text-only model]",
         ),
     ] = None,
     samples: Annotated[
         int | None,
         option(
             "N",
-            f"The most prompts that are read. [default: 10; for recommended and kvzap {SAMPLES}]",
+            f"Maximum number of prompts. [default: 10; for recommended and kvzap {SAMPLES}]",
             min=1,
         ),
     ] = None,
     seed: Annotated[
         int | None,
-        option("N", "Draws the prompts from all of --prompts, not its first ones.", min=0),
+        option(
+            "N", "Random seed for the selection of prompts; by default, the first are taken.", min=0
+        ),
     ] = None,
     longer_than: Annotated[
-        int | None, option("N", "Of --prompts, those of more than N letters.", min=0)
+        int | None, option("N", "Length that prompts must exceed, in letters, e.g. 2000.", min=0)
     ] = None,
     up_to: Annotated[
-        int | None, option("N", "Of --prompts, those of at most N letters.", min=1)
+        int | None, option("N", "Maximum length of prompts in letters, e.g. 20000.", min=1)
     ] = None,
     video: options.Videos = None,
     fps: options.Fps = None,
@@ -73,16 +78,16 @@ def calibrate(
         bool,
         flag(
             "--share",
-            "Write a folder to hand on: the profile, and a manifest of what it was measured "
-            "on. --out is then that folder. [default: METHOD-MODEL]",
+            "Write a folder to share, with the profile and a manifest of its measurement; "
+            "--out names the folder. [default: METHOD-MODEL]",
         ),
     ] = False,
     published: Annotated[
         Path | None,
         option(
             "FILE",
-            "Make it of a file that the method's authors publish, and measure nothing: of "
-            "prefixkv:budget=20%, sparsemm, headkv, mixkv or duo_attention, for --model.",
+            "Published file to convert instead of measuring, by the authors of "
+            "prefixkv:budget=20%, sparsemm, headkv, mixkv or duo_attention; needs --model.",
             "--from",
         ),
     ] = None,
@@ -92,8 +97,8 @@ def calibrate(
 ) -> None:
     """Measure a method's profile on a model, as the mean over several prompts.
 
-    Use it with profile=FILE in the method's spec. A profile belongs to the model, and where it
-    depends on the budget (prefixkv), to the budget that it was measured at.
+    Use it with profile=FILE in the method's spec. A profile is valid for its model, and for
+    prefixkv also only for the budget that it was measured at.
     """
     from foveate.cli.calibrate import prompts as sources
     from foveate.cli.findings import of_profile
@@ -124,8 +129,8 @@ def calibrate(
         )
         if any(option is not None for option in sampling_options):
             raise InvalidInput(
-                "--from measures nothing: leave out --prompts, --samples, --seed, --longer-than, "
-                "--up-to, --video, --fps, --frames and --share."
+                "--from converts a file without measuring: leave out --prompts, --samples, --seed, "
+                "--longer-than, --up-to, --video, --fps, --frames and --share."
             )
         _import(spec, published, out, model, trust_remote_code, device_map)
         return
@@ -145,15 +150,15 @@ def calibrate(
     is_drawn = prompts is None and not video and name in DRAWN
     if video and (prompts or for_heads):
         raise InvalidInput(
-            "--video is read alone, for profiles of no heads: leave it out, or name videos in "
-            '--prompts FILE ("videos": [FILE, ...]).'
+            "--video cannot be combined with --prompts or with scores of heads: leave it out, or "
+            'name videos in --prompts FILE ("videos": [FILE, ...]).'
         )
     check_sampling(fps, frames)
     samples = samples or (SAMPLES if is_drawn else 10)
     which = Which(samples, seed, longer_than, up_to)
     if prompts is None and which != Which(samples):
         raise InvalidInput(
-            "--seed, --longer-than and --up-to choose from a file: give it with --prompts FILE."
+            "--seed, --longer-than and --up-to select prompts from a file: add --prompts FILE."
         )
     prompt_list: list[Any]
     if is_drawn:
@@ -208,9 +213,7 @@ def calibrate(
         share(profile, path, prompts)
     typer.echo(of_profile(profile, path, chosen))
     if shared:
-        typer.echo(
-            f"To hand on: {path.parent}. Installed with: foveate profiles install {path.parent}"
-        )
+        typer.echo(f"To share: {path.parent}. To install: foveate profiles install {path.parent}")
 
 
 def _import(
@@ -227,7 +230,7 @@ def _import(
     from foveate.loading.model import load
 
     if model is None:
-        raise InvalidInput(f"--from {published}: say with --model PLACE which model it is of.")
+        raise InvalidInput(f"--from {published} needs the model of the profile: add --model MODEL.")
     path = out or Path(f"{name_and_arguments(spec)[0]}.json")
     check_file("profile", "--out", path)
     profile = import_profile(load(model, trust_remote_code, device_map).model, spec, published)

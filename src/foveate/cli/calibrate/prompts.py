@@ -135,8 +135,8 @@ def locate_spans(loaded: Loaded, sample: Sample) -> Shown:
     spans = [(span.text, at) for span, at in zip(sample.evidence, indices, strict=True) if at]
     if not spans:
         raise InvalidInput(
-            f"sample {sample.name}: the processor of {loaded.name} cuts "
-            f"{[span.text for span in sample.evidence]} off the image, so no head can look at it. "
-            "Give images of another shape."
+            f"sample {sample.name}: the processor of {loaded.name} crops "
+            f"{[span.text for span in sample.evidence]} off the image, so no token shows it. Use "
+            "images of another aspect ratio."
         )
     return Shown(prompt.inputs, spans, *sample.answers)

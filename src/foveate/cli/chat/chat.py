@@ -24,18 +24,22 @@ def chat(
     video: options.Videos = None,
     fps: options.Fps = None,
     frames: options.Frames = None,
-    method: Annotated[str, option("SPEC", "How the conversation is compressed.")] = "",
-    budget: Annotated[str, option("B", "What is kept: 20%, 256 or 64MB.")] = "",
-    system: Annotated[str, option("TEXT", "Words of the system, before all others.")] = "",
+    method: Annotated[
+        str, option("SPEC", "Method for the conversation, e.g. snapkv or snapkv:budget=20%.")
+    ] = "",
+    budget: Annotated[
+        str, option("B", "Budget of the conversation, e.g. 20%, 256 (tokens) or 64MB.")
+    ] = "",
+    system: Annotated[str, option("TEXT", "System prompt, e.g. 'Answer briefly.'")] = "",
     max_new_tokens: options.AnswerLength = 256,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
     dtype: options.Dtype = "auto",
 ) -> None:
-    """Chat with a model about images and videos, the conversation in one compressed cache.
+    """Chat with a model about images and videos, in one compressed cache.
 
-    Name the path of an image or video in a line, or drag it into the window. Under each answer
-    stands what is held of the conversation. Answers go to stdout and all else to stderr, so it
+    Type the path of an image or video in a line, or drag it into the window. Below each answer is
+    the size of the stored conversation. Answers go to stdout and everything else to stderr, so it
     works in a pipe: one line in, one answer out. /help lists the commands.
     """
     from foveate.cli.chat.talk import HELP, Talk, under

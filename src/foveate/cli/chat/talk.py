@@ -25,13 +25,13 @@ from foveate.prompts.messages import Message
 from foveate.prompts.prompt import takes_videos
 
 HELP = """\
-Say something; the path of an image or video, or an image's address, shows it to the model.
-/budget B      keep another share, number of tokens or of bytes: 10%, 256, 64MB
-/method SPEC   compress by another method
-/forget        begin anew
+Type a message; the path of an image or video, or an image's address, shows it to the model.
+/budget B      change the budget: 10%, 256 (tokens) or 64MB
+/method SPEC   change the method, e.g. snapkv
+/forget        start a new conversation
 /retry         answer the last question again
-/save FILE     write the chat to a file; /load FILE goes on with one
-/quit          end, as Ctrl-D does; Ctrl-C ends an answer"""
+/save FILE     save the chat to a file; /load FILE continues a saved chat
+/quit          end the chat, like Ctrl-D; Ctrl-C stops an answer"""
 
 
 _VIDEOS = r"\.(?:mp4|m4v|mov|mkv|webm|avi|mpe?g)"
@@ -156,7 +156,7 @@ class Talk:
         messages = self._to_reread or self._chat.messages
         self._forget()
         self._to_reread = list(messages)
-        suffix = ", from which the conversation is read anew" if messages else ""
+        suffix = "; the next turn reads the conversation again" if messages else ""
         typer.echo(f"{short(policy.spec)}{suffix}", err=True)
 
     def _forget(self) -> None:
@@ -194,7 +194,7 @@ class Talk:
     def _usage(self) -> str:
         stored = self._chat.held
         return (
-            f"{stored.tokens:.0f} of {stored.seen} tokens held, {stored.share:.0%}, "
+            f"{stored.tokens:.0f} of {stored.seen} tokens stored, {stored.share:.0%}, "
             f"{stored.bytes / 2**20:,.1f} MiB"
         )
 

@@ -23,15 +23,13 @@ def check(path: Path, images: int) -> None:
     """Raise InvalidInput, before anything is loaded, if the picture cannot be made."""
     check_picture(path)
     if not images:
-        raise InvalidInput(
-            "--picture shows on images what was kept, and there is none. Give --image, too."
-        )
+        raise InvalidInput("--picture draws on images, and the prompt has none: add --image FILE.")
 
 
 def check_picture(path: Path) -> None:
     """Raise InvalidInput if no picture can be written to the path."""
     if path.suffix.lower() not in Image.registered_extensions():
-        raise InvalidInput(f"--picture {str(path)!r} names no kind of image: end it with .png.")
+        raise InvalidInput(f"--picture {str(path)!r} has no image format: end it with .png.")
     check_file("picture", "--picture", path)
 
 
@@ -48,7 +46,7 @@ def save(
     page = kept_picture(images, tokens, rows, note, [each.computed for each in measured])
     with files.replacing(path) as part:
         page.save(part)
-    typer.echo(f"What was kept, on the images: {path}", err=True)
+    typer.echo(f"Picture of the kept patches: {path}", err=True)
     if note:
         typer.echo(note, err=True)
 

@@ -88,8 +88,8 @@ def _legend(known: Known) -> Text:
     evaluation = known.evaluation
     where = f"{evaluation.task}, {evaluation.protocol}, seed {evaluation.seed}"
     return Text(
-        f"Of {evaluation.questions} questions about three documents each ({where}), measured "
-        "beforehand: how many answers are the very ones of the full cache, and how many are right."
+        f"Same, Right: of {evaluation.questions} questions about three documents each ({where}), "
+        "measured beforehand, the answers that equal the full cache's, and those that are right."
     )
 
 

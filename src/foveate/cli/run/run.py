@@ -35,27 +35,28 @@ def run(
     prompt: options.Text = None,
     method: options.Specs = None,
     budget: Annotated[
-        list[str] | None, option("B", "What each method keeps: 20%, 256 or 64MB; repeatable.")
+        list[str] | None,
+        option("B", "Budget of each method, e.g. 20%, 256 (tokens) or 64MB; repeatable."),
     ] = None,
     max_new_tokens: options.AnswerLength = 64,
     rounds: Annotated[
-        int, option("N", "How often each answer is timed, in turns; times are medians.", min=1)
+        int,
+        option("N", "Number of timed rounds over all methods, e.g. 5; times are medians.", min=1),
     ] = 3,
     picture: Annotated[
-        Path | None, option("FILE", "Save a picture that shows on the images what was kept.")
+        Path | None, option("FILE", "Image file for a picture of the kept patches, e.g. kept.png.")
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
     dtype: options.Dtype = "auto",
     json: console.Json = False,
 ) -> None:
-    """Answer a prompt from the full cache and from compressed ones, and compare.
+    """Compare answers to a prompt from the full cache and from compressed caches.
 
-    The full cache comes first, then each method at each budget (recommended, snapkv, lookm and
-    mixkv at 20% if none is named; on the demo model recommended with its profile, snapkv and lookm
-    at 10%).
-    Without a prompt, the demo model is asked about three images that come along, and a model that
-    reads text about a text of 1,000 words.
+    The full cache comes first, then each method at each budget (by default recommended, snapkv,
+    lookm and mixkv at 20%; on the demo model recommended with its profile, snapkv and lookm at
+    10%). Without a prompt, the question is about three images that come with Foveate, or for a
+    text-only model about a text of 1,000 words.
     """
     from foveate.cli.findings import after_run
     from foveate.cli.policies import ON_THE_DEMO, by_default, is_demo, policies

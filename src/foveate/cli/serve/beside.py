@@ -35,9 +35,9 @@ def served(model: str, spec: str | None) -> str:
     path = profile_place(model)
     if spec is None and profile is None:
         raise InvalidInput(
-            "no policy is given: say --policy SPEC, such as --policy snapkv:budget=20%, or set "
-            f"{VARIABLE}. A model in a directory is served with {BY_DEFAULT} once 'foveate "
-            f"calibrate {METHOD} --model {model} --out {path}' has made its profile."
+            "there is no policy: add --policy SPEC, e.g. --policy snapkv:budget=20%, or set "
+            f"{VARIABLE}. A model directory is served with {BY_DEFAULT} once 'foveate "
+            f"calibrate {METHOD} --model {model} --out {path}' has measured its profile."
         )
     spec = BY_DEFAULT if spec is None else spec
     name, arguments = name_and_arguments(spec)

@@ -32,38 +32,40 @@ _PLUGINS, _PLUGIN = "VLLM_PLUGINS", "foveate"
 
 
 def serve(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A directory or a hub id.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model directory or hub id.")],
     options: Annotated[
         list[str] | None,
-        typer.Argument(metavar="VLLM_OPTIONS", help="What vLLM's server takes, as it is."),
+        typer.Argument(metavar="VLLM_OPTIONS", help="Options that vLLM's server gets unchanged."),
     ] = None,
     policy: Annotated[
         str | None,
         option(
             "SPEC",
-            f"mixkv:budget=20%. [default: {VARIABLE}; else recommended:budget=20% with the "
-            f"profile that lies beside the model, in MODEL/{PLACE}]",
+            f"Policy for all prompts, e.g. mixkv:budget=20%. [default: {VARIABLE}; else "
+            f"recommended:budget=20% with the profile MODEL/{PLACE}]",
             callback=known,
         ),
     ] = None,
     policies: Annotated[
-        list[str] | None, option("SPEC", "Another that requests may choose; repeatable.")
+        list[str] | None, option("SPEC", "Policy that requests may choose instead; repeatable.")
     ] = None,
     tiers: Annotated[
         int | None,
-        option("N", "The most groups of layers or heads with different budgets.", min=1),
+        option("N", "Maximum number of groups of layers or heads with different budgets.", min=1),
     ] = None,
-    show: Annotated[bool, flag("--show", "Print vLLM's command line, and start nothing.")] = False,
+    show: Annotated[bool, flag("--show", "Print vLLM's command line without starting it.")] = False,
 ) -> None:
     """Serve a model with vLLM, and compress its prompts.
 
     For example: foveate serve MODEL --policy mixkv:budget=20% --port 8001 --max-model-len 8192.
-    Ctrl-C and SIGTERM reach the server, and its exit status is returned.
+    Ctrl-C and SIGTERM are forwarded to the server, and its exit status is returned.
     """
     from foveate.cli.serve.beside import served
 
     if model.startswith("-"):
-        raise InvalidInput(f"found {model!r} for a model: name it first, foveate serve MODEL ...")
+        raise InvalidInput(
+            f"the model comes first, and {model!r} is an option: foveate serve MODEL ..."
+        )
     others = [served(model, spec) for spec in policies or []]
     settings = {"policy": policy, "policies": others, "tiers": tiers}
     ours = {name: value for name, value in settings.items() if value}
@@ -109,15 +111,15 @@ def taken(others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     values: dict[str, str] = {}
     for entry in ours:
         if not entry.value:
-            raise InvalidInput(f"{entry.said} stands without a value.")
+            raise InvalidInput(f"{entry.said} has no value: add one, or leave it out.")
         if "." in entry.said:  # vLLM turns it into a second option, which would replace the first
-            raise InvalidInput(f"{entry.said} names a part: give {CONFIG} whole, as JSON.")
+            raise InvalidInput(f"{entry.said} sets a part: give the complete {CONFIG} as JSON.")
         if entry.option in values:
-            raise InvalidInput(f"{entry.option} stands twice. Give it once.")
+            raise InvalidInput(f"{entry.option} is given twice: give it once.")
         values[entry.option] = entry.value
     for entry in in_file(others):
         raise InvalidInput(
-            f"{entry.said}: give it as {entry.option} instead; here it would be lost."
+            f"{entry.said}: give it as {entry.option} instead; in this file it would be ignored."
         )
     return values, rest
 
@@ -134,10 +136,10 @@ def merged(ours: Mapping[str, Any], theirs: str | None) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise InvalidInput(f"{CONFIG} {theirs!r} is no JSON: {error}.") from None
     if not isinstance(config, dict):
-        raise InvalidInput(f"{CONFIG} {theirs!r} is no JSON object, as {{}} is.")
+        raise InvalidInput(f"{CONFIG} {theirs!r} is no JSON object: write e.g. {{}}.")
     if ours and "foveate" in config:
         both = ", ".join(f"--{name}" for name in ours)
-        raise InvalidInput(f"{CONFIG} says 'foveate' as well as {both}: give one of them.")
+        raise InvalidInput(f"{CONFIG} with 'foveate' excludes {both}: give one of them.")
     return {**config, "foveate": dict(ours)} if ours else config
 
 
