@@ -50,7 +50,7 @@ def test_kv_heads_get_the_mean_of_their_query_heads(method, indent, tmp_path):
         ({}, "holds no scores of heads"),
         ({"0-0": 10**400}, "holds no scores of heads"),
         ("[" * 100_000, "nested too deep"),
-        ('{"0-0": 1, "0-0": 2}', "the key '0-0' is there twice"),
+        ('{"0-0": 1, "0-0": 2}', "the key '0-0' occurs twice"),
         ({"999999999-999999999": 1}, "lacks the heads 0-0, 0-1, .* 0-4, ... of 1000000000 layers"),
         ({"0.0": [1]}, "'0.0' is no layer and head"),
         (scores(**{"0-0": []}), "are no scores"),

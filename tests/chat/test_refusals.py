@@ -59,7 +59,7 @@ def test_a_turn_that_cannot_be_said_is_refused_and_changes_nothing(case: str) ->
 
 
 def test_nothing_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="nothing is said"):
+    with pytest.raises(InvalidInput, match="the turn is empty"):
         chat().say()
 
 
@@ -91,7 +91,7 @@ def test_a_closed_chat_holds_nothing() -> None:
     with chat() as mine:
         mine.say("Hello", **SHORT)
     assert mine.held == (0.0, 0, 0, 0)
-    with pytest.raises(InvalidInput, match="was closed"):
+    with pytest.raises(InvalidInput, match="is closed"):
         mine.say("Hello")
 
 

@@ -171,7 +171,7 @@ def test_a_template_that_rewrites_is_followed() -> None:
 
 
 def test_a_template_that_rewrites_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="words earlier turns otherwise"):
+    with pytest.raises(InvalidInput, match="renders earlier turns differently"):
         thoughtful("refuse")
 
 

@@ -107,7 +107,7 @@ def test_a_profile_is_named_without_its_folder(piped: Any, llava: Path, tmp_path
         ("What is on ./none.png?", "there is no image at './none.png'."),
         ("What is on ./none.mp4?", "there is no video file at './none.mp4'."),
         ("/load none.safetensors", "none.safetensors"),
-        ("/retry", "there is no turn to answer anew"),
+        ("/retry", "there is no turn to answer again"),
     ],
 )
 def test_an_error_in_a_pipe_ends_it(piped: Any, line: str, sentence: str) -> None:

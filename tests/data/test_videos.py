@@ -121,7 +121,7 @@ def _cut(path: Path, within: int) -> None:
         (lambda path: path.write_bytes(b""), "cannot be read as a video"),
         (lambda path: path.write_text("#EXTM3U\n#EXTINF:1,\n/etc/hostname\n"), "format is none of"),
         (lambda path: path.unlink(), "does not exist"),
-        (lambda path: sound(path), "holds audio alone, and no video"),
+        (lambda path: sound(path), "has only audio, and no video"),
     ],
     ids=["no index", "index without streams", "empty", "playlist", "missing", "sound"],
 )

@@ -153,7 +153,7 @@ def test_what_is_kept_elsewhere_is_bounded_and_what_is_held_is_as_without(caplog
             for one in (plain, stream):
                 held = one.see(tiny.frame(number), time=float(number))
     assert held.offloaded == 3 * frame
-    assert caplog.text.count("its oldest frames leave for good") == 1
+    assert caplog.text.count("the oldest are deleted") == 1
     assert held._replace(offloaded=0) == plain.held
     stream.ask("what?", **ASKED)
     assert set().union(*stream.fetched) <= {3, 4, 5}
@@ -193,7 +193,7 @@ def test_what_does_not_go_together_is_refused(tmp_path):
         Offload(fetch=0)
     with pytest.raises(InvalidParameter, match="true positions"):
         Stream(*parts, "snapkv:budget=24", positions="reindexed", offload=Offload())
-    with pytest.raises(InvalidParameter, match="compresses while it answers"):
+    with pytest.raises(InvalidParameter, match="compresses during answers"):
         Stream(*parts, "h2o:budget=24,when=over_budget", offload=Offload())
     stream = Stream(*parts, "snapkv:budget=24", offload=Offload(most="100B"))
     with pytest.raises(InvalidBudget, match=r"a frame takes \d+ bytes"):
@@ -218,7 +218,7 @@ def offloading(folder, frames=4, **how):
 
 def test_a_folder_belongs_to_one_stream_until_it_is_closed(tmp_path):
     stream = offloading(tmp_path / "frames")
-    with pytest.raises(InvalidInput, match=r"another stream .*frames.*Close that stream, or give"):
+    with pytest.raises(InvalidInput, match=r"another stream .*frames.*close that stream, or give"):
         offloading(tmp_path / "frames", frames=0)
     with pytest.raises(InvalidInput, match="cannot be copied"):
         copy.deepcopy(stream._offloaded)

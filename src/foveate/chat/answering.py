@@ -100,9 +100,9 @@ def read(
     )
     if "cross_attention_mask" in inputs:
         raise UnsupportedModel(
-            f"a {type(model).__name__} reads images through cross-attention, whose masks are of a "
-            "whole conversation, so a chat cannot go on from a part of one. Use generate() in a "
-            "foveate.compress block."
+            f"a {type(model).__name__} reads images through cross-attention, whose masks cover a "
+            "whole conversation, so a chat cannot continue from its cache. Use generate() in a "
+            "foveate.compress context."
         )
     if images and not begins and "token_type_ids" in inputs:
         _check_sees_images_later(model)
@@ -158,7 +158,7 @@ class Answerer(NamedTuple):
             call,
             own,
             by="a chat",
-            several="For several fork() it, or use generate() in a foveate.compress block.",
+            several="For several, fork() the chat, or use generate() inside foveate.compress.",
             decided=("streamer",),
             complete=complete,
         )

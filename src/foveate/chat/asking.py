@@ -109,7 +109,7 @@ def check(
     """
     for name, value in options.items():
         if value is not None and (name in decided or is_decided(name)):
-            raise InvalidInput(f"{name}=... is not for {by}, which sees to it: leave it out.")
+            raise InvalidInput(f"{name}=... is set by {by} itself: leave it out.")
     _refuse_several({name: options.get(name) for name in _SEVERAL}, by, several)
     settings = settings_of(
         model, options
@@ -121,7 +121,7 @@ def check(
         known = generate_arguments(model)
         for name in sorted(names - known):
             raise InvalidParameter(
-                f"{name}=... is no argument of {call}, nor of generate(). "
+                f"{name}=... is no argument of {call} or of generate(). "
                 f"{_suggestion(name, own, known, processor)}"
             )
 
@@ -129,9 +129,7 @@ def check(
 def _refuse_several(counts: Mapping[str, int | None], by: str, several: str) -> None:
     for name, count in counts.items():
         if (count or 1) > 1:
-            raise InvalidInput(
-                f"{name}={count}: {by} has one answer at a time, in one cache. {several}"
-            )
+            raise InvalidInput(f"{name}={count}: {by} gives one answer at a time. {several}")
 
 
 def generate_options(

@@ -81,7 +81,7 @@ class Chat(AbstractContextManager["Chat"]):
     ):
         if rewrites not in _REWRITES:
             raise InvalidParameter(
-                f"rewrites={rewrites!r} is unknown: {', '.join(map(repr, _REWRITES))}."
+                f"rewrites={rewrites!r} is unknown: give one of {', '.join(map(repr, _REWRITES))}."
             )
         if keep_turns not in (0, 1):
             raise InvalidParameter(
@@ -202,11 +202,11 @@ class Chat(AbstractContextManager["Chat"]):
         if self._keep_turns == 0 and self._now.messages:
             return (
                 "this chat keeps no cache of an earlier turn (keep_turns=0), so no turn can be "
-                "answered again: make it with keep_turns=1."
+                "answered again: create it with keep_turns=1."
             )
         return (
-            "there is no turn to answer anew: nothing has been said since this chat began "
-            "or was loaded."
+            "there is no turn to answer again since this chat began or was loaded: call say() "
+            "first."
         )
 
     def _checked(
@@ -294,7 +294,7 @@ class Chat(AbstractContextManager["Chat"]):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InvalidInput("this chat was closed: begin another one.")
+            raise InvalidInput("this chat is closed: create a new one.")
 
     # State
 
@@ -335,8 +335,8 @@ class Chat(AbstractContextManager["Chat"]):
 
     def __reduce__(self) -> NoReturn:
         raise InvalidInput(
-            "a chat cannot be pickled, as its model would go along: use save() and Chat.load(), or "
-            "fork() in this process."
+            "a chat cannot be pickled, because it contains the model: use save() and Chat.load(), "
+            "or fork() in this process."
         )
 
     def save(self, path: str | Path) -> Path:

@@ -132,8 +132,8 @@ def _warn(policy: Policy, stored: int) -> None:
     if policy.spec not in _warned:
         _warned.add(policy.spec)
         logging.getLogger("foveate").warning(
-            "budget %s is smaller than the newest answer needs together with what the policy "
-            "always keeps: %d bytes stay stored until the next turn is read. Said once.",
+            "budget %s is too small for the latest answer and the pairs that the policy always "
+            "keeps: %d bytes stay stored until the next turn. Logged once per policy.",
             policy.amount,
             stored,
         )

@@ -127,7 +127,7 @@ class Pipeline:
 def _questions(question: str | None, questions: Sequence[str] | None) -> list[str]:
     """Return the questions as a list of texts; raises InvalidInput without any, or for both."""
     if (question is None) == (questions is None):
-        raise InvalidInput("give a question, or questions: one of both.")
+        raise InvalidInput("give either question or questions.")
     if questions is None:
         return [check_text(question, "question")]
     several = [questions] if isinstance(questions, str) else questions

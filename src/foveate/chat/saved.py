@@ -54,7 +54,7 @@ _SETTINGS = ("rewrites", "system", "keep_turns")
 def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[str, Any]) -> Path:
     """Write a conversation and the keyword arguments of its chat; raises InvalidInput if empty."""
     if now.cache is None:
-        raise InvalidInput("nothing has been said yet: there is no chat to save.")
+        raise InvalidInput("this chat has no turn to save yet: call say() first.")
     generate = {**settings}
     template = generate.pop("template_kwargs")
     own = {name: generate.pop(name) for name in _SETTINGS}
@@ -73,8 +73,7 @@ def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[st
     except TypeError as error:
         raise InvalidInput(
             f"this chat cannot be written: {error}. Messages, template_kwargs and the arguments "
-            "of generate that Chat was made with have to be what JSON knows; give other arguments "
-            "to say() instead."
+            "of generate in Chat(...) must be JSON values; pass other arguments to say() instead."
         ) from error
     cache = copy.deepcopy(now.cache)
     known_state(cache).note({_CHAT: encoded})
@@ -88,7 +87,7 @@ def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     trim(cache)  # loaded ragged pairs have spare room
     stored = known_state(cache).take_note(_CHAT)
     if stored is None:
-        raise InvalidInput(f"{str(path)!r} holds a cache and no chat: session.load reads it.")
+        raise InvalidInput(f"{str(path)!r} contains a cache and no chat: session.load reads it.")
     entries = unpacked(stored)
     device = input_device(answerer.model)
     ids = torch.tensor([entries["ids"]], dtype=torch.long, device=device)

@@ -22,8 +22,8 @@ from foveate.prompts.videos import video_inputs
 
 Rewrites = Literal["keep", "follow", "refuse"]
 _REWORDS = (
-    "the chat template words earlier turns otherwise than when they were read (thinking models "
-    "drop their thoughts, others number images)"
+    "the chat template now renders earlier turns differently than when they were read (thinking "
+    "models drop their thoughts, others number images)"
 )
 
 
@@ -100,8 +100,8 @@ class Turns:
         if self.rewrites == "refuse":
             raise InvalidInput(f'{_REWORDS}. Use rewrites="keep" or "follow".')
         if not self.warned:
-            does = "is kept" if self.rewrites == "keep" else "is read anew"
-            logging.getLogger("foveate").warning("%s; what was read %s.", _REWORDS, does)
+            effect = "stay as they were read" if self.rewrites == "keep" else "are read again"
+            logging.getLogger("foveate").warning("%s; they %s.", _REWORDS, effect)
             self.warned = True
         if self.rewrites == "keep":
             return turn.before
@@ -140,8 +140,8 @@ def followed(
     complete = wording.render(messages)
     if not complete.endswith(after):
         raise InvalidInput(
-            "the chat template words new messages otherwise behind this answer, so where it ends "
-            'cannot be told. Use rewrites="keep".'
+            "the chat template renders new messages differently after this answer, so the answer's "
+            'end cannot be found. Use rewrites="keep".'
         )
     rendered = complete[: len(complete) - len(after)]
     text = _behind(wording, fork, messages, rendered, after)

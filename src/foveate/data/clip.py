@@ -91,7 +91,7 @@ def check_sampling(
 ) -> None:
     """Raise InvalidParameter for a sampling that is contradictory or out of range."""
     if fps is not None and frames is not None:
-        raise InvalidParameter(f"fps={fps} and frames={frames} exclude each other: give one.")
+        raise InvalidParameter(f"fps={fps} and frames={frames} exclude each other: give only one.")
     if fps is not None and not (math.isfinite(fps) and fps > 0):
         raise InvalidParameter(f"fps={fps}: give a number of frames a second above 0.")
     if frames is not None and (frames < 1 or frames != int(frames)):

@@ -80,8 +80,8 @@ def reporting(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise CannotWrite(
-            f"{str(path)!r} cannot be written: {error.strerror or error}. What was written before "
-            "is as it was. Make room or give another place, and repeat the command."
+            f"{str(path)!r} cannot be written: {error.strerror or error}. Its old content is "
+            "unchanged. Free disk space or give another path, and try again."
         ) from error
 
 

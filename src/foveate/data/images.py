@@ -77,7 +77,7 @@ def decode_base64(text: str, name: str) -> Image.Image:
         content = b64decode("".join(text.rpartition(",")[2].split()), validate=True)
     except ValueError as error:
         raise InvalidInput(
-            f"{name} cannot be read as an image: it is no path of one, and no base64 ({error})."
+            f"{name} cannot be read as an image: it is neither a path nor base64 ({error})."
         ) from error
     return decode_image(content, name)
 
@@ -160,6 +160,6 @@ def _white(values: NDArray[Any], name: str) -> int:
         if low >= 0 and high <= white:
             return white
     raise InvalidInput(
-        f"{name} has grey values of 32 bits from {low} to {high}, and nothing says which is white. "
+        f"{name} has grey values of 32 bits from {low} to {high}, but no defined white. "
         "Save it with 8 or 16 bits."
     )

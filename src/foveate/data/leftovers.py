@@ -18,7 +18,7 @@ def leftovers(folder: Path) -> str:
     parts = [name for name in (*there, *waiting) if name.endswith(PARTS)]
     archives = [name for name in there if name.lower().endswith(ARCHIVES)]
     if parts:
-        return f" A download did not end: {_named(parts)}. Go on with it, or start it again."
+        return f" A download is incomplete: {_named(parts)}. Resume it, or start it again."
     if archives:
         return f" Not unpacked: {_named(archives)}. Unpack it in this folder."
     return ""

@@ -78,8 +78,8 @@ def _parquet(path: Path) -> Iterator[None]:
         raise
     except Exception as error:  # pyarrow raises errors of any type for broken files
         raise InvalidInput(
-            f"{str(path)!r} cannot be read as parquet: {reason(error)}. Is it a pointer to a file "
-            "that was not downloaded (Git LFS)?"
+            f"{str(path)!r} cannot be read as Parquet: {reason(error)}. If it is a Git LFS "
+            "pointer, run git lfs pull."
         ) from error
 
 
@@ -103,5 +103,5 @@ def held_image(row: Record, column: str, folder: Folder) -> Image.Image:
             return folder.image(Record({column: cell}, row.where), column, "{}")
         return decode_base64(cell, where)
     raise InvalidInput(
-        f"{where} holds no image: it has to be the bytes of one, the same in base64, or a path."
+        f"{where} has no image: it must be an image file's bytes, the same in base64, or a path."
     )

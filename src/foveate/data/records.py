@@ -103,13 +103,13 @@ class Record:
             alternatives = " or ".join(map(repr, names))
             existing = ", ".join(map(reprlib.repr, self.held)) or "none"
             raise InvalidInput(
-                f"{self.where}: there is no field {alternatives}, which has to be {expected}. Its "
+                f"{self.where}: there is no field {alternatives}, which must be {expected}. Its "
                 f"fields: {existing}."
             )
         if not fits(value := self.held[name]):
             excerpt = reprlib.repr(value)
             raise InvalidInput(
-                f"{self.where}: the field {name!r} is {excerpt}; it has to be {expected}."
+                f"{self.where}: the field {name!r} is {excerpt}; it must be {expected}."
             )
         return value
 
@@ -124,7 +124,7 @@ def read_records(path: Path) -> list[Record]:
         return list(read_lines(path))
     content = read_json(path)
     if not isinstance(content, list):
-        raise InvalidInput(f"{path}: it has to be a list of objects, not {reprlib.repr(content)}.")
+        raise InvalidInput(f"{path}: it must be a list of objects, not {reprlib.repr(content)}.")
     return _listed(content, str(path))
 
 
@@ -168,7 +168,7 @@ def _listed(items: list[Any], where: str) -> list[Record]:
 
 def _object(value: Any, where: str) -> Record:
     if not _is_object(value):
-        raise InvalidInput(f"{where}: it has to be an object, not {reprlib.repr(value)}.")
+        raise InvalidInput(f"{where}: it must be an object, not {reprlib.repr(value)}.")
     return Record(value, where)
 
 

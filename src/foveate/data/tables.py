@@ -50,7 +50,7 @@ def count_table(path: Path, delimiter: str = "\t") -> int:
             return max(0, sum(bool(cells) for cells in csv.reader(file, delimiter=delimiter)) - 1)
     except (OSError, csv.Error, ValueError) as error:
         raise InvalidInput(
-            f"{str(path)!r} cannot be read as a table: {reason(error)}. Is it whole?"
+            f"{str(path)!r} cannot be read as a table: {reason(error)}. Check that it is complete."
         ) from error
 
 
@@ -58,7 +58,8 @@ def _row(path: Path, number: int, header: Sequence[str], cells: Sequence[str]) -
     where = f"{path}, row {number}"
     if len(cells) != len(header):
         raise InvalidInput(
-            f"{where}: it has {len(cells)} cells, and the header {len(header)}. Is it whole?"
+            f"{where}: it has {len(cells)} cells, and the header {len(header)}. Check that "
+            "the file is complete."
         )
     cells_by_name = dict(zip(header, cells, strict=True))
     return Record({name: cell or None for name, cell in cells_by_name.items()}, where)
@@ -89,6 +90,6 @@ def listed(record: Record, name: str) -> Record:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise InvalidInput(
-            f"{record.where}: the field {name!r} is {text[:80]!r}; it has to be a list."
+            f"{record.where}: the field {name!r} is {text[:80]!r}; it must be a list."
         ) from error
     return record.also(**{name: list(value) if isinstance(value, list | tuple) else [value]})

@@ -108,7 +108,7 @@ def parse(text: str, where: str) -> Any:
 
 def _finite(number: str) -> float:
     if not math.isfinite(value := float(number)):
-        raise ValueError(f"{number} is no number that JSON has, or too large")
+        raise ValueError(f"{number} is no JSON number, or too large")
     return value
 
 
@@ -116,9 +116,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     distinct = dict(pairs)
     if len(distinct) < len(pairs):
         ((duplicate, _),) = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(
-            f"the key {duplicate!r} is there twice in one object, so one would be lost"
-        )
+        raise ValueError(f"the key {duplicate!r} occurs twice in one object")
     return distinct
 
 

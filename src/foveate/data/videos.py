@@ -88,9 +88,7 @@ def read_video(
     with _opened(path) as (container, stream):
         decoded, corrupt = _decoded(container, stream, origin + times, chosen)
     if not decoded:
-        raise InvalidInput(
-            f"{str(path)!r}: none of its frames can be decoded ({corrupt} broken packets)."
-        )
+        raise InvalidInput(f"{str(path)!r}: no frame can be decoded ({corrupt} broken packets).")
     return Clip(
         _stacked(list(decoded.values()), repr(str(path))),
         times[list(decoded)],
@@ -130,8 +128,8 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
 def _without_pictures(path: Path, container: Any) -> str:
     kinds = sorted({stream.type for stream in container.streams})
     if kinds:
-        return f"{str(path)!r} holds {' and '.join(kinds)} alone, and no video."
-    return f"{str(path)!r} has no streams: it is cut short, or was not written to its end."
+        return f"{str(path)!r} has only {' and '.join(kinds)}, and no video."
+    return f"{str(path)!r} has no streams: it is cut short or incomplete."
 
 
 def _times(container: Any, stream: Any, name: str) -> tuple[float, NDArray[np.float64]]:
@@ -216,8 +214,8 @@ def _upright(frame: Any) -> NDArray[np.uint8]:
     quarters = round(frame.rotation / 90)
     if abs(frame.rotation - 90 * quarters) > 1:
         raise InvalidInput(
-            f"a video that is to be turned by {frame.rotation} degrees is not read: only quarters "
-            "are. Write it anew, upright."
+            f"this video is rotated by {frame.rotation} degrees, which is no multiple of 90: "
+            "encode it again, upright."
         )
     return np.ascontiguousarray(np.rot90(pixels, quarters))
 

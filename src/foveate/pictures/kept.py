@@ -93,12 +93,12 @@ _WIDE = 916  # width of a row of images in pixels, unless they need more
 _LEAST, _MOST = 180, 420  # pixels of an image: minimum width; maximum width and height
 _STEPS = (0, 10, 25, 50, 100)  # percent, in the legend
 _HAIR = 0.01  # share of an image's length that is invisible
-_HELD = "How many of the KV heads, over all layers, still hold the token of a patch."
+_HELD = "Share of the KV heads, over all layers, that keep the token of a patch."
 _DROPPED = (
-    "Crossed: not computed, as it was dropped before some layer. In fog without a cross: computed "
-    "by all layers, and evicted by the heads that do not hold it. Clear: kept."
+    "Crossed: not computed, because it was pruned before some layer. Fog without a cross: computed "
+    "by all layers, and evicted by the heads that do not keep it. Clear: kept."
 )
-_CUT = "Hatched: the processor cuts it off, and no token sees it."
+_CUT = "Hatched: the processor crops it, and no token sees it."
 _PADDED = "Grey around an image: the processor adds it, and tokens see it."
 
 

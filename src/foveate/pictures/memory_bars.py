@@ -34,7 +34,7 @@ def memory_picture(title: str, rows: Sequence[Row], memory: int) -> Image.Image:
         label = f"{name}: {total / 1e9:,.1f} GB"
         strips.append((14, text_strip(label, 14, _WIDE, FAINT)))
         strips.append((2, _bar(pieces, colors, memory, longest)))
-    end = f"The red line: the memory, {memory / 1e9:,.1f} GB."
+    end = f"Red line: the memory, {memory / 1e9:,.1f} GB."
     strips += [(16, _legend(colors)), (4, text_strip(end, 13, _WIDE, FAINT))]
     return stacked(strips, _WIDE, margin=22)
 

@@ -57,7 +57,7 @@ def in_text(loaded: Loaded, prompt: Prompt, text: str, last: bool = False) -> tu
     complete = "".join(pieces)
     start = complete.rfind(text) if last else complete.find(text)
     if start < 0:
-        raise InvalidInput(f"the prompt does not hold the text {text!r}.")
+        raise InvalidInput(f"the prompt does not contain the text {text!r}.")
     ends = torch.tensor([len(piece) for piece in pieces], dtype=torch.long, device="cpu").cumsum(0)
     first = int((ends <= start).sum())
     return tuple(range(first, 1 + int((ends < start + len(text)).sum())))

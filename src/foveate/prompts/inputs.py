@@ -107,14 +107,14 @@ def check_model_sees(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
     pixels = set(inputs) - {"input_ids", "attention_mask", *TOKEN_TYPES}
     if not known and not pixels & set(inspect.signature(model.forward).parameters):
         raise InvalidInput(
-            f"a {name} reads text only, and images or videos were given: leave them out, or take "
-            "a vision-language model with its processor."
+            f"a {name} reads text only, and the prompt has images or videos: leave them out, or "
+            "use a vision-language model with its processor."
         )
     ids = inputs["input_ids"]
     if not pixels or (known and not bool(torch.isin(ids, ids.new_tensor(known)).any())):
         raise InvalidInput(
             f"the images or videos of this prompt would not be seen by the {name}: the chat "
-            "template or the processor drops them. Put them into a user's message, and give the "
+            "template or the processor drops them. Put them into a user's message, and use the "
             "model's own processor (AutoProcessor.from_pretrained)."
         )
 
@@ -122,6 +122,6 @@ def check_model_sees(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
 def _check_processor_sees(processor: Any) -> None:
     if tokenizer_of(processor) is processor:
         raise InvalidInput(
-            f"a {type(processor).__name__} reads text only, and images or videos were given: give "
-            "a vision-language model's processor (AutoProcessor.from_pretrained) in its place."
+            f"a {type(processor).__name__} reads text only, and the prompt has images or videos: "
+            "use a vision-language model's processor (AutoProcessor.from_pretrained) instead."
         )

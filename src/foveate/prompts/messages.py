@@ -55,14 +55,14 @@ def new_messages(
     elif text is not None:
         if parts:
             raise InvalidInput(
-                "images= and videos= belong to a text, and a list of messages was given: put them "
+                "images= and videos= need a text instead of a list of messages: put them "
                 'into a message, as parts such as {"type": "image", "image": IMAGE}.'
             )
         new += _messages(text, "the text")
     if parts:
         new.append({"role": "user", "content": parts})
     if not new:
-        raise InvalidInput("nothing is said: give a text, images, or messages.")
+        raise InvalidInput("the turn is empty: give a text, images, or messages.")
     if system is not None:
         new.insert(0, {"role": "system", "content": check_text(system, "system")})
     return tuple(new)
@@ -127,14 +127,14 @@ def without_history(old: Sequence[Message], new: Sequence[Message]) -> tuple[Mes
     if differs is not None or len(new) < count:
         at = len(new) if differs is None else differs
         raise InvalidInput(
-            f"these messages are another conversation than the {count} messages of this chat, from "
-            f"messages[{at}] on. Give those after the latest answer alone, or the conversation "
-            "exactly as it was (chat.messages); for another one begin a new Chat."
+            f"these messages differ from the {count} messages of this chat, from messages[{at}] "
+            "on. Give only those after the latest answer, or the conversation exactly as it was "
+            "(chat.messages); for another conversation create a new Chat."
         )
     if len(new) == count:
         raise InvalidInput(
-            f"these are the {count} messages of this chat, and nothing new: add a message, or call "
-            "retry() for another answer."
+            f"these are the {count} messages of this chat without a new one: add a message, or "
+            "call retry() for another answer."
         )
     return tuple(new[count:])
 
@@ -143,7 +143,7 @@ def edited(new: tuple[Message, ...], text: str) -> tuple[Message, ...]:
     """Return the messages with another text in the last user's message."""
     last = max((i for i, message in enumerate(new) if message["role"] == "user"), default=None)
     if last is None:
-        raise InvalidInput("the latest turn has no message of a user to edit.")
+        raise InvalidInput("the latest turn has no user's message to edit.")
     parts = [part for part in parts_of(new[last]) if part["type"] != "text"]
     parts.append({"type": "text", "text": check_text(text, "text")})
     return (*new[:last], {**new[last], "content": parts}, *new[last + 1 :])

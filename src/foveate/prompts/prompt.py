@@ -138,7 +138,7 @@ def _check_sees(loaded: Loaded, count: int) -> None:
     if count and not loaded.sees:
         raise InvalidInput(
             f"{loaded.name} reads text only, and {count} image(s) or video(s) were given. Choose a "
-            "vision-language model with --model, or leave out --image and --video."
+            "vision-language model (--model), or leave out --image and --video."
         )
 
 
@@ -152,8 +152,8 @@ def _read_plain(
     """Return the inputs of a prompt without a chat template."""
     if clips:
         raise InvalidInput(
-            "this model's processor has no chat template, and nothing else says how a video stands "
-            "in its prompts. Give one (processor.chat_template), or the frames as images."
+            "this model's processor has no chat template, which a video needs: set "
+            "processor.chat_template, or give the frames as images."
         )
     token = _placeholder(loaded.reader)
     parts = [part for message in messages for part in message["content"]]
@@ -193,8 +193,8 @@ def _check_texts(messages: Sequence[Message], token: str) -> None:
     for part in (part for message in messages for part in message["content"]):
         if token in part.get("text", ""):
             raise InvalidInput(
-                f"the text {part['text']!r} has the placeholder {token!r}, which stands for an "
-                "image. Take it out: images have parts of their own."
+                f"the text {part['text']!r} has the placeholder {token!r} of an image. Remove it: "
+                "images are parts of their own."
             )
 
 

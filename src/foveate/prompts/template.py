@@ -46,8 +46,8 @@ class Wording:
         self.literals = Literals(processor)
         if not chat_template_of(processor):
             raise InvalidInput(
-                f"this {type(processor).__name__} has no chat template, so nothing says how a "
-                "conversation is worded: set its chat_template."
+                f"this {type(processor).__name__} has no chat template, which a conversation "
+                "needs: set its chat_template."
             )
         check_not_set_here(template)
         self._in_parts: dict[str, bool] = {}  # by role: True if texts must be parts of a list
@@ -110,7 +110,8 @@ class Wording:
             kept = (squashed(self.literals.marked(text)) in everything for text in texts)
             if message["role"] == "user" and not all(kept):
                 raise InvalidInput(
-                    f"the chat template does not word {text_of(message)!r:.80} as it was said."
+                    f"the chat template changes the text {text_of(message)!r:.80}: use a template "
+                    "that keeps users' texts."
                 )
 
     def _around(self, plain: list[dict[str, Any]], answer: int) -> tuple[str, str]:
@@ -118,8 +119,8 @@ class Wording:
         before, mark, after = self._rendered(plain).rpartition(ANSWER)
         if not mark:
             raise InvalidInput(
-                "the chat template leaves an earlier answer out, so what follows it cannot be told "
-                'from it. Use rewrites="follow", or a template that words every message.'
+                "the chat template leaves out an earlier answer, so the text after it cannot be "
+                'found. Use rewrites="follow", or a template that renders every message.'
             )
         return before, after
 
@@ -136,8 +137,8 @@ class Wording:
             return {**rest, **self._text(role, self.literals.marked(text_of(message)))}
         if not self._in_parts["user"]:
             raise InvalidInput(
-                f"this {type(self.processor).__name__} reads text only, and a message brings "
-                f"{kind!r}: leave it out, or take a vision-language model with its processor."
+                f"this {type(self.processor).__name__} reads text only, and a message has "
+                f"{kind!r}: leave it out, or use a vision-language model with its processor."
             )
         return {**rest, "content": [plain_part(part, self.literals) for part in parts]}
 
@@ -151,7 +152,7 @@ class Wording:
         LLaVA's templates silently drop strings; those of text models refuse parts, or print them.
         """
         before = [{"role": "user", **self._text("user", "x")}] if self._in_parts else []
-        reason = "it leaves them out"
+        reason = "it drops them"
         for parts in (True, False):
             content = [{"type": "text", "text": ANSWER}] if parts else ANSWER
             try:
@@ -162,7 +163,7 @@ class Wording:
             if ANSWER in text and "'type'" not in text:
                 return parts
         raise InvalidInput(
-            f"the chat template words nothing that a {role} says in plain messages: {reason}"
+            f"the chat template cannot render plain messages of the role {role!r}: {reason}"
         )
 
 
@@ -205,8 +206,8 @@ def check_not_set_here(arguments: Iterable[str]) -> None:
     for name in arguments:
         if name in SET_HERE:
             raise InvalidParameter(
-                f"{name}=... cannot be given to the chat template. Leave {name!r} out: "
-                "Foveate does that."
+                f"{name}=... cannot be passed to the chat template, because Foveate sets it: leave "
+                f"{name!r} out."
             )
 
 
@@ -234,7 +235,7 @@ def check_kept(
         if text.strip() and probe(number) not in rendered:
             raise InvalidInput(
                 f"the chat template drops a message of the role {messages[number]['role']!r} here, "
-                f"so the model would not see {text!r:.80}: say it in a user's message, or begin a "
+                f"so the model would not see {text!r:.80}: put it in a user's message, or begin a "
                 "new conversation with it."
             )
 

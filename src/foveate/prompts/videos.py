@@ -34,7 +34,9 @@ def video_list(videos: Any, name: str = "videos") -> list[Any]:
         check_video(videos, name)
         return [videos]
     if not isinstance(videos, Iterable) or isinstance(videos, Mapping):
-        raise InvalidInput(f"{name} is {type(videos).__name__!r}: give a list of foveate.Clip.")
+        raise InvalidInput(
+            f"{name} is of type {type(videos).__name__!r}: give a list of foveate.Clip."
+        )
     several = list(videos)
     for number, video in enumerate(several):
         check_video(video, f"{name}[{number}]")
@@ -50,8 +52,8 @@ def check_video(video: Any, name: str) -> None:
         )
     if isinstance(video, str | os.PathLike):
         raise InvalidInput(
-            f"{name}: {os.fspath(video)!r:.200} is no frames: give "
-            "videos=[foveate.read_video(PATH, frames=8)]."
+            f"{name}: {os.fspath(video)!r:.200} is a path instead of frames: "
+            "give videos=[foveate.read_video(PATH, frames=8)]."
         )
     frames = is_array(video) and video.ndim == 4 and len(video) > 0
     images = isinstance(video, Sequence) and not isinstance(video, bytes) and len(video) > 0
@@ -74,7 +76,7 @@ def video_inputs(processor: Any, videos: Sequence[Any]) -> dict[str, Any]:
         return {}
     if not takes_videos(processor):
         raise InvalidInput(
-            f"this {type(processor).__name__} takes no videos: show their frames as images "
+            f"this {type(processor).__name__} takes no videos: pass their frames as images "
             "(images=clip.images)."
         )
     frames = [frames_of(video, f"videos[{number}]") for number, video in enumerate(videos)]

@@ -133,8 +133,8 @@ class Offloaded:
         size = sum(t.nbytes for t in (*pairs.values(), *means))
         if size > self.settings.bytes:
             raise InvalidBudget(
-                f"a frame takes {size} bytes, and all of them may take {self.settings.bytes}. "
-                "Raise most= of Offload."
+                f"a frame takes {size} bytes, more than the limit of {self.settings.bytes} for all "
+                "offloaded frames. Raise most= of Offload."
             )
         while self.nbytes + size > self.settings.bytes:
             self._drop_oldest()
@@ -148,8 +148,8 @@ class Offloaded:
         if not self._warned:
             self._warned = True
             logging.getLogger("foveate").warning(
-                "what a stream keeps elsewhere has reached %d bytes: its oldest frames leave for "
-                "good from now on. Raise most= of Offload for more. Said once.",
+                "the offloaded frames of a stream have reached %d bytes: the oldest are deleted "
+                "from now on. Raise most= of Offload to keep more. Logged once per stream.",
                 self.settings.bytes,
             )
 
@@ -270,7 +270,7 @@ def _without_positions(
 ) -> Float[Tensor, "1 x t d"]:
     """Rotate keys or queries of the newest tokens back to position 0; in float32."""
     if recorded.places is None:
-        raise InvalidInput("where this stream's tokens stand was not noted: begin it anew.")
+        raise InvalidInput("this stream has no record of its tokens' positions: start a new one.")
     positions = recorded.places[:, recorded.places.shape[1] - x.shape[2] :]
     return rotation.by(x.float(), -positions[:, None, None])
 

@@ -75,19 +75,19 @@ class Offload:
         """Raise InvalidParameter if a stream's policy or positions do not allow offloading."""
         if positions != "true":
             raise InvalidParameter(
-                "frames that were offloaded come back at their true positions, and "
-                f'positions={positions!r} moves what is held. Use positions="true" with offload.'
+                "offloaded frames return at their true positions, and "
+                f'positions={positions!r} moves stored pairs. Use positions="true" with offload.'
             )
         if policy.prune is not None:
             raise InvalidParameter(
-                f"prune={print_value(policy.prune)} has tokens of a frame that layers never "
-                "compute, and frames that were offloaded come back whole. Leave the prune stage "
-                "out of the policy, or offload=."
+                f"prune={print_value(policy.prune)} leaves tokens of a frame uncomputed in some "
+                "layers, and offloaded frames must be complete. Leave out the policy's prune "
+                "stage, or offload=."
             )
         if policy.when.decodes:
             raise InvalidParameter(
-                f"{policy.when!r} compresses while it answers, and what was fetched would leave "
-                "again. Use when=over_budget(reading=true,answering=false) with offload."
+                f"{policy.when!r} compresses during answers, which would drop fetched frames. "
+                "Use when=over_budget(reading=true,answering=false) with offload."
             )
 
 
@@ -173,7 +173,7 @@ class InFolder:
         try:
             content = path.read_bytes()
             if zlib.crc32(content) != self._checksums[number]:
-                _refuse(path, "was changed since")
+                _refuse(path, "was changed")
             return load(content)
         except (OSError, SafetensorError) as error:
             _refuse(path, f"cannot be read ({getattr(error, 'strerror', None) or error})", error)
@@ -194,7 +194,7 @@ class InFolder:
     def __reduce__(self) -> Any:
         raise InvalidInput(
             f"a stream that offloads into {str(self._folder)!r} cannot be copied or pickled: the "
-            "folder belongs to one stream. Use save(path), and load(path, ..., folder=another)."
+            "folder is locked by one stream. Use save(path), and load(path, ..., folder=another)."
         )
 
     def _acquire(self) -> None:
@@ -202,8 +202,8 @@ class InFolder:
             self._lock.acquire()
         except Timeout:
             raise InvalidInput(
-                f"another stream offloads its frames into {str(self._folder)!r}, and a folder "
-                "belongs to one stream. Close that stream, or give another folder."
+                f"another stream uses the offload folder {str(self._folder)!r}: close that stream, "
+                "or give another folder."
             ) from None
 
     def _file(self, number: int) -> Path:
@@ -213,5 +213,5 @@ class InFolder:
 def _refuse(path: Path, what: str, error: Exception | None = None) -> NoReturn:
     raise InvalidInput(
         f"the offloaded frame {str(path)!r} {what}, so the stream cannot answer from it or be "
-        "saved. Load the stream from its latest save(), or close() it and begin anew."
+        "saved. Load the stream from its latest save(), or close() it and start again."
     ) from error

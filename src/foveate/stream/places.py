@@ -56,7 +56,7 @@ class StreamPositions:
         if next_position(cache) > self.limit and not self._warned:
             self._warned = True
             logging.getLogger("foveate").warning(
-                "this stream's positions leave the range of the model (%d, a question and its "
-                'answer included). Use positions="reindexed", or a smaller budget. Said once.',
+                "this stream's positions exceed %d, the model's range without a question and its "
+                'answer. Use positions="reindexed", or a smaller budget. Logged once per stream.',
                 self.limit,
             )

@@ -67,8 +67,8 @@ class Words(NamedTuple):
         repeats = [opening + image * n + closing for n in (1, 2, 3)]
         if size < 1 or repeats != [single, double, triple] or _QUESTION not in closing:
             raise InvalidInput(
-                "this chat template words one image and several in ways of its own (it numbers "
-                "them, or asks between them), so a stream does not know the words of a frame. "
+                "this chat template does not repeat the same text for every image (it may number "
+                "them), so the text of a frame cannot be derived from it. "
                 "Give words=foveate.stream.Words(opening, frame, closing); one image is "
                 f"{single!r}."
             )
@@ -160,7 +160,7 @@ def of_frames(
     """
     if isinstance(frames, Mapping) and find_source(frames) is None:
         if time is not None:
-            raise InvalidInput("inputs that are made already have their times in them: leave time=")
+            raise InvalidInput("a processor's output has its own times: leave out time=")
         return _chunk(model, dict(frames), before)
     images = image_list(frames, "frames")
     if isinstance(frames, Clip) and time is None:
@@ -175,7 +175,7 @@ def _times(
     images: int, time: int | float | Sequence[int | float] | None
 ) -> Sequence[int | float] | Sequence[None]:
     if not images:
-        raise InvalidInput("no frame was given: see() takes an image, or a list of them.")
+        raise InvalidInput("there is no frame: give see() an image, or a list of images.")
     if time is None:
         return [None] * images
     times = list(time) if isinstance(time, Sequence) else [time] * images
@@ -188,14 +188,14 @@ def _chunk(model: PreTrainedModel, inputs: dict[str, Any], before: int) -> Chunk
     ids = inputs.get(_IDS)
     if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[0] != 1:
         raise InvalidInput(
-            "a chunk of a stream is one row of input_ids, [1, tokens], with its pixels; got "
+            "a chunk of a stream needs one row of input_ids, [1, tokens], with its pixels; it has "
             f"{'none' if ids is None else tuple(getattr(ids, 'shape', ()))}."
         )
     inputs.pop("attention_mask", None)  # a single row has no padding
     vision = visual_tokens(model.config, ids)
     if vision is None or not bool(vision.any()):
         raise InvalidInput(
-            "this chunk has no visual token: the words of a frame need the processor's placeholder "
+            "this chunk has no visual token: the text of a frame needs the processor's placeholder "
             "of an image (words=)."
         )
     starts = starts_in_runs(model.config, ids, inputs)

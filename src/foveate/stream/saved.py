@@ -64,12 +64,12 @@ def load(
     state = known_state(cache)
     text, image, spot = (state.take_note(name) for name in (_ENTRIES, _IMAGE, _SPOT))
     if text is None or image is None or spot is None:
-        raise InvalidInput(f"{str(path)!r} holds a cache and no stream: session.load reads it.")
+        raise InvalidInput(f"{str(path)!r} contains a cache and no stream: session.load reads it.")
     entries = unpacked(text)
     if image.shape[1] != foveate_layers(cache)[0].seen:
         raise InvalidInput(
-            f"{str(path)!r} was saved after a call of see() that was interrupted, and cannot be "
-            "used. Load an earlier file, or begin the stream anew."
+            f"{str(path)!r} was saved after an interrupted call of see(), and cannot be used. Load "
+            "an earlier file, or start a new stream."
         )
     state.update_tokens(forgotten=entries["forgotten"], shift=entries["shift"])
     state.update_tokens(position=state.take_note(_POSITIONS))
@@ -90,7 +90,7 @@ def _restore_offloaded(
         if folder is not None:
             raise InvalidParameter(
                 f"folder={str(folder)!r}: this stream was saved without offload=, so it has no "
-                "frames to put there. Leave folder out."
+                "frames for a folder. Leave folder out."
             )
         return None
     offload = Offload.of(settings)

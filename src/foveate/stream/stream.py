@@ -282,7 +282,7 @@ class Stream(AbstractContextManager["Stream"]):
 
     def __reduce__(self) -> NoReturn:
         raise InvalidInput(
-            "a stream cannot be copied or pickled, as its model would go along: use save() and "
+            "a stream cannot be copied or pickled, because it contains the model: use save() and "
             "Stream.load()."
         )
 
@@ -331,8 +331,7 @@ class Stream(AbstractContextManager["Stream"]):
         if self._interrupted:
             raise UnsupportedCache(
                 "a call of see() was interrupted while the model read, so this stream's memory is "
-                "incomplete. Load what was saved before (Stream.load), or close() the stream and "
-                "begin anew."
+                "incomplete. Load a saved stream (Stream.load), or close() this one to begin again."
             )
 
     def _seen(self) -> DynamicCache:
@@ -352,7 +351,7 @@ def _words(
     if system is not None or template_kwargs:
         name = "template_kwargs" if system is None else "system"
         raise InvalidParameter(
-            f"{name}=... is for the chat template, and words=... replaces it: write it into "
+            f"{name}=... is for the chat template, which words=... replaces: write it into "
             "Words(opening=...), or leave words out."
         )
     return words
@@ -363,7 +362,7 @@ def _with_sinks(policy: Policy, opening: int) -> Policy:
     select: Any = policy.select
     if not hasattr(select, "sinks"):
         raise InvalidParameter(
-            f"{select!r} cannot keep the words before the first frame. Use a selection with sinks, "
+            f"{select!r} cannot keep the text before the first frame. Use a selection with sinks, "
             "such as select=top_k(), or keep_opening=False."
         )
     return policy.but(select=replace(select, sinks=max(select.sinks, opening)))

@@ -87,7 +87,7 @@ def lens(
     """
     if not isinstance(session, Session):
         raise InvalidInput(
-            f"a lens is of a session, not of a {type(session).__name__}: give "
+            f"a lens needs a session, not a {type(session).__name__}: call "
             "foveate.lens(session, processor, inputs), with session = foveate.compress(...)."
         )
     policies = compared([session.policy, *methods], budgets)
@@ -129,17 +129,19 @@ def lens_of(
     """
     if max_new_tokens is not None and max_new_tokens < 1:
         raise InvalidParameter(
-            f"max_new_tokens={max_new_tokens}: an answer has a token at least. Leave it out for a "
-            "page without answers."
+            f"max_new_tokens={max_new_tokens}: give at least 1, or leave it out for a page without "
+            "answers."
         )
     if len(times) > len(images):
         raise InvalidInput(
-            f"{len(times)} times were given for {len(images)} image(s): give one for each frame."
+            f"there are {len(times)} times for {len(images)} image(s): give one for each frame."
         )
     ids = _one_prompt(inputs)
     visual = torch.isin(ids, ids.new_tensor(visual_token_ids(model.config)))
     tokens = image_tokens(visual, inputs, [image.size for image in images], model.config, reader)
-    note = "" if tokens is not None else f"No patches here: {not_known(model.config, reader)}."
+    note = (
+        "" if tokens is not None else f"Patches are not shown: {not_known(model.config, reader)}."
+    )
     readings = Readings(model, inputs)
     prompts = seen(readings, policies, reader)
     results = (
@@ -158,7 +160,7 @@ def _one_prompt(inputs: Mapping[str, Any]) -> torch.Tensor:
         shape = None if ids is None else tuple(ids.shape)
         raise InvalidInput(
             f"a lens shows one prompt, and input_ids has shape {shape}: pass input_ids [1, tokens] "
-            "as the processor makes them of one text."
+            "of one text, as the processor returns them."
         )
     if mask is not None and not bool(mask.all()):
         raise InvalidInput(
