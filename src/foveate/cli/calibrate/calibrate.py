@@ -116,18 +116,8 @@ def calibrate(
     from foveate.profiles.profile import calibrated_method
 
     if published is not None:
-        sampling_options = (
-            prompts,
-            samples,
-            seed,
-            longer_than,
-            up_to,
-            video,
-            fps,
-            frames,
-            shared or None,
-        )
-        if any(option is not None for option in sampling_options):
+        ignored = (prompts, samples, seed, longer_than, up_to, video, fps, frames, shared or None)
+        if any(option is not None for option in ignored):
             raise InvalidInput(
                 "--from converts a file without measuring: leave out --prompts, --samples, --seed, "
                 "--longer-than, --up-to, --video, --fps, --frames and --share."
