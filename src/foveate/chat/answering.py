@@ -119,7 +119,7 @@ def _check_sees_images_later(model: PreTrainedModel) -> None:
         )
 
 
-class Stops(StoppingCriteria):
+class StopOnEvent(StoppingCriteria):
     """Stopping criterion that ends generation once an event is set."""
 
     def __init__(self, stop: Event):
@@ -179,7 +179,9 @@ class Answerer(NamedTuple):
         """
         ids, types = before.with_ids(new.ids, new.types)
         arguments = generate_options(self.model, self.processor, options, ids.shape[1])
-        criteria = StoppingCriteriaList([*(options.get("stopping_criteria") or ()), Stops(stop)])
+        criteria = StoppingCriteriaList(
+            [*(options.get("stopping_criteria") or ()), StopOnEvent(stop)]
+        )
         with self.block() as session:
             session.link.keeps_scores = self.policy.amount.kind == "bytes"
             cache = copy.deepcopy(before.cache)

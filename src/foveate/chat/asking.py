@@ -169,7 +169,7 @@ def to_answer(
     stopped: bool = False,
 ) -> Answer:
     """Decode the generated tokens ``new``, with or without an end token, into an answer."""
-    eos = len(new) > 0 and int(new[-1]) in _ends(model, options)
+    eos = len(new) > 0 and int(new[-1]) in _end_tokens(model, options)
     ids = new[:-1] if eos else new
     text: str = tokenizer_of(processor).decode(ids, skip_special_tokens=True)
     ended: Literal["eos", "length", "stopped"] = (
@@ -178,7 +178,7 @@ def to_answer(
     return Answer(text.strip(), ids.cpu(), ended, stats)
 
 
-def _ends(model: PreTrainedModel, options: Mapping[str, Any]) -> set[int]:
+def _end_tokens(model: PreTrainedModel, options: Mapping[str, Any]) -> set[int]:
     """Return the ids of the end tokens in effect."""
     eos = settings_of(model, options).eos_token_id
     if eos is None:

@@ -23,7 +23,7 @@ from foveate.compression.composition import policy as policy_of
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.hf.attach.model_queue import QueuePlace, enter
 from foveate.policies.policy import Policy
-from foveate.prompts.messages import Message, edited, new_messages
+from foveate.prompts.messages import Message, new_messages, replace_text
 from foveate.prompts.special_tokens import tokenizer_of
 from foveate.prompts.template import Wording
 
@@ -143,10 +143,10 @@ class Chat(AbstractContextManager["Chat"]):
             AlreadyCompressing: called from a callback of an answer of the same model; or the model
                 is in a :func:`foveate.compress` context.
         """
-        options = self._checked(generate, "say(...)", _OF_SAY)
+        options = self._check_options(generate, "say(...)", _OF_SAY)
         added = new_messages(text, images, videos, system, messages)
         new = tuple(map(self._turns.wording.formed, added))
-        return self._turn(lambda: Turn(self._now, self._with_system(new), options), new, stream)
+        return self._run_turn(lambda: Turn(self._now, self._with_system(new), options), new, stream)
 
     @overload
     def retry(self, *, stream: Literal[False] = False, **generate: Any) -> Answer: ...
@@ -161,7 +161,7 @@ class Chat(AbstractContextManager["Chat"]):
             InvalidInput: there is no turn yet, the chat was loaded since, or it keeps no turn
                 (``keep_turns=0``).
         """
-        return self._again(None, stream, generate, "retry(...)")
+        return self._repeat_turn(None, stream, generate, "retry(...)")
 
     @overload
     def edit(self, text: str, *, stream: Literal[False] = False, **generate: Any) -> Answer: ...
@@ -173,7 +173,7 @@ class Chat(AbstractContextManager["Chat"]):
         Raises:
             InvalidInput: as ``retry`` raises.
         """
-        return self._again(text, stream, generate, "edit(...)")
+        return self._repeat_turn(text, stream, generate, "edit(...)")
 
     def stop(self) -> None:
         """End the running answer, from another thread or a signal handler.
@@ -184,21 +184,21 @@ class Chat(AbstractContextManager["Chat"]):
         for stop in tuple(self._stops):
             stop.set()
 
-    def _again(
+    def _repeat_turn(
         self, text: str | None, stream: bool, generate: Mapping[str, Any], call: str
     ) -> Answer | AnswerStream:
-        self._checked(generate, call, ("text", "stream"))
+        self._check_options(generate, call, ("text", "stream"))
 
         def latest() -> Turn:
             if self._latest is None:
-                raise InvalidInput(self._why_no_turn())
+                raise InvalidInput(self._no_turn_message())
             before, new, options = self._latest
-            new = new if text is None else edited(new, text)
+            new = new if text is None else replace_text(new, text)
             return Turn(before, new, with_defaults(options, generate))
 
-        return self._turn(latest, (), stream)
+        return self._run_turn(latest, (), stream)
 
-    def _why_no_turn(self) -> str:
+    def _no_turn_message(self) -> str:
         if self._keep_turns == 0 and self._now.messages:
             return (
                 "this chat keeps no cache of an earlier turn (keep_turns=0), so no turn can be "
@@ -209,7 +209,7 @@ class Chat(AbstractContextManager["Chat"]):
             "first."
         )
 
-    def _checked(
+    def _check_options(
         self, generate: Mapping[str, Any], call: str, own: Sequence[str]
     ) -> dict[str, Any]:
         """Return a call's arguments over the chat's own; refuse those that a chat cannot take."""
@@ -224,7 +224,7 @@ class Chat(AbstractContextManager["Chat"]):
         system = {"role": "system", "content": self._system}
         return new if self._now.messages else (self._turns.wording.formed(system), *new)
 
-    def _turn(
+    def _run_turn(
         self, turn: Callable[[], Turn], new: Sequence[Message], stream: bool
     ) -> Answer | AnswerStream:
         """Run a turn; ``new`` are the messages that are known at the call."""
@@ -235,13 +235,13 @@ class Chat(AbstractContextManager["Chat"]):
             self._stops.append(stop)
             queue_place = enter(self._turns.answerer.model, sys._getframe())
             undo.callback(queue_place.leave)
-            ready = self._ready_at_call(turn, new)
-            answered = partial(self._answered, queue_place, turn, ready, stop)
+            ready = self._prepare_at_call(turn, new)
+            answered = partial(self._answer_turn, queue_place, turn, ready, stop)
             if not stream:
                 return answered()
-            return self._streamed(answered, undo, stop, queue_place)
+            return self._stream_answer(answered, undo, stop, queue_place)
 
-    def _streamed(
+    def _stream_answer(
         self, answered: Callable[..., Answer], undo: ExitStack, stop: Event, queue_place: QueuePlace
     ) -> AnswerStream:
         """Answer in a new thread, which runs ``undo`` at its end."""
@@ -258,7 +258,7 @@ class Chat(AbstractContextManager["Chat"]):
             undo_there.close()
             raise
 
-    def _ready_at_call(self, turn: Callable[[], Turn], new: Sequence[Message]) -> Prepared | None:
+    def _prepare_at_call(self, turn: Callable[[], Turn], new: Sequence[Message]) -> Prepared | None:
         """Prepare a turn without the model, so that errors are raised at the call.
 
         Returns None if an earlier turn of this chat must end first, or the model must read.
@@ -269,7 +269,7 @@ class Chat(AbstractContextManager["Chat"]):
             return None
         return self._turns.prepared(planned, self._fork_point())
 
-    def _answered(
+    def _answer_turn(
         self,
         queue_place: QueuePlace,
         turn: Callable[[], Turn],

@@ -74,22 +74,22 @@ def trim(cache: DynamicCache) -> None:
         layer.put(layer.pairs.fork())
     policy = layers[0].policy
     if policy.amount.kind == "bytes":
-        _fit(layers, int(policy.amount.value), policy)
+        _shrink(layers, int(policy.amount.value), policy)
     for layer in layers:
         layer.ranks = None
 
 
-def _fit(layers: Sequence[FoveateLayer], allowed: int, policy: Policy) -> None:
+def _shrink(layers: Sequence[FoveateLayer], allowed: int, policy: Policy) -> None:
     while (excess := sum(layer.nbytes for layer in layers) - allowed) > 0:
         longest = max(layer.pairs.longest for layer in layers)
         per_pair = (excess + allowed) / max(1, longest)  # bytes of one pair in every head, roughly
-        dropped = [_drop(layer, ceil(excess / per_pair)) for layer in layers]
+        dropped = [_drop_lowest(layer, ceil(excess / per_pair)) for layer in layers]
         if not any(dropped):
             _warn(policy, excess + allowed)
             return
 
 
-def _drop(layer: FoveateLayer, count: int) -> bool:
+def _drop_lowest(layer: FoveateLayer, count: int) -> bool:
     """Drop the ``count`` lowest-ranked pairs of each head; return False if there were none.
 
     Pairs of the answer and protected ones (score inf) stay.

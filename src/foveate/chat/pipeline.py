@@ -96,7 +96,7 @@ class Pipeline:
         answerer, options = self._answerer(policy), with_defaults(self._defaults, generate)
         answerer.check(options, "Pipeline's call", _OF_CALL)
         with enter(self._model, sys._getframe()):
-            read_context, after, stats = self._compressed(answerer, context, images)
+            read_context, after, stats = self._compress_context(answerer, context, images)
             answers = []
             for text in each_question:
                 prompt = self._wording.literals.marked(text) + after + answer_prefix
@@ -109,7 +109,7 @@ class Pipeline:
     def _answerer(self, policy: Policy | str) -> Answerer:
         return Answerer(self._model, self._processor, policy_of(policy))  # type: ignore[arg-type]
 
-    def _compressed(
+    def _compress_context(
         self, answerer: Answerer, context: str | Sequence[Message], images: Any
     ) -> tuple[Conversation, str, Any]:
         """Return the compressed context, the template's text after a question, and the stats."""

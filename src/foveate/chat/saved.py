@@ -32,7 +32,7 @@ def policy_in(path: Path) -> Policy:
     return policy(saved.read(path).note["policy"])
 
 
-def packed(entries: Mapping[str, Any]) -> UInt8[Tensor, "n"]:
+def pack(entries: Mapping[str, Any]) -> UInt8[Tensor, "n"]:
     """Encode entries as JSON in a tensor of bytes, for the file of a cache.
 
     Raises:
@@ -42,7 +42,7 @@ def packed(entries: Mapping[str, Any]) -> UInt8[Tensor, "n"]:
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).clone()
 
 
-def unpacked(encoded: UInt8[Tensor, "n"]) -> dict[str, Any]:
+def unpack(encoded: UInt8[Tensor, "n"]) -> dict[str, Any]:
     """Decode what ``packed`` encoded."""
     entries: dict[str, Any] = json.loads(bytes(encoded.cpu().tolist()))
     return entries
@@ -69,7 +69,7 @@ def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[st
         "types": {name: types[0].tolist() for name, types in now.types.items()},
     }
     try:
-        encoded = packed(entries)
+        encoded = pack(entries)
     except TypeError as error:
         raise InvalidInput(
             f"this chat cannot be written: {error}. Messages, template_kwargs and the arguments "
@@ -88,7 +88,7 @@ def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     stored = known_state(cache).take_note(_CHAT)
     if stored is None:
         raise InvalidInput(f"{str(path)!r} contains a cache and no chat: session.load reads it.")
-    entries = unpacked(stored)
+    entries = unpack(stored)
     device = input_device(answerer.model)
     ids = torch.tensor([entries["ids"]], dtype=torch.long, device=device)
     types = {

@@ -71,7 +71,7 @@ class Turns:
         """
         self.answerer.check(turn.options)
         turn = turn._replace(new=without_history(turn.before.messages, turn.new))
-        before = self._before(turn, fork)
+        before = self._continued(turn, fork)
         if begins := not before.messages:
             text = rendered = self.wording.render(turn.new)
         else:
@@ -93,7 +93,7 @@ class Turns:
         text = ready.text + self.wording.literals.marked(answer.text)
         return answer, replace(after, messages=messages, answer=len(messages) - 1, text=text)
 
-    def _before(self, turn: Turn, fork: Conversation) -> Conversation:
+    def _continued(self, turn: Turn, fork: Conversation) -> Conversation:
         """Return the conversation that the turn continues, read again if that is to follow."""
         if not turn.before.messages or not is_reworded(self.wording, turn.before, turn.new):
             return turn.before
@@ -105,7 +105,7 @@ class Turns:
             self.warned = True
         if self.rewrites == "keep":
             return turn.before
-        return followed(self.answerer, self.wording, fork, turn.before, turn.new)
+        return follow_template(self.answerer, self.wording, fork, turn.before, turn.new)
 
 
 def is_reworded(wording: Wording, before: Conversation, new: Sequence[Message]) -> bool:
@@ -119,7 +119,7 @@ def is_reworded(wording: Wording, before: Conversation, new: Sequence[Message]) 
     return squashed(wording.render(messages)) != squashed(before.text + after)
 
 
-def followed(
+def follow_template(
     answerer: Answerer,
     wording: Wording,
     fork: Conversation,
@@ -144,7 +144,7 @@ def followed(
             'end cannot be found. Use rewrites="keep".'
         )
     rendered = complete[: len(complete) - len(after)]
-    text = _behind(wording, fork, messages, rendered, after)
+    text = _text_after_fork(wording, fork, messages, rendered, after)
     if text is None:
         fork, text = Conversation(), rendered
     unread = before.messages[len(fork.messages) :]
@@ -153,7 +153,7 @@ def followed(
     return replace(reread, messages=before.messages, answer=before.answer, text=rendered)
 
 
-def _behind(
+def _text_after_fork(
     wording: Wording, fork: Conversation, messages: Sequence[Message], rendered: str, after: str
 ) -> str | None:
     """Return the text after the fork; None if the fork itself is rendered differently."""

@@ -98,7 +98,7 @@ class Deferred(Mapping[str, Any]):
         return len(commands())
 
 
-class Offered(NamedTuple):
+class Completion(NamedTuple):
     """Shell completion of a word, with its help text."""
 
     value: str
@@ -122,7 +122,7 @@ class Commands(TyperGroup):
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         fitting = [name for name in commands() if name.startswith(incomplete)]
-        return [Offered(name, commands()[name].summary) for name in fitting]
+        return [Completion(name, commands()[name].summary) for name in fitting]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit with 2 and one line on stderr after an expected error."""
@@ -150,7 +150,7 @@ def _version(requested: bool) -> bool:
 
 
 @app.callback()
-def _all(
+def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,

@@ -39,12 +39,12 @@ def methods(
 
     chosen = [METHODS[key] for key in (METHODS if name is None else (name,))]
     if json:
-        facts = [_facts_of_method(method) for method in chosen]
+        facts = [_method_facts(method) for method in chosen]
         console.print_json(facts if name is None else facts[0])
     elif name is None:
-        console.show(_listed(chosen), f"\n{_USE}")
+        console.show(_methods_table(chosen), f"\n{_USE}")
     else:
-        console.show(*_in_full(chosen[0]))
+        console.show(*_describe_method(chosen[0]))
 
 
 _USE = (
@@ -53,43 +53,43 @@ _USE = (
 )
 
 
-def _listed(chosen: Sequence[Method]) -> Table:
+def _methods_table(chosen: Sequence[Method]) -> Table:
     """Return a table of the methods: name, summary, paper."""
     return tables.table(
         chosen,
         tables.column("Method", "name", no_wrap=True),
-        tables.column("Keeps", _keeps),
-        tables.column("Paper", _paper, no_wrap=True),
+        tables.column("Keeps", _summary_cell),
+        tables.column("Paper", _paper_cell, no_wrap=True),
         width=80,
     )
 
 
-def _keeps(build: Method) -> str:
+def _summary_cell(build: Method) -> str:
     """Return the summary without "Keeps", which is the column's title."""
     rest = build.summary.removeprefix("Keeps ").replace("``", "")
     return rest[:1].upper() + rest[1:]
 
 
-def _paper(build: Method) -> str:
+def _paper_cell(build: Method) -> str:
     if build.paper is None:
         return "-"
     return f"arXiv:{build.paper.arxiv}" if build.paper.arxiv else str(build.paper.year)
 
 
-def _in_full(build: Method) -> list[RenderableType]:
+def _describe_method(build: Method) -> list[RenderableType]:
     """Return the parts of one method's page, 80 columns wide."""
     head = Text(f"{build.name}: {build.summary.replace('``', '')}", style="bold")
     name = tables.column("Parameter", 0, no_wrap=True)
-    table = tables.table(_parameters(build), name, "Default", "What it does", width=80)
+    table = tables.table(_parameter_rows(build), name, "Default", "What it does", width=80)
     spec = f"{build.name}:budget=20%" if "budget" in build.parameters else build.name
     added = f"Added to another method with a plus sign it brings along: {', '.join(build.adds)}."
     use = f"foveate run --method {spec}\nfoveate cite {build.name}"
-    parts = [Text(part) for part in (*_cited(build), added, use)]
+    parts = [Text(part) for part in (*_citation_lines(build), added, use)]
     description = [head, table] if build.parameters else [head, Text("It has no parameters.")]
     return [item for part in (*description, *parts) for item in (part, "")][:-1]
 
 
-def _parameters(build: Method) -> Iterator[Sequence[str]]:
+def _parameter_rows(build: Method) -> Iterator[Sequence[str]]:
     for name, parameter in build.parameters.items():
         needed = parameter.default is inspect.Parameter.empty
         default = "(required)" if needed else print_value(parameter.default)
@@ -97,7 +97,7 @@ def _parameters(build: Method) -> Iterator[Sequence[str]]:
         yield name, default, f"{meaning(build, name)} Takes {takes}.".strip()
 
 
-def _cited(build: Method) -> list[str]:
+def _citation_lines(build: Method) -> list[str]:
     """Return the paper's title, authors and venue, and the links to it and to its code."""
     if (paper := build.paper) is None:
         return ["It comes from no paper."]
@@ -110,7 +110,7 @@ def _cited(build: Method) -> list[str]:
 _AMOUNT = "an amount: 20%, 256 or 64MB"
 
 
-def _facts_of_method(build: Method) -> dict[str, Any]:
+def _method_facts(build: Method) -> dict[str, Any]:
     paper = build.paper
     return {
         "name": build.name,
@@ -155,7 +155,7 @@ def show(
     from foveate.compression.composition import policy as policy_of
 
     policy = policy_of(spec)
-    facts = _facts_of_policy(policy)
+    facts = _policy_facts(policy)
     if json:
         console.print_json(facts)
         return
@@ -172,24 +172,26 @@ def show(
     console.show(Text(policy.spec, style="bold"), grid)
 
 
-def _facts_of_policy(policy: Policy) -> dict[str, Any]:
+def _policy_facts(policy: Policy) -> dict[str, Any]:
     papers = policy.origin.build.papers if policy.origin else ()
     slots = SLOTS if policy.prune is None else EVERY_SLOT
     return {
         "spec": policy.spec,
-        "stages": {slot: in_full(getattr(policy, slot)) for slot in slots},
+        "stages": {slot: print_in_full(getattr(policy, slot)) for slot in slots},
         "divided": list(policy.left_open),
         "scope": policy.scope,
         "paper": "; ".join(paper.title for paper in papers) or None,
     }
 
 
-def in_full(value: Any) -> str:
+def print_in_full(value: Any) -> str:
     """Write a value as in a spec, with all parameters of stages, also those at their default."""
     if not hasattr(value, "spec_name"):
         return print_value(value)
     fields = [f.name for f in dataclasses.fields(value) if f.init]
-    return f"{value.spec_name}({', '.join(f'{f}={in_full(getattr(value, f))}' for f in fields)})"
+    return (
+        f"{value.spec_name}({', '.join(f'{f}={print_in_full(getattr(value, f))}' for f in fields)})"
+    )
 
 
 def cite(

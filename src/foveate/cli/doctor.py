@@ -50,11 +50,11 @@ def doctor(
     import foveate.loading.checkup  # noqa: F401 - raises if a package cannot be imported
 
     extras = {name: lacking(name) for name in EXTRAS}
-    findings = _examined(model, trust_remote_code) if model else []
+    findings = _check_model(model, trust_remote_code) if model else []
     if json:
         console.print_json({**_facts(), "extras": extras, "model": [f._asdict() for f in findings]})
     else:
-        console.show(*_machine(), "", *_of_extras(extras), *_of_model(model, findings))
+        console.show(*_machine_lines(), "", *_extras_table(extras), *_model_table(model, findings))
     if not all(finding.fine for finding in findings):
         raise typer.Exit(1)
 
@@ -87,7 +87,7 @@ def _installed(name: str) -> bool:
         return False
 
 
-def _examined(model: str, trust_remote_code: bool) -> list[Finding]:
+def _check_model(model: str, trust_remote_code: bool) -> list[Finding]:
     from foveate.cli.serve.beside import profile_of, profile_place
     from foveate.loading.checkup import Finding, checkup
 
@@ -107,7 +107,7 @@ def _facts() -> dict[str, Any]:
     return {"versions": versions_of_results(), "triton": there("triton"), **hardware()}
 
 
-def _machine() -> list[Text]:
+def _machine_lines() -> list[Text]:
     import torch
 
     facts = _facts()
@@ -125,8 +125,8 @@ def _machine() -> list[Text]:
     ]
 
 
-def _of_extras(extras: dict[str, list[str]]) -> list[Any]:
-    rows = ((name, EXTRAS[name], _state(missing)) for name, missing in extras.items())
+def _extras_table(extras: dict[str, list[str]]) -> list[Any]:
+    rows = ((name, EXTRAS[name], _state_cell(missing)) for name, missing in extras.items())
     table = tables.table(rows, "Extra", "For", "State", width=80)
     names = ",".join(name for name, missing in extras.items() if missing)
     return [
@@ -135,12 +135,12 @@ def _of_extras(extras: dict[str, list[str]]) -> list[Any]:
     ]
 
 
-def _state(missing: list[str]) -> Text:
+def _state_cell(missing: list[str]) -> Text:
     few = ", ".join(missing[:2]) + (f" and {len(missing) - 2} more" if missing[2:] else "")
     return Text(f"needs {few}", "yellow") if missing else Text("installed", "green")
 
 
-def _of_model(model: str | None, findings: list[Finding]) -> list[Any]:
+def _model_table(model: str | None, findings: list[Finding]) -> list[Any]:
     if not findings:
         return [Text("\nTo check a model's directory: foveate doctor MODEL")]
     part = tables.column("Part", "part", no_wrap=True)

@@ -23,13 +23,13 @@ FITTED = {
 LENGTH = 1000  # tokens of the prompt for which a profile's shares are computed
 
 
-def of_profile(profile: Profile | TensorProfile, path: Path, model: str) -> str:
+def describe_profile(profile: Profile | TensorProfile, path: Path, model: str) -> str:
     """Summarize a profile: its model, its numbers, the spec with it, and the command to try it."""
     count = f"{profile.samples} prompt{'s' if profile.samples > 1 else ''}"
     lines = [f"{path}: {profile.method} on {profile.model},", f"{profile.layers} layers, {count}"]
     if isinstance(profile, TensorProfile) and profile.target:
         lines.append(f"fitted to {FITTED[profile.target]}")
-    lines += _number_lines(profile, path)
+    lines += _range_lines(profile, path)
     budget = profile.budget or BUDGET_BY_DEFAULT
     spec = f"{profile.method}:budget={budget},profile={print_value(path.as_posix())}"
     lines += ["", f"Spec with this profile: {spec}"]
@@ -39,10 +39,10 @@ def of_profile(profile: Profile | TensorProfile, path: Path, model: str) -> str:
     return "\n".join(lines)
 
 
-def _number_lines(profile: Profile | TensorProfile, path: Path) -> list[str]:
+def _range_lines(profile: Profile | TensorProfile, path: Path) -> list[str]:
     """Return the range of the profile's numbers, or of the shares that heads keep by it."""
     if isinstance(profile, Profile):
-        return [_numbers(profile.by_layer)]
+        return [_format_range(profile.by_layer)]
     if "levels" not in profile.by_layer[0]:
         named = {name: tuple(tensor.shape) for name, tensor in profile.by_layer[0].items()}
         return ["of each layer: " + ", ".join(f"{name} {shape}" for name, shape in named.items())]
@@ -52,10 +52,10 @@ def _number_lines(profile: Profile | TensorProfile, path: Path) -> list[str]:
     shares = [
         [100 * n / LENGTH for n in kept[at : at + heads]] for at in range(0, len(kept), heads)
     ]
-    return [f"at {BUDGET_BY_DEFAULT} a head keeps, in percent:", _numbers(shares)]
+    return [f"at {BUDGET_BY_DEFAULT} a head keeps, in percent:", _format_range(shares)]
 
 
-def _numbers(by_layer: Sequence[float] | Sequence[Sequence[float]]) -> str:
+def _format_range(by_layer: Sequence[float] | Sequence[Sequence[float]]) -> str:
     """Format a range: 0.1 (layer 3, head 2) to 0.9 (layer 0, head 1), 0.4 on average."""
     by_name = {
         f"layer {layer}" + (f", head {head}" if isinstance(row, Sequence) else ""): number

@@ -65,10 +65,12 @@ def lens(
     from foveate.prompts.videos import pictures
 
     check_file("lens", "--out", out)
-    longest = _longest(answers, max_new_tokens)
+    longest = _answer_limit(answers, max_new_tokens)
     specs = [with_known_profile(spec, model) for spec in method or by_default(model)]
     budgets = budget or []
-    policies = [ladder for spec in specs for ladder in compared([spec], budgets or _usual(spec))]
+    policies = [
+        ladder for spec in specs for ladder in compared([spec], budgets or _default_budgets(spec))
+    ]
     text, images = question(model, prompt, image or [], video or [])
     clips = clips_of(video or [], fps, frames)
     with console.progress(hidden=False) as bars:
@@ -101,7 +103,7 @@ def lens(
     typer.echo(of_page(page.save(out), f"what every head keeps of {content}{_agreement(page)}"))
 
 
-def _longest(answers: bool, max_new_tokens: int | None) -> int | None:
+def _answer_limit(answers: bool, max_new_tokens: int | None) -> int | None:
     """Return the maximum number of tokens of an answer; None without answers."""
     if not answers and max_new_tokens is not None:
         raise InvalidParameter(
@@ -121,7 +123,7 @@ def _agreement(page: Lens) -> str:
     return f".\n{same} of {counted(len(answers), 'answer')} are the full cache's"
 
 
-def _usual(spec: str) -> tuple[str, ...]:
+def _default_budgets(spec: str) -> tuple[str, ...]:
     """Return the default budgets, or none for a spec with its own."""
     from foveate.compression.composition import name_and_arguments
 

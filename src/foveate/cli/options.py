@@ -158,7 +158,7 @@ def check_file(what: str, option: str, path: Path) -> None:
         where = "is a directory. Name a file"
     elif not isdir(folder):
         where = "is in a directory that does not exist. Create it, or name another file"
-    elif reason := _refusal(path):
+    elif reason := _write_error(path):
         where = f"cannot be created ({reason}). Name a file in a directory that you can write to"
     else:
         return
@@ -175,7 +175,7 @@ def check_folder(option: str, path: Path) -> None:
     nearest = next(path for path in (absolute, *absolute.parents) if exists(path))
     if not isdir(nearest):
         where = f"{str(nearest)!r} is a file"
-    elif reason := _refusal(nearest / "any"):
+    elif reason := _write_error(nearest / "any"):
         where = f"{str(nearest)!r} is not writable ({reason})"
     else:
         return
@@ -185,7 +185,7 @@ def check_folder(option: str, path: Path) -> None:
     )
 
 
-def _refusal(path: Path) -> str:
+def _write_error(path: Path) -> str:
     """Return the reason why a file cannot be written, or ""."""
     from foveate.data import files
 

@@ -58,7 +58,7 @@ def profiles(
     if action == "install":
         entries = [installed.install(path, model) for path in paths or ()]
     elif action == "remove":
-        entries = [_removed(path) for path in paths or ()]
+        entries = [_remove(path) for path in paths or ()]
     else:
         entries, broken = installed.listed()
     if json:
@@ -71,7 +71,7 @@ def profiles(
         raise typer.Exit(1)
 
 
-def _removed(path: Path) -> Installed:
+def _remove(path: Path) -> Installed:
     """Remove the installed profile with that file or folder; raises InvalidInput without one."""
     from foveate.profiles import installed
 

@@ -42,14 +42,14 @@ class Which(NamedTuple):
     def of(self, records: Iterable[Record]) -> list[Record]:
         """Return the selected records; raises InvalidInput for a prompt that is no text."""
         if (self.longer_than, self.up_to) != (None, None):
-            records = (record for record in records if self._takes(len(text_of(record))))
+            records = (record for record in records if self._fits(len(text_of(record))))
         if self.seed is None:
             return list(islice(records, self.samples))
         shuffled = list(records)
         Random(self.seed).shuffle(shuffled)
         return shuffled[: self.samples]
 
-    def _takes(self, letters: int) -> bool:
+    def _fits(self, letters: int) -> bool:
         return (self.longer_than or 0) < letters and (self.up_to is None or letters <= self.up_to)
 
 
@@ -102,7 +102,7 @@ def question(
         return album.QUESTION, album.images()
     images = [read_image(path) for path in paths]
     if text is None:
-        text = DESCRIBE if images or videos else f"{_reading()}\n\n{QUESTION}"
+        text = DESCRIBE if images or videos else f"{_shipped_text()}\n\n{QUESTION}"
     if not text.strip():
         raise InvalidInput(f"the prompt {text!r} is empty: give at least one word with --prompt.")
     return text, images
@@ -142,13 +142,13 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
 
 def passages(count: int) -> list[str]:
     """Return passages of Foveate's text: two thirds each, starting at different paragraphs."""
-    paragraphs = _reading().split("\n\n")
+    paragraphs = _shipped_text().split("\n\n")
     size = max(1, 2 * len(paragraphs) // 3)
     rotated = (paragraphs[i:] + paragraphs[:i] for i in range(min(count, len(paragraphs))))
     return ["\n\n".join(part[:size]) for part in rotated]
 
 
-def _reading() -> str:
+def _shipped_text() -> str:
     return files(demo()).joinpath("reading.txt").read_text(encoding="utf-8").strip()
 
 

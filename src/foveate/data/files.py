@@ -38,13 +38,13 @@ def replacing(path: Path) -> Iterator[Path]:
         if path.exists() and not path.is_file():
             yield path
             return
-        target, part = _parts(path)
+        target, part = _target_and_part(path)
         try:
             part.open("x").close()  # "x": fails for an existing file or link
             if target.exists():
                 shutil.copymode(target, part)
             yield part
-            _settle(part)
+            _flush(part)
             os.replace(part, target)
         finally:
             part.unlink(missing_ok=True)
@@ -60,15 +60,15 @@ def check_replaceable(path: Path) -> None:
         if path.exists() and not path.is_file():
             path.open("ab").close()
             return
-        _, part = _parts(path)
+        _, part = _target_and_part(path)
         part.open("x").close()
         part.unlink()
 
 
-def _parts(path: Path) -> tuple[Path, Path]:
+def _target_and_part(path: Path) -> tuple[Path, Path]:
     """Return the file that a path resolves to, and a temporary one in the same folder."""
     target = Path(os.path.realpath(path))
-    return target, target.with_name(f"{_beginning(target)}{secrets.token_hex(8)}{target.suffix}")
+    return target, target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{target.suffix}")
 
 
 @contextmanager
@@ -87,18 +87,18 @@ def reporting(path: Path) -> Iterator[None]:
 
 def sweep(path: Path) -> None:
     """Delete temporary files that killed processes left; nobody else may be writing ``path``."""
-    beginning = _beginning(path)
+    beginning = _prefix(path)
     for other in path.parent.iterdir():
         if other.name.startswith(beginning) and other.suffix == path.suffix:
             with suppress(OSError):
                 other.unlink()
 
 
-def _beginning(path: Path) -> str:
+def _prefix(path: Path) -> str:
     return f".{path.stem[:LONGEST]}-new-"
 
 
-def _settle(path: Path) -> None:
+def _flush(path: Path) -> None:
     """Flush the file to disk, so that the replacement survives a power failure."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

@@ -39,7 +39,7 @@ class Folder:
             InvalidInput: a file is outside the folder.
         """
         paths = [path for pattern in patterns for path in sorted(self.path.glob(pattern))]
-        return [self._inside(path, str(path)) for path in paths]
+        return [self._check_inside(path, str(path)) for path in paths]
 
     def file(self, name: str, where: str) -> Path:
         """Return the path of a file, which need not exist; ``where`` it is named is for errors.
@@ -47,19 +47,19 @@ class Folder:
         Raises:
             InvalidInput: it is outside the folder.
         """
-        return self._inside(self.path / name, f"{where}: {name!r}")
+        return self._check_inside(self.path / name, f"{where}: {name!r}")
 
     def records(self, *patterns: str) -> list[Record]:
         """Return the records of the first file that matches: see :func:`read_records`."""
-        return read_records(self._first(patterns))
+        return read_records(self._first_match(patterns))
 
     def record(self, *patterns: str) -> Record:
         """Return the object in the first file that matches: see :func:`read_record`."""
-        return read_record(self._first(patterns))
+        return read_record(self._first_match(patterns))
 
     def named(self, *patterns: str) -> list[tuple[str, Record]]:
         """Return the named objects in the first file that matches: see :func:`read_named`."""
-        return read_named(self._first(patterns))
+        return read_named(self._first_match(patterns))
 
     def image(self, record: Record, field: str, *templates: str) -> Image.Image:
         """Return the image that a record's field names.
@@ -101,21 +101,21 @@ class Folder:
     def _image(self, name: str, templates: Sequence[str], where: str) -> Image.Image:
         return read_image(self.named_file(name, where, *templates), where)
 
-    def _first(self, patterns: Sequence[str]) -> Path:
+    def _first_match(self, patterns: Sequence[str]) -> Path:
         if paths := self.find(*patterns):
             return paths[0]
         raise InvalidInput(
             f"{str(self.path)!r} holds no {' or '.join(patterns)}.{leftovers(self.path)}"
         )
 
-    def _inside(self, path: Path, name: str) -> Path:
+    def _check_inside(self, path: Path, name: str) -> Path:
         if self.outside:
             return path
         try:
             real, root = path.resolve(), (self.root or self.path).resolve()
         except (OSError, ValueError, RuntimeError) as error:  # circular links, a NUL in a name
             raise InvalidInput(f"{name} cannot be read: {reason(error)}.") from error
-        if not any(real.is_relative_to(folder) for folder in (root, *_blobs(root))):
+        if not any(real.is_relative_to(folder) for folder in (root, *_blob_folders(root))):
             raise InvalidInput(
                 f"{name} leads out of {str(root)!r}, to {str(real)!r}. Data may name files of its "
                 "own folder only: put it there, or permit others with --allow-outside."
@@ -123,7 +123,7 @@ class Folder:
         return path
 
 
-def _blobs(root: Path) -> list[Path]:
+def _blob_folders(root: Path) -> list[Path]:
     """Return the folders to which the hub cache's snapshots link, if ``root`` is in a snapshot."""
     snapshots = (folder for folder in root.parents if folder.name == "snapshots")
     return [folder.parent / "blobs" for folder in snapshots]

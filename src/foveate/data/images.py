@@ -63,7 +63,7 @@ def decode_image(content: bytes, name: str) -> Image.Image:
             name for name in FORMATS if name in Image.OPEN
         ]  # some builds of Pillow lack AVIF
         with Image.open(BytesIO(content), formats=formats) as image:
-            _narrow_clear_shade(image)
+            _scale_transparent_colour(image)
             return _rgb(image, name)
 
 
@@ -124,14 +124,14 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
     form = image.format
     upright = ImageOps.exif_transpose(image)
     if upright.mode == "F" or upright.mode.startswith("I"):
-        return _from_grey(upright, form, name)
+        return _grey_to_rgb(upright, form, name)
     if not upright.has_transparency_data:
         return upright.convert("RGB")
     page = Image.new("RGBA", upright.size, "white")
     return Image.alpha_composite(page, upright.convert("RGBA")).convert("RGB")
 
 
-def _narrow_clear_shade(image: Image.Image) -> None:
+def _scale_transparent_colour(image: Image.Image) -> None:
     """Scale the transparent colour of a 48-bit PNG: Pillow scales only the pixels to 24 bits."""
     clear = image.info.get("transparency")
     deep = "RGB;16B" in str(getattr(image, "tile", ()))
@@ -139,11 +139,11 @@ def _narrow_clear_shade(image: Image.Image) -> None:
         image.info["transparency"] = tuple(value >> 8 for value in clear)
 
 
-def _from_grey(image: Image.Image, form: str | None, name: str) -> Image.Image:
+def _grey_to_rgb(image: Image.Image, form: str | None, name: str) -> Image.Image:
     """Convert grey of more than 8 bits to RGB."""
     values = np.asarray(image)
     deep = image.mode != "F" and (image.mode != "I" or form in SIXTEEN_BITS)
-    white = HIGHEST if deep else _white(values, name)
+    white = HIGHEST if deep else _white_level(values, name)
     shares = values.astype(np.float32) / np.float32(white)
     pixels = np.rint(255 * shares).astype(np.uint8)
     clear = image.info.get("transparency")  # a PNG may declare one shade as transparent
@@ -152,7 +152,7 @@ def _from_grey(image: Image.Image, form: str | None, name: str) -> Image.Image:
     return Image.fromarray(pixels).convert("RGB")
 
 
-def _white(values: NDArray[Any], name: str) -> int:
+def _white_level(values: NDArray[Any], name: str) -> int:
     """Return the value of white in 32-bit grey; raises InvalidInput if it is ambiguous."""
     low, high = values.min(), values.max()
     fractions = values.dtype.kind == "f"

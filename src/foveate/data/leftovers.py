@@ -18,9 +18,9 @@ def leftovers(folder: Path) -> str:
     parts = [name for name in (*there, *waiting) if name.endswith(PARTS)]
     archives = [name for name in there if name.lower().endswith(ARCHIVES)]
     if parts:
-        return f" A download is incomplete: {_named(parts)}. Resume it, or start it again."
+        return f" A download is incomplete: {_join_names(parts)}. Resume it, or start it again."
     if archives:
-        return f" Not unpacked: {_named(archives)}. Unpack it in this folder."
+        return f" Not unpacked: {_join_names(archives)}. Unpack it in this folder."
     return ""
 
 
@@ -32,9 +32,9 @@ def is_pointer(content: bytes) -> bool:
 def listing(folder: Path) -> str:
     """Return the first names in a folder as a text; "nothing" for an empty one."""
     there = sorted(path.name for path in folder.glob("*") if not path.name.startswith("."))
-    return _named(there) if there else "nothing"
+    return _join_names(there) if there else "nothing"
 
 
-def _named(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

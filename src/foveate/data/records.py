@@ -47,16 +47,16 @@ class Record:
 
     def texts(self, *names: str, at_least: int = 0) -> tuple[str, ...]:
         """Read a list of texts, of at least ``at_least``."""
-        return tuple(self._read(names, _a_list("texts", at_least), _every(_is_text, at_least)))
+        return tuple(self._read(names, _list_name("texts", at_least), _list_of(_is_text, at_least)))
 
     def texts_or_numbers(self, *names: str) -> tuple[str, ...]:
         """Read a list of texts and numbers, as texts."""
-        values = self._read(names, "a list of texts or numbers", _every(_is_text_or_number))
+        values = self._read(names, "a list of texts or numbers", _list_of(_is_text_or_number))
         return tuple(map(str, values))
 
     def one_or_more(self, *names: str) -> tuple[str, ...]:
         """Read a list of texts and numbers, or a single one, as texts."""
-        fits = _every(_is_text_or_number, at_least=1)
+        fits = _list_of(_is_text_or_number, at_least=1)
         expected = "a list of at least one text, or a text"
         values = self._read(names, expected, lambda v: fits(v) or _is_text_or_number(v))
         return tuple(map(str, values)) if isinstance(values, list) else (str(values),)
@@ -68,7 +68,7 @@ class Record:
 
     def numbers(self, field: str, count: int) -> tuple[int | float, ...]:
         """Read a list of ``count`` finite numbers."""
-        fits = _every(_is_number)
+        fits = _list_of(_is_number)
         expected = f"a list of {count} numbers"
         return tuple(self._read((field,), expected, lambda v: fits(v) and len(v) == count))
 
@@ -83,9 +83,9 @@ class Record:
 
     def records(self, field: str, at_least: int = 0) -> list[Record]:
         """Read a list of objects, of at least ``at_least``."""
-        anything = _every(lambda value: True, at_least)
-        values = self._read((field,), _a_list("objects", at_least), anything)
-        return _listed(values, f"{self.where}, field {field!r}")
+        anything = _list_of(lambda value: True, at_least)
+        values = self._read((field,), _list_name("objects", at_least), anything)
+        return _to_records(values, f"{self.where}, field {field!r}")
 
     def items(self) -> Iterator[tuple[str, Record]]:
         """Yield all fields, each of which is an object, with their names."""
@@ -125,7 +125,7 @@ def read_records(path: Path) -> list[Record]:
     content = read_json(path)
     if not isinstance(content, list):
         raise InvalidInput(f"{path}: it must be a list of objects, not {reprlib.repr(content)}.")
-    return _listed(content, str(path))
+    return _to_records(content, str(path))
 
 
 def read_lines(path: Path) -> Iterator[Record]:
@@ -137,7 +137,7 @@ def read_lines(path: Path) -> Iterator[Record]:
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if line.strip():
             where = f"{path}, line {number}"
-            yield _object(parse(line, where), where)
+            yield _to_record(parse(line, where), where)
 
 
 def read_record(path: Path) -> Record:
@@ -146,7 +146,7 @@ def read_record(path: Path) -> Record:
     Raises:
         InvalidInput: the file cannot be read, or has other content.
     """
-    return _object(read_json(path), str(path))
+    return _to_record(read_json(path), str(path))
 
 
 def read_named(path: Path) -> list[tuple[str, Record]]:
@@ -157,16 +157,16 @@ def read_named(path: Path) -> list[tuple[str, Record]]:
     """
     content = read_json(path)
     if isinstance(content, list):
-        return [(str(number), item) for number, item in enumerate(_listed(content, str(path)))]
-    return list(_object(content, str(path)).items())
+        return [(str(number), item) for number, item in enumerate(_to_records(content, str(path)))]
+    return list(_to_record(content, str(path)).items())
 
 
-def _listed(items: list[Any], where: str) -> list[Record]:
+def _to_records(items: list[Any], where: str) -> list[Record]:
     locations = (f"{where}, record {number}" for number in range(len(items)))
-    return [_object(item, location) for item, location in zip(items, locations, strict=True)]
+    return [_to_record(item, location) for item, location in zip(items, locations, strict=True)]
 
 
-def _object(value: Any, where: str) -> Record:
+def _to_record(value: Any, where: str) -> Record:
     if not _is_object(value):
         raise InvalidInput(f"{where}: it must be an object, not {reprlib.repr(value)}.")
     return Record(value, where)
@@ -197,13 +197,13 @@ def _is_text_or_number(value: Any) -> bool:
     return _is_text(value) or _is_number(value)
 
 
-def _every(fits: Callable[[Any], bool], at_least: int = 0) -> Callable[[Any], bool]:
+def _list_of(fits: Callable[[Any], bool], at_least: int = 0) -> Callable[[Any], bool]:
     return lambda value: (
         isinstance(value, list) and len(value) >= at_least and all(map(fits, value))
     )
 
 
-def _a_list(of: str, at_least: int) -> str:
+def _list_name(of: str, at_least: int) -> str:
     return f"a list of {of}" + (f", at least {at_least}" if at_least else "")
 
 

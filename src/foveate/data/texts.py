@@ -93,7 +93,10 @@ def parse(text: str, where: str) -> Any:
     """
     try:
         return json.loads(
-            text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_distinct
+            text,
+            parse_constant=_check_finite,
+            parse_float=_check_finite,
+            object_pairs_hook=_check_unique,
         )
     except RecursionError as error:
         raise InvalidInput(f"{where}: no JSON that can be read: it is nested too deep.") from error
@@ -106,13 +109,13 @@ def parse(text: str, where: str) -> Any:
         raise InvalidInput(f"{where}: no JSON: {error}.") from error
 
 
-def _finite(number: str) -> float:
+def _check_finite(number: str) -> float:
     if not math.isfinite(value := float(number)):
         raise ValueError(f"{number} is no JSON number, or too large")
     return value
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     distinct = dict(pairs)
     if len(distinct) < len(pairs):
         ((duplicate, _),) = Counter(key for key, _ in pairs).most_common(1)

@@ -60,9 +60,9 @@ def lit(
     fogged = _FOG + (pixels - _FOG) * clear[..., None]
     if computed is not None:
         is_computed = computed[list(grid.places)].view(grid.rows, grid.columns).cpu().numpy()
-        fogged = _with_crosses(fogged, ~is_computed[rows.clip(0)[:, None], columns.clip(0)])
+        fogged = _cross_out(fogged, ~is_computed[rows.clip(0)[:, None], columns.clip(0)])
     unseen = (rows < 0)[:, None] | (columns < 0)
-    return Image.fromarray(np.where(unseen[..., None], _hatched(pixels), fogged).astype(np.uint8))
+    return Image.fromarray(np.where(unseen[..., None], _hatch(pixels), fogged).astype(np.uint8))
 
 
 def _cells(
@@ -74,14 +74,14 @@ def _cells(
     return np.where((cells_of < 0) | (cells_of >= cells), -1, cells_of)
 
 
-def _with_crosses(pixels: NDArray[np.float64], mask: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _cross_out(pixels: NDArray[np.float64], mask: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Darken the pixels along crossed lines where ``mask`` is True."""
     down, across = (np.arange(length) for length in pixels.shape[:2])
     lines = ((down[:, None] + across) % 11 < 2) | ((down[:, None] - across) % 11 < 2)
     return np.asarray(np.where((mask & lines)[..., None], 0.45 * pixels, pixels))
 
 
-def _hatched(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+def _hatch(pixels: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the pixels pale, grey and hatched."""
     pale = np.asarray(_HATCH) + 0.25 * (pixels.mean(-1, keepdims=True) - np.asarray(_HATCH))
     down, across = (np.arange(length) for length in pixels.shape[:2])
@@ -130,7 +130,9 @@ def kept_picture(
     strips: list[tuple[int, Image.Image]] = []
     masks: Sequence[Tensor | None] = computed or [None] * len(rows)
     for (title, subtitle, share), mask in zip(rows, masks, strict=True):
-        panels = [_panel(view, share, mask, size) for view, size in zip(views, sizes, strict=True)]
+        panels = [
+            _draw_panel(view, share, mask, size) for view, size in zip(views, sizes, strict=True)
+        ]
         strips += [
             (28 if strips else 0, text_strip(title, 18, page_width)),
             (2, text_strip(subtitle, 14, page_width, FAINT)),
@@ -154,7 +156,7 @@ def _name(view: View) -> str:
     return f"{view.name}{cells}"
 
 
-def _panel(
+def _draw_panel(
     view: View, share: Float[Tensor, "t"], computed: Bool[Tensor, "t"] | None, size: tuple[int, int]
 ) -> Image.Image:
     if view.grid is None:
@@ -166,34 +168,34 @@ def _legend(views: Sequence[View], wide: int, dropped: bool) -> list[tuple[int, 
     """Return the strips of the legend, with the notes that apply to these views."""
     if all(view.grid is None for view in views):
         return []
-    around = [_around(view) for view in views if view.grid]
+    around = [_overhang(view) for view in views if view.grid]
     cut, padded = min(map(min, around)) < -_HAIR, max(map(max, around)) > _HAIR
     notes = ((_HELD, True), (_DROPPED, dropped), (_CUT, cut), (_PADDED, padded))
     lines = [note for note, is_there in notes if is_there]
     return [
-        (22, beside([*map(_sample, _STEPS), *([_crossed()] if dropped else [])], wide)),
+        (22, beside([*map(_draw_sample, _STEPS), *([_draw_crossed()] if dropped else [])], wide)),
         *((5 if i == 0 else 1, text_strip(line, 13, wide, FAINT)) for i, line in enumerate(lines)),
     ]
 
 
-def _around(view: View) -> tuple[float, ...]:
+def _overhang(view: View) -> tuple[float, ...]:
     """Return the grid's overhang at each edge, as a share of the image; negative: it is cropped."""
     left, top, right, bottom = view.grid.on(view.image.size) if view.grid else (0, 0, 0, 0)
     wide, high = view.image.size
     return -left / wide, -top / high, right / wide - 1, bottom / high - 1
 
 
-def _sample(percent: int) -> Image.Image:
+def _draw_sample(percent: int) -> Image.Image:
     """Draw a patch that ``percent`` of the heads keep, half of it on white, half on black."""
-    image = _halves(96)
+    image = _black_and_white(96)
     for x, ink in ((24, "black"), (72, "white")):
         _write(image, (x, 17), f"{percent} %", ink, "mm")
-    return _patch(image, percent / 100)
+    return _draw_patch(image, percent / 100)
 
 
-def _crossed() -> Image.Image:
+def _draw_crossed() -> Image.Image:
     """Draw a patch that was not computed, with its label."""
-    patch = _patch(_halves(96), 0.0, computed=False)
+    patch = _draw_patch(_black_and_white(96), 0.0, computed=False)
     image = Image.new("RGB", (96 + 112, 34), PAPER)
     image.paste(patch, (0, 0))
     _write(image, (106, 17), "not computed", "black", "lm")
@@ -205,13 +207,13 @@ def _write(image: Image.Image, at: tuple[int, int], text: str, ink: str, anchor:
     ImageDraw.Draw(image).text(at, text, fill=ink, font=font, anchor=anchor)
 
 
-def _halves(wide: int) -> Image.Image:
+def _black_and_white(wide: int) -> Image.Image:
     image = Image.new("RGB", (wide, 34), "white")
     image.paste("black", (wide // 2, 0, wide, 34))
     return image
 
 
-def _patch(image: Image.Image, kept_share: float, computed: bool = True) -> Image.Image:
+def _draw_patch(image: Image.Image, kept_share: float, computed: bool = True) -> Image.Image:
     share = torch.full((1,), kept_share, dtype=torch.float32, device="cpu")
     mask = torch.tensor([computed], dtype=torch.bool, device="cpu")
     return lit(image, Grid(1, 1, (0,)), share, image.size, mask)

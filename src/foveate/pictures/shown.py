@@ -30,14 +30,14 @@ def escape_hidden(text: str, keep: str = "") -> str:
     marks = 0
     for index, letter in enumerate(text):
         kind = unicodedata.category(letter)
-        marks = marks + 1 if kind in _MARKS else _closed(lines, marks)
+        marks = marks + 1 if kind in _MARKS else _close_marks(lines, marks)
         if marks > MOST_MARKS:
             continue
         if marks and index == 0:
             lines.append("\u25cc")
-        hidden = kind in _CONTROLS and letter not in keep and not _joins(text, index)
+        hidden = kind in _CONTROLS and letter not in keep and not _is_joiner(text, index)
         lines.append(f"[U+{ord(letter):04X}]" if hidden else letter)
-    _closed(lines, marks)
+    _close_marks(lines, marks)
     return "".join(lines)
 
 
@@ -46,8 +46,8 @@ def short(text: str, limit: int) -> str:
     text = escape_hidden(text)
     if width(text) <= limit:
         return text
-    end = _begin(text[::-1], max(limit - 1, 0) // 2)[::-1]
-    return f"{_begin(text, limit - 1 - width(end))}\u2026{end}"
+    end = _truncate(text[::-1], max(limit - 1, 0) // 2)[::-1]
+    return f"{_truncate(text, limit - 1 - width(end))}\u2026{end}"
 
 
 def width(text: str) -> int:
@@ -60,19 +60,19 @@ def without_folders(spec: str) -> str:
     return re.sub(r"[^=,(]*/", "", spec)
 
 
-def _closed(lines: list[str], marks: int) -> int:
+def _close_marks(lines: list[str], marks: int) -> int:
     """Append the number of marks that were cut, if any; return 0, the new count."""
     if marks > MOST_MARKS:
         lines.append(f"[+{marks - MOST_MARKS} marks]")
     return 0
 
 
-def _joins(text: str, index: int) -> bool:
+def _is_joiner(text: str, index: int) -> bool:
     around = text[max(index - 1, 0) : index] + text[index + 1 : index + 2]
     return text[index] in JOINERS and len(around) == 2 and " " not in around
 
 
-def _begin(text: str, limit: int) -> str:
+def _truncate(text: str, limit: int) -> str:
     """Return the longest beginning of a text that is at most ``limit`` wide."""
     wide = 0
     for index, letter in enumerate(text):

@@ -40,7 +40,7 @@ def text_strip(
         max_lines: maximum number of lines.
     """
     font: Any = ImageFont.load_default(size)
-    lines = _wrapped(escape_hidden(text), font, wide, max_lines)
+    lines = _wrap(escape_hidden(text), font, wide, max_lines)
     high = round(size * 1.35)
     strip = Image.new("RGB", (wide, high * len(lines)), PAPER)
     draw = ImageDraw.Draw(strip)
@@ -49,7 +49,7 @@ def text_strip(
     return strip
 
 
-def _wrapped(text: str, font: Any, wide: int, max_lines: int) -> list[str]:
+def _wrap(text: str, font: Any, wide: int, max_lines: int) -> list[str]:
     lines: list[str] = []
     while len(lines) < max_lines - 1 and font.getlength(text) > wide:
         fits = bisect_right(range(1, len(text) + 1), wide, key=lambda n: font.getlength(text[:n]))

@@ -46,7 +46,7 @@ def image_list(images: Any, name: str = "images") -> list[Any]:
         check_image(images, name)
         return [images]
     if not isinstance(images, Iterable):
-        raise InvalidInput(f"{name} is {_described(images)}: {FORMS}, or a list of them.")
+        raise InvalidInput(f"{name} is {_describe_type(images)}: {FORMS}, or a list of them.")
     several = list(images)
     for number, image in enumerate(several):
         check_image(image, f"{name}[{number}]")
@@ -60,7 +60,7 @@ def check_image(image: Any, name: str) -> None:
     elif isinstance(image, Mapping):
         source_of(image, name)
     elif not _is_single(image):
-        raise InvalidInput(f"{name} is {_described(image)}: {FORMS}.")
+        raise InvalidInput(f"{name} is {_describe_type(image)}: {FORMS}.")
 
 
 def to_image(image: Any, name: str = "an image") -> Image.Image:
@@ -78,12 +78,12 @@ def to_image(image: Any, name: str = "an image") -> Image.Image:
     if isinstance(image, bytes | bytearray | memoryview):
         return decode_image(bytes(image), name)
     if isinstance(image, str | os.PathLike):
-        return _opened(image, name)
+        return _open(image, name)
     if is_array(image):
         image = Image.fromarray(_pixels(image, name))
     if isinstance(image, Image.Image):
         return rgb(image, name)
-    raise InvalidInput(f"{name} is {_described(image)}: {FORMS}.")
+    raise InvalidInput(f"{name} is {_describe_type(image)}: {FORMS}.")
 
 
 def source_of(part: Mapping[str, Any], name: str) -> Any:
@@ -117,15 +117,15 @@ def _is_single(value: Any) -> bool:
     return isinstance(value, _SINGLE) or is_array(value)
 
 
-def _described(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return "None" if value is None else f"of type {type(value).__name__!r}"
 
 
-def _opened(source: str | os.PathLike[str], name: str) -> Image.Image:
+def _open(source: str | os.PathLike[str], name: str) -> Image.Image:
     """Return an image from the web, a file, or text in base64."""
     text = os.fspath(source)
     if text.startswith(("http://", "https://")):
-        return decode_image(_downloaded(text, name), repr(text))
+        return decode_image(_download(text, name), repr(text))
     if text.startswith("data:"):
         return decode_base64(text, name)
     if text.startswith("file://"):
@@ -138,7 +138,7 @@ def _opened(source: str | os.PathLike[str], name: str) -> Image.Image:
     return decode_base64(text, f"{name} ({text!r:.80})")
 
 
-def _downloaded(url: str, name: str) -> bytes:
+def _download(url: str, name: str) -> bytes:
     # newer releases of huggingface_hub choose between httpx and its successor; older ones use httpx
     httpx: Any = getattr(utils, "httpx", None) or import_module("httpx")
     try:

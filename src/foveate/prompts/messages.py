@@ -45,7 +45,7 @@ def new_messages(
     Raises:
         InvalidInput: an argument or message of another form, or an empty turn.
     """
-    new = _messages(messages, "messages")
+    new = _check_messages(messages, "messages")
     parts: list[dict[str, Any]] = [
         *({"type": "image", "image": image} for image in image_list(images)),
         *({"type": "video", "video": video} for video in video_list(videos)),
@@ -58,7 +58,7 @@ def new_messages(
                 "images= and videos= need a text instead of a list of messages: put them "
                 'into a message, as parts such as {"type": "image", "image": IMAGE}.'
             )
-        new += _messages(text, "the text")
+        new += _check_messages(text, "the text")
     if parts:
         new.append({"role": "user", "content": parts})
     if not new:
@@ -91,7 +91,7 @@ def parts_of(message: Message, name: str = "a message") -> list[dict[str, Any]]:
     parts = [content] if isinstance(content, Mapping) else content
     if not isinstance(parts, Sequence):
         raise InvalidInput(f"{name} has the content {content!r:.80}: give a text or parts.")
-    return [_part(part, name) for part in parts]
+    return [_check_part(part, name) for part in parts]
 
 
 def text_of(message: Message) -> str:
@@ -139,7 +139,7 @@ def without_history(old: Sequence[Message], new: Sequence[Message]) -> tuple[Mes
     return tuple(new[count:])
 
 
-def edited(new: tuple[Message, ...], text: str) -> tuple[Message, ...]:
+def replace_text(new: tuple[Message, ...], text: str) -> tuple[Message, ...]:
     """Return the messages with another text in the last user's message."""
     last = max((i for i, message in enumerate(new) if message["role"] == "user"), default=None)
     if last is None:
@@ -149,7 +149,7 @@ def edited(new: tuple[Message, ...], text: str) -> tuple[Message, ...]:
     return (*new[:last], {**new[last], "content": parts}, *new[last + 1 :])
 
 
-def _messages(messages: Any, name: str) -> list[Message]:
+def _check_messages(messages: Any, name: str) -> list[Message]:
     if isinstance(messages, Mapping):
         messages = [messages]
     if isinstance(messages, str) or not isinstance(messages, Sequence):
@@ -162,7 +162,7 @@ def _messages(messages: Any, name: str) -> list[Message]:
     return list(messages)
 
 
-def _part(part: Any, name: str) -> dict[str, Any]:
+def _check_part(part: Any, name: str) -> dict[str, Any]:
     kind = _KINDS.get(str(part.get("type"))) if isinstance(part, Mapping) else None
     if kind is None or (kind == "text" and not isinstance(part.get("text"), str)):
         raise InvalidInput(

@@ -73,7 +73,7 @@ def read(
     _check_sees(loaded, len(images) + len(clips))
     parts = [text_part(text)]
     if loaded.sees:
-        parts = _parts(text, images, _placeholder(loaded.reader))
+        parts = _interleave(text, images, _placeholder(loaded.reader))
         parts = [*map(video_part, clips), *parts]
     return read_chat(loaded, [{"role": "user", "content": parts}], plain=plain)
 
@@ -90,7 +90,7 @@ def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = Fals
     """
     messages = [{**message, "content": parts_of(message)} for message in messages]
     if loaded.sees and not takes_videos(loaded):
-        messages = [{**each, "content": _with_frames(each["content"])} for each in messages]
+        messages = [{**each, "content": _expand_videos(each["content"])} for each in messages]
     images, clips = media_of(messages)
     _check_sees(loaded, len(images) + len(clips))
     # only a template can render videos
@@ -125,7 +125,7 @@ def takes_videos(loaded: Loaded) -> bool:
     return videos.takes_videos(loaded.reader)
 
 
-def _with_frames(parts: Sequence[Part]) -> list[Part]:
+def _expand_videos(parts: Sequence[Part]) -> list[Part]:
     """Replace each video among the parts by its frames as images."""
     return [
         image
@@ -175,14 +175,14 @@ def _read_rendered(
         }
         for message in messages
     ]
-    text = _rendered(loaded.reader, messages, plain)
+    text = _render(loaded.reader, messages, plain)
     # templates of text models write all special tokens themselves, as transformers assumes
     special = None if loaded.sees and not has_first_token(loaded.tokenizer, text) else False
     options: Any = {"literals": literals, "add_special_tokens": special}
     return encode(loaded.model, loaded.reader, text, images, clips, **options)
 
 
-def _rendered(reader: Any, messages: Sequence[Message], plain: Sequence[Part]) -> str:
+def _render(reader: Any, messages: Sequence[Message], plain: Sequence[Part]) -> str:
     """Render messages; check that others than a user's, which templates never drop, are kept."""
     if any(message["role"] != "user" for message in messages):
         check_kept(messages, plain, lambda probes: render(reader, probes))
@@ -198,7 +198,7 @@ def _check_texts(messages: Sequence[Message], token: str) -> None:
             )
 
 
-def _parts(text: str, images: Sequence[Any], token: str) -> list[Part]:
+def _interleave(text: str, images: Sequence[Any], token: str) -> list[Part]:
     """Split the text at its placeholders and insert the images; without any, put images first."""
     pieces = text.split(PLACE if PLACE in text else token)
     image_parts: list[Part] = [{"type": "image", "image": image} for image in images]

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import DynamicCache
 
-from foveate.chat.saved import packed, unpacked
+from foveate.chat.saved import pack, unpack
 from foveate.errors import InvalidInput, InvalidParameter, NothingCompressed
 from foveate.hf import Session
 from foveate.hf.endless.endless import finish, go_on
@@ -38,7 +38,7 @@ def save(
         raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
     finish(copied)
     settings = None if offloaded is None else offloaded.settings.as_json
-    numbers = packed(
+    numbers = pack(
         {
             **entries,
             "forgotten": state.tokens.forgotten,
@@ -65,7 +65,7 @@ def load(
     text, image, spot = (state.take_note(name) for name in (_ENTRIES, _IMAGE, _SPOT))
     if text is None or image is None or spot is None:
         raise InvalidInput(f"{str(path)!r} contains a cache and no stream: session.load reads it.")
-    entries = unpacked(text)
+    entries = unpack(text)
     if image.shape[1] != foveate_layers(cache)[0].seen:
         raise InvalidInput(
             f"{str(path)!r} was saved after an interrupted call of see(), and cannot be used. Load "

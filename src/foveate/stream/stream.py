@@ -152,7 +152,7 @@ class Stream(AbstractContextManager["Stream"]):
             self._positions.find_ways()
             with self._session as session:
                 cache = self._cache = self._cache or self._new_cache(session)
-                with self._consistent(cache):
+                with self._guard_cache(cache):
                     pairs = self._read(session, cache, chunk)
                     self._positions.keep(cache)
                     self._images += chunk.images
@@ -313,7 +313,7 @@ class Stream(AbstractContextManager["Stream"]):
         return pairs
 
     @contextmanager
-    def _consistent(self, cache: DynamicCache) -> Iterator[None]:
+    def _guard_cache(self, cache: DynamicCache) -> Iterator[None]:
         """Guard a change of the cache: mark the stream as interrupted if an exception leaves it
         half done.
         """

@@ -101,7 +101,7 @@ def calibrate(
     prefixkv also only for the budget that it was measured at.
     """
     from foveate.cli.calibrate import prompts as sources
-    from foveate.cli.findings import of_profile
+    from foveate.cli.findings import describe_profile
     from foveate.cli.profiles import share
     from foveate.cli.prompt import Which, clips_of, samples_of
     from foveate.cli.serve.beside import profile_place
@@ -187,7 +187,8 @@ def calibrate(
                 )
                 if is_drawn
                 else (
-                    sources.of_record(text, record, folder, fps, frames) for text, record in tracked
+                    sources.context_of(text, record, folder, fps, frames)
+                    for text, record in tracked
                 )
             )
             inputs, others = tee(text.tokenized(loaded) for text in texts)
@@ -201,7 +202,7 @@ def calibrate(
     profile.save(path)
     if shared:
         share(profile, path, prompts)
-    typer.echo(of_profile(profile, path, chosen))
+    typer.echo(describe_profile(profile, path, chosen))
     if shared:
         typer.echo(f"To share: {path.parent}. To install: foveate profiles install {path.parent}")
 

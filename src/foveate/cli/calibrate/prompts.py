@@ -79,7 +79,7 @@ class Context(NamedTuple):
         return prompt, Asked(tuple(tail for tail in tails if tail), common)
 
 
-def of_record(
+def context_of(
     text: str, record: Record | None, folder: Folder, fps: float | None, frames: int | None
 ) -> Context:
     """Return a prompt of a file, with each of the record's questions appended in ``others``.

@@ -69,12 +69,12 @@ def chat(
     if live:
         typer.echo(f"{loaded.name}, {short(policy.spec)}\n{HELP}\n", err=True)
     with console.quiet():
-        _talk(talk, live)
+        _run_chat(talk, live)
 
 
-def _talk(talk: Talk, live: bool) -> None:
+def _run_chat(talk: Talk, live: bool) -> None:
     """Answer lines until the chat ends; in a pipe, the first error ends it."""
-    for line in _lines(live):
+    for line in _read_lines(live):
         try:
             if not talk.take(line):
                 return
@@ -84,7 +84,7 @@ def _talk(talk: Talk, live: bool) -> None:
             typer.echo(f"Error: {error}", err=True)
 
 
-def _lines(live: bool) -> Iterator[str]:
+def _read_lines(live: bool) -> Iterator[str]:
     """Yield lines that are typed or piped in, without empty ones."""
     if not live:
         yield from (line for line in sys.stdin if line.strip())

@@ -136,8 +136,8 @@ class Talk:
 
     def _command(self, command: str, argument: str) -> None:
         known: dict[str, Callable[[], None]] = {
-            "budget": lambda: self._under(under(self._policy.spec, argument)),
-            "method": lambda: self._under(under(argument, "")),
+            "budget": lambda: self._switch_policy(under(self._policy.spec, argument)),
+            "method": lambda: self._switch_policy(under(argument, "")),
             "forget": self._forget,
             "retry": lambda: self._show(self._chat.retry(stream=True)),
             "save": lambda: typer.echo(f"saved as {self._chat.save(Path(argument))}", err=True),
@@ -150,7 +150,7 @@ class Talk:
             raise InvalidInput(f"/{command} needs an argument: see /help.")
         known[command]()
 
-    def _under(self, policy: Policy) -> None:
+    def _switch_policy(self, policy: Policy) -> None:
         """Switch to another policy; the next turn reads the conversation again under it."""
         self._policy = policy
         messages = self._to_reread or self._chat.messages
@@ -183,7 +183,7 @@ class Talk:
         self._to_reread = []
 
     def _show(self, stream: AnswerStream) -> None:
-        with _stopping(self._chat):
+        with _stop_on_interrupt(self._chat):
             for piece in stream:
                 typer.echo(piece, nl=False)
             ended = stream.answer.ended
@@ -214,7 +214,7 @@ def under(spec: str, budget: str) -> Policy:
 
 
 @contextmanager
-def _stopping(chat: Chat) -> Iterator[None]:
+def _stop_on_interrupt(chat: Chat) -> Iterator[None]:
     """Let the first Ctrl-C stop the answer; a second one raises KeyboardInterrupt."""
     before = signal.getsignal(signal.SIGINT)
 

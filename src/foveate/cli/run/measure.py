@@ -140,7 +140,7 @@ def _medians(turns: Sequence[Times]) -> dict[str, Any]:
     }
 
 
-def with_turn(before: Measured, latest: Measured) -> Measured:
+def add_round(before: Measured, latest: Measured) -> Measured:
     """Add the times of one more round to a measurement."""
     turns = (*before.turns, *latest.turns)
     return before._replace(row=replace(before.row, **_medians(turns)), turns=turns)

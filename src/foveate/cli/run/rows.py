@@ -35,8 +35,10 @@ def rendered(rows: Sequence[ComparisonRow], known: Known | None = None) -> Group
     """Return a table of numbers and, below, one of the answers; judged if ``known`` is given."""
     numbers = tables.table(rows, *_NUMBERS, padding=tables.CLOSE)
     pruned = [row for row in rows if _has_parts(row) or row.visual_computed is not None]
-    answers = [_answers(rows)] if known is None else [_judged(rows, known), "", _legend(known)]
-    return Group(numbers, *(_left(row, rows[0]) for row in pruned), "", *answers)
+    answers = (
+        [_answers(rows)] if known is None else [_judged_answers(rows, known), "", _legend(known)]
+    )
+    return Group(numbers, *(_remaining_line(row, rows[0]) for row in pruned), "", *answers)
 
 
 def _has_parts(row: ComparisonRow) -> bool:
@@ -44,7 +46,7 @@ def _has_parts(row: ComparisonRow) -> bool:
     return row.remaining is not None and len(row.remaining.parts) > 1
 
 
-def _left(row: ComparisonRow, full: ComparisonRow) -> Text:
+def _remaining_line(row: ComparisonRow, full: ComparisonRow) -> Text:
     """Describe how much of the prompt a policy left, and the time that pruning saved."""
     name = f"{short(row.method)} {row.budget or ''}".rstrip()
     parts = [str(row.remaining)] if _has_parts(row) else []
@@ -70,7 +72,7 @@ def _answers(rows: Sequence[ComparisonRow]) -> Table:
     )
 
 
-def _judged(rows: Sequence[ComparisonRow], known: Known) -> Table:
+def _judged_answers(rows: Sequence[ComparisonRow], known: Known) -> Table:
     """Return a table of the answers, each right or wrong, with its policy's results."""
     count, right, wrong = known.evaluation.questions, Text("right", "green"), Text("wrong", "red")
     return tables.table(
@@ -93,12 +95,12 @@ def _legend(known: Known) -> Text:
     )
 
 
-def _compact(row: ComparisonRow) -> str:
+def _without_blank_lines(row: ComparisonRow) -> str:
     """Return the answer without blank lines."""
     return "\n".join(line for line in row.answer.splitlines() if line.strip()) or "(nothing)"
 
 
-_ANSWER = tables.column("Answer", _compact, overflow="fold")
+_ANSWER = tables.column("Answer", _without_blank_lines, overflow="fold")
 
 
 class Figures(NamedTuple):

@@ -113,7 +113,7 @@ def _measure_all(
 
     Rounds go over all policies in turn, so that other load on the machine slows all rows alike.
     """
-    from foveate.cli.run.measure import against, measure, warm_up, with_turn
+    from foveate.cli.run.measure import add_round, against, measure, warm_up
     from foveate.cli.tables import short
     from foveate.compression.labels import budget_of, label
 
@@ -128,7 +128,7 @@ def _measure_all(
             with console.quiet():
                 measured = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
             if turn:
-                done[number] = with_turn(done[number], measured)
+                done[number] = add_round(done[number], measured)
             else:
                 full = done[0].ids if done else measured.ids
                 done.append(measured._replace(row=against(measured.row, measured.ids, full)))

@@ -89,18 +89,18 @@ def arguments(model: str, ours: Mapping[str, Any], others: Sequence[str]) -> lis
     """
     from foveate.vllm.plans.settings import settings_from
 
-    set_here, rest = taken(others)
+    set_here, rest = split_options(others)
     for vllm_option, name in CLASSES.items():
         if set_here.get(vllm_option, name) != name:
             raise InvalidInput(f"{vllm_option} {set_here[vllm_option]!r}: policies need {name!r}.")
-    config = _with_policy(model, merged(ours, set_here.get(CONFIG)))
+    config = _resolve_policy(model, merged(ours, set_here.get(CONFIG)))
     settings_from(config)
     classes = [word for pair in CLASSES.items() for word in pair]
     extra = [CONFIG, json.dumps(config)] if config else []
     return ["--model", model, *classes, *extra, *rest]
 
 
-def taken(others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def split_options(others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Split vLLM's options into those that Foveate sets, with the user's values, and the rest.
 
     Raises:
@@ -143,7 +143,7 @@ def merged(ours: Mapping[str, Any], theirs: str | None) -> dict[str, Any]:
     return {**config, "foveate": dict(ours)} if ours else config
 
 
-def _with_policy(model: str, config: dict[str, Any]) -> dict[str, Any]:
+def _resolve_policy(model: str, config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration with the model's own profile in the policy, where it applies."""
     from foveate.cli.serve.beside import served
 
@@ -212,7 +212,7 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
         else:
             child.send_signal(number)
 
-    with _handled_by(forward):
+    with _handle_signals(forward):
         # stdin is a pipe: a background group that reads from the terminal is stopped (SIGTTIN), and
         # the pipe's end of file tells the child that this process is gone
         pipe = subprocess.PIPE
@@ -220,11 +220,11 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
             for number in early:
                 child.send_signal(number)
             status = child.wait()
-        _end_rest(child.pid)
+        _terminate_group(child.pid)
     return status if status >= 0 else 128 - status  # negative: the signal that ended it
 
 
-def _end_rest(group: int) -> None:
+def _terminate_group(group: int) -> None:
     """Terminate, then kill the processes of a child's group that outlive it."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         end = time.monotonic() + GRACE
@@ -238,7 +238,7 @@ def _end_rest(group: int) -> None:
 
 
 @contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _handle_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle the signals that end a program; SIGHUP stays ignored under ``nohup``."""
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

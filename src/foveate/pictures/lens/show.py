@@ -136,7 +136,7 @@ def lens_of(
         raise InvalidInput(
             f"there are {len(times)} times for {len(images)} image(s): give one for each frame."
         )
-    ids = _one_prompt(inputs)
+    ids = _check_single_prompt(inputs)
     visual = torch.isin(ids, ids.new_tensor(visual_token_ids(model.config)))
     tokens = image_tokens(visual, inputs, [image.size for image in images], model.config, reader)
     note = (
@@ -153,7 +153,7 @@ def lens_of(
     return Lens(page(page_data(name, prompts, read, views, note, results, line)), results)
 
 
-def _one_prompt(inputs: Mapping[str, Any]) -> torch.Tensor:
+def _check_single_prompt(inputs: Mapping[str, Any]) -> torch.Tensor:
     """Return the ids of the prompt; raises InvalidInput for a batch or padding."""
     ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
     if ids is None or ids.ndim != 2 or ids.shape[0] != 1:
