@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 import foveate
 from foveate.errors import InvalidInput
-from foveate.prompts.special_tokens import behind
+from foveate.prompts.special_tokens import tokens_after
 from foveate.prompts.template import squashed
 from tests import zoo
 from tests.zoo.directory import tokenizer as text_tokenizer
@@ -92,8 +92,8 @@ def test_a_text_behind_another_has_the_tokens_that_it_has_there() -> None:
     words = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", bos_token="<s>")
     whole = words("abc USER: c", add_special_tokens=False)["input_ids"]
     front = words("abc", add_special_tokens=False)["input_ids"]
-    assert behind(words, " USER: c") == whole[len(front) :]
-    assert words("USER: c")["input_ids"] != behind(words, "USER: c")
+    assert tokens_after(words, " USER: c") == whole[len(front) :]
+    assert words("USER: c")["input_ids"] != tokens_after(words, "USER: c")
 
 
 STRINGS = """\

@@ -136,7 +136,7 @@ class Answerer(NamedTuple):
     processor: Any
     policy: Policy
 
-    def block(self) -> Session:
+    def new_session(self) -> Session:
         """Return a session for one turn; it may be created before the turn begins."""
         return Session(self.model, self.policy, tokenizer=self.processor, queued=True)
 
@@ -182,7 +182,7 @@ class Answerer(NamedTuple):
         criteria = StoppingCriteriaList(
             [*(options.get("stopping_criteria") or ()), StopOnEvent(stop)]
         )
-        with self.block() as session:
+        with self.new_session() as session:
             session.link.keeps_scores = self.policy.amount.kind == "bytes"
             cache = copy.deepcopy(before.cache)
             if cache is not None and rearm:

@@ -88,7 +88,7 @@ class Chat(AbstractContextManager["Chat"]):
                 f"keep_turns={keep_turns!r}: retry and edit go back one turn at most. Give 1 or 0."
             )
         answerer = Answerer(model, processor, policy_of(policy))  # type: ignore[arg-type]
-        answerer.block()  # raises if the model cannot be compressed
+        answerer.new_session()  # raises if the model cannot be compressed
         answerer.check(generate, "Chat(...)", _OWN, complete=False)
         check_template_arguments(template_kwargs or {}, processor)
         wording = Wording(processor, template_kwargs or {})

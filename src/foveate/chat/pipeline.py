@@ -54,7 +54,7 @@ class Pipeline:
     ):
         self._model, self._processor, self._system = model, processor, system
         answerer = self._answerer("full")
-        answerer.block()  # raises if the model cannot be compressed
+        answerer.new_session()  # raises if the model cannot be compressed
         answerer.check(generate, "Pipeline(...)", _OWN, complete=False)
         check_template_arguments(template_kwargs or {}, processor)
         self._wording = Wording(processor, template_kwargs or {})

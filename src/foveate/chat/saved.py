@@ -77,12 +77,12 @@ def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[st
         ) from error
     cache = copy.deepcopy(now.cache)
     known_state(cache).note({_CHAT: encoded})
-    return answerer.block().save(path, cache=cache, tokenizer=answerer.processor)
+    return answerer.new_session().save(path, cache=cache, tokenizer=answerer.processor)
 
 
 def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     """Return the conversation of a file, and the keyword arguments of its chat."""
-    with enter(answerer.model, sys._getframe()), answerer.block() as session:
+    with enter(answerer.model, sys._getframe()), answerer.new_session() as session:
         cache = session.load(path, tokenizer=answerer.processor)
     trim(cache)  # loaded ragged pairs have spare room
     stored = known_state(cache).take_note(_CHAT)

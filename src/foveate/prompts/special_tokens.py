@@ -85,7 +85,7 @@ class LiteralTokenizer:
         special = options.pop("add_special_tokens", True)
         ids = self._tokenizer(pieces[0][0], add_special_tokens=special)["input_ids"]
         for number, piece in enumerate(pieces[0][1:]):
-            ids = ids + behind(self._tokenizer, piece, split_special_tokens=number % 2 == 0)
+            ids = ids + tokens_after(self._tokenizer, piece, split_special_tokens=number % 2 == 0)
         data = {"input_ids": ids, "attention_mask": [1] * len(ids)}
         if tensors is not None or not isinstance(text, str):
             data = {name: [row] for name, row in data.items()}
@@ -121,7 +121,7 @@ def anchor(tokenizer: Any, text: str) -> tuple[str, list[int]]:
     return "", []
 
 
-def behind(tokenizer: Any, text: str, **options: Any) -> list[int]:
+def tokens_after(tokenizer: Any, text: str, **options: Any) -> list[int]:
     """Return the tokens of a text that follows other text."""
     if not text:
         return []

@@ -85,8 +85,8 @@ def seen(
     return LensPrompt(compressible_layers(text_config(model)), heads, choices)
 
 
-def _choice(block: Session, recording: Recording) -> Choice:
-    with block as session:
+def _choice(context: Session, recording: Recording) -> Choice:
+    with context as session:
         kept = chosen(session, recording)
     pos = [layer.pos[0] for layer in recording.layers]
 
@@ -98,9 +98,11 @@ def _choice(block: Session, recording: Recording) -> Choice:
     unscored = [mask.float().fill_(torch.nan) for mask in masks]
     scores = [b if a.scores is None else a.scores for a, b in zip(kept, unscored, strict=True)]
     computed = None
-    if block.policy.prune is not None:
+    if session.policy.prune is not None:
         computed = over_tokens([torch.ones_like(mask) for mask in masks], False)
-    return Choice(block.policy, over_tokens(masks, False), over_tokens(scores, torch.nan), computed)
+    return Choice(
+        session.policy, over_tokens(masks, False), over_tokens(scores, torch.nan), computed
+    )
 
 
 def _spread(
