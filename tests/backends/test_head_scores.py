@@ -54,7 +54,7 @@ def test_kv_heads_get_the_mean_of_their_query_heads(method, indent, tmp_path):
         ({"999999999-999999999": 1}, "lacks the heads 0-0, 0-1, .* 0-4, ... of 1000000000 layers"),
         ({"0.0": [1]}, "'0.0' is no layer and head"),
         (scores(**{"0-0": []}), "are no scores"),
-        (scores(**{"0-0": [float("nan")]}), "NaN is no number"),
+        (scores(**{"0-0": [float("nan")]}), "NaN is no JSON number"),
         (scores(**{"0-0": [-1.0]}), "are no scores"),
         (scores(**{"0-0": ["a"]}), "could not convert"),
         (scores(**{"3-3": [1.0]}), "lacks the heads 3-0, 3-1, 3-2 of 4 layers with 4 heads"),

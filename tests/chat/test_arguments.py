@@ -146,7 +146,7 @@ def test_a_file_of_an_earlier_version_is_a_chat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its entries are the settings "rewrites" and "template", and none of ``generate``."""
-    who, packed = talker("llava"), saved.packed
+    who, packed = talker("llava"), saved.pack
 
     def earlier(entries: Any) -> torch.Tensor:
         entries = {k: v for k, v in entries.items() if k not in ("generate", "system")}
@@ -158,7 +158,7 @@ def test_a_file_of_an_earlier_version_is_a_chat(
 
     chat = chat_of(who, rewrites="refuse", max_new_tokens=3)
     chat.say("Hello")
-    monkeypatch.setattr(saved, "packed", earlier)
+    monkeypatch.setattr(saved, "pack", earlier)
     chat.save(tmp_path / "chat.safetensors")
     loaded = foveate.Chat.load(tmp_path / "chat.safetensors", who.model, who.processor)
     assert loaded._settings()["rewrites"] == "refuse"

@@ -123,7 +123,7 @@ def test_a_budget_that_does_not_hold_the_newest_answer_is_said(
             record.of(chat, turn, None, "Tell me", tokens=tokens)
     said = [r.getMessage() for r in caplog.records if "latest answer" in r.getMessage()]
     assert len(said) == 1
-    assert "budget 9KB is smaller than the latest answer needs" in said[0]
+    assert "budget 9KB is too small for the latest answer" in said[0]
     answer = range(chat._now.ids.shape[1] - 60, chat._now.ids.shape[1] - 1)
     columns = foveate_layers(chat._now.cache)[0].pairs.columns[0, 0].tolist()
     assert {*answer} <= {*columns}

@@ -29,9 +29,9 @@ def chat(spec: str = "snapkv:budget=30%,window=4", **how) -> foveate.Chat:
 
 
 REFUSED = {
-    "beams": ({"num_beams": 3}, "num_beams=3: a chat has one answer at a time"),
+    "beams": ({"num_beams": 3}, "num_beams=3: a chat gives one answer at a time"),
     "several": ({"num_return_sequences": 2}, "num_return_sequences=2: a chat"),
-    "its cache": ({"past_key_values": object()}, "past_key_values=... is not for a chat"),
+    "its cache": ({"past_key_values": object()}, "past_key_values=... is set by a chat itself"),
     "no image": ({"images": [image(0), 7]}, "images[1] is of type 'int': give a PIL image"),
     "a missing file": ({"images": ["none.png"]}, "none.png"),
     "no message": ({"messages": ["Hello"]}, "is no message"),

@@ -112,7 +112,7 @@ def test_a_model_that_reads_text_only_chats_and_takes_no_image() -> None:
     parts = [{"type": "text", "text": "Good "}, {"type": "text", "text": "night"}]
     chat.say(messages=[{"role": "user", "content": parts}], **SHORT)
     assert "user: Good night\nassistant: " in words.decode(chat._now.ids[0])
-    with pytest.raises(InvalidInput, match="reads text only, and a message brings 'image'"):
+    with pytest.raises(InvalidInput, match="reads text only, and a message has 'image'"):
         chat.say("And this?", images=[image(0)])
     assert len(chat.messages) == 5
 
@@ -152,7 +152,9 @@ def thoughtful(rewrites: Any, spec: str = WHOLE) -> tuple[Talker, foveate.Chat, 
 def test_what_a_template_rewrites_is_kept_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "foveate"):
         who, chat, record = thoughtful("keep")
-    assert [one.message.endswith("what was read is kept.") for one in caplog.records] == [True]
+    assert [one.message.endswith("they stay as they were read.") for one in caplog.records] == [
+        True
+    ]
     assert who.processor.tokenizer.decode(chat._now.ids[0]).count("</think>") == 3
     assert record.differs(who, chat) <= EXACT
 
@@ -178,7 +180,7 @@ def test_a_template_that_rewrites_is_refused() -> None:
 def test_a_template_that_words_no_answer_is_refused() -> None:
     words = text_tokenizer()
     words.chat_template = "{{- messages[-1].content if messages[-1].role == 'user' else '' -}}"
-    with pytest.raises(InvalidInput, match="words nothing that a assistant says"):
+    with pytest.raises(InvalidInput, match="cannot render plain messages of the role 'assistant'"):
         foveate.Chat(zoo.build("llama"), words)
     words.chat_template = None
     with pytest.raises(InvalidInput, match="has no chat template"):

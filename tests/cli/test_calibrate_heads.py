@@ -135,7 +135,7 @@ BOX = {"text": "words", "image": 0, "box": [0, 0, 9, 9]}
             {"prompt": TEXT, "spans": [BOX]},
             "its box needs an image, and the prompt has none",
         ),
-        ({"prompt": TEXT, "spans": [{"text": "purple"}]}, "does not hold the text 'purple'"),
+        ({"prompt": TEXT, "spans": [{"text": "purple"}]}, "does not contain the text 'purple'"),
     ],
 )
 def test_a_line_that_shows_nothing_is_refused(

@@ -65,7 +65,7 @@ def test_what_cannot_be_done_with_profiles_is_said(
 ) -> None:
     place = tmp_path / "installed"
     monkeypatch.setenv(installed.VARIABLE, str(place))
-    assert "'instal' is nothing to do" in refused(foveate("profiles", "instal", "x"))
+    assert "unknown action 'instal'" in refused(foveate("profiles", "instal", "x"))
     assert "needs the paths" in refused(foveate("profiles", "install"))
     assert "takes no paths" in refused(foveate("profiles", "list", "x"))
     assert "does not exist" in refused(foveate("profiles", "install", tmp_path / "none"))

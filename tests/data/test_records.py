@@ -48,7 +48,7 @@ def test_what_is_no_text_is_named_by_file_and_line(tmp_path: Path) -> None:
     [
         ("{", "at column 2"),
         ('{"a":\n }', "at line 2, column 2"),
-        ('{"a": NaN}', "NaN is no number"),
+        ('{"a": NaN}', "NaN is no JSON number"),
         ('{"a": -Infinity}', "-Infinity is no"),
         ('{"a": 1e999}', "1e999 is no .* too large"),
         (f'{{"a": {"9" * 5000}}}', "integer string"),
@@ -56,7 +56,7 @@ def test_what_is_no_text_is_named_by_file_and_line(tmp_path: Path) -> None:
         ('{"a": ' * 100_000, "nested too deep"),
         ('{"a": 1, "a": 2}', "key 'a' occurs twice"),
         ("", "at column 1"),
-        ("[1]", r"has to be an object, not \[1\]"),
+        ("[1]", r"must be an object, not \[1\]"),
         ("null", "not None"),
     ],
     ids=lambda value: value[:12],

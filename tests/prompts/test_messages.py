@@ -121,7 +121,7 @@ def test_a_chat_goes_on_from_its_whole_history() -> None:
     parts = [{"type": "image", "image": image(3)}, *history[0]["content"][1:]]
     other_image = [{"role": "user", "content": parts}, *history[1:], more]
     for other in (other_text, other_image):
-        with pytest.raises(InvalidInput, match=r"another conversation .* from messages\[0\] on"):
+        with pytest.raises(InvalidInput, match=r"these messages differ .* from messages\[0\] on"):
             stateless.say(other)
     with pytest.raises(InvalidInput, match=r"from messages\[2\] on. Give those after"):
         stateless.say([*history[:2], more])

@@ -85,7 +85,7 @@ def test_it_ends_where_the_model_ends_it(monkeypatch: pytest.MonkeyPatch) -> Non
     ended = foveate.lens(session, reader, inputs, max_new_tokens=LONGEST).answers.full
     assert (ended.tokens, ended.cut) == ([first], False)
     assert foveate.lens(session, reader, inputs).answers is None
-    with pytest.raises(InvalidParameter, match="max_new_tokens=0: an answer has a token at least"):
+    with pytest.raises(InvalidParameter, match="max_new_tokens=0: give at least 1"):
         foveate.lens(session, reader, inputs, max_new_tokens=0)
 
 

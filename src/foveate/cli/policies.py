@@ -77,9 +77,9 @@ def with_known_profile(spec: str, model: str) -> str:
     directory, so that results name the profile that they were measured with.
     """
     if spec.partition(":")[0].strip() == METHOD and not is_shipped(model):
-        found = profile_of(model)
-        if found is not None and "profile" not in name_and_arguments(spec)[1]:
-            return f"{spec}{',' if ':' in spec else ':'}profile={print_value(found.as_posix())}"
+        profile = profile_of(model)
+        if profile is not None and "profile" not in name_and_arguments(spec)[1]:
+            return f"{spec}{',' if ':' in spec else ':'}profile={print_value(profile.as_posix())}"
 
     def resolve(match: re.Match[str]) -> str:
         shipped = demo().PROFILES / match[1]

@@ -28,7 +28,7 @@ def profiles(
         str,
         typer.Argument(metavar="[list|install|remove]", help="Action: list, install or remove."),
     ] = "list",
-    paths: Annotated[
+    places: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="PATH...",
@@ -50,15 +50,15 @@ def profiles(
 
     if action not in ACTIONS:
         raise InvalidInput(f"unknown action {action!r}. {suggest(action, ACTIONS)}")
-    if (action == "list") == bool(paths):
-        what = "takes no paths" if paths else "needs the paths of profiles"
+    if (action == "list") == bool(places):
+        what = "takes no paths" if places else "needs the paths of profiles"
         raise InvalidInput(f"'foveate profiles {action}' {what}.")
     entries: Sequence[Installed]
     broken: Sequence[FoveateError] = ()
     if action == "install":
-        entries = [installed.install(path, model) for path in paths or ()]
+        entries = [installed.install(path, model) for path in places or ()]
     elif action == "remove":
-        entries = [_remove(path) for path in paths or ()]
+        entries = [_remove(path) for path in places or ()]
     else:
         entries, broken = installed.listed()
     if json:
