@@ -152,9 +152,7 @@ def thoughtful(rewrites: Any, spec: str = WHOLE) -> tuple[Talker, foveate.Chat, 
 def test_what_a_template_rewrites_is_kept_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "foveate"):
         who, chat, record = thoughtful("keep")
-    assert [one.message.endswith("they stay as they were read.") for one in caplog.records] == [
-        True
-    ]
+    assert [one.message.endswith("stay as they were read.") for one in caplog.records] == [True]
     assert who.processor.tokenizer.decode(chat._now.ids[0]).count("</think>") == 3
     assert record.differs(who, chat) <= EXACT
 
