@@ -41,7 +41,7 @@ def test_what_a_grounding_task_asks_knows_what_the_model_sees(loaded: Loaded) ->
 def test_heads_are_not_asked_to_look_at_what_is_cut_off(loaded: Loaded) -> None:
     sample = Sample("page 3", "?", ("x",), (WIDE,), evidence=(LEFT, MIDDLE))
     assert [text for text, _ in locate_spans(loaded, sample).spans] == ["middle"]
-    with pytest.raises(InvalidInput, match=r"sample page 3: the processor .* cuts \['left'\] off"):
+    with pytest.raises(InvalidInput, match=r"sample page 3: the processor .* crops \['left'\] off"):
         locate_spans(loaded, replace(sample, evidence=(LEFT,)))
 
 

@@ -123,7 +123,7 @@ def test_a_chat_goes_on_from_its_whole_history() -> None:
     for other in (other_text, other_image):
         with pytest.raises(InvalidInput, match=r"these messages differ .* from messages\[0\] on"):
             stateless.say(other)
-    with pytest.raises(InvalidInput, match=r"from messages\[2\] on. Give those after"):
+    with pytest.raises(InvalidInput, match=r"from messages\[2\] on. Give only those after"):
         stateless.say([*history[:2], more])
     with pytest.raises(InvalidInput, match="images= and videos= need a text"):
         stateless.say([*history, more], images=image(0))

@@ -281,7 +281,7 @@ def test_what_is_missing_or_broken_is_named(shards: Write, monkeypatch: pytest.M
             samples(find_task(f"docvqa={path}"))
 
     says(
-        r"00000-of-00001.parquet, row 1, field 'image' holds no image",
+        r"00000-of-00001.parquet, row 1, field 'image' has no image",
         [good, good | {"image": None}],
     )
     says(
