@@ -166,7 +166,7 @@ def samples_of(path: Path, which: Which, *, outside: bool = False) -> Iterator[S
             sample = _sample(str(number), record)
         except InvalidInput as error:
             raise InvalidInput(f"{error} Expected in a line: {SAMPLE_LINE}.") from error
-        images = folder.images(record, "images") if "images" in record.held else ()
+        images = folder.images(record, "images") if "images" in record.fields else ()
         yield replace(sample, images=images)
 
 
@@ -174,7 +174,7 @@ def _sample(name: str, record: Record) -> Sample:
     """Return the sample of a record, without its images."""
     text, spans = text_of(record), record.records("spans", at_least=1)
     answer = record.text_or_number("answer") if record.has("answer") else ""
-    images = len(record.texts("images")) if "images" in record.held else 0
+    images = len(record.texts("images")) if "images" in record.fields else 0
     return Sample(name, text, (answer,), evidence=tuple(_span(span, images) for span in spans))
 
 

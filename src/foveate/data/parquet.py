@@ -92,7 +92,7 @@ def held_image(row: Record, column: str, folder: Folder) -> Image.Image:
     Raises:
         InvalidInput: the cell has no image.
     """
-    cell, where = row.held[column], f"{row.where}, field {column!r}"
+    cell, where = row.fields[column], f"{row.where}, field {column!r}"
     if isinstance(cell, Mapping):
         cell = cell.get("bytes") or cell.get("path")
     if isinstance(cell, bytes) and cell:

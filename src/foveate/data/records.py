@@ -22,16 +22,16 @@ class Record:
     is missing or of another type.
     """
 
-    held: Mapping[str, Any]
+    fields: Mapping[str, Any]
     where: str
 
     def has(self, field: str) -> bool:
         """Return True if the field exists and is not null."""
-        return self.held.get(field) is not None
+        return self.fields.get(field) is not None
 
     def check_fields(self, known: Collection[str]) -> None:
         """Raise InvalidInput for an unknown field, which would be ignored."""
-        for field in self.held:
+        for field in self.fields:
             if field not in known:
                 raise InvalidInput(
                     f"{self.where}: the field {field!r} is unknown. {suggest(field, known)}"
@@ -89,24 +89,24 @@ class Record:
 
     def items(self) -> Iterator[tuple[str, Record]]:
         """Yield all fields, each of which is an object, with their names."""
-        for name in self.held:
+        for name in self.fields:
             inner = self._read((name,), "an object", _is_object)
             yield name, Record(inner, f"{self.where}, record {name!r}")
 
     def also(self, **fields: Any) -> Record:
         """Return the record with more fields."""
-        return Record({**self.held, **fields}, self.where)
+        return Record({**self.fields, **fields}, self.where)
 
     def _read(self, names: tuple[str, ...], expected: str, fits: Callable[[Any], bool]) -> Any:
-        name = next((candidate for candidate in names if candidate in self.held), None)
+        name = next((candidate for candidate in names if candidate in self.fields), None)
         if name is None:
             alternatives = " or ".join(map(repr, names))
-            existing = ", ".join(map(reprlib.repr, self.held)) or "none"
+            existing = ", ".join(map(reprlib.repr, self.fields)) or "none"
             raise InvalidInput(
                 f"{self.where}: there is no field {alternatives}, which must be {expected}. Its "
                 f"fields: {existing}."
             )
-        if not fits(value := self.held[name]):
+        if not fits(value := self.fields[name]):
             excerpt = reprlib.repr(value)
             raise InvalidInput(
                 f"{self.where}: the field {name!r} is {excerpt}; it must be {expected}."

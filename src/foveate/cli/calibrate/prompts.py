@@ -54,7 +54,7 @@ def about_videos(videos: Sequence[Path]) -> list[tuple[str, Record]]:
 def _entry(record: Record) -> tuple[str, Record | None]:
     """Return a record's text and the record, once its lists are known to hold texts."""
     for name in ("images", "videos", "questions"):
-        if name in record.held:
+        if name in record.fields:
             record.texts(name)
     return text_of(record), record
 
@@ -88,9 +88,9 @@ def context_of(
     """
     if record is None:
         return Context(text)
-    questions = record.texts("questions") if "questions" in record.held else ()
-    images = folder.images(record, "images") if "images" in record.held else ()
-    names = record.texts("videos") if "videos" in record.held else ()
+    questions = record.texts("questions") if "questions" in record.fields else ()
+    images = folder.images(record, "images") if "images" in record.fields else ()
+    names = record.texts("videos") if "videos" in record.fields else ()
     where = f"{record.where}, field 'videos'"
     paths = [folder.named_file(name, where, "{}") for name in names]
     clips = clips_of(paths, fps, frames) if paths else ()
