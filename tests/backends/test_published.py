@@ -90,5 +90,5 @@ def test_the_command_makes_a_profile_of_a_file(tmp_path):
     done = run("--model", model)
     assert done.exit_code == 0, done.output
     assert json.loads(out.read_text())["by_layer"] == pytest.approx([0.72, 0.57, 0.21])
-    assert "which model it is of" in run().output.replace("\n", " ")
-    assert "--from measures nothing" in run("--model", model, "--samples", "3").output
+    assert "needs the model of the profile" in run().output.replace("\n", " ")
+    assert "--from converts a file" in run("--model", model, "--samples", "3").output

@@ -47,7 +47,7 @@ def test_what_lacks_is_named_with_the_line_that_brings_it(
 ) -> None:
     monkeypatch.setattr(doctor, "_installed", lambda name: name not in ("scipy", "pyarrow"))
     said = screen()
-    assert "lacks scipy" in said
+    assert "needs scipy" in said
     assert "report,parquet" in said.split("pip install 'foveate[")[1].replace("vllm,", "")
 
 

@@ -80,10 +80,10 @@ def test_calibrate_says_what_the_profile_says_and_who_takes_it(said: Foveate, ll
     assert "\nat 20% a head keeps, in percent:\n" in text
     spec = "recommended:budget=20%,profile=recommended.safetensors"
     assert closing(text, 4) == [
-        f"The spec with it: {spec}",
+        f"Spec with this profile: {spec}",
         f"Next: foveate run --model {llava} \\",
         f"--method {spec}",
-        f"To serve with it, put it at {llava}/foveate/recommended.safetensors",
+        f"To serve the model with it, move it to {llava}/foveate/recommended.safetensors",
     ]
 
 

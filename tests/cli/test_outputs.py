@@ -29,7 +29,7 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    ("place", "says"), [(f"{{}}/{LONG}", "cannot be made"), ("{}/no/x", "does not exist")]
+    ("place", "says"), [(f"{{}}/{LONG}", "cannot be created"), ("{}/no/x", "does not exist")]
 )
 def test_files(
     foveate: Foveate,
@@ -94,4 +94,4 @@ def test_inputs_that_are_none_are_refused_before_a_model_is_loaded(
 @pytest.mark.parametrize("text", ["", " "])
 def test_an_empty_path_is_not_the_current_directory(foveate: Foveate, text: str) -> None:
     message = refused(foveate("eval", "--out", text))
-    assert f"{text!r} names no file or directory: write . for the current one." in message
+    assert f"{text!r} is no path: write . for the current directory." in message

@@ -59,7 +59,7 @@ def test_the_wrong_way_round_the_order_is_said(place, policy):
         PLACES[place](policy, zoo.build("llama"))
     with pytest.raises(InvalidSpec, match="this list is no policy"):
         foveate.compress_tensors(LAYERS, policy)
-    with pytest.raises(InvalidInput, match="a lens is of a session"):
+    with pytest.raises(InvalidInput, match="a lens needs a session"):
         foveate.lens(zoo.build("llama"), None, {})
 
 

@@ -89,7 +89,7 @@ def read(path: str | Path) -> tuple[Float[Tensor, "L hq"], int]:
         InvalidInput: no such file, no such object, or one that lacks a head.
     """
     try:
-        held = read_record(Path(path)).held
+        held = read_record(Path(path)).fields
         means = {_place(name): _mean(scores) for name, scores in held.items()}
         samples = max(len(s) if isinstance(s, list) else 1 for s in held.values())
     except (ValueError, TypeError, OverflowError) as error:  # InvalidInput is a ValueError

@@ -34,7 +34,7 @@ def read(path: Path, schema: str, remedy: str) -> dict[str, Any]:
     Raises:
         InvalidInput: it cannot be read, is of another schema, or was changed.
     """
-    manifest = dict(read_record(path).held)
+    manifest = dict(read_record(path).fields)
     if manifest.get("schema") != schema:
         raise InvalidInput(
             f"{str(path)!r} has schema={shown(manifest.get('schema'))}, and this version of "

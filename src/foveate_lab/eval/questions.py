@@ -84,7 +84,7 @@ def _sample(folder: Folder, number: int, record: Record, taken: Mapping[str, Any
         videos=tuple(VideoFile(path, **taken) for path in paths),
         context=record.text("context") if record.has("context") else "",
         facts={"choices": choices},
-        labels=record.record("labels").held if record.has("labels") else {},
+        labels=record.record("labels").fields if record.has("labels") else {},
     )
 
 

@@ -123,7 +123,7 @@ def read(folder: Path) -> Stored:
         InvalidInput: it holds no results.
     """
     try:
-        configuration = dict(read_record(folder / CONFIGURATION).held)
+        configuration = dict(read_record(folder / CONFIGURATION).fields)
     except InvalidInput as error:
         raise InvalidInput(
             f"{str(folder)!r} holds no results ({error}). Give a folder that 'foveate eval --out' "

@@ -98,7 +98,7 @@ def drawn(out: Path) -> dict[str, str]:
         InvalidInput: the file holds no such table.
     """
     path = out / DRAWN
-    return dict(read_record(path).held) if path.exists() else {}
+    return dict(read_record(path).fields) if path.exists() else {}
 
 
 def note_drawn(out: Path, known_digests: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from foveate.cli.calibrate.prompts import generated, shown
+from foveate.cli.calibrate.prompts import generated, locate_spans
 from foveate.errors import InvalidInput
 from foveate.hf.measuring.calibrate import calibrate_each
 from foveate.hf.measuring.heads import calibrate_heads
@@ -80,7 +80,7 @@ class CalibrationRun:
             samples = generated(self.method, count)
         else:
             samples = find_task("text_needle").samples(count, self.seed)
-        return (shown(loaded, one) for one in samples)
+        return (locate_spans(loaded, one) for one in samples)
 
     def _inputs(
         self, loaded: Loaded, task: Task, count: int, most: int | None

@@ -140,7 +140,7 @@ def _facts(problem: Record) -> dict[str, Any]:
     a table does not have; and the answer.
     """
     chosen, kind = problem.text("question_type"), problem.text("answer_type")
-    tabled = "index" in problem.held
+    tabled = "index" in problem.fields
     if tabled and problem.has("choices"):
         problem = listed(problem, "choices")
     choices = problem.texts_or_numbers("choices") if problem.has("choices") else ()
@@ -157,7 +157,7 @@ def _facts(problem: Record) -> dict[str, Any]:
 
 def _labels(problem: Record) -> dict[str, Any]:
     """By what the authors report: the columns of a table, or the metadata of a problem."""
-    if "index" in problem.held:
+    if "index" in problem.fields:
         several = problem.has("skills") and problem.text("skills").startswith("[")
         skills = listed(problem, "skills") if several else problem
         return {"task": problem.text("task"), "skills": list(skills.one_or_more("skills"))}
