@@ -1,4 +1,4 @@
-"""The laboratory's commands."""
+"""Commands of the laboratory."""
 
 from foveate.cli.app import CommandPlace
 

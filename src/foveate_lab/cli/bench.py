@@ -1,4 +1,4 @@
-"""``foveate bench``: what methods cost and save, in time and in memory."""
+"""``foveate bench``: time and memory of methods."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SHAPES = "llava-1.5-7b, llava-1.5-13b, qwen2-vl-7b, internvl3-8b"
 LONG = 4096
-METHODS = ("recommended", "snapkv")  # without one named: what two minutes on two cores are for
+METHODS = ("recommended", "snapkv")  # by default: about two minutes on two cores
 
 
 def benchmark(
@@ -154,7 +154,7 @@ def benchmark(
 
 
 def _changed(values: Mapping[str, Any]) -> list[str]:
-    """The names of the options that are not what they are by default."""
+    """Return the names of the options that differ from their defaults."""
     options = signature(benchmark).parameters
     return [name for name in options if values[name] != options[name].default]
 
@@ -188,7 +188,7 @@ def _head(subject: Subject) -> Text:
 
 
 def _left_out(method: list[str] | None, room: int | None, tokens: int) -> Text:
-    """What was not measured, and the options that measure it."""
+    """List what was not measured, with the options that measure it."""
     left = []
     if not method:
         left.append("other methods (--method mixkv --method kvzip)")

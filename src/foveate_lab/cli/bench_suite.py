@@ -1,4 +1,4 @@
-"""``foveate bench --suite gpu``: all that has to be measured on a GPU, onto one page."""
+"""``foveate bench --suite gpu``: everything that is measured on a GPU, on one page."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ OPTIONS = ("suite", "out", "part", "anew", "device", "quick", "kernels")
 SHARED = ("peer_python", "json")
 
 
-def check(given: Sequence[str], suite: str | None) -> None:
-    """Refuses options of the other kind of benchmark, of those that were given.
+def check(names: Sequence[str], suite: str | None) -> None:
+    """Refuse options that do not belong to the chosen kind of benchmark.
 
     Raises:
-        InvalidInput: names one.
+        InvalidInput: one of ``names`` does not belong; the message names it.
     """
-    for name in given:
+    for name in names:
         flag = f"--{name.replace('_', '-')}"
         if suite is None and name in OPTIONS:
             raise InvalidInput(f"{flag} belongs to --suite gpu: add that, or leave it out.")
@@ -77,10 +77,10 @@ def suite_run(
     anew: bool,
     json: bool,
 ) -> None:
-    """Runs the suite, and says where the page is.
+    """Run the suite and print the path of its page.
 
     Raises:
-        Exit: with status 1, if a kernel does not give what its reference gives, or a test fails.
+        Exit: status 1 if a kernel's result differs from its reference's, or a test fails.
     """
     if quick and out is None:
         raise InvalidInput("--quick writes toy figures: name a folder for them with --out.")
@@ -95,7 +95,7 @@ def suite_run(
         folder,
         only=part,
         anew=anew,
-        report=lambda name, said: stderr.print(Text(f"{name}: {said}")),
+        report=lambda name, text: stderr.print(Text(f"{name}: {text}")),
     )
     bad = [_named(row) for row in gpu.wrong(results)]
     if json:
@@ -107,7 +107,7 @@ def suite_run(
 
 
 def _suite() -> Any:
-    """Import the suite, which is in a checkout only.
+    """Import the suite, which only a checkout contains.
 
     Raises:
         InvalidInput: Foveate runs from an installed package.

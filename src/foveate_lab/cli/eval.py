@@ -1,4 +1,4 @@
-"""``foveate eval``: many policies on many samples, each prompt read once."""
+"""``foveate eval``: many policies on many samples, one prefill per prompt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foveate.defaults import BUDGET_BY_DEFAULT, FRAMES, SEES
 from foveate_lab.cli.options import Batch, Executor, JudgeName, Workers
 from foveate_lab.defaults import FILM_FRAMES, Protocol
 
-REFUSED = 3  # the exit code where some samples were
+REFUSED = 3  # exit code if some answers were refused
 
 
 def evaluate(

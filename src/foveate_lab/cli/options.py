@@ -1,4 +1,4 @@
-"""Options of several of the laboratory's commands."""
+"""Options shared by several commands of the laboratory."""
 
 from __future__ import annotations
 

@@ -29,15 +29,16 @@ def report(
     from foveate.cli.findings import counted, of_page
     from foveate_lab.report.page import write_page
 
-    for one in folder:
-        if not one.is_dir():
-            what = "is a file" if one.exists() else "does not exist"
+    for path in folder:
+        if not path.is_dir():
+            what = "is a file" if path.exists() else "does not exist"
             raise InvalidInput(
-                f"the directory {str(one)!r} {what}. Name one that foveate eval or reproduce wrote."
+                f"the directory {str(path)!r} {what}. "
+                "Name one that foveate eval or reproduce wrote."
             )
     path = out or folder[0] / "report.html"
     check_file("report", "--out", path)
     written = write_page(*folder, out=path)
     kinds = ((written.tasks, "task"), (written.policies, "policy"), (written.samples, "sample"))
-    said = ", ".join(counted(number, thing) for number, thing in kinds)
-    typer.echo(of_page(path, f"{counted(written.answers, 'answer')}, of {said}"))
+    counts = ", ".join(counted(number, thing) for number, thing in kinds)
+    typer.echo(of_page(path, f"{counted(written.answers, 'answer')}, of {counts}"))

@@ -1,4 +1,4 @@
-"""``foveate reproduce``: a table or figure of a paper, beside what the paper says."""
+"""``foveate reproduce``: tables and figures of papers, beside the published ones."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def reproduce(
     if listed or not names:
         reproduce_tables.show_list(names, json)
         return
-    if names == [one for one in names if one in FACTS]:
+    if names == [name for name in names if name in FACTS]:
         reproduce_tables.show_facts(names)
         return
     if stand_in and (model or judge or device_map):
@@ -155,20 +155,20 @@ def reproduce(
         _run(names, settings, json)
 
 
-def _part(said: str | None, batch: int) -> Part:
-    """Which part of the samples is asked, in batches; all, where nothing is said."""
+def _part(text: str | None, batch: int) -> Part:
+    """Parse --part, for example 1/2; without it, one part with all samples."""
     from foveate_lab.reproduce.ask import Part
 
-    if said is None:
+    if text is None:
         return Part(batch=batch)
-    match = re.fullmatch(r"(\d+)/(\d+)", said)
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise InvalidParameter(f"--part {said!r}: give K/N with K from 1 to N, such as 1/2.")
+        raise InvalidParameter(f"--part {text!r}: give K/N with K from 1 to N, such as 1/2.")
     return Part(int(match[1]), int(match[2]), batch)
 
 
 def _run(names: Sequence[str], settings: Options, json: bool) -> None:
-    """Run them one after the other, and say what is on the page and what was left out."""
+    """Run the experiments, then print a summary of the page and of what was left out."""
     from foveate.cli.findings import of_page
     from foveate_lab.cli import reproduce_tables
     from foveate_lab.cli.eval import REFUSED
@@ -176,7 +176,7 @@ def _run(names: Sequence[str], settings: Options, json: bool) -> None:
     from foveate_lab.reproduce import run
 
     with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own
-        begin = None if json else _say_what_is_left
+        begin = None if json else _print_plan
         result = run(names, tell=Teller(bars, quiet=json), begin=begin, **settings)
     typer.echo(of_page(result.page, reproduce_tables.counts(result.outcomes)))
     done = result.done
@@ -185,12 +185,12 @@ def _run(names: Sequence[str], settings: Options, json: bool) -> None:
     for name, why in done.left_out.items():
         typer.echo(f"{name} is left out: {why}", err=True)
     if done.refused or done.missing or done.left_out:
-        counted = f"{len(done.refused)} answers refused, {len(done.missing)} experiments not run"
-        typer.echo(counted, err=True)
+        summary = f"{len(done.refused)} answers refused, {len(done.missing)} experiments not run"
+        typer.echo(summary, err=True)
         raise typer.Exit(REFUSED)
 
 
-def _say_what_is_left(costs: Costs) -> None:
+def _print_plan(costs: Costs) -> None:
     from foveate_lab.cli import reproduce_tables
 
     typer.echo(reproduce_tables.summary(costs), err=True)

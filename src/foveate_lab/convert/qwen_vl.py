@@ -1,4 +1,4 @@
-"""Qwen-VL and Qwen-VL-Chat in their authors' layout (``QWenLMHeadModel`` with an eye)."""
+"""Qwen-VL and Qwen-VL-Chat in their authors' layout (``QWenLMHeadModel`` with a vision tower)."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ SPECIAL = (
     *("<ref>", "</ref>", "<box>", "</box>", "<quad>", "</quad>"),
     *(START, STOP, IMAGE),
 )
-_POSITIONS = 256  # rows of the eye's table, whatever the image's size
+_POSITIONS = 256  # rows of the vision tower's position table, for any image size
 _HEAD = 128  # width of the resampler's heads
 _TEXT, _EYE = "model.language_model.", "model.vision_tower."
 
 
 def plan_qwen_vl(facts: ConfigFacts, folder: Path, vision: Path | None) -> ConversionPlan:
-    """How a Qwen-VL is converted.
+    """Plan the conversion of a Qwen-VL.
 
     Raises:
-        UnsupportedModel: rotary positions on a part of a head, or biases where Qwen2 has none.
+        UnsupportedModel: partial rotary embeddings, or biases where Qwen2 has none.
         ModelNotFound: a file is missing or damaged.
-        InvalidInput: config.json lacks something; ``vision``, as its eye is in its weights.
+        InvalidInput: a missing entry in config.json, or ``vision``: the tower is in the weights.
     """
     if vision is not None:
         raise InvalidInput("a Qwen-VL holds its vision tower itself: leave --vision out.")
@@ -85,7 +85,7 @@ def plan_qwen_vl(facts: ConfigFacts, folder: Path, vision: Path | None) -> Conve
 
 
 def _chats(folder: Path) -> bool:
-    """Whether it was trained to chat."""
+    """Check if the model was trained to chat."""
     name = "generation_config.json"
     config = ConfigFacts(json_file(folder / name), str(folder / name))
     return bool(config.must_be("chat_format", "chatml", "raw") == "chatml")
@@ -127,7 +127,7 @@ def _eye_config(visual: ConfigFacts) -> QwenVLVisionConfig:
 
 
 def _image_processor(side: int) -> CLIPImageProcessorPil:
-    """Every image is stretched to one square."""
+    """Build a processor that stretches every image to a square."""
     return CLIPImageProcessorPil(
         size={"height": side, "width": side},
         do_center_crop=False,

@@ -1,4 +1,4 @@
-"""Chat templates: how the authors' code words a question."""
+"""Chat templates that reproduce the prompts of the authors' code."""
 
 from __future__ import annotations
 
@@ -63,19 +63,22 @@ _INTERN = (
 
 
 def vicuna(image_token: str) -> str:
-    """Vicuna 1.1, of LLaVA-1.5 and MobileVLM (``v1`` in their conversation.py)."""
+    """Return the template of Vicuna 1.1 for LLaVA-1.5 and MobileVLM (``v1`` in conversation.py)."""
     return _VICUNA.replace("<image>", image_token)
 
 
 def intern(image_token: str) -> str:
-    """ChatML, no line break between turns (``internlm2-chat`` in InternVL's conversation.py)."""
-    words = _CHATML.replace("SYSTEM", _INTERN).replace("BREAK", "")
-    return words.replace("<image>", image_token)
+    """Return ChatML without line breaks between turns.
+
+    This is ``internlm2-chat`` in InternVL's conversation.py.
+    """
+    template = _CHATML.replace("SYSTEM", _INTERN).replace("BREAK", "")
+    return template.replace("<image>", image_token)
 
 
 def qwen(chat: bool) -> str:
-    """Numbered pictures, in ChatML or, for the model that was not trained to chat, as they are."""
+    """Return a template with numbered images, in ChatML if ``chat``, else as plain text."""
     template = _NUMBERED
-    for name, words in _QWEN_PARTS.items():
-        template = template.replace(f"{name}\n", f"{words}\n" if chat else "")
+    for name, text in _QWEN_PARTS.items():
+        template = template.replace(f"{name}\n", f"{text}\n" if chat else "")
     return template
