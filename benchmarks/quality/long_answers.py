@@ -208,9 +208,9 @@ def measured(spec: str, given: Script, mine: Thought, full: Thought) -> dict[str
         "perplexity_by_part": [mine.perplexity(start, start + size) for start in starts],
         "recalled_of_prompt": sum(of_lines[:LINES]),
         "recalled_of_answer": sum(of_lines[LINES:]),
-        "bytes_at_most": max(mine.held),
-        "bytes_at_end": mine.held[-1],
-        "bytes": mine.held,
+        "bytes_at_most": max(mine.stored_bytes),
+        "bytes_at_end": mine.stored_bytes[-1],
+        "bytes": mine.stored_bytes,
     }
 
 

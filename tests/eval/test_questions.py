@@ -95,7 +95,7 @@ def test_a_film_of_ones_own_is_asked_about(
 
 def test_frames_of_a_benchmark_may_be_told_once(tmp_path: Path) -> None:
     films = {"fps": 2}
-    assert find_tasks(f"videomme={tmp_path}", films=films)[0].name == "videomme(fps=2)"
-    assert find_tasks(f"docvqa={tmp_path}", films=films)[0].name == "docvqa"
+    assert find_tasks(f"videomme={tmp_path}", video_options=films)[0].name == "videomme(fps=2)"
+    assert find_tasks(f"docvqa={tmp_path}", video_options=films)[0].name == "docvqa"
     with pytest.raises(InvalidParameter, match="its own frames, and --fps another"):
-        find_tasks(f"videomme(frames=8)={tmp_path}", films=films)
+        find_tasks(f"videomme(frames=8)={tmp_path}", video_options=films)

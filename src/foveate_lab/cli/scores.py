@@ -45,7 +45,7 @@ def _refusals(rows: Rows, refused: Sequence[Failure]) -> RenderableType:
         tables.column("Policy", lambda failure: tables.broken(tables.short(failure.spec))),
         tables.column("Refused", lambda f: f"{f.times} of {questions[f.task, f.spec]}"),
         tables.column("Sample", "sample"),
-        tables.column("Why", "said"),
+        tables.column("Why", "message"),
     )
 
 

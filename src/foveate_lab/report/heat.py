@@ -75,7 +75,7 @@ def _maps(maps: Mapping[str, Mapping[tuple[str, str], Sequence[float]]], kind: K
         axis.set_title(short(without_folders(spec), LETTERS // columns), fontsize=7)
     for axis in panels[len(maps) :]:
         axis.set_visible(False)
-    figure.colorbar(drawn, ax=list(each), label="score")
+    figure.colorbar(drawn, ax=list(panels), label="score")
     return svg(figure)
 
 

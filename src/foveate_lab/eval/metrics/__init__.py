@@ -1,7 +1,6 @@
-"""How good a prediction is, from 0 to 1: one file for each kind of score.
+"""Metrics that score a prediction from 0 to 1, one module per kind.
 
-Each follows the script that its benchmark is scored with, quirks included; what those are, is said
-with each.
+Each follows its benchmark's official script, including quirks, which its module documents.
 """
 
 from foveate_lab.eval.metrics import cider, longbench, loogle, milebench

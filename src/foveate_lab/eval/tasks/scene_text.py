@@ -1,4 +1,4 @@
-"""Words on signs in photographs: text that is a small part of what is seen.
+"""Words on signs in photographs: text that fills a small part of the image.
 
 The photographs are files of the package scikit-image (public domain or CC0, see its
 ``skimage/data/README.txt``); it is not imported. The signs are drawn on them.
@@ -36,7 +36,7 @@ ROWS = 10
 
 @task("scene_text", metric=says)
 def scene_text(count: int, seed: int) -> Iterator[Sample]:
-    """A word, a time or a number on a sign in a photograph (needs scikit-image)."""
+    """Read a word, time or number on a sign in a photograph (needs scikit-image)."""
     for number in range(count):
         r = Random(f"scene_text/{seed}/{number}")
         image = photograph(r.choice(PHOTOGRAPHS)).copy()
@@ -52,7 +52,7 @@ def scene_text(count: int, seed: int) -> Iterator[Sample]:
 
 
 def _sign(r: Random, image: Image.Image, text: str) -> tuple[int, int, int, int]:
-    """Draws a sign with a text somewhere, and returns its box."""
+    """Draw a sign with a text at a random position, and return its box."""
     style = any_style(r, (BUILT_IN,))
     face = font(style.font, r.randint(14, 18))
     wide = int(face.getlength(text)) + 16
@@ -66,11 +66,11 @@ def _sign(r: Random, image: Image.Image, text: str) -> tuple[int, int, int, int]
 
 @cache
 def photograph(name: str) -> Image.Image:
-    """A photograph, cut to one shape.
+    """Load a photograph, cropped to a common shape.
 
     Raises:
         MissingPackage: scikit-image is not installed.
-        InvalidInput: it has no such file.
+        InvalidInput: scikit-image has no such file.
     """
     spec = find_spec("skimage")
     if spec is None or not spec.submodule_search_locations:
