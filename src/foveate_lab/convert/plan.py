@@ -13,7 +13,7 @@ from foveate_lab.convert.rules import WeightRule
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionPlan:
-    """Everything needed to write the model.
+    """Model, processor, weight rules and sources of a conversion.
 
     Attributes:
         model: its class in transformers or Foveate.
