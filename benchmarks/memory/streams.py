@@ -189,8 +189,8 @@ def _selected(marks: list[dict[str, Any]]) -> set[int]:
 def _table(marks: list[dict[str, Any]]) -> list[str]:
     rows = [
         f"| {mark['frame']:,} | {mark['resident'] / 1e6:.1f} | {mark['ms']:.1f} | "
-        f"{mark['seen']:,} | {mark['tokens']:.0f} | {mark['bytes'] / 1e6:.2f} | {mark['peak'] / 1e6:.2f} | "
-        f"{mark['bound'] / 1e6:.2f} |"
+        f"{mark['seen']:,} | {mark['tokens']:.0f} | {mark['bytes'] / 1e6:.2f} | "
+        f"{mark['peak'] / 1e6:.2f} | {mark['bound'] / 1e6:.2f} |"
         for mark in marks
     ]
     heads = (

@@ -1,4 +1,4 @@
-"""The tables of `board.py`: shares of right answers, differences to the best, who beats whom."""
+"""Tables of `board.py`: shares of right answers, differences to the best, pairwise wins."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from foveate_lab.eval.summary import Estimate, estimate, mean_difference
 
 FULL, REFUSED = "full", "x"
 REFERENCES = (FULL, "oracle", "random")
-BESIDE = 12  # methods in the matrix
+BESIDE = 12  # number of methods in the matrix
 Board = Mapping[str, Any]
 Answers = Mapping[str, Mapping[str, str]]
-"""By method and task: a bit a question."""
+"""Bits per question, by method and task."""
 
 
 def text(board: Board) -> str:
-    """The page."""
+    """Return the page."""
     made, hours = board["made"], board["seconds"] / 3600
     lines = [
         "# A board with power",
@@ -36,45 +36,45 @@ def text(board: Board) -> str:
 
 
 def answers(asked: Board) -> Answers:
-    """Of the methods that were asked on all tasks, the questions that all of them have."""
+    """Return the answers of methods that were asked on all tasks, on their common questions."""
     several = [
         m for m in asked[next(iter(asked))] if all(m in methods for methods in asked.values())
     ]
-    whole = {}
+    complete = {}
     for task, methods in asked.items():
-        most = max(len(methods[m]["right"]) for m in several)
-        whole[task] = {m for m in several if len(methods[m]["right"]) == most}
-    named = [m for m in several if all(m in mine for mine in whole.values())]
+        limit = max(len(methods[m]["right"]) for m in several)
+        complete[task] = {m for m in several if len(methods[m]["right"]) == limit}
+    named = [m for m in several if all(m in mine for mine in complete.values())]
     return {m: {task: asked[task][m]["right"] for task in asked} for m in named}
 
 
 def right(bits: str) -> list[float]:
-    """1 and 0; a refused question has no answer."""
+    """Return 1.0 for right answers, else 0.0; refused questions have none."""
     return [float(bit == "1") for bit in bits]
 
 
 def over(mine: Mapping[str, str]) -> list[float]:
-    """All questions of all tasks."""
-    return [one for bits in mine.values() for one in right(bits)]
+    """Return the scores of all questions of all tasks."""
+    return [score for bits in mine.values() for score in right(bits)]
 
 
 def refused(mine: Mapping[str, str]) -> bool:
-    """Whether a question was refused: then its figures are not of the same questions."""
+    """Check if a question was refused, which makes figures incomparable."""
     return any(REFUSED in bits for bits in mine.values())
 
 
 def ranked(found: Answers) -> list[str]:
-    """The best first."""
+    """Return the methods, best first."""
     return sorted((m for m in found if not refused(found[m])), key=lambda m: -mean(over(found[m])))
 
 
 def methods(found: Answers) -> list[str]:
-    """Without what stands beside methods."""
+    """Return the methods without references."""
     return [m for m in ranked(found) if m.split(":")[0] not in REFERENCES]
 
 
 def table(asked: Board) -> str:
-    """One row a method: its share of right answers by task, and how far it is behind the best."""
+    """Return a row per method: right answers by task, and the distance to the best."""
     found = answers(asked)
     tasks = list(found[FULL])
     best = over(found[methods(found)[0]])
@@ -83,17 +83,17 @@ def table(asked: Board) -> str:
         f"| | method | all | behind the best | {counts} | cost |",
         f"|{'---|' * (len(tasks) + 5)}",
     ]
-    place = 0
+    rank = 0
     for method in ranked(found):
         reference = method.split(":")[0] in REFERENCES
-        place += not reference
+        rank += not reference
         mine = over(found[method])
         behind = mean_difference([a - b for a, b in zip(mine, best, strict=True)])
         cells = [
-            "" if reference else str(place),
+            "" if reference else str(rank),
             name(method),
             _share(estimate(mine)),
-            "" if reference or place == 1 else _signed(behind),
+            "" if reference or rank == 1 else _signed(behind),
             *(f"{mean(right(found[method][task])):.2f}" for task in tasks),
             "" if method == FULL else _cost(asked, method),
         ]
@@ -103,20 +103,20 @@ def table(asked: Board) -> str:
 
 
 def matrix(asked: Board) -> str:
-    """Who beats whom: questions that the row's method has right and the column's wrong."""
+    """Return pairwise wins: questions that the row's method has right and the column's wrong."""
     found = answers(asked)
     named = methods(found)[:BESIDE]
     head = "".join(f" {i} |" for i in range(1, len(named) + 1))
     lines = [f"| | method |{head}", f"|---|---|{'---|' * len(named)}"]
-    for i, one in enumerate(named, 1):
-        cells = [_wins(over(found[one]), over(found[other])) for other in named]
+    for i, method in enumerate(named, 1):
+        cells = [_wins(over(found[method]), over(found[other])) for other in named]
         cells[i - 1] = ""
-        lines.append(f"| {i} | `{short(one)}` | {' | '.join(cells)} |")
+        lines.append(f"| {i} | `{short(method)}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _wins(mine: list[float], theirs: list[float]) -> str:
-    """In bold where the interval of the paired difference lies above zero."""
+    """Format a count of wins, in bold if the paired difference is significant."""
     won = sum(a > b for a, b in zip(mine, theirs, strict=True))
     ahead = mean_difference([a - b for a, b in zip(mine, theirs, strict=True)]).low > 0
     return f"**{won}**" if ahead else str(won)

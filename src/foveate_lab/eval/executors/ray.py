@@ -3,7 +3,6 @@
 Samples are drawn, and rows are written, in the process that started the run; workers need only the
 model, at the same path.
 
-
 ``ray.util.ActorPool`` does not report which sample was lost with a worker, nor whether any worker
 has started; workers restarted by Ray itself, as with ``map_batches``, hide both as well.
 """

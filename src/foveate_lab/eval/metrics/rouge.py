@@ -3,7 +3,6 @@
 It differs from Lin's and Google's: texts are split at full stops, a longest common subsequence is
 taken of every pair of sentences, and the *distinct* words on any of them are counted.
 
-
 The package is not called. Its recursion ends with a RecursionError for two texts without full stops
 that have about a thousand words together: a Chinese summary, or an answer that repeats itself. It
 is also three to four times slower, and every evaluation would need it.
