@@ -25,7 +25,7 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
     """
     for n in QUICK_TOKENS if setting.quick else TOKENS:
         size = Size(1, n, h=2, g=2, d=16, w=4) if setting.quick else Size(1, n)
-        inputs = Inputs(size, torch.bfloat16, setting.place)
+        inputs = Inputs(size, torch.bfloat16, setting.torch_device)
         flash = None
         for what, work in _works(inputs, setting, reference=n == min(TOKENS)):
             row = attempted({"tokens": n, "what": what}, _timed, work, setting)
@@ -34,7 +34,7 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
 
 
 def _timed(work: Callable[[], Any], setting: SuiteSetting) -> dict[str, float]:
-    return {"ms": milliseconds(work, 2 if setting.quick else 10, setting.place)}
+    return {"ms": milliseconds(work, 2 if setting.quick else 10, setting.torch_device)}
 
 
 def _works(

@@ -63,7 +63,7 @@ def _stock(subject: Subject, setting: SuiteSetting) -> dict[str, Any]:
     """Measure the stock cache: memory beyond that of the same chunks without a cache, and decoding.
     Decoding uses the full cache, preallocated.
     """
-    chunk, device, caches = _chunk(setting), setting.place, []
+    chunk, device, caches = _chunk(setting), setting.torch_device, []
     with measured_with(setting):
         bare = peak_of(lambda: chunks.without_cache(subject, chunk), device)
         peak = peak_of(lambda: caches.append(chunks.stock(subject, chunk)), device)
@@ -79,7 +79,7 @@ def _stock(subject: Subject, setting: SuiteSetting) -> dict[str, Any]:
 
 def _read(subject: Subject, policy: Policy, full: Row, setting: SuiteSetting) -> dict[str, Any]:
     """Measure a policy: after a warm-up, one prefill between two stock ones."""
-    chunk, device = _chunk(setting), setting.place
+    chunk, device = _chunk(setting), setting.torch_device
     caches: list[FilledCache] = []
     with measured_with(setting):
         peak = peak_of(lambda: caches.append(chunks.read(subject, policy, chunk)), device)
@@ -103,14 +103,14 @@ def _bytes(cache: DynamicCache) -> int:
 
 def _alone(name: str, setting: SuiteSetting) -> dict[str, Any]:
     """Return milliseconds per layer at both ends and their ratio, which should be 8 to 9."""
-    ms = []
+    ms, device = [], setting.torch_device
     for tokens in (TOKENS[0], TOKENS[-1]):
         policy = policy_of(name, budget="20%" if name != "lookm" else short(KEEP, setting) // 2)
         if setting.quick and name in ("snapkv", "mixkv", "adakv"):
             policy = policy.but(window=4)
-        layer = drawn(policy, short(tokens, setting), HEADS, setting.place, torch.bfloat16)
+        layer = drawn(policy, short(tokens, setting), HEADS, device, torch.bfloat16)
         with measured_with(setting):
-            ms.append(milliseconds(lambda p=policy, x=layer: work(p, anew(p, x)), 3, setting.place))  # type: ignore[misc]
+            ms.append(milliseconds(lambda p=policy, x=layer: work(p, anew(p, x)), 3, device))  # type: ignore[misc]
     return {"first_ms": ms[0], "last_ms": ms[1], "grows": ms[1] / ms[0]}
 
 

@@ -126,7 +126,7 @@ def _measured(
     with measured_with(setting):
         for spec in runs:
             warm = (subject, _small(spec, setting), min(count, WARM_UP), count, graphs)
-            peaks.append(peak_of(lambda warm=warm: answer(*warm), setting.place))  # type: ignore[misc]
+            peaks.append(peak_of(lambda warm=warm: answer(*warm), setting.torch_device))  # type: ignore[misc]
         for _ in range(ROUNDS):
             for spec, timings in runs.items():
                 timings.append(answer(subject, _small(spec, setting), timed, count, graphs))
@@ -197,13 +197,13 @@ def page(measured: Sequence[Row]) -> list[str]:
         f"first {TIMED[False]} tokens are timed, with CUDA graphs {TIMED[True]}, and taken as many "
         "times as it is longer. Peaks are above the model.",
         "",
-        *table([_shown(row) for row in measured], columns),
+        *table([_joined_pairs(row) for row in measured], columns),
         "",
         *set_up,
     ]
 
 
-def _shown(row: Row) -> Row:
+def _joined_pairs(row: Row) -> Row:
     return {
         name: " to ".join(f"{x:.4g}" for x in value) if isinstance(value, list) else value
         for name, value in row.items()

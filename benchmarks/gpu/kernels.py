@@ -39,7 +39,7 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
 
 
 def _of_type(dtype: torch.dtype, d: int, size: Size, setting: SuiteSetting) -> Iterator[Row]:
-    inputs = Inputs(size._replace(d=d), dtype, setting.place)
+    inputs = Inputs(size._replace(d=d), dtype, setting.torch_device)
     for name, call in (inputs.prefill() | inputs.decode()).items():
         about = {"kernel": name, **_type(dtype, d)}
         row = attempted(about, compared, call, name, dtype)

@@ -50,7 +50,7 @@ class SuiteSetting:
         chosen(self.kernels)
 
     @property
-    def place(self) -> torch.device:
+    def torch_device(self) -> torch.device:
         """Device for tensors."""
         return torch.device(self.device)
 
@@ -65,7 +65,7 @@ def subject_of(
 ) -> Subject:
     """Return a model in bfloat16 with ``tokens`` random tokens in each row; a toy if ``quick``."""
     dims = shape(name, layers)
-    model = of_shape(toy(dims) if setting.quick else dims, setting.place, torch.bfloat16)
+    model = of_shape(toy(dims) if setting.quick else dims, setting.torch_device, torch.bfloat16)
     none = torch.empty(0, dtype=torch.long, device="cpu")
     return with_other_prompt(Subject(name, model, none, random=True), tokens, setting, batch=batch)
 

@@ -45,9 +45,9 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
 def _copy(setting: SuiteSetting, repeats: int) -> dict[str, float]:
     """Measure bytes read and written by a copy of 1 GiB."""
     count = 2**16 if setting.quick else 2**30
-    source = torch.empty(count, dtype=torch.uint8, device=setting.place)
+    source = torch.empty(count, dtype=torch.uint8, device=setting.torch_device)
     target = torch.empty_like(source)
-    ms = milliseconds(lambda: target.copy_(source), repeats, setting.place)
+    ms = milliseconds(lambda: target.copy_(source), repeats, setting.torch_device)
     return {"ms": ms, "gb_per_s": 2 * count / ms / 1e6}
 
 
@@ -57,10 +57,10 @@ def _step(
     if graph and not setting.on_gpu:
         return {"failed": NEEDS_CUDA}
     step: Callable[[], Tensor] = decode_step(
-        size, lengths, ROOM, torch.bfloat16, setting.place, setting.kernels
+        size, lengths, ROOM, torch.bfloat16, setting.torch_device, setting.kernels
     )
     work: Callable[[], Any] = graphed(step, same=True) if graph else step
-    ms = milliseconds(work, repeats, setting.place)
+    ms = milliseconds(work, repeats, setting.torch_device)
     moved = (sum(lengths) + len(lengths) * ROOM) * 2 * size.d * 2
     return {"ms": ms, "mb": moved / 1e6, "gb_per_s": moved / ms / 1e6}
 

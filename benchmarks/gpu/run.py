@@ -105,7 +105,7 @@ def _write(folder: Path, facts: Mapping[str, Any], parts: Mapping[str, Any]) -> 
 def machine(setting: SuiteSetting) -> dict[str, Any]:
     """Return the facts that figures on one page must share."""
     facts: dict[str, Any] = {
-        "device": processor(setting.place),
+        "device": processor(setting.torch_device),
         "quick": setting.quick,
         "kernels": setting.kernels,
         "versions": versions("foveate", "torch", "transformers"),

@@ -58,7 +58,7 @@ def _measured(subject: Subject, spec: str, how: str, setting: SuiteSetting) -> d
             work = graphed(step)
         if how == "compiled":
             work = _compiled(subject, cache)
-        ms = milliseconds(work, repeats, setting.place)
+        ms = milliseconds(work, repeats, setting.torch_device)
         waits = synchronisations(step) if how == "eager" and setting.on_gpu else None
         return {"ms": ms, "waits": waits, "mib": session.bytes_held / 2**20}
 

@@ -19,33 +19,33 @@ Answers = Mapping[str, Mapping[str, str]]
 
 def text(board: Board) -> str:
     """Return the page."""
-    made, hours = board["made"], board["seconds"] / 3600
+    settings, hours = board["made"], board["seconds"] / 3600
     lines = [
         "# A board with power",
         "",
-        f"The best methods and the five papers' on the {made['demo']} at {made['budget']}, "
+        f"The best methods and the five papers' on the {settings['demo']} at {settings['budget']}, "
         "right letter by letter; intervals are of 95 %, differences paired over the same "
         "questions. In the matrix: questions that the row's method has right and the column's "
         "wrong, bold where the interval of the difference lies above zero. "
         f"{hours:.1f} hours on one thread of "
-        f"{board['machine']}, torch {made['torch']}, transformers {made['transformers']}.",
+        f"{board['machine']}, torch {settings['torch']}, transformers {settings['transformers']}.",
     ]
-    for protocol, asked in board["asked"].items():
-        lines += ["", f"## {protocol.capitalize()}", "", table(asked), "", matrix(asked)]
+    for protocol, results in board["asked"].items():
+        lines += ["", f"## {protocol.capitalize()}", "", table(results), "", matrix(results)]
     return "\n".join(lines)
 
 
-def answers(asked: Board) -> Answers:
+def answers(results: Board) -> Answers:
     """Return the answers of methods that were asked on all tasks, on their common questions."""
     several = [
-        m for m in asked[next(iter(asked))] if all(m in methods for methods in asked.values())
+        m for m in results[next(iter(results))] if all(m in methods for methods in results.values())
     ]
-    complete = {}
-    for task, methods in asked.items():
-        limit = max(len(methods[m]["right"]) for m in several)
-        complete[task] = {m for m in several if len(methods[m]["right"]) == limit}
-    named = [m for m in several if all(m in mine for mine in complete.values())]
-    return {m: {task: asked[task][m]["right"] for task in asked} for m in named}
+    complete_methods = {}
+    for task, methods in results.items():
+        longest = max(len(methods[m]["right"]) for m in several)
+        complete_methods[task] = {m for m in several if len(methods[m]["right"]) == longest}
+    named = [m for m in several if all(m in mine for mine in complete_methods.values())]
+    return {m: {task: results[task][m]["right"] for task in results} for m in named}
 
 
 def right(bits: str) -> list[float]:
@@ -73,9 +73,9 @@ def methods(found: Answers) -> list[str]:
     return [m for m in ranked(found) if m.split(":")[0] not in REFERENCES]
 
 
-def table(asked: Board) -> str:
+def table(results: Board) -> str:
     """Return a row per method: right answers by task, and the distance to the best."""
-    found = answers(asked)
+    found = answers(results)
     tasks = list(found[FULL])
     best = over(found[methods(found)[0]])
     counts = " | ".join(f"{task}, {len(found[FULL][task])}" for task in tasks)
@@ -95,16 +95,16 @@ def table(asked: Board) -> str:
             _share(estimate(mine)),
             "" if reference or rank == 1 else _signed(behind),
             *(f"{mean(right(found[method][task])):.2f}" for task in tasks),
-            "" if method == FULL else _cost(asked, method),
+            "" if method == FULL else _cost(results, method),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     left = [name(m) for m in found if refused(found[m])]
     return "\n".join([*lines, *([f"\nRefused: {', '.join(left)}."] if left else [])])
 
 
-def matrix(asked: Board) -> str:
+def matrix(results: Board) -> str:
     """Return pairwise wins: questions that the row's method has right and the column's wrong."""
-    found = answers(asked)
+    found = answers(results)
     named = methods(found)[:BESIDE]
     head = "".join(f" {i} |" for i in range(1, len(named) + 1))
     lines = [f"| | method |{head}", f"|---|---|{'---|' * len(named)}"]
@@ -122,8 +122,8 @@ def _wins(mine: list[float], theirs: list[float]) -> str:
     return f"**{won}**" if ahead else str(won)
 
 
-def _cost(asked: Board, method: str) -> str:
-    costs = (cost for methods in asked.values() for cost in methods[method]["cost"])
+def _cost(results: Board, method: str) -> str:
+    costs = (cost for methods in results.values() for cost in methods[method]["cost"])
     return f"{100 * median(costs):.1f} %"
 
 

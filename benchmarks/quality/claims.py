@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.quality.recipe import Run, answered, ask
+from benchmarks.quality.recipe import Run, answer_missing, answered
 from benchmarks.written import demo
 from foveate.compression.labels import Named, named
 from foveate.loading.hardware import versions_of_results
@@ -121,11 +121,11 @@ def verdicts(rows: Rows, budgets: Sequence[str]) -> list[str]:
 
 def _verdict(found: Mapping[str, Estimate]) -> str:
     """Describe the budgets at which the interval excludes zero, and on which side."""
-    holds = [budget for budget, x in found.items() if x.low > 0]
-    fails = [budget for budget, x in found.items() if x.high < 0]
+    above = [budget for budget, x in found.items() if x.low > 0]
+    below = [budget for budget, x in found.items() if x.high < 0]
     verdicts = [
         f"{word} at {', '.join(at)}"
-        for word, at in (("holds", holds), ("the reverse", fails))
+        for word, at in (("holds", above), ("the reverse", below))
         if at
     ]
     return "; ".join(verdicts) or "no difference seen"
@@ -186,8 +186,8 @@ def measured(
     rows: list[Mapping[str, Any]] = []
     for task in tasks.split(","):
         folder, left_out = runs / protocol / task, NOT_ASKED.get((protocol, task), ())
-        asked = ",".join(b for b in budgets.split(",") if b not in left_out)
-        ask(Run("claims", task, METHODS, limit, asked), protocol, folder, SEED)
+        task_budgets = ",".join(b for b in budgets.split(",") if b not in left_out)
+        answer_missing(Run("claims", task, METHODS, limit, task_budgets), protocol, folder, SEED)
         rows += answered(folder)
     summary = page(protocol, rows, budgets.split(","))
     return {

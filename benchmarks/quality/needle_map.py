@@ -43,7 +43,7 @@ METHODS = (
 )
 
 
-def ask(each: int, specs: Sequence[str]) -> None:
+def answer_missing(each: int, specs: Sequence[str]) -> None:
     """Answer missing questions, ``each`` per cell."""
     task, loaded = find_task(TASK), load("demo")
     with results_of(RUNS, TASK, "query-agnostic") as results:
@@ -67,12 +67,12 @@ def drawn(answers: Sequence[Mapping[str, Any]]) -> str:
 
 def page(answers: Sequence[Mapping[str, Any]], budget: str) -> str:
     """Return right answers of each policy by the number of pages."""
-    asked, right = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    totals, right = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for row in answers:
         cell = row["spec"], row["labels"]["pages"]
-        asked[cell] += 1
+        totals[cell] += 1
         right[cell] += int(row.get("right", 0))
-    pages = sorted({count for _, count in asked})
+    pages = sorted({count for _, count in totals})
     lines = [
         "# A page among many, by its place",
         "",
@@ -83,8 +83,8 @@ def page(answers: Sequence[Mapping[str, Any]], budget: str) -> str:
         f"| policy | {' | '.join(f'{count} pages' for count in pages)} |",
         f"|---|{'---|' * len(pages)}",
     ]
-    for spec in dict.fromkeys(spec for spec, _ in sorted(asked, key=lambda key: key[0] != FULL)):
-        cells = " | ".join(f"{right[spec, n]} of {asked[spec, n]}" for n in pages)
+    for spec in dict.fromkeys(spec for spec, _ in sorted(totals, key=lambda key: key[0] != FULL)):
+        cells = " | ".join(f"{right[spec, n]} of {totals[spec, n]}" for n in pages)
         lines.append(f"| `{spec}` | {cells} |")
     return "\n".join(
         [*lines, "", "![The same by the place of the page](../../docs/needle_map.svg)"]
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=2, help="questions of each cell")
     parser.add_argument("--budget", default="10%")
     a = parser.parse_args()
-    ask(a.each, contenders(METHODS, [a.budget]))
+    answer_missing(a.each, contenders(METHODS, [a.budget]))
     answers = read(RUNS).rows
     PICTURE.write_text(drawn(answers) + "\n", encoding="utf-8")
     write("needle_map", page(answers, a.budget), {"each": a.each, "answers": answers})

@@ -16,10 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.recipe import Run, Share, answered, ask, shares, shown
+from foveate.pictures.cell_text import without_folders
+
+from benchmarks.quality.recipe import Run, Share, answer_missing, answered, cell_text, shares
 from benchmarks.written import demo, write
 from foveate.compression.labels import named
-from foveate.pictures.shown import without_folders
 from foveate_demo import PROFILES
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.reading import FULL
@@ -90,7 +91,7 @@ def page(found: Mapping[str, Any]) -> str:
         lines.append(f"|---|{'---|' * len(columns)}")
         for spec, of in found["shares"].items():
             method, kept = named(spec)
-            cells = [shown(Share(**of[d])) if d in of else "" for d in columns]
+            cells = [cell_text(Share(**of[d])) if d in of else "" for d in columns]
             lines += [f"| `{method}` | {' | '.join(cells)} |"] * (kept == budget)
         lines.append("")
     return "\n".join(lines)
@@ -104,7 +105,7 @@ def main() -> None:
     parser.add_argument("--only-write", action="store_true", help="what has been asked so far")
     a = parser.parse_args()
     if not a.only_write:
-        ask(Run("pages", TASK, METHODS, a.limit, ",".join(BUDGETS)), PROTOCOL, a.runs)
+        answer_missing(Run("pages", TASK, METHODS, a.limit, ",".join(BUDGETS)), PROTOCOL, a.runs)
     found = measured(by_distance(answered(a.runs)))
     write("passing_pages", page(found), found)
 

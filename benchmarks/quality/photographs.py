@@ -19,7 +19,7 @@ from typing import Any, get_args
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from benchmarks.quality.recipe import RUNS, Run, answered, ask, shares, table
+from benchmarks.quality.recipe import RUNS, Run, answer_missing, answered, shares, table
 from benchmarks.written import RESULTS, demo, write
 from foveate.prompts.sample import Sample, Span
 from foveate_demo import questions
@@ -69,13 +69,13 @@ def page_task(
         for number in range(count):
             r = Random(f"photographs/{seed}/{number}")  # both tasks have the same questions
             album = questions.document(r, (BUILT_IN,))
-            asked, (page,) = r.choice(album.questions), album.images
-            rows = [row for _, row in asked.evidence]
+            question, (page,) = r.choice(album.questions), album.images
+            rows = [row for _, row in question.evidence]
             boxes = [(0, row * CELL, WIDTH, (row + 1) * CELL) for row in rows]
             yield Sample(
                 name=str(number),
-                question=asked.question,
-                answers=(asked.answer, asked.value),
+                question=question.question,
+                answers=(question.answer, question.value),
                 images=compose(r, page.image),
                 evidence=tuple(
                     Span(page.says[row], index, box) for row, box in zip(rows, boxes, strict=True)
@@ -100,7 +100,7 @@ def section(name: str, protocol: Any, limit: int) -> list[str]:
     """Return a task's table, and how often the full cache is right."""
     run = Run("photographs", name, METHODS, limit, BUDGETS)
     folder = RUNS / protocol / name
-    ask(run, protocol, folder)
+    answer_missing(run, protocol, folder)
     rows = answered(folder)
     right = sum(int(row["score"]) for row in rows if row["spec"] == FULL)
     summary = f"{TASKS[name].summary} The full cache is right in {right} of {limit} questions."

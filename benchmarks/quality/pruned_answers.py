@@ -67,7 +67,7 @@ def specs_at(share: float) -> dict[Kind, str]:
     return found
 
 
-def ask(runs: Path, protocol: Protocol, tasks: Sequence[str], limit: int) -> None:
+def answer_missing(runs: Path, protocol: Protocol, tasks: Sequence[str], limit: int) -> None:
     """Answer what is missing of the first questions of each task."""
     specs = [spec for share in SHARES for spec in specs_at(share).values()]
     with ExitStack() as stack:
@@ -154,7 +154,7 @@ def main() -> None:
     args = parser.parse_args()
     found = {}
     for protocol in args.protocols:
-        ask(args.runs, protocol, args.tasks, args.limit)
+        answer_missing(args.runs, protocol, args.tasks, args.limit)
         found[protocol] = measured(args.runs, protocol, args.tasks)
     write("pruned_answers", page(found, args.tasks), {"limit": args.limit, **found})
 

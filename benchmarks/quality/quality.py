@@ -53,7 +53,9 @@ def _leaderboard(a: argparse.Namespace, data: dict[str, Any]) -> None:
         same_questions.forget(a.runs / "leaderboard", a.again)
     for protocol in a.protocols:
         if not a.only_write:
-            same_questions.ask(a.runs / "leaderboard", protocol, a.limit, same_questions.METHODS)
+            same_questions.answer_missing(
+                a.runs / "leaderboard", protocol, a.limit, same_questions.METHODS
+            )
         data[protocol] = standings(a.runs / "leaderboard" / protocol)
 
 

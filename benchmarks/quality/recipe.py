@@ -70,14 +70,14 @@ class Run(NamedTuple):
 
 def runs(a: argparse.Namespace) -> list[Run]:
     """Return the runs, most informative first."""
-    asked = [
+    all_runs = [
         *(Run("profile", task, a.methods, a.limit) for task in MEAN),
         *(Run("profile", task, a.methods, a.long, "20%,10%,5%") for task in LONG),
         *(Run("profile", task, a.methods, a.unseen) for task in UNSEEN),
         *(Run("free", task, FREE, a.limit, "20%,10%") for task in MEAN),
         *(Run("twice", task, (READ_TWICE,), a.again, "20%,10%,5%") for task in (*MEAN, *LONG)),
     ]
-    return [run for run in asked if run.kind in a.kinds and run.limit]
+    return [run for run in all_runs if run.kind in a.kinds and run.limit]
 
 
 @cache
@@ -85,7 +85,7 @@ def _loaded() -> Loaded:
     return load("demo")
 
 
-def ask(run: Run, protocol: Protocol, folder: Path, seed: int = SEED) -> None:
+def answer_missing(run: Run, protocol: Protocol, folder: Path, seed: int = SEED) -> None:
     """Answer what is missing of a run, one bit per answer (`asking.py`)."""
     versions = {"weights": ModelIdentity.of(_loaded().model).weights, **versions_of_results()}
     about = {"tasks": [run.task], "protocol": protocol, "seed": seed, "versions": versions}
@@ -173,11 +173,11 @@ TITLES = {
 
 def tables(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the mean over the tasks that are combined, and each task by itself."""
-    asked = list(dict.fromkeys(row["task"] for row in rows))
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
     lines = [f"### {TITLES[kind]} ({demo()})", ""]
-    if set(MEAN) <= set(asked):
+    if set(MEAN) <= set(tasks):
         lines += table(f"Mean of {', '.join(MEAN)}", shares(rows, MEAN))
-    for task in asked:
+    for task in tasks:
         lines += table(task, shares([row for row in rows if row["task"] == task], [task]))
     return lines
 
@@ -203,7 +203,7 @@ def main() -> None:
         for run in runs(a):
             folder = RUNS / protocol / f"{run.kind}-{run.task}"
             if not a.only_write:
-                ask(run, protocol, folder)
+                answer_missing(run, protocol, folder)
             of_kinds.setdefault(run.kind, []).extend(answered(folder))
         new = {kind: tables(kind, rows) for kind, rows in of_kinds.items() if rows}
         data[protocol] = {**data.get(protocol, {}), **new}

@@ -91,7 +91,7 @@ def specs_of(task: str, methods: Sequence[str], budgets: Sequence[str]) -> list[
     return contenders(methods, [b for b in budgets if b not in LEFT_OUT.get(task, ())])
 
 
-def ask(runs: Path, protocol: Protocol, limit: int, methods: Sequence[str]) -> None:
+def answer_missing(runs: Path, protocol: Protocol, limit: int, methods: Sequence[str]) -> None:
     """Answer what is missing of the first questions of each task, question by question."""
     with ExitStack() as stack:
         found = {

@@ -44,7 +44,9 @@ def sizes_of(loaded: Loaded, task: Task, sample: Sample, protocol: Protocol) -> 
     return Sizes(reading.cut, int(reading.prompt.vision[: reading.cut].sum()))
 
 
-def ask(runs: Path, protocols: Sequence[Protocol], tasks: Sequence[str], limit: int) -> None:
+def answer_missing(
+    runs: Path, protocols: Sequence[Protocol], tasks: Sequence[str], limit: int
+) -> None:
     """Answer what is missing of the first questions of each task, question by question."""
     with ExitStack() as stack:
         results_by = {
@@ -78,7 +80,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.limit:
-        ask(args.runs, args.protocols, args.tasks, args.limit)
+        answer_missing(args.runs, args.protocols, args.tasks, args.limit)
     measurements = {
         protocol: measured(args.runs, protocol, args.tasks) for protocol in args.protocols
     }

@@ -39,7 +39,9 @@ def standings(folder: Path) -> dict[str, Any]:
     methods = _methods(by_spec)
     return {
         "questions": dict.fromkeys(TASKS_ASKED, count),
-        "tasks": {b: [t for t in TASKS_ASKED if _asked(by_spec.values(), t, b)] for b in BUDGETS},
+        "tasks": {
+            b: [t for t in TASKS_ASKED if _is_asked(by_spec.values(), t, b)] for b in BUDGETS
+        },
         "tokens": [
             min(r["tokens"] for r in full.values()),
             max(r["tokens"] for r in full.values()),
@@ -73,7 +75,7 @@ def _methods(by_spec: Mapping[str, Mapping[Key, Row]]) -> dict[str, dict[str, Ma
     return found
 
 
-def _asked(cells: Iterable[Mapping[Key, Row]], task: str, budget: str) -> bool:
+def _is_asked(cells: Iterable[Mapping[Key, Row]], task: str, budget: str) -> bool:
     return any(
         key[0] == task and named(row["spec"]).budget == budget
         for rows in cells

@@ -19,7 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.quality.recipe import DRAWS, LONG, MEAN, Run, answered, ask, shares, table
+from benchmarks.quality.recipe import (
+    DRAWS,
+    LONG,
+    MEAN,
+    Run,
+    answer_missing,
+    answered,
+    shares,
+    table,
+)
 from benchmarks.written import demo, write
 from foveate.cli.calibrate.prompts import contexts
 from foveate.compression.labels import named
@@ -41,7 +50,7 @@ def profile(target: str, samples: int) -> Path:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     loaded, every = load("demo"), SecondReading.targets
-    prompts, asked = tee(context.tokenized(loaded) for context in contexts(True, samples))
+    prompts, questions = tee(context.tokenized(loaded) for context in contexts(True, samples))
     SecondReading.targets = (target,)
     started = time.perf_counter()
     try:
@@ -49,7 +58,7 @@ def profile(target: str, samples: int) -> Path:
             loaded.model,
             "recommended",
             (prompt.inputs for prompt, _ in prompts),
-            questions=(question for _, question in asked),
+            questions=(question for _, question in questions),
             progress=path.with_suffix(".part"),
         )
     finally:
@@ -108,7 +117,9 @@ def main() -> None:
     for task in a.tasks:
         folder = RUNS / f"{a.samples}-{task}"
         if not a.only_write:
-            ask(Run("profile", task, methods, a.limit, a.budgets), "query-agnostic", folder)
+            answer_missing(
+                Run("profile", task, methods, a.limit, a.budgets), "query-agnostic", folder
+            )
         rows = answered(folder)
         if rows:
             data[task] = table(task, shares(rows, [task])) + differences(rows, specs)

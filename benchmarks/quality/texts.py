@@ -115,7 +115,9 @@ def rows(
         yield {**same, "spec": spec, "score": score}
 
 
-def ask(loaded: Loaded, name: str, protocol: Protocol, limit: int) -> list[dict[str, Any]]:
+def answer_missing(
+    loaded: Loaded, name: str, protocol: Protocol, limit: int
+) -> list[dict[str, Any]]:
     """Return all rows of a task; stored questions are not answered again."""
     path = RUNS / protocol / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,7 +167,7 @@ def main() -> None:
     for protocol in a.protocols:
         for name, limit in zip(ASKED, a.limits, strict=True):
             if limit:
-                found = ask(loaded, name, protocol, limit)
+                found = answer_missing(loaded, name, protocol, limit)
                 data.setdefault(protocol, {})[name] = section(found)
     head = [
         "# The recommended recipe on text",

@@ -49,8 +49,8 @@ ALONE = (
     "criticalkv:budget=20%", "think:budget=20%", "simlayerkv:budget=20%", "recommended:budget=20%",
     "compactor:budget=20%", "non_causal_attention:budget=20%", "streaming_llm:budget=20%",
 )  # fmt: skip
-# Two layers of a 7B model's attention. The MLP, equal on both sides, would hide a policy's share and
-# is cut to a sixteenth.
+# Two layers of a 7B model's attention. The MLP, equal on both sides, would hide a policy's share
+# and is cut to a sixteenth.
 SHAPES: dict[str, Dims] = {
     "qwen2-vl-7b": replace(shape("qwen2-vl-7b", 2), intermediate=1184, vocabulary=1024),
     "smollm2-135m": Dims(transformers.LlamaConfig, 3, 576, 9, 3, 1536, 1024),

@@ -77,10 +77,10 @@ def _chunks(found: dict[str, Any], pair_bytes: Callable[[str, int], int]) -> Ite
         shape, tokens, spec = name.split("/", 2)
         if spec == "none":
             continue
-        base, pairs = found[f"{shape}/{tokens}/none"], pair_bytes(shape, int(tokens))
+        base, size = found[f"{shape}/{tokens}/none"], pair_bytes(shape, int(tokens))
         yield (
             f"| {shape} | {int(tokens):,} | `{spec}` | {_mb(row['peak'] - base['peak'])} | "
-            f"{_mb(row['kept'])} | {_mb(layers[shape] * pairs)} | {_mb(1.3 * pairs + row['kept'])} |"
+            f"{_mb(row['kept'])} | {_mb(layers[shape] * size)} | {_mb(1.3 * size + row['kept'])} |"
         )
 
 

@@ -36,8 +36,8 @@ class Evidence:
         last = layer.lengths[:, None, None] - 1
         later = layer.pos.float() / (last + 1)
         is_evidence = [
-            torch.isin(pos, pos.new_tensor(places))
-            for pos, places in zip(layer.pos, self.places, strict=True)
+            torch.isin(pos, pos.new_tensor(evidence))
+            for pos, evidence in zip(layer.pos, self.places, strict=True)
         ]
         scores = torch.where(torch.stack(is_evidence), 2 - later, later)
         return Scores(scores.masked_fill((layer.pos < ENDS) | (layer.pos > last - ENDS), 3.0))
