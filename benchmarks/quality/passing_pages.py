@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from foveate.pictures.cell_text import without_folders
+from foveate.pictures.shown import without_folders
 
 from benchmarks.quality.recipe import Run, Share, answer_missing, answered, cell_text, shares
 from benchmarks.written import demo, write
