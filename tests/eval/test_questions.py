@@ -90,7 +90,7 @@ def test_a_film_of_ones_own_is_asked_about(
     assert resumed.exit_code == 0, resumed.stderr
     plain = lines(ASKED)
     said = refused(foveate(*asked, "--data", plain, "--frames", "2", "--out", tmp_path / "b"))
-    assert "--frames 2 is of videos, and nothing that is asked has any" in said
+    assert "--frames 2 is for videos, and no task has any" in said
 
 
 def test_frames_of_a_benchmark_may_be_told_once(tmp_path: Path) -> None:

@@ -74,8 +74,8 @@ def kvpress(
     """
     if hasattr(subject.model.config, "vision_config"):
         raise UnsupportedModel(
-            f"kvpress is compared on text models, and {subject.name} sees. Name smollm2, a text "
-            "model's directory, or --dims."
+            f"kvpress is compared on text models only, and {subject.name} is a vision-language "
+            "model. Give --model smollm2, the directory of a text model, or --dims."
         )
     presses = [_press_request(policy) for policy in policies if policy.name in PRESSES]
     with tempfile.TemporaryDirectory() as folder:
@@ -125,7 +125,7 @@ def _run_side(python: str, request: dict[str, Any]) -> list[dict[str, Any]]:
         last = (error.stderr.strip().splitlines() or ["no message"])[-1]
         if "No module named 'kvpress'" in last:
             raise MissingPackage(
-                f"{python}, the interpreter of the other side,",
+                f"--peer-python {python}",
                 "kvpress",
                 install="pip install kvpress, in an environment of its own",
             ) from error

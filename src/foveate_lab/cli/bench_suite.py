@@ -20,31 +20,31 @@ CHECKOUT = Path(__file__).parents[3]
 PARTS = "kernels, ragged, steps, attention, half, tests, headlines, contexts, kvpress"
 Suite = Annotated[
     Literal["gpu"] | None,
-    typer.Option(help="Measure all that a CUDA GPU is needed for instead; some 7 minutes."),
+    typer.Option(help="Suite to run instead: gpu, all that needs a CUDA GPU, in about 7 minutes."),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Where --suite writes gpu.md and gpu.json, and goes on. [default: benchmarks/results]",
+        help="Folder for gpu.md and gpu.json of --suite, e.g. out. [default: benchmarks/results]",
         show_default=False,
     ),
 ]
 PartNames = Annotated[
     list[str] | None,
-    typer.Option("--part", metavar="PART", help=f"Of --suite, alone: {PARTS}."),
+    typer.Option("--part", metavar="PART", help=f"Part of --suite to run, repeatable: {PARTS}."),
 ]
 Anew = Annotated[bool, typer.Option("--anew", help="Measure all parts of --suite again.")]
 Device = Annotated[
-    Literal["cuda", "cpu"], typer.Option(help="Where --suite runs; on cpu with --quick alone.")
+    Literal["cuda", "cpu"], typer.Option(help="Device of --suite; cpu only with --quick.")
 ]
 Quick = Annotated[
-    bool, typer.Option("--quick", help="Toy sizes, which show that --suite runs; needs --out.")
+    bool, typer.Option("--quick", help="Toy sizes, to check that --suite runs; needs --out.")
 ]
 Kernels = Annotated[
     Impl | None,
     typer.Option(
-        help="What --suite measures models with. [default: triton, on a CPU reference]",
+        help="Kernels of models in --suite, e.g. triton. [default: triton, on a CPU reference]",
         show_default=False,
     ),
 ]
@@ -61,9 +61,9 @@ def check(names: Sequence[str], suite: str | None) -> None:
     for name in names:
         flag = f"--{name.replace('_', '-')}"
         if suite is None and name in OPTIONS:
-            raise InvalidInput(f"{flag} belongs to --suite gpu: add that, or leave it out.")
+            raise InvalidInput(f"{flag} works only with --suite gpu: add that, or leave it out.")
         if suite is not None and name not in (*OPTIONS, *SHARED):
-            raise InvalidInput(f"--suite gpu has models and methods of its own: leave {flag} out.")
+            raise InvalidInput(f"--suite gpu sets its own models and methods: leave {flag} out.")
 
 
 def suite_run(

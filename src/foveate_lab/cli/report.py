@@ -14,17 +14,24 @@ from foveate.errors import InvalidInput
 def report(
     folder: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="What foveate eval or reproduce wrote."),
+        typer.Argument(
+            metavar="DIR...", help="Folders that foveate eval or reproduce wrote, e.g. results."
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="[default: report.html in the first DIR]"),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Page to write, e.g. page.html. [default: report.html in the first DIR]",
+        ),
     ] = None,
 ) -> None:
     """Make one page of results: scores against memory, with intervals. It needs no network.
 
-    Several folders are put together where they asked the same questions of the same model, and
-    stand beside each other where they did not. One that is not as its manifest says is refused.
+    Folders with the same model and questions are merged; others become separate parts. A folder
+    that differs from its manifest is refused.
     """
     from foveate.cli.findings import counted, of_page
     from foveate_lab.report.page import write_page

@@ -25,19 +25,19 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="ID...",
-            help="mixkv:table1, or csp for all of that paper, or all.",
+            help="Experiments to run, e.g. mixkv:table1, csp (all of that paper) or all.",
             show_default=False,
         ),
     ] = None,
     listed: Annotated[
-        bool, typer.Option("--list", help="Only say what there is; with ids, all about those.")
+        bool, typer.Option("--list", help="List the experiments; with ids, show their details.")
     ] = False,
     checked: Annotated[
         Path | None,
         typer.Option(
             "--check",
             metavar="DIR",
-            help="Only say what this folder holds of the data, without a model.",
+            help="Folder whose data to check, without a model, e.g. data.",
             show_default=False,
         ),
     ] = None,
@@ -45,31 +45,34 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="[NAME=]PLACE",
-            help="A directory or hub id; repeatable. [default: all of the paper's, from the hub]",
+            help="Model directory or hub id, e.g. llava-1.5-7b=/models/llava; repeatable. "
+            "[default: all of the paper's, from the hub]",
             show_default=False,
         ),
     ] = None,
     data: Annotated[
-        Path, typer.Option(metavar="DIR", help="Holds a folder for each benchmark.")
+        Path, typer.Option(metavar="DIR", help="Folder with a subfolder per benchmark, e.g. data.")
     ] = Path("data"),
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where rows, profiles and the page go.")
+        Path, typer.Option(metavar="DIR", help="Folder for rows, profiles and the page, e.g. out.")
     ] = Path("reproduced"),
     limit: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=1,
-            help="Samples of each benchmark. [default: all]",
+            help="Number of samples per benchmark, e.g. 100. [default: all]",
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the samples.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Random seed for sample selection, e.g. 1.")
+    ] = 0,
     judge: JudgeName = None,
     stand_in: Annotated[
         bool,
         typer.Option(
-            "--stand-in", help="A small model on generated data: shows that all of it runs."
+            "--stand-in", help="Small model on generated data, to check that everything runs."
         ),
     ] = False,
     allow_outside: options.Outside = False,
@@ -81,7 +84,9 @@ def reproduce(
     part: Annotated[
         str | None,
         typer.Option(
-            metavar="K/N", help="Ask part K of N: every Nth sample or batch.", show_default=False
+            metavar="K/N",
+            help="Part of the samples to answer, e.g. 1/4: every fourth sample or batch.",
+            show_default=False,
         ),
     ] = None,
     merged: Annotated[
@@ -89,18 +94,18 @@ def reproduce(
         typer.Option(
             "--merge",
             metavar="DIR",
-            help="Ask nothing: put the rows of this folder into --out; repeatable.",
+            help="Folder whose rows to merge into --out without answering, e.g. part2; repeatable.",
             show_default=False,
         ),
     ] = None,
     planned: Annotated[
-        bool, typer.Option("--plan", "--dry-run", help="Only say what is left, and what it costs.")
+        bool, typer.Option("--plan", "--dry-run", help="Show what is left, and its cost.")
     ] = False,
     json: console.Json = False,
 ) -> None:
     """Run the experiments of the five papers, and set every number beside the paper's.
 
-    What is in --out already is gone on with. The exit code is 3 if something was refused.
+    Results in --out are continued. The exit code is 3 if something was refused.
     """
     from foveate.cli.findings import of_page
     from foveate_lab.cli import reproduce_tables
@@ -114,7 +119,7 @@ def reproduce(
         reproduce_tables.show_check(list(checks), json)
         return
     if not names and (merged or planned):
-        raise InvalidInput("--merge and --plan are of experiments: give their ids, or all.")
+        raise InvalidInput("--merge and --plan need experiments: give their ids, or all.")
     if listed or not names:
         reproduce_tables.show_list(names, json)
         return

@@ -28,7 +28,7 @@ def show_outcome(out: Path, result: Evaluation) -> None:
     typer.echo(f"{out}: {len(rows) - count} answers" + (f", {count} refused" if count else ""))
     if raised := sum(bool(row.get("raised")) for row in rows):
         typer.echo(
-            f"{raised} of them keep more than was asked for: what their policies always keep.\n"
+            f"{raised} of them keep more than their budget: a minimum that their policies set.\n"
             "--strict refuses such budgets."
         )
     console.show(*scores(rows))
@@ -61,7 +61,7 @@ def scores(rows: Rows) -> list[RenderableType]:
         mine = [cell for cell in table[:MOST] if cell.task == task]
         output += ["", _table(task, mine, answered)]
     if len(table) > MOST:
-        output.append(Text(f"\n{len(table) - MOST} lines more are in the report."))
+        output.append(Text(f"\n{len(table) - MOST} more lines are in the report."))
     return output
 
 

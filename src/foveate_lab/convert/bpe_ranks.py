@@ -51,7 +51,7 @@ def read(path: Path) -> Ranks:
     except (ValueError, binascii.Error) as error:
         raise ModelNotFound(f"{str(path)!r} is damaged ({error}). Download it again.") from error
     if sorted(ranks.values()) != list(range(len(ranks))):
-        raise ModelNotFound(f"{str(path)!r} lacks ranks or has some twice. Download it again.")
+        raise ModelNotFound(f"{str(path)!r} has missing or duplicate ranks. Download it again.")
     return ranks
 
 

@@ -28,7 +28,7 @@ class ConfigFacts:
         value = self.entries.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InvalidInput(
-                f"{name} in {self.where} is {value!r}, and a whole number above 0 is needed."
+                f"{name} in {self.where} is {value!r}; it must be an integer above 0."
             )
         return value
 

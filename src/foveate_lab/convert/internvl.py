@@ -42,7 +42,7 @@ def plan_internvl(facts: ConfigFacts, folder: Path, vision: Path | None) -> Conv
         InvalidInput: a missing entry in config.json, or ``vision``: the tower is in the weights.
     """
     if vision is not None:
-        raise InvalidInput("an InternVL holds its vision tower itself: leave --vision out.")
+        raise InvalidInput("an InternVL includes its vision tower: leave --vision out.")
     text, eye = facts.part("llm_config"), facts.part("vision_config")
     kind = (text.get("architectures") or [None])[0]
     if kind not in (INTERN, LLAMA):

@@ -58,14 +58,14 @@ def convert(source: Path, target: Path, vision: Path | None = None, shard: int =
     if layout is None:
         known = ", ".join(layout.name for layout in LAYOUTS)
         raise UnsupportedModel(
-            f"{str(source)!r} is none of {known} in its authors' layout (model_type "
-            f"{facts.get('model_type')!r} in config.json). If transformers knows it, use it as it "
-            "is."
+            f"{str(source)!r} is not in the authors' layout of {known} (model_type "
+            f"{facts.get('model_type')!r} in config.json). If transformers supports it, use it "
+            "without converting."
         )
     if facts.get("quantization_config"):
         raise UnsupportedModel(
             f"the weights in {str(source)!r} are quantized (quantization_config in config.json). "
-            "Convert the model that they were made from."
+            "Convert the unquantized model."
         )
     with new_folder(target) as folder:
         write(layout.plan(facts, source, vision), folder, shard)

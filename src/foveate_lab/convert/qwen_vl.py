@@ -46,7 +46,7 @@ def plan_qwen_vl(facts: ConfigFacts, folder: Path, vision: Path | None) -> Conve
         InvalidInput: a missing entry in config.json, or ``vision``: the tower is in the weights.
     """
     if vision is not None:
-        raise InvalidInput("a Qwen-VL holds its vision tower itself: leave --vision out.")
+        raise InvalidInput("a Qwen-VL includes its vision tower: leave --vision out.")
     facts.must_be("rotary_pct", 1.0)
     facts.must_be("no_bias", True)
     eye = _eye_config(facts.part("visual"))
@@ -57,7 +57,7 @@ def plan_qwen_vl(facts: ConfigFacts, folder: Path, vision: Path | None) -> Conve
         raise InvalidInput(
             f"{START} is {tokenizer.convert_tokens_to_ids(START)} by qwen.tiktoken, but "
             f"image_start_id in {facts.where} is {facts.part('visual').get('image_start_id')}. "
-            "They are not of the same model."
+            "Download both from the same repository."
         )
     chat = _chats(folder)
     return ConversionPlan(

@@ -52,8 +52,8 @@ def renamed(
         )
         if renamed_weights is None:
             raise InvalidInput(
-                f"the weight {name!r} {list(tensor.shape)} has no place in this model. Is it one "
-                "that was trained further with other parts, or quantized? Neither is converted."
+                f"the weight {name!r} {list(tensor.shape)} does not belong to this model. Models "
+                "with additional parts, and quantized models, cannot be converted."
             )
         yield from renamed_weights
 
@@ -74,12 +74,12 @@ def checked(
     left = dict(shapes)
     for name, tensor in weights:
         if name not in left:
-            why = "came twice" if name in shapes else "is one more than config.json tells of"
+            why = "occurs twice" if name in shapes else "is not in the model of config.json"
             raise InvalidInput(f"the weight that becomes {name!r} {why}.")
         if tensor.shape != left.pop(name):
             raise InvalidInput(
-                f"the weight that becomes {name!r} has shape {list(tensor.shape)}, but by "
-                f"config.json it is {list(shapes[name])}. They are not of the same model."
+                f"the weight that becomes {name!r} has shape {list(tensor.shape)}, but "
+                f"{list(shapes[name])} by config.json. Download both from the same repository."
             )
         yield name, tensor
     if left:

@@ -79,7 +79,7 @@ def read(path: Path) -> SentencePieceModel:
     except (IndexError, KeyError, ValueError, struct.error) as error:
         raise ModelNotFound(f"{str(path)!r} is damaged ({error}). Download it again.") from error
     if trained.get(3, 1) != BPE or not pieces:
-        raise UnsupportedModel(f"{str(path)!r} is no byte-pair encoding, which is what is known.")
+        raise UnsupportedModel(f"{str(path)!r} is not a byte-pair encoding, so it cannot be read.")
     return SentencePieceModel(pieces, _bytes(normal.get(2, b"")), bool(normal.get(3, 1)))
 
 

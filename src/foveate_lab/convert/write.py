@@ -36,7 +36,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InvalidParameter(
-            f"{str(target)!r} is there already, and is left as it is. Give a new directory."
+            f"{str(target)!r} exists already and is not overwritten. Give a new directory."
         )
     part = target.with_name(f".{target.name}-new")
     with reporting(target):
@@ -94,7 +94,7 @@ def _save_shard(shard: dict[str, Tensor], path: Path) -> None:
     try:
         save_file(shard, path, metadata={"format": "pt"})
     except SafetensorError as error:
-        raise CannotWrite(f"{str(path)!r} cannot be written: {error}. Make room.") from error
+        raise CannotWrite(f"{str(path)!r} cannot be written: {error}. Free disk space.") from error
 
 
 def _shards(weights: Iterable[tuple[str, Tensor]], shard_bytes: int) -> Iterator[dict[str, Tensor]]:

@@ -21,7 +21,7 @@ def program() -> str:
     path = shutil.which(named)
     if path is None:
         raise InvalidInput(
-            f"pages are drawn by Chromium, and {named!r} is no program here. Install it (Debian: "
+            f"this needs Chromium, and {named!r} is not a program on the PATH. Install it (Debian: "
             "apt-get install chromium) or set CHROMIUM to the path of a Chromium or Chrome."
         )
     return path

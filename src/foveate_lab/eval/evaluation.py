@@ -136,8 +136,8 @@ def evaluate(
     for task in chosen:
         if task.unjudged:
             warn(
-                f"{task.name}: no --judge, so its scores stay empty; what differs from the "
-                "full cache is measured."
+                f"{task.name}: no --judge, so its scores stay empty; only differences from the "
+                "full cache are measured."
             )
     name = model if isinstance(model, str) else model.name
     specs = _specs(name, methods, budgets)
@@ -166,8 +166,8 @@ def evaluate(
         results = stack.enter_context(Results(folder, configuration, resume=resume))
         if results.damaged:
             warn(
-                f"{folder / ROWS}: {len(results.damaged)} damaged line(s) set aside into "
-                f"{DAMAGED}, to be asked again."
+                f"{folder / ROWS}: {len(results.damaged)} damaged line(s) moved to {DAMAGED}; "
+                "their samples are answered again."
             )
         _answer(chosen, configuration, runner, results, advance or (lambda *counts: None))
         seal(folder, results.rows)
@@ -257,13 +257,13 @@ def _tasks(
         own = questions(Path(data), fps=rate, frames=frames, outside=outside)
         if any(task.name == own.name for task in chosen):
             raise InvalidInput(
-                f"a task is called {own.name!r}, as {str(data)!r} is: give the file another name."
+                f"a task is named {own.name!r} like {str(data)!r}: give the file another name."
             )
         chosen.append(own)
     for name, value in sampling.items():
         if not any(f"{name}=" in task.name for task in chosen):
             raise InvalidInput(
-                f"--{name} {value} is of videos, and nothing that is asked has any. Give --data "
-                "FILE with videos, or a benchmark of them."
+                f"--{name} {value} is for videos, and no task has any. Give --data FILE with "
+                "videos, or a video benchmark."
             )
     return chosen

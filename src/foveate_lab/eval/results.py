@@ -192,13 +192,13 @@ def _check(folder: Path, configuration: Mapping[str, Any], resume: bool) -> None
     if not (folder / CONFIGURATION).exists():
         if (folder / ROWS).exists() and (folder / ROWS).stat().st_size:
             raise InvalidInput(
-                f"{str(folder)!r} holds rows, and no {CONFIGURATION} that says how they were made. "
-                "Put it back, or choose another folder."
+                f"{str(folder)!r} has rows, but no {CONFIGURATION} with their settings. Restore "
+                "that file, or choose another folder."
             )
         return
     if not resume:
         raise InvalidInput(
-            f"{str(folder)!r} holds results already. Go on with --resume, or choose another folder."
+            f"{str(folder)!r} has results already. Continue with --resume, or give another folder."
         )
     stored = UNSAID | read(folder).configuration
     for name, value in configuration.items():
@@ -207,5 +207,5 @@ def _check(folder: Path, configuration: Mapping[str, Any], resume: bool) -> None
         if name != "versions" and stored.get(name) != value:
             raise InvalidInput(
                 f"{str(folder)!r} holds results of {name}={stored.get(name)!r}, not {value!r}. "
-                "Repeat the command as it was, or choose another folder."
+                "Use the same options as before, or choose another folder."
             )

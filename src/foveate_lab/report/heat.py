@@ -36,15 +36,15 @@ KINDS = (
         "depth",
         "Needle in a haystack",
         ("tokens", "depth, %"),
-        "Of a needle at that depth of a text of that length; what nobody asked stays empty.",
+        "A needle at each depth and text length; cells without samples stay empty.",
     ),
     Kind(
         "pages",
         "place",
-        "Pages, and the place of the one that is asked for",
+        "Pages, and the depth of the one in question",
         ("pages", "place, % of the way"),
-        "Of a page at that place (0: the first, 100: the last) among so many; what nobody asked "
-        "stays empty.",
+        "A page at each depth (0: the first, 100: the last) and number of pages; cells without "
+        "samples stay empty.",
     ),
 )
 

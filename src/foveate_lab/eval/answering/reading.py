@@ -92,8 +92,8 @@ class Reading:
         sample = self.sample
         if not sample.evidence:
             raise InvalidInput(
-                f"the samples of {self.task.name} do not say what shows the answer, so there is no "
-                "oracle for them. Leave it out."
+                f"the samples of {self.task.name} do not say what shows the answer, which oracle "
+                "needs. Leave oracle out of --methods."
             )
         spans = tokens_of(self.loaded, self.prompt, sample.images, sample.evidence)
         return [token for span in spans for token in span if token < self.cut]
@@ -148,8 +148,8 @@ def _within(loaded: Loaded, task: Task, sample: Sample, limit: int) -> Sample:
     costs: list[int] = []
     if sample.videos:
         raise InvalidInput(
-            f"sample {sample.name} has a video, of which --longest-prompt cuts nothing. Leave it "
-            "out, and take fewer frames: an option of the task says how many."
+            f"sample {sample.name} has a video, which --longest-prompt cannot shorten. Leave it "
+            "out, and sample fewer frames with --frames."
         )
     if sample.images:
         costs = tokens_of_images(loaded, _read(loaded, task, sample), sample.images)

@@ -143,8 +143,8 @@ class RayCluster(AbstractContextManager[Execute]):
         )
         if waited >= self._patience:
             raise ClusterFailed(
-                f"{problem}, for {waited:.0f} seconds. What is answered is kept: add machines, and "
-                f"go on with --resume. {PATIENCE} sets the seconds."
+                f"{problem}, for {waited:.0f} seconds. Finished answers are kept: add machines, "
+                f"and continue with --resume. {PATIENCE} sets the limit."
             )
         _log.warning(
             "Waiting: %s. The run ends after %.0f seconds of that (%s); it has been %.0f.",
@@ -173,8 +173,8 @@ class RayCluster(AbstractContextManager[Execute]):
         if self._lost[key] == TRIES:
             loss = f"sample {key[1]!r} of {key[0]}" if key else "loading the model"
             raise ClusterFailed(
-                f"{loss} lost its worker {TRIES} times; the last one: {_first(error)} Where memory "
-                "is short, give fewer --workers; what is answered is kept, go on with --resume."
+                f"{loss} lost its worker {TRIES} times; the last one: {_first(error)} If memory is "
+                "short, give fewer --workers. Finished answers are kept; continue with --resume."
             ) from error
 
 

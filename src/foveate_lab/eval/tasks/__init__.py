@@ -113,7 +113,7 @@ def _with_frames(
     applied = {key: value for key, value in video_options.items() if key in known}
     if applied and (own := [key for key in ("fps", "frames") if key in arguments]):
         raise InvalidParameter(
-            f"{name} says its own {own[0]}, and --{next(iter(applied))} another: leave one out."
+            f"{name} sets {own[0]} itself, and --{next(iter(applied))} sets it, too: leave one out."
         )
     return {**arguments, **applied}
 
@@ -122,7 +122,9 @@ def _with_options(task: Task, rest: str) -> Task:
     """Return a drawn task with the options written after its name."""
     arguments, folder = _options_and_folder(rest)
     if folder:
-        raise InvalidInput(f"{task.name} is drawn, and read from no folder: leave out {folder!r}.")
+        raise InvalidInput(
+            f"{task.name} is generated, not read from a folder: leave out {folder!r}."
+        )
     parsed = options(task.name, task.samples, arguments)
     return replace(
         task,

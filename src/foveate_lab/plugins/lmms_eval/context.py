@@ -39,10 +39,9 @@ def _check_examples(context: str, task: Any, doc: Any, plain: str) -> None:
     config = task.config
     if config.doc_to_messages is not None or config.doc_to_visual is not None:
         raise InvalidInput(
-            f"task {config.task} has num_fewshot={config.num_fewshot}, and lmms-eval puts no "
-            "examples into the messages of a task that has images or words its messages itself: "
-            "the answers would be to the question alone. Leave --num_fewshot out, or set it to 0 "
-            "in the task."
+            f"task {config.task} has num_fewshot={config.num_fewshot}, but lmms-eval adds no "
+            "examples to the messages of a task with images or with its own messages. Leave "
+            "--num_fewshot out, or set it to 0 in the task."
         )
     description = plain.removesuffix(str(task.doc_to_text(doc)))
     begins = [f"{description}{task.doc_to_text(document)}" for document in task.sampler.docs]

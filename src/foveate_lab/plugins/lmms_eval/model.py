@@ -125,7 +125,7 @@ class Foveate(lmms):  # type: ignore[misc]  # Any: lmms-eval may not be installe
                 if not isinstance(error, REFUSALS):
                     raise
                 if not self.goes_on:
-                    error.add_note("With refused=empty in --model_args, such documents are passed.")
+                    error.add_note("Give refused=empty in --model_args to skip such documents.")
                     raise
                 logger.warning(f"Task {task}, document {doc_id}: no answer, {error}")
                 answer = None
@@ -156,8 +156,8 @@ class Foveate(lmms):  # type: ignore[misc]  # Any: lmms-eval may not be installe
     def chat_template(self) -> Any:
         """Refuse ``--apply_chat_template``: chat models always apply their template."""
         raise InvalidInput(
-            "--apply_chat_template is for models that read one text: this one is handed messages, "
-            "and words them as its own template says. Leave it out."
+            "--apply_chat_template is for models that read one text; this one receives messages "
+            "and applies its own template. Leave it out."
         )
 
     apply_chat_template = chat_template
@@ -165,8 +165,8 @@ class Foveate(lmms):  # type: ignore[misc]  # Any: lmms-eval may not be installe
     def loglikelihood(self, requests: Sequence[Any]) -> Any:
         """Refuse: tasks of this type need only the uncompressed prefill."""
         raise InvalidInput(
-            "tasks that rank given answers (loglikelihood) read them in the prefill, which no "
-            "cache has a part in. Choose tasks that generate."
+            "tasks that rank answers (loglikelihood) score them in the prefill, before any "
+            "compression. Choose tasks that generate."
         )
 
     def generate_until_multi_round(self, requests: Sequence[Any]) -> Any:
