@@ -66,7 +66,7 @@ def test_without_noise_the_answer_is_the_greedy_one(loaded: Loaded) -> None:
         assert tokens[0].tolist() == expected
     assert not set(tokens[0].tolist()) & stop
     assert torch.equal(mine.nll, again.nll)
-    assert mine.stored_bytes == again.held
+    assert mine.stored_bytes == again.stored_bytes
 
 
 def test_what_is_drawn_follows_from_the_seed_and_the_row(loaded: Loaded) -> None:
