@@ -46,7 +46,7 @@ def main() -> None:
     """Answer the questions, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--limit", type=int, default=100, help="questions")
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the answers")
     a = parser.parse_args()
     specs = [policy.spec for policy in policies(ON_THE_DEMO, [])]
     evaluate(

@@ -215,9 +215,9 @@ def measured(spec: str, texts: Script, mine: Losses, full: Losses) -> dict[str, 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--tokens", type=int, default=2000, help="of an answer")
+    parser.add_argument("--tokens", type=int, default=2000, help="tokens of an answer")
     parser.add_argument("--prompts", type=int, default=2)
-    parser.add_argument("--held", type=int, default=640, help="pairs of a head in the end")
+    parser.add_argument("--held", type=int, default=640, help="pairs per head at the end")
     a = parser.parse_args()
     make_missing(READS)
     torch.set_num_threads(1)

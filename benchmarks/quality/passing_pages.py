@@ -100,8 +100,8 @@ def main() -> None:
     """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--limit", type=int, default=300, help="questions, 50 a distance")
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where answers are written down")
-    parser.add_argument("--only-write", action="store_true", help="what has been asked so far")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the answers")
+    parser.add_argument("--only-write", action="store_true", help="write the results so far")
     a = parser.parse_args()
     if not a.only_write:
         answer_missing(Run("pages", TASK, METHODS, a.limit, ",".join(BUDGETS)), PROTOCOL, a.runs)

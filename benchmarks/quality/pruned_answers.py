@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
     )
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the answers")
     args = parser.parse_args()
     found = {}
     for protocol in args.protocols:

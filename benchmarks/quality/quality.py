@@ -32,13 +32,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["leaderboard"])
     parser.add_argument("--limit", type=int, default=40, help="questions of each task")
-    parser.add_argument("--claims-limit", type=int, default=100, help="the same, of the claims")
+    parser.add_argument(
+        "--claims-limit", type=int, default=100, help="questions of each task, for claims"
+    )
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
     )
-    parser.add_argument("--again", nargs="+", default=[], metavar="SPEC", help="ask these anew")
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
-    parser.add_argument("--only-write", action="store_true", help="what is answered already")
+    parser.add_argument(
+        "--again", nargs="+", default=[], metavar="SPEC", help="specs to answer again"
+    )
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the answers")
+    parser.add_argument("--only-write", action="store_true", help="write the results so far")
     a = parser.parse_args()
     data = json.loads((RESULTS / "quality.json").read_text())
     for part in a.parts:

@@ -185,13 +185,13 @@ def tables(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def main() -> None:
     """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--methods", nargs="+", default=METHODS, help="those with a profile")
+    parser.add_argument("--methods", nargs="+", default=METHODS, help="methods with a profile")
     parser.add_argument("--limit", type=int, default=50, help="questions of each short task")
     parser.add_argument("--long", type=int, default=50, help=f"questions of {', '.join(LONG)}")
     parser.add_argument("--unseen", type=int, default=50, help="questions of each unseen task")
-    parser.add_argument("--again", type=int, default=25, help="questions for what reads twice")
+    parser.add_argument("--again", type=int, default=25, help="questions for kvzip")
     parser.add_argument("--kinds", nargs="+", choices=list(TITLES), default=list(TITLES))
-    parser.add_argument("--only-write", action="store_true", help="what has been asked so far")
+    parser.add_argument("--only-write", action="store_true", help="write the results so far")
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
     )

@@ -71,12 +71,12 @@ def answer_missing(
 def main() -> None:
     """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--limit", type=int, default=12, help="questions of each task; 0 asks none")
+    parser.add_argument("--limit", type=int, default=12, help="questions of each task, or 0")
     parser.add_argument("--tasks", nargs="+", default=ASKED)
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
     )
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the answers")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.limit:

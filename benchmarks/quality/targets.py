@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=40, help="questions of each task")
     parser.add_argument("--tasks", nargs="+", default=[LONG[0], *MEAN])
     parser.add_argument("--budgets", default=BUDGETS)
-    parser.add_argument("--only-write", action="store_true", help="what has been asked so far")
+    parser.add_argument("--only-write", action="store_true", help="write the results so far")
     a = parser.parse_args()
     specs = {target: profile(target, a.samples).as_posix() for target in TARGETS}
     methods = [f"recommended:profile={path}" for path in specs.values()]

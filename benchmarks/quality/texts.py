@@ -154,7 +154,11 @@ def main() -> None:
     """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--limits", nargs=len(ASKED), type=int, default=[40, 40, 10], help=f"of {', '.join(ASKED)}"
+        "--limits",
+        nargs=len(ASKED),
+        type=int,
+        default=[40, 40, 10],
+        help=f"questions of {', '.join(ASKED)}",
     )
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)

@@ -31,8 +31,8 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of each prompt")
     parser.add_argument("--answer", type=int, default=256, help="tokens of each answer")
-    parser.add_argument("--blocks", type=int, default=4096, help="of 16 tokens, in both pools")
-    parser.add_argument("--one", help=argparse.SUPPRESS)  # this process measures that alone
+    parser.add_argument("--blocks", type=int, default=4096, help="blocks of 16 tokens in each pool")
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # one case, measured in this process
     return parser.parse_args(arguments)
 
 

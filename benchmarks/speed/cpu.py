@@ -291,7 +291,7 @@ def main() -> None:
         choices=PARTS,
         default=[part for part in PARTS if part != ON_ITS_OWN],
         metavar="PART",
-        help=f"measure these alone, anew: {', '.join(PARTS)}; {ON_ITS_OWN} only when it is named",
+        help=f"parts to measure again: {', '.join(PARTS)}; {ON_ITS_OWN} only if named",
     )
     a = parser.parse_args()
     if a.kvpress is None and "kvpress" in a.only:

@@ -143,9 +143,9 @@ def page(found: dict[str, dict[str, float]], load: float) -> str:
 def main() -> None:
     """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--against", type=Path, help="another checkout")
-    parser.add_argument("--turns", type=int, default=12, help="of each, of which the least counts")
-    parser.add_argument("--json", action="store_true", help="print this checkout's alone")
+    parser.add_argument("--against", type=Path, help="another checkout to compare with")
+    parser.add_argument("--turns", type=int, default=12, help="turns of each case")
+    parser.add_argument("--json", action="store_true", help="print only this checkout's figures")
     args = parser.parse_args()
     if args.json:
         print(json.dumps(measured(args.turns)))

@@ -194,8 +194,8 @@ def main() -> None:
     """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kvpress", required=True, help="python of kvpress's environment")
-    parser.add_argument("--tokens", type=int, default=2048, help="of the overheads' prompt")
-    parser.add_argument("--rounds", type=int, default=WARM_UP, help="of the overheads")
+    parser.add_argument("--tokens", type=int, default=2048, help="tokens of the overheads' prompt")
+    parser.add_argument("--rounds", type=int, default=WARM_UP, help="rounds of the overheads")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
     a = parser.parse_args()
     loaded = load("smollm2")

@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--keep", type=float, nargs="+", default=[0.2, 0.05])
     parser.add_argument("--repeats", type=int, default=1, help="runs in each process")
     parser.add_argument("--rounds", type=int, default=1, help="processes of each side")
-    parser.add_argument("--turns", type=int, default=31, help="of both in one process")
+    parser.add_argument("--turns", type=int, default=31, help="turns of both in one process")
     options = parser.parse_args()
     _, tokenizer = smollm2.load()
     cases = [("full", 1.0), *((m, keep) for keep in options.keep for m in ("snapkv", "adakv"))]

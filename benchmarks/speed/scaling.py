@@ -261,9 +261,11 @@ def main() -> None:
     """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 4096, 16384, 65536, 131072])
-    parser.add_argument("--at", type=int, default=32768, help="the prompt of all budgets")
+    parser.add_argument(
+        "--at", type=int, default=32768, help="tokens of the prompt for all budgets"
+    )
     parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=2, help="of prefills")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds of prefills")
     parser.add_argument("--only", choices=["decoding"], help="keep the prefills of the last run")
     a = parser.parse_args()
     loaded, speed = load("smollm2"), reading_speed()

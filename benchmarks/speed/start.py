@@ -50,7 +50,7 @@ def table(found: dict[str, float]) -> str:
 def main() -> None:
     """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="medians are of so many")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per median")
     rounds = parser.parse_args().rounds
     taken: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     for _ in range(rounds):
