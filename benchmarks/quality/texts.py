@@ -34,7 +34,7 @@ from foveate.prompts.sample import Sample
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
 from foveate_lab.eval.contenders import contenders
-from foveate_lab.eval.metrics import says
+from foveate_lab.eval.metrics import has_words
 from foveate_lab.eval.task_registry import TASKS, Task
 from foveate_lab.eval.tasks.text_needle import samples
 
@@ -68,7 +68,7 @@ def lines(name: str) -> Task:
             owned = sample.question.removeprefix("What is ").removesuffix("?")
             yield replace(sample, question=f"{owned}:", plain=True)
 
-    return Task(name, f"A line in {LINES[name]:,} words, begun again.", draw, says, longest=12)
+    return Task(name, f"A line in {LINES[name]:,} words, begun again.", draw, has_words, longest=12)
 
 
 ASKED = {"text_needle": TASKS["text_needle"], **{name: lines(name) for name in LINES}}
@@ -83,7 +83,7 @@ def right_answer(reading: Reading, loaded: Loaded) -> list[int]:
         tokens = greedy(loaded.model, cache, first, reading.task.longest)
     for count in range(1, len(tokens) + 1):
         text = loaded.tokenizer.decode(tokens[:count], skip_special_tokens=True)
-        if says(text, reading.sample):
+        if has_words(text, reading.sample):
             return tokens[:count]
     return []
 

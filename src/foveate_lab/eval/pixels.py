@@ -28,8 +28,8 @@ class Pixels(NamedTuple):
     unchanged instead of refusing it.
     """
 
-    least: int | None = None
-    most: int | None = None
+    minimum: int | None = None
+    maximum: int | None = None
     tiles: int | None = None
     optional: bool = False
 
@@ -56,8 +56,8 @@ def bounded(loaded: Loaded, pixels: Pixels) -> Loaded:
             f"{loaded.name} makes images of a fixed size, so {_format(pixels)} has no meaning for "
             "it. Leave it out."
         )
-    minimum = images.size["shortest_edge"] if pixels.least is None else pixels.least
-    maximum = images.size["longest_edge"] if pixels.most is None else pixels.most
+    minimum = images.size["shortest_edge"] if pixels.minimum is None else pixels.minimum
+    maximum = images.size["longest_edge"] if pixels.maximum is None else pixels.maximum
     if minimum > maximum:
         raise InvalidInput(
             f"{loaded.name}: {_format(pixels)} leaves no size, as it asks for {minimum} to "
@@ -105,8 +105,8 @@ def _bounds_tiles(images: Any) -> bool:
 
 def _format(pixels: Pixels) -> str:
     bounds = (
-        ("min_pixels", pixels.least),
-        ("max_pixels", pixels.most),
+        ("min_pixels", pixels.minimum),
+        ("max_pixels", pixels.maximum),
         ("max_tiles", pixels.tiles),
     )
     return " with ".join(f"{name}={value}" for name, value in bounds if value is not None)

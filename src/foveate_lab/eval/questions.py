@@ -19,7 +19,7 @@ from foveate.errors import InvalidInput
 from foveate.policies.spec import print_arguments
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.film import answer_of, lettered
-from foveate_lab.eval.metrics import says
+from foveate_lab.eval.metrics import has_words
 from foveate_lab.eval.metrics.choices import choice
 from foveate_lab.eval.task_registry import Metric, Task, distinct
 
@@ -92,5 +92,5 @@ def _sample(
 
 def _right(prediction: str, sample: Sample) -> float | None:
     """Score a prediction by its letter if there are choices, else by the words of an answer."""
-    metric: Metric = choice if sample.facts["choices"] else says
+    metric: Metric = choice if sample.facts["choices"] else has_words
     return metric(prediction, sample)

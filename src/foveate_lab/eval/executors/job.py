@@ -23,7 +23,7 @@ class Job(NamedTuple):
     """Sample with the specs to answer it under, in addition to the full cache.
 
     ``timed`` and the fields after it are those of
-    :func:`foveate_lab.eval.answering.measure.measured`. ``place`` is the sample's index among those
+    :func:`foveate_lab.eval.answering.measure.measured`. ``number`` is the sample's index among those
     drawn; its rows record it unless it is None. Samples ``beside`` it, drawn after it, are answered
     in the same batch (:mod:`foveate_lab.eval.answering.together`).
     """
@@ -35,7 +35,7 @@ class Job(NamedTuple):
     longest_prompt: int | None = None
     strict: bool = False
     raised: frozenset[str] = frozenset()
-    place: int | None = None
+    number: int | None = None
     beside: tuple[Sample, ...] = ()
 
     @property
@@ -82,8 +82,8 @@ def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
         spent = round((time.perf_counter() - began) / max(1, len(rows)), 4)
         for row in rows:
             index = {}
-            if job.place is not None:
-                index = {"place": job.place + names.index(row["sample"])}
+            if job.number is not None:
+                index = {"place": job.number + names.index(row["sample"])}
             yield {**row, **index, **origin, **({} if "error" in row else {"spent_s": spent})}
         began = time.perf_counter()
 

@@ -4,7 +4,7 @@ Each follows its benchmark's official script, including quirks, which its module
 """
 
 from foveate_lab.eval.metrics import cider, longbench, loogle, milebench
-from foveate_lab.eval.metrics.answers import anls, contains, exact, relaxed, says
+from foveate_lab.eval.metrics.answers import anls, contains, exact, has_words, relaxed
 from foveate_lab.eval.metrics.rouge import rouge_l, rouge_l_to
 from foveate_lab.eval.metrics.vqa import vqa_accuracy
 
@@ -13,12 +13,12 @@ __all__ = [
     "cider",
     "contains",
     "exact",
+    "has_words",
     "longbench",
     "loogle",
     "milebench",
     "relaxed",
     "rouge_l",
     "rouge_l_to",
-    "says",
     "vqa_accuracy",
 ]

@@ -23,7 +23,7 @@ def _on_one_line(text: str) -> str:
     return text.lower().strip().replace("\n", " ")
 
 
-def says(prediction: str, sample: Sample) -> float:
+def has_words(prediction: str, sample: Sample) -> float:
     """Return 1 if the prediction contains an answer's words in sequence, ignoring case and
     punctuation.
     """

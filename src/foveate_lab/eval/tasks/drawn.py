@@ -12,7 +12,7 @@ from foveate_demo.questions import Album, Question
 from foveate_demo.scenes import BUILT_IN, CELL, WIDTH, Scene, form, some_facts
 from foveate_demo.scenes.documents import Facts, Fonts
 from foveate_demo.scenes.words import FIELDS
-from foveate_lab.eval.metrics import anls, exact, relaxed, rouge_l, says
+from foveate_lab.eval.metrics import anls, exact, has_words, relaxed, rouge_l
 from foveate_lab.eval.task_registry import TASKS, Task, task
 
 Draw = Callable[[Random, Fonts], Album]
@@ -101,7 +101,7 @@ FACTS = 4
 NAMES = sorted(set(FIELDS) - {"Date"})  # "Due date" contains it, too
 
 
-@task("spot_the_difference", metric=says)
+@task("spot_the_difference", metric=has_words)
 def spot_the_difference(count: int, seed: int) -> Iterator[Sample]:
     """Find the field with a changed value in two drawings of one form."""
     for number in range(count):

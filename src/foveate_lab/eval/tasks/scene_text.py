@@ -19,7 +19,7 @@ from foveate.prompts.sample import Sample, Span
 from foveate_demo.scenes import BUILT_IN, CELL, WIDTH
 from foveate_demo.scenes.drawing import any_style, font
 from foveate_demo.scenes.words import FIELDS
-from foveate_lab.eval.metrics import says
+from foveate_lab.eval.metrics import has_words
 from foveate_lab.eval.task_registry import task
 
 PHOTOGRAPHS = (
@@ -34,7 +34,7 @@ FIELDS_ON_SIGNS = ("City", "Street", "Room", "Gate", "Time", "Price", "Month", "
 ROWS = 10
 
 
-@task("scene_text", metric=says)
+@task("scene_text", metric=has_words)
 def scene_text(count: int, seed: int) -> Iterator[Sample]:
     """Read a word, time or number on a sign in a photograph (needs scikit-image)."""
     for number in range(count):

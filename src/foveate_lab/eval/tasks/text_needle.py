@@ -13,7 +13,7 @@ from random import Random
 from foveate.prompts.manual import manual
 from foveate.prompts.sample import Sample, Span
 from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE
-from foveate_lab.eval.metrics import says
+from foveate_lab.eval.metrics import has_words
 from foveate_lab.eval.task_registry import TASKS, Task
 
 SHORT, LONG = 90, 2000  # words of the text around the needle
@@ -48,4 +48,4 @@ def samples(name: str, words: int) -> Callable[[int, int], Iterator[Sample]]:
 
 for _name, _words in (("text_needle", SHORT), ("text_needle_long", LONG)):
     _summary = f"A line that does not belong into {_words:,} words of Python's manual."
-    TASKS[_name] = Task(_name, _summary, samples(_name, _words), says, longest=16)
+    TASKS[_name] = Task(_name, _summary, samples(_name, _words), has_words, longest=16)
