@@ -23,9 +23,9 @@ class Job(NamedTuple):
     """Sample with the specs to answer it under, in addition to the full cache.
 
     ``timed`` and the fields after it are those of
-    :func:`foveate_lab.eval.answering.measure.measured`. ``number`` is the sample's index among those
-    drawn; its rows record it unless it is None. Samples ``beside`` it, drawn after it, are answered
-    in the same batch (:mod:`foveate_lab.eval.answering.together`).
+    :func:`foveate_lab.eval.answering.measure.measured`. ``number`` is the sample's index among
+    those drawn; its rows record it unless it is None. Samples ``beside`` it, drawn after it, are
+    answered in the same batch (:mod:`foveate_lab.eval.answering.together`).
     """
 
     task: Task
