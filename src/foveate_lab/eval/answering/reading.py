@@ -39,8 +39,7 @@ class Recorded(NamedTuple):
 
 @dataclass
 class Reading:
-    """Prompt of a sample, prefilled with the full cache up to ``cut``, once for each kind of
-    policy.
+    """Prompt of a sample, prefilled once with the full cache for each kind of policy.
 
     Policies that read column sums have their own prefill, because summing needs another attention
     that rounds differently. So a policy's prefill does not depend on the policies it is compared
@@ -65,8 +64,7 @@ class Reading:
         return rest
 
     def recorded(self, *, sums: bool, prune: Prune | None = None) -> Recorded:
-        """Return the prefill for policies that need column sums or not, and prune visual tokens or
-        not.
+        """Return the prefill for policies of one kind: by column sums and by pruning.
 
         Only the last prefill is stored: request one kind after the other.
         """

@@ -27,17 +27,17 @@ def share(machines: Sequence[Mapping[str, int | float]], workers: int | None) ->
     """
     gpus, cpus = ([int(machine.get(kind, 0)) for machine in machines] for kind in ("GPU", "CPU"))
     if sum(gpus):
-        count, room = workers or sum(gpus), sum(gpus)
-        shares = WorkerShare(count, 1, 1)
+        total, room = workers or sum(gpus), sum(gpus)
+        shares = WorkerShare(total, 1, 1)
     else:
-        count, room = workers or sum(count > 0 for count in cpus), sum(cpus)
+        total, room = workers or sum(count > 0 for count in cpus), sum(cpus)
         sizes = range(max(cpus, default=0), 0, -1)
-        each = next((n for n in sizes if sum(count // n for count in cpus) >= count), 0)
-        shares = WorkerShare(count, each, 0)
-    if not 0 < count <= room:
+        cpus_each = next((n for n in sizes if sum(count // n for count in cpus) >= total), 0)
+        shares = WorkerShare(total, cpus_each, 0)
+    if not 0 < total <= room:
         kind = "GPU" if sum(gpus) else "CPU"
         raise ClusterFailed(
-            f"the cluster has {room} {kind}(s), not room for {max(1, count)} workers. Give fewer "
+            f"the cluster has {room} {kind}(s), not room for {max(1, total)} workers. Give fewer "
             "--workers, or add machines to it."
         )
     return shares
