@@ -1,12 +1,8 @@
 """Boxes and points in answers, in the forms that models use.
 
 An answer may have JSON (``bbox_2d``, ``point_2d``), a call (``click(start_box='(12,34)')``), tags
-(``<box>``, ``<
-
-box_start
-
->``, ``<point x= y=>``, ``<loc0123>``), brackets, names (``x1=``), or bare numbers. A digit inside a
-word, as in ``bbox_2d`` or ``x1``, is not a coordinate.
+(``<box>``, ``<|box_start|>``, ``<point x= y=>``, ``<loc0123>``), brackets, names (``x1=``), or bare
+numbers. A digit inside a word, as in ``bbox_2d`` or ``x1``, is not a coordinate.
 """
 
 from __future__ import annotations
