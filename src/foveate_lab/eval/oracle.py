@@ -23,8 +23,8 @@ ENDS = 4  # tokens at each end of the prompt; its first tokens are attention sin
 class Evidence:
     """Score that ranks both ends of each row's prompt first, then evidence, then late tokens.
 
-    ``places``: evidence tokens of each row. Among them, and among the rest, later tokens rank by
-    position.
+    ``places``: evidence tokens of each row, ranked from first to last. The rest is ranked from last
+    to first.
     """
 
     places: tuple[tuple[int, ...], ...]

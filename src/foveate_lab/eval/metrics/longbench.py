@@ -1,10 +1,10 @@
 # ruff: noqa: RUF001 - Chinese punctuation is meant
 """LongBench's scores of a prediction against one answer.
 
-Bai et al., arXiv:2308.14508. Quirks of its script that are reproduced: removing a class from the list
-during iteration skips the next one, and its fallback to the most similar class is never reached.
-Code is compared as fuzzywuzzy does without python-Levenshtein, which is not among LongBench's
-requirements: by difflib's ratio, rounded to a percent.
+Bai et al., arXiv:2308.14508. Quirks of its script that are reproduced: removing a class from the
+list during iteration skips the next one, and its fallback to the most similar class is never
+reached. Code is compared as fuzzywuzzy does without python-Levenshtein, which is not among
+LongBench's requirements: by difflib's ratio, rounded to a percent.
 """
 
 from __future__ import annotations

@@ -15,12 +15,8 @@ from foveate.prompts.sample import Sample
 from foveate_lab.eval.metrics import rouge_l
 from foveate_lab.eval.task_registry import task
 
-READ, ASKED, TOLD, LONGEST = (
-    300,
-    40,
-    400,
-    640,
-)  # words of context, last of them asked, words of the reference; tokens
+# words of context, of which the last are the question; words of the reference; answer tokens
+READ, ASKED, TOLD, LONGEST = 300, 40, 400, 640
 
 
 @task("long_answer", metric=rouge_l, longest=LONGEST, reference=True, divisible=False)
