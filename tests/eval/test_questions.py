@@ -97,5 +97,5 @@ def test_frames_of_a_benchmark_may_be_told_once(tmp_path: Path) -> None:
     films = {"fps": 2}
     assert find_tasks(f"videomme={tmp_path}", video_options=films)[0].name == "videomme(fps=2)"
     assert find_tasks(f"docvqa={tmp_path}", video_options=films)[0].name == "docvqa"
-    with pytest.raises(InvalidParameter, match="its own frames, and --fps another"):
+    with pytest.raises(InvalidParameter, match="sets frames itself, and --fps conflicts with it"):
         find_tasks(f"videomme(frames=8)={tmp_path}", video_options=films)

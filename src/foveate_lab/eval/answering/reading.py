@@ -147,7 +147,7 @@ def _within(loaded: Loaded, task: Task, sample: Sample, limit: int) -> Sample:
     if sample.videos:
         raise InvalidInput(
             f"sample {sample.name} has a video, which --longest-prompt cannot shorten. Leave it "
-            "out, and sample fewer frames with --frames."
+            "out, and sample fewer frames with --frames or the task's frames=N."
         )
     if sample.images:
         costs = tokens_of_images(loaded, _read(loaded, task, sample), sample.images)

@@ -113,7 +113,7 @@ def _with_frames(
     applied = {key: value for key, value in video_options.items() if key in known}
     if applied and (own := [key for key in ("fps", "frames") if key in arguments]):
         raise InvalidParameter(
-            f"{name} sets {own[0]} itself, and --{next(iter(applied))} sets it, too: leave one out."
+            f"{name} sets {own[0]} itself, and --{next(iter(applied))} conflicts with it: leave one out."
         )
     return {**arguments, **applied}
 
