@@ -50,7 +50,7 @@ def plan_internvl(facts: ConfigFacts, folder: Path, vision: Path | None) -> Conv
             f"the text model in {text.where} is {kind!r}, and only {INTERN} and {LLAMA} can be "
             "converted."
         )
-    facts.must_be("ps_version", "v2")
+    facts.must_be("ps_version", "v2")  # v1 leaves the image transposed after the pixel shuffle
     template = facts.must_be("template", *CHATML, *VICUNA)
     config = _config(facts, text, eye)
     tokenizer = _tokenizer(folder)

@@ -93,7 +93,7 @@ def _plan(
             tokenizer=tokenizer,
             patch_size=sizes.image_size // side,  # pixels per side of a token
             vision_feature_select_strategy="default",
-            num_additional_image_tokens=1,
+            num_additional_image_tokens=1,  # CLIP's class token, which "default" drops
             image_token=IMAGE,
             chat_template=templates.vicuna(IMAGE),
         ),

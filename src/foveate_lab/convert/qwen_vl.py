@@ -96,6 +96,7 @@ def _text_config(facts: ConfigFacts) -> Qwen2Config:
     return Qwen2Config(
         vocab_size=facts.number("vocab_size"),
         hidden_size=facts.number("hidden_size"),
+        # Qwen counts gate and up projection together
         intermediate_size=facts.number("intermediate_size") // 2,
         num_hidden_layers=facts.number("num_hidden_layers"),
         num_attention_heads=heads,
@@ -139,6 +140,7 @@ def _image_processor(side: int) -> CLIPImageProcessorPil:
 def _text() -> tuple[WeightRule, ...]:
     layer, to = r"transformer\.h\.(\d+)\.", rf"{_TEXT}layers.\1."
     qkv = tuple(rf"{to}self_attn.{name}_proj.\2" for name in "qkv")
+    # Qwen applies silu to w2, so w2 is the gate
     mlp = {"w1": "up_proj", "w2": "gate_proj", "c_proj": "down_proj"}
     return (
         WeightRule(r"transformer\.rotary_emb\.inv_freq|.*\.masked_bias", ()),

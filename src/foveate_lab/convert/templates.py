@@ -54,6 +54,7 @@ _QWEN_PARTS = {
     "CLOSE": '{{- "<|im_end|>\\n" -}}',
     "END": '{%- if add_generation_prompt -%}{{- "<|im_start|>assistant\\n" -}}{%- endif -%}',
 }
+# The system prompt of internlm2-chat: "You are InternVL, a multimodal model ..."
 _INTERN = (
     "\u4f60\u662f\u7531\u4e0a\u6d77\u4eba\u5de5\u667a\u80fd\u5b9e\u9a8c\u5ba4\u8054\u5408\u5546"
     "\u6c64\u79d1\u6280\u5f00\u53d1\u7684\u4e66\u751f\u591a\u6a21\u6001\u5927\u6a21\u578b\uff0c"

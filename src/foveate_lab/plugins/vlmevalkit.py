@@ -43,7 +43,7 @@ class Foveate(BaseModel):  # type: ignore[misc]  # Any: VLMEvalKit may not be in
         FoveateError: no such model or method, a budget that cannot be met, or vLLM.
     """
 
-    INTERLEAVE = True
+    INTERLEAVE = True  # VLMEvalKit then keeps images and text in order
 
     def __init__(
         self,

@@ -160,6 +160,7 @@ def svg(figure: Any) -> str:
         text.set_parse_math(False)
     out = io.StringIO()
     with (
+        # text as text, and ids that are the same in every run
         matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "foveate"}),
         warnings.catch_warnings(),
     ):

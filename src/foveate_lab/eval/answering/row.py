@@ -107,7 +107,9 @@ def _compared(answer: AnswerRow, full: AnswerRow) -> Row:
     return {
         "agreement": sum(same) / max(len(answer.tokens), len(full.tokens)),
         "first_divergence": None if is_equal else agreeing,
+        # KL divergence of the policy's predictions from the full cache's, in nats per token
         "kl": float((p.exp() * (p - q)).sum(-1).mean()),
+        # negative log-likelihood of the full cache's tokens under the policy
         "nll": float(-q.gather(1, targets).mean()),
         "feature_error": [float(x) for x in differing.mean((1, 2))] if differing.numel() else [],
     }

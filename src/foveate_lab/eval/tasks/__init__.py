@@ -46,6 +46,7 @@ def separate_tasks(text: str) -> list[str]:
     Raises:
         InvalidInput: the list is empty.
     """
+    # commas outside parentheses
     names = [name.strip() for name in re.split(r",(?![^()]*\))", text) if name.strip()]
     if not names:
         raise InvalidInput(f"{text!r} names no task. Known: {', '.join((*TASKS, *BENCHMARKS))}.")
@@ -113,7 +114,8 @@ def _with_frames(
     applied = {key: value for key, value in video_options.items() if key in known}
     if applied and (own := [key for key in ("fps", "frames") if key in arguments]):
         raise InvalidParameter(
-            f"{name} sets {own[0]} itself, and --{next(iter(applied))} conflicts with it: leave one out."
+            f"{name} sets {own[0]} itself, and --{next(iter(applied))} conflicts with it: "
+            "leave one out."
         )
     return {**arguments, **applied}
 

@@ -63,7 +63,7 @@ class Foveate(lmms):  # type: ignore[misc]  # Any: lmms-eval may not be installe
         InvalidParameter: arguments that are missing, unknown, or not supported.
     """
 
-    is_simple = False
+    is_simple = False  # lmms-eval then passes messages instead of one text
 
     def __init__(
         self,
