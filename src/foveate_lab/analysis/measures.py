@@ -96,7 +96,7 @@ def _scored(layer: Layer) -> Scored:
     """Return a layer with PrefixKV's importance, no token protected."""
     sums = ColumnSums()
     score = HeadMean(of=sums)
-    seen = replace(layer, state=sums.observe(layer))
-    scores = score(seen)
+    observed = replace(layer, state=sums.observe(layer))
+    scores = score(observed)
     marked = scores._replace(values=scores.values.masked_fill(~layer.valid, -torch.inf))
     return Scored(layer, marked, scores.values, layer.lengths)

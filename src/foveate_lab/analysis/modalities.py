@@ -83,12 +83,12 @@ def self_and_cross(
 
 def _weights(layer: Layer, window: int, bins: int) -> AttentionHistograms:
     w = min(window, layer.q.shape[2])
-    seen = layer.slots.visible(w)
-    paid = window_attention(layer.q[:, :, -w:], layer.k, seen, layer.scale).flatten(1, 2)
+    visible = layer.slots.visible(w)
+    paid = window_attention(layer.q[:, :, -w:], layer.k, visible, layer.scale).flatten(1, 2)
     same = layer.q_vision[:, -w:, None] == layer.vision[:, 0][:, None]
-    seen = seen[:, 0] & (layer.q_pos[:, -w:, None] >= 0)
+    visible = visible[:, 0] & (layer.q_pos[:, -w:, None] >= 0)
     within, across = (
-        torch.stack(list(_histograms(paid, seen & kind, bins))) for kind in (same, ~same)
+        torch.stack(list(_histograms(paid, visible & kind, bins))) for kind in (same, ~same)
     )
     return AttentionHistograms(within, across, divergence(within, across))
 

@@ -89,8 +89,8 @@ def bench(
     room = room_for_caches(subject.device) if memory is None else memory
     rows = []
     for filled, peak in zip(caches, peaks, strict=True):
-        spec, many = filled.policy.spec, throughput(subject, filled, room, steps)
-        rows.append(_row(subject, filled, before[spec], after[spec], peak, many))
+        spec, batch_rate = filled.policy.spec, throughput(subject, filled, room, steps)
+        rows.append(_row(subject, filled, before[spec], after[spec], peak, batch_rate))
         tick()
     return rows
 
@@ -106,7 +106,7 @@ def _row(
     before: Prefill,
     after: Decoding,
     peak: int | None,
-    many: Throughput | None,
+    batch_rate: Throughput | None,
 ) -> BenchRow:
     stats = filled.stats
     return BenchRow(
@@ -122,6 +122,6 @@ def _row(
         peak_bytes=peak,
         decode_ms_per_token=round(after.ms, 3),
         decode_ratio=round(after.ratio, 4),
-        batch=None if many is None else many.rows,
-        tokens_per_s=None if many is None else round(many.tokens_per_s, 2),
+        batch=None if batch_rate is None else batch_rate.rows,
+        tokens_per_s=None if batch_rate is None else round(batch_rate.tokens_per_s, 2),
     )

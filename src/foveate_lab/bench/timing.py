@@ -133,8 +133,8 @@ def decoding(
         for filled in caches:
             times[filled.policy.spec] = steps(subject, filled, count)
             tick()
-        for spec, mine in times.items():
-            timings[spec].append(Decoding(1000 * mine, mine / times[caches[0].policy.spec]))
+        for spec, step_s in times.items():
+            timings[spec].append(Decoding(1000 * step_s, step_s / times[caches[0].policy.spec]))
     return {spec: medians(runs) for spec, runs in timings.items()}
 
 

@@ -195,11 +195,11 @@ def _head(subject: Subject) -> Text:
 
 def _left_out(method: list[str] | None, room: int | None, tokens: int) -> Text:
     """List what was not measured, with the options that measure it."""
-    left = []
+    hints = []
     if not method:
-        left.append("other methods (--method mixkv --method kvzip)")
+        hints.append("other methods (--method mixkv --method kvzip)")
     if room == 0:
-        left.append("batches (--memory 1GiB)")
+        hints.append("batches (--memory 1GiB)")
     if tokens < LONG:
-        left.append(f"longer prompts, where decoding gains more (--tokens {LONG})")
-    return Text(f"\nLeft out: {', '.join(left)}." if left else "")
+        hints.append(f"longer prompts, where decoding gains more (--tokens {LONG})")
+    return Text(f"\nLeft out: {', '.join(hints)}." if hints else "")

@@ -97,7 +97,7 @@ def suite_run(
         anew=anew,
         report=lambda name, text: stderr.print(Text(f"{name}: {text}")),
     )
-    bad = [_named(row) for row in gpu.wrong(results)]
+    bad = [_row_name(row) for row in gpu.wrong(results)]
     if json:
         console.print_json({"folder": str(folder), "wrong": bad, "parts": results})
     else:
@@ -122,7 +122,7 @@ def _suite() -> Any:
     return gpu
 
 
-def _named(row: dict[str, Any]) -> str:
+def _row_name(row: dict[str, Any]) -> str:
     if "test" in row:
         return str(row["test"])
     return f"{row['kernel']} ({row['dtype']}, head size {row['d']})"

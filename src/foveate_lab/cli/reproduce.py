@@ -150,12 +150,12 @@ def reproduce(
     }
     if planned:
         with console.progress(hidden=json, lines=False):  # what loads a model is quiet
-            left = plan(names, **settings)
-        reproduce_tables.show_plan(left, json)
+            costs = plan(names, **settings)
+        reproduce_tables.show_plan(costs, json)
     elif merged:
-        result, left = merge(names, merged, **settings)
+        result, costs = merge(names, merged, **settings)
         typer.echo(of_page(result.page, reproduce_tables.counts(result.outcomes)))
-        typer.echo(reproduce_tables.rest(left), err=True)
+        typer.echo(reproduce_tables.rest(costs), err=True)
     else:
         _run(names, settings, json)
 

@@ -58,19 +58,19 @@ def scores(rows: Rows) -> list[RenderableType]:
         return [Text(f"No scores are shown: {error}")]
     output: list[RenderableType] = []
     for task in dict.fromkeys(cell.task for cell in table[:MOST]):
-        mine = [cell for cell in table[:MOST] if cell.task == task]
-        output += ["", _table(task, mine, answered)]
+        task_cells = [cell for cell in table[:MOST] if cell.task == task]
+        output += ["", _table(task, task_cells, answered)]
     if len(table) > MOST:
         output.append(Text(f"\n{len(table) - MOST} more lines are in the report."))
     return output
 
 
-def _table(task: str, mine: Sequence[SummaryCell], rows: Rows) -> RenderableType:
+def _table(task: str, task_cells: Sequence[SummaryCell], rows: Rows) -> RenderableType:
     def rows_of(cell: SummaryCell) -> Rows:
         return [row for row in rows if (row["task"], row["spec"]) == (task, cell.spec)]
 
     return tables.table(
-        mine,
+        task_cells,
         tables.spec(task, lambda cell: named(cell.spec)[0], 26),
         tables.column("Budget", lambda cell: named(cell.spec)[1], none="-"),
         tables.number(

@@ -42,11 +42,11 @@ def wrapped(backend: Tokenizer, pad: str, **special: Any) -> Any:
 
 def ends(tokenizer: Any, *also: str) -> dict[str, Any]:
     """Return the entries of ``generation_config.json``: stop tokens and greedy decoding."""
-    others = [int(tokenizer.convert_tokens_to_ids(name)) for name in also]
-    stop = [int(tokenizer.eos_token_id), *others]
+    extra_stops = [int(tokenizer.convert_tokens_to_ids(name)) for name in also]
+    stop = [int(tokenizer.eos_token_id), *extra_stops]
     return {
         "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": stop if others else stop[0],
+        "eos_token_id": stop if extra_stops else stop[0],
         "pad_token_id": tokenizer.pad_token_id,
         "do_sample": False,
     }

@@ -17,11 +17,11 @@ def program() -> str:
     Raises:
         InvalidInput: Chromium is not installed.
     """
-    named = os.environ.get("CHROMIUM", "chromium")
-    path = shutil.which(named)
+    name = os.environ.get("CHROMIUM", "chromium")
+    path = shutil.which(name)
     if path is None:
         raise InvalidInput(
-            f"this needs Chromium, and {named!r} is not a program on the PATH. Install it (Debian: "
+            f"this needs Chromium, and {name!r} is not a program on the PATH. Install it (Debian: "
             "apt-get install chromium) or set CHROMIUM to the path of a Chromium or Chrome."
         )
     return path

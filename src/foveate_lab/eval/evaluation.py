@@ -185,7 +185,7 @@ def _answer(
     order: list[Key] = []
     total = len(chosen) * configuration["limit"]
 
-    def left() -> Iterator[Job]:
+    def missing_jobs() -> Iterator[Job]:
         """Yield jobs that lack an answer, and count the others as done."""
         for job in _jobs(chosen, configuration):
             order.extend(job.keys)
@@ -196,7 +196,7 @@ def _answer(
 
     with runner as execute:
         advance(chosen[0].name if chosen else "", 0, total)
-        for job, rows in execute(left()):
+        for job, rows in execute(missing_jobs()):
             for row in rows:
                 results.add(row)
             advance(job.task.name, len(job.samples), total)
@@ -219,8 +219,8 @@ def _specs(
     model: str, methods: str | Sequence[str | Policy] | None, budgets: str | Sequence[str | float]
 ) -> list[str]:
     """Return the specs of all methods at all budgets."""
-    named = by_default(model) if methods is None else methods
-    listed = separate(named) if isinstance(named, str) else named
+    chosen = by_default(model) if methods is None else methods
+    listed = separate(chosen) if isinstance(chosen, str) else chosen
     specs = [method.spec if isinstance(method, Policy) else method for method in listed]
     amounts = separate(budgets) if isinstance(budgets, str) else list(map(str, budgets))
     return contenders([with_known_profile(spec, model) for spec in specs], amounts)

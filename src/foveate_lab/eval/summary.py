@@ -78,13 +78,13 @@ def cells(rows: Rows) -> list[SummaryCell]:
     for row in rows:
         groups.setdefault((row["task"], row["spec"]), []).append(row)
     return [
-        _cell(task, spec, mine, groups.get((task, FULL), []))
-        for (task, spec), mine in groups.items()
+        _cell(task, spec, group, groups.get((task, FULL), []))
+        for (task, spec), group in groups.items()
     ]
 
 
-def _cell(task: str, spec: str, mine: Rows, full: Rows) -> SummaryCell:
-    answered = [row for row in mine if "error" not in row]
+def _cell(task: str, spec: str, group: Rows, full: Rows) -> SummaryCell:
+    answered = [row for row in group if "error" not in row]
     scores, scored = _scores(full), _scores(answered)
     paired = [score - scores[sample] for sample, score in scored.items() if sample in scores]
     agreement = numbers_of(answered, "agreement")
@@ -104,7 +104,7 @@ def _cell(task: str, spec: str, mine: Rows, full: Rows) -> SummaryCell:
         compress_s=_mean(numbers_of(answered, "compress_s")),
         decode_s_per_token=float(np.median(steps)) if steps else None,
         answered=len(answered),
-        failed=len(mine) - len(answered),
+        failed=len(group) - len(answered),
         odd=sum(map(_is_odd, answered)),
     )
 
@@ -120,8 +120,8 @@ def failures(rows: Rows) -> list[Failure]:
         if "error" in row:
             groups.setdefault((row["task"], row["spec"]), []).append(row)
     return [
-        Failure(*key, len(mine), mine[0]["sample"], _error_text(mine[0]["error"]))
-        for key, mine in groups.items()
+        Failure(*key, len(group), group[0]["sample"], _error_text(group[0]["error"]))
+        for key, group in groups.items()
     ]
 
 

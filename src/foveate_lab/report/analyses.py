@@ -169,7 +169,7 @@ def _of_errors(rows: Rows) -> Iterator[Figure]:
     for row in rows:
         if row["spec"] != FULL and _all_finite(row.get("feature_error")) and bytes_shares([row]):
             by_spec.setdefault(row["spec"], []).append(row)
-    shares = {spec: float(np.mean(bytes_shares(mine))) for spec, mine in by_spec.items()}
+    shares = {spec: float(np.mean(bytes_shares(spec_rows))) for spec, spec_rows in by_spec.items()}
     if not by_spec:
         return
     figure, axis = axes()
@@ -204,7 +204,7 @@ def _of_keys(keys: Sequence[Sequence[float]], rows: Rows) -> Iterator[Figure]:
         for row in rows
         if row["sample"] == first and row.get("kept_places")
     }
-    specs = list(_smallest({spec: len(mine) for spec, mine in kept.items()}).values())
+    specs = list(_smallest({spec: len(indices) for spec, indices in kept.items()}).values())
     if not specs:
         return
     columns = min(4, len(specs))

@@ -88,10 +88,10 @@ def against_bytes(cells: Sequence[SummaryCell], what: str) -> Chart:
         if cell.spec != FULL:
             lines.setdefault(named(cell.spec).method, []).append(cell)
     key = [entry(name, style(index)) for index, name in enumerate(brief(list(lines)))]
-    for index, mine in enumerate(lines.values()):
-        mine = sorted(mine, key=lambda cell: cell.bytes_share)
-        estimates = [cell.score or cell.agreement for cell in mine]
-        x, y = [100 * c.bytes_share for c in mine], [100 * e.mean for e in estimates]
+    for index, line_cells in enumerate(lines.values()):
+        line_cells = sorted(line_cells, key=lambda cell: cell.bytes_share)
+        estimates = [cell.score or cell.agreement for cell in line_cells]
+        x, y = [100 * c.bytes_share for c in line_cells], [100 * e.mean for e in estimates]
         below = [100 * (e.mean - e.low) for e in estimates]
         above = [100 * (e.high - e.mean) for e in estimates]
         top = max(top, *(e.high for e in estimates))

@@ -26,7 +26,7 @@ class Kind(NamedTuple):
     across: str
     down: str
     title: str
-    named: tuple[str, str]
+    axis_labels: tuple[str, str]
     caption: str
 
 
@@ -64,13 +64,13 @@ def heat_maps(rows: Rows) -> Iterator[Figure]:
 
 
 def _maps(maps: Mapping[str, Mapping[tuple[str, str], Sequence[float]]], kind: Kind) -> str:
-    positions = [position for mine in maps.values() for position in mine]
+    positions = [position for by_position in maps.values() for position in by_position]
     across, down = (sorted({position[i] for position in positions}, key=float) for i in (0, 1))
     columns = min(ACROSS, len(maps))
     figure, grid = axes(rows=-(-len(maps) // columns), columns=columns)
     panels = np.atleast_1d(grid).ravel()
-    for axis, (spec, mine) in zip(panels, maps.items(), strict=False):
-        values = [[float(np.mean(mine.get((x, y), [np.nan]))) for x in across] for y in down]
+    for axis, (spec, by_position) in zip(panels, maps.items(), strict=False):
+        values = [[float(np.mean(by_position.get((x, y), [np.nan]))) for x in across] for y in down]
         drawn = _map(axis, values, across, down, kind)
         axis.set_title(short(without_folders(spec), LETTERS // columns), fontsize=7)
     for axis in panels[len(maps) :]:
@@ -93,7 +93,7 @@ def _map(
     drawn = axis.imshow(values, cmap=SHADES, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     axis.set_xticks(range(len(across)), across, rotation=90, fontsize=6)
     axis.set_yticks(range(len(down)), down, fontsize=6)
-    axis.set_xlabel(kind.named[0], fontsize=7)
-    axis.set_ylabel(kind.named[1], fontsize=7)
+    axis.set_xlabel(kind.axis_labels[0], fontsize=7)
+    axis.set_ylabel(kind.axis_labels[1], fontsize=7)
     axis.grid(visible=False)
     return drawn

@@ -116,40 +116,40 @@ def _beside(all_parts: Sequence[ReportPart]) -> list[Mapping[str, Any]]:
     columns = [{(cell.task, cell.spec): cell for cell in cells(part.rows)} for part in all_parts]
     rows: list[Mapping[str, Any]] = []
     for task, spec in dict.fromkeys(key for column in columns for key in column):
-        mine = [column.get((task, spec)) for column in columns]
-        if sum(cell is not None for cell in mine) > 1:
-            scores = [(_percent(c.score), c.answered) if c else ("", 0) for c in mine]
+        shared = [column.get((task, spec)) for column in columns]
+        if sum(cell is not None for cell in shared) > 1:
+            scores = [(_percent(c.score), c.answered) if c else ("", 0) for c in shared]
             rows.append({"task": task, "spec": spec, "scores": scores})
     return rows
 
 
-def _task(name: str, mine: Sequence[SummaryCell], rows: Rows) -> Mapping[str, Any]:
-    scored, best = any(cell.score for cell in mine), dict[str, float]()
-    for cell in mine:
+def _task(name: str, task_cells: Sequence[SummaryCell], rows: Rows) -> Mapping[str, Any]:
+    scored, best = any(cell.score for cell in task_cells), dict[str, float]()
+    for cell in task_cells:
         if cell.score and cell.spec != FULL and not cell.spec.startswith("oracle"):
             budget = named(cell.spec).budget
             best[budget] = max(best.get(budget, 0.0), cell.score.mean)
-    mine, best_in_both = _best_first(mine), on_front(mine)
+    task_cells, best_in_both = _best_first(task_cells), on_front(task_cells)
     return {
         "name": name,
-        "chart": against_bytes(_drawn(mine, scored), "score" if scored else "same tokens"),
+        "chart": against_bytes(_drawn(task_cells, scored), "score" if scored else "same tokens"),
         "scored": scored,
-        "answered": any(cell.answered for cell in mine),
-        "forced": any(cell.perplexity is not None for cell in mine),
-        "rows": [_row(cell, best, cell in best_in_both) for cell in mine],
-        "blind": blind(mine),
+        "answered": any(cell.answered for cell in task_cells),
+        "forced": any(cell.perplexity is not None for cell in task_cells),
+        "rows": [_row(cell, best, cell in best_in_both) for cell in task_cells],
+        "blind": blind(task_cells),
         "splits": [_split(label_split) for label_split in splits(rows)] if scored else [],
         "figures": figures(rows),
         "maps": list(heat_maps(rows)),
         "failures": failures(rows),
-        "odd": [cell for cell in mine if cell.odd],
+        "odd": [cell for cell in task_cells if cell.odd],
     }
 
 
-def _best_first(mine: Sequence[SummaryCell]) -> list[SummaryCell]:
+def _best_first(task_cells: Sequence[SummaryCell]) -> list[SummaryCell]:
     """Sort cells: the full cache first, then methods by their mean over budgets."""
     means: dict[str, list[float]] = {}
-    for cell in mine:
+    for cell in task_cells:
         estimate = cell.score or cell.agreement
         mean = estimate.mean if estimate.count else 0.0
         means.setdefault(named(cell.spec).method, []).append(mean)
@@ -158,12 +158,12 @@ def _best_first(mine: Sequence[SummaryCell]) -> list[SummaryCell]:
         of_method = means[named(cell.spec).method]
         return cell.spec != FULL, -sum(of_method) / len(of_method)
 
-    return sorted(mine, key=order)
+    return sorted(task_cells, key=order)
 
 
-def _drawn(mine: Sequence[SummaryCell], scored: bool) -> list[SummaryCell]:
+def _drawn(task_cells: Sequence[SummaryCell], scored: bool) -> list[SummaryCell]:
     """Return the cells that a chart can draw."""
-    having = [cell for cell in mine if (cell.score if scored else cell.agreement.count)]
+    having = [cell for cell in task_cells if (cell.score if scored else cell.agreement.count)]
     return [cell for cell in having if not math.isnan(cell.bytes_share)]
 
 
@@ -211,13 +211,13 @@ def _percent(value: Estimate | None, sign: str = "") -> str:
     return f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
 
 
-def blind(mine: Sequence[SummaryCell]) -> list[str]:
+def blind(task_cells: Sequence[SummaryCell]) -> list[str]:
     """Return the budgets at which the oracle is no better than chance.
 
     Only budgets with both are compared. Methods cannot be distinguished there.
     """
     by_budget: dict[str, dict[str, SummaryCell]] = {}
-    for cell in mine:
+    for cell in task_cells:
         kind = cell.spec.split(":")[0]
         if kind in ("oracle", "random"):
             by_budget.setdefault(named(cell.spec).budget, {})[kind] = cell

@@ -77,9 +77,9 @@ def apart(part: ReportPart, bundle: Bundle) -> str:
     for name in SAME:
         if mine.get(name) != theirs.get(name):
             return name
-    ours, version = (run.get("versions", {}).get("foveate") for run in (mine, theirs))
-    if ours != version:
-        return f"it is of foveate {version}, the other of {ours}"
+    our_version, their_version = (run.get("versions", {}).get("foveate") for run in (mine, theirs))
+    if our_version != their_version:
+        return f"it is of foveate {their_version}, the other of {our_version}"
     return _questions_differ(part.rows, bundle.stored.rows) or answers_differ(
         part.rows, bundle.stored.rows
     )

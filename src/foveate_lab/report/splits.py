@@ -37,25 +37,25 @@ def split(rows: Rows, label: str) -> LabelSplit:
     groups: dict[str, dict[str, list[float]]] = {}
     samples: dict[str, set[str]] = {}
     for row in rows:
-        mine = groups.setdefault(row["spec"], {})
+        by_value = groups.setdefault(row["spec"], {})
         for value in values_of(row, label):
             samples.setdefault(value, set()).add(row["sample"])
             if (score := score_of(row)) is not None:
-                mine.setdefault(value, []).append(score)
+                by_value.setdefault(value, []).append(score)
     values = sorted(samples, key=_order)
     return LabelSplit(
         label,
         values,
         [len(samples[value]) for value in values],
-        {spec: _means([mine.get(value, []) for value in values]) for spec, mine in groups.items()},
+        {spec: _means([g.get(value, []) for value in values]) for spec, g in groups.items()},
     )
 
 
 def values_of(row: Mapping[str, Any], label: str) -> list[str]:
     """Return the values of a label in a row as text; empty if it has none."""
     value = _labels(row).get(label)
-    several = value if isinstance(value, list | tuple) else [] if value is None else [value]
-    return list(dict.fromkeys(map(str, several)))
+    items = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    return list(dict.fromkeys(map(str, items)))
 
 
 def _labels(row: Mapping[str, Any]) -> Mapping[str, Any]:

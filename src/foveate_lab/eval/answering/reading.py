@@ -119,13 +119,13 @@ def read_prompt(
     cut = prompt.tokens
     if protocol == "query-agnostic":
         cut = _question_start(loaded, prompt, sample)
-    seen: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "seen": seen_sizes(prompt.inputs, loaded.model.config),
         "model_type": loaded.model.config.model_type,
     }
     if "box" in sample.facts and sample.images:  # the answer is a position on the image
-        seen["view"] = view_of(loaded, prompt, sample.images)
-    sample = replace(sample, facts={**sample.facts, **seen})
+        facts["view"] = view_of(loaded, prompt, sample.images)
+    sample = replace(sample, facts={**sample.facts, **facts})
     return Reading(loaded, task, sample, prompt, cut, timed)
 
 

@@ -88,12 +88,12 @@ def _after_first(reading: Reading, tokens: Sequence[int]) -> float | None:
     decode = reading.loaded.tokenizer.decode
     first = decode(tokens[:1], skip_special_tokens=True).strip()
     answers = tuple(a[len(first) :].strip() for a in reading.sample.answers if a.startswith(first))
-    left = tuple(answer for answer in answers if answer)
-    if not left:
+    shortened = tuple(answer for answer in answers if answer)
+    if not shortened:
         return None
     text = decode(tokens[1:], skip_special_tokens=True).strip()
     task, sample = reading.task, reading.sample
-    return task.metric(text, replace(sample, answers=left))
+    return task.metric(text, replace(sample, answers=shortened))
 
 
 def _compared(answer: AnswerRow, full: AnswerRow) -> Row:

@@ -80,19 +80,19 @@ def measured_together(
             readings.append(reading)
         except FoveateError as error:
             yield [failed(task, sample, spec, error) for spec in (FULL, *specs)]
-    asking: list[tuple[Reading, AnswerRow]] = []
+    with_full: list[tuple[Reading, AnswerRow]] = []
     full_answers = _answers([(reading, None) for reading in readings], FULL, strict)
     for reading, answer in zip(readings, full_answers, strict=True):
         if isinstance(answer, FoveateError):
             yield [failed(task, reading.sample, spec, answer) for spec in (FULL, *specs)]
         else:
-            asking.append((reading, answer))
-    yield [_row(reading, full, FULL, full) for reading, full in asking]
+            with_full.append((reading, answer))
+    yield [_row(reading, full, FULL, full) for reading, full in with_full]
     for spec in sorted(
-        specs, key=lambda spec: max((read_as(r, spec) for r, _ in asking), default=("", False))
+        specs, key=lambda spec: max((read_as(r, spec) for r, _ in with_full), default=("", False))
     ):
-        answers = _answers(asking, spec, strict and spec not in raised)
-        yield [_row(*pair, spec, answer) for pair, answer in zip(asking, answers, strict=True)]
+        answers = _answers(with_full, spec, strict and spec not in raised)
+        yield [_row(*pair, spec, answer) for pair, answer in zip(with_full, answers, strict=True)]
 
 
 def _row(reading: Reading, full: AnswerRow, spec: str, answer: AnswerRow | FoveateError) -> Row:
@@ -107,10 +107,10 @@ def _row(reading: Reading, full: AnswerRow, spec: str, answer: AnswerRow | Fovea
 
 @torch.no_grad()
 def _answers(
-    asking: Sequence[tuple[Reading, AnswerRow | None]], spec: str, strict: bool
+    with_full: Sequence[tuple[Reading, AnswerRow | None]], spec: str, strict: bool
 ) -> list[AnswerRow | FoveateError]:
     """Return each sample's answer under a spec, or the error that refused it."""
-    states = [_begin(reading, full, spec, strict) for reading, full in asking]
+    states = [_begin(reading, full, spec, strict) for reading, full in with_full]
     together = [state for state in states if isinstance(state, Begun)]
     decoded = iter(_decode_all(together) if together else ())
     return [next(decoded) if isinstance(state, Begun) else state for state in states]
@@ -181,8 +181,8 @@ def _decode_tokens(
         return tokens, teacher_forced_together(session, prefilled, tokens)
     tokens = [full.tokens for full in fulls]
     forced = teacher_forced_together(session, prefilled, tokens)
-    others = [n for n, full in enumerate(fulls) if not agrees(forced[n], full)]
-    answers = greedy_together(session, [prefilled[n] for n in others], longest)
-    for n, answer in zip(others, answers, strict=True):
+    differing = [n for n, full in enumerate(fulls) if not agrees(forced[n], full)]
+    answers = greedy_together(session, [prefilled[n] for n in differing], longest)
+    for n, answer in zip(differing, answers, strict=True):
         tokens[n] = answer
     return tokens, forced

@@ -94,12 +94,12 @@ class RayCluster(AbstractContextManager[Execute]):
 
     def _execute(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Row]]]:
         retried: list[Job] = []  # jobs whose worker was lost
-        left = iter(jobs)
+        pending = iter(jobs)
         at_hand = len(self._idle) + len(self._flying) + len(self._unplaced)
         for _ in range(at_hand, self._share.workers):
             self._hire()
         while True:
-            while self._idle and (job := retried.pop() if retried else next(left, None)):
+            while self._idle and (job := retried.pop() if retried else next(pending, None)):
                 self._hand(self._idle.pop(), job)
             if self._idle and not any(job for _, job in self._flying.values()):
                 return

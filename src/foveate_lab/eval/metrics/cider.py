@@ -49,9 +49,9 @@ class Corpus:
     def of(cls, references: Iterable[Sequence[str]]) -> Corpus:
         """Count the n-grams of all images' references, given one sequence per image."""
         images, grams = 0, Counter[Gram]()
-        for several in references:
+        for captions in references:
             images += 1
-            grams.update({gram for reference in several for gram in _grams(words(reference))})
+            grams.update({gram for caption in captions for gram in _grams(words(caption))})
         return cls(images, grams)
 
     def score(self, prediction: str, references: Sequence[str]) -> float:

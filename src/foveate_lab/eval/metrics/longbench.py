@@ -65,14 +65,14 @@ def code(prediction: str, right: str) -> float:
 
 def classification(prediction: str, right: str, classes: Sequence[str]) -> float:
     """Return one over the number of classes named, if the right one is among them."""
-    named = [name for name in classes if name in prediction]
+    found_classes = [name for name in classes if name in prediction]
     index = 0
-    while index < len(named):
-        name = named[index]
+    while index < len(found_classes):
+        name = found_classes[index]
         if name in right and name != right:
-            named.remove(name)  # quirk of the script: the next name moves here and is skipped
+            found_classes.remove(name)  # quirk: the next name moves here and is skipped
         index += 1
-    return 1 / len(named) if right in named else 0.0
+    return 1 / len(found_classes) if right in found_classes else 0.0
 
 
 def _share(prediction: str, right: str) -> float:

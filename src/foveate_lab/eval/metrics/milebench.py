@@ -24,9 +24,9 @@ def choice(prediction: str, sample: Sample) -> float:
     ``facts["choices"]`` are the choices' texts; the answer is one of them.
     """
     choices = [normalised(text) for text in sample.facts["choices"]]
-    named = {chr(ord("A") + i): text for i, text in enumerate(choices)}
+    texts_by_letter = {chr(ord("A") + i): text for i, text in enumerate(choices)}
     right = chr(ord("A") + choices.index(normalised(sample.answers[0])))
-    return float(chosen(normalised(prediction), named) == right)
+    return float(chosen(normalised(prediction), texts_by_letter) == right)
 
 
 def chosen(prediction: str, choices: Mapping[str, str]) -> str:

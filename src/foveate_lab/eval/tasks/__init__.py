@@ -67,10 +67,10 @@ def find_tasks(
         InvalidParameter: an unknown option, or a value that it does not allow.
     """
     kind, rest = _kind(name)
-    several = [benchmark for benchmark in BENCHMARKS if benchmark.startswith(f"{kind}_")]
-    if kind in BENCHMARKS or not several:
+    members = [benchmark for benchmark in BENCHMARKS if benchmark.startswith(f"{kind}_")]
+    if kind in BENCHMARKS or not members:
         return [find_task(name, judge, outside, video_options)]
-    return [find_task(f"{benchmark}{rest}", judge, outside, video_options) for benchmark in several]
+    return [find_task(f"{benchmark}{rest}", judge, outside, video_options) for benchmark in members]
 
 
 def find_task(

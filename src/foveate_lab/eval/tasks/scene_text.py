@@ -78,10 +78,10 @@ def photograph(name: str) -> Image.Image:
     path = Path(spec.submodule_search_locations[0]) / "data" / name
     try:
         with Image.open(path) as image:
-            seen = image.convert("RGB")
+            photo = image.convert("RGB")
     except OSError as error:
         raise InvalidInput(f"this scikit-image has no photograph {name!r}: {error}.") from error
-    scale = max(WIDTH / seen.width, ROWS * CELL / seen.height)
-    seen = seen.resize((round(seen.width * scale), round(seen.height * scale)))
-    left, top = (seen.width - WIDTH) // 2, (seen.height - ROWS * CELL) // 2
-    return seen.crop((left, top, left + WIDTH, top + ROWS * CELL))
+    scale = max(WIDTH / photo.width, ROWS * CELL / photo.height)
+    photo = photo.resize((round(photo.width * scale), round(photo.height * scale)))
+    left, top = (photo.width - WIDTH) // 2, (photo.height - ROWS * CELL) // 2
+    return photo.crop((left, top, left + WIDTH, top + ROWS * CELL))

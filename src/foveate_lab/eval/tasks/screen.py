@@ -80,12 +80,12 @@ def screen_samples(shots: Sequence[Shot]) -> Iterator[Sample]:
     for number, (png, instruction, target, facts) in enumerate(shots):
         left, top, right, bottom = target.box
         with Image.open(BytesIO(png)) as image:
-            seen = image.convert("RGB")
+            screenshot = image.convert("RGB")
         yield Sample(
             name=str(number),
             question=ASK.format(instruction),
             answers=(str([left, top, right, bottom]),),
-            images=(seen,),
+            images=(screenshot,),
             evidence=(Span(target.text, 0, target.box),),
             facts={"box": (left, top, right - left, bottom - top), "type": target.kind, **facts},
             labels={"type": target.kind},

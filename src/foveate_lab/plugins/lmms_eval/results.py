@@ -25,10 +25,10 @@ def log(answers_by_task: Mapping[str, Sequence[PluginAnswer | None]]) -> None:
     Bytes count only documents that were answered.
     """
     answers = {
-        task: [answer for answer in mine if answer is not None]
-        for task, mine in answers_by_task.items()
+        task: [answer for answer in task_answers if answer is not None]
+        for task, task_answers in answers_by_task.items()
     }
-    every = [answer for mine in answers.values() for answer in mine]
+    every = [answer for task_answers in answers.values() for answer in task_answers]
     requests = sum(map(len, answers_by_task.values()))
     figures: dict[str, Any] = {"num_requests": requests, "refused": requests - len(every)}
     if every:
@@ -36,7 +36,7 @@ def log(answers_by_task: Mapping[str, Sequence[PluginAnswer | None]]) -> None:
             "kv_ratio": kv_ratio(every),
             "kv_bytes": sum(answer.kv_bytes for answer in every) / len(every),
             "kv_bytes_full": sum(answer.kv_bytes_full for answer in every) / len(every),
-            **{f"kv_ratio_{task}": kv_ratio(mine) for task, mine in answers.items() if mine},
+            **{f"kv_ratio_{task}": kv_ratio(a) for task, a in answers.items() if a},
         }
     seconds, tokens = sum(a.seconds for a in every), sum(a.tokens for a in every)
     log_metrics(
