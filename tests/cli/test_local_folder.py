@@ -55,7 +55,7 @@ def test_run_says_what_makes_a_profile_and_what_asks_more(
 
 def test_eval_prints_its_scores_and_report_what_its_page_has(said: Foveate, llava: Path) -> None:
     text = said("eval", "--model", llava, "--limit", 1, "--out", "results")
-    assert text.startswith("results: 5 answers\n2 of them keep more than was asked for")
+    assert text.startswith("results: 5 answers\n2 of them keep more than their budget")
     assert "Score, 95 % interval" in text
     assert closing(text, 1) == ["Next: foveate report results"]
     assert said("report", "results") == (

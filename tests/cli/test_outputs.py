@@ -75,7 +75,7 @@ def test_a_folder_of_a_report_that_is_missing_is_named(foveate: Foveate, tmp_pat
 
 def test_a_python_for_the_peer_that_is_missing_is_named(foveate: Foveate) -> None:
     message = refused(foveate("bench", "--against", "kvpress", "--peer-python", "/no/python"))
-    assert "--peer-python '/no/python' is no program" in message
+    assert "--peer-python '/no/python' is not a program" in message
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class Model:
         its place, which bounds nothing.
         """
         if self.min_pixels or self.max_tiles:
-            return Pixels(least=self.min_pixels, tiles=self.max_tiles, optional=True)
+            return Pixels(minimum=self.min_pixels, tiles=self.max_tiles, optional=True)
         return AS_THEY_ARE
 
 

@@ -173,7 +173,7 @@ def test_a_list_of_tasks_is_cut_at_commas_outside_of_options(folder: Folder) -> 
         "b(c)=/d",
     ]
     task = find_task(f"docvqa(max_pixels=9,longest=5)={folder([])}")
-    assert (task.name, task.longest, task.pixels.most) == (
+    assert (task.name, task.longest, task.pixels.maximum) == (
         "docvqa(longest=5,max_pixels=9)",
         5,
         9,

@@ -21,7 +21,7 @@ from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.folder import Benchmark
 from foveate_lab.eval.benchmarks.source import Source, in_kit, on_hub
 from foveate_lab.eval.benchmarks.sources import Sources
-from foveate_lab.eval.judge import Judge, said_by
+from foveate_lab.eval.judge import Judge, reply_of
 from foveate_lab.eval.metrics.mathvista import normalised, plain_answer, quoted
 
 FACTS = ("question_type", "answer_type", "precision")
@@ -46,7 +46,7 @@ def extracted(judge: Judge, prediction: str, sample: Sample) -> float | None:
         return by_rules(prediction, sample)
     answer = plain_answer(prediction, sample.facts)
     if answer is None:
-        answer = said_by(judge, _asked(prediction, sample))
+        answer = reply_of(judge, _asked(prediction, sample))
     return right(answer, sample)
 
 

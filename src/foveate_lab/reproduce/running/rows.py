@@ -9,7 +9,7 @@ from typing import Any
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.bundle import seal
 from foveate_lab.eval.held import HeldRows, key_of
-from foveate_lab.eval.results import ROWS, Results, held, read
+from foveate_lab.eval.results import ROWS, Results, read, stored_rows
 from foveate_lab.reproduce.models import Place
 
 
@@ -43,7 +43,7 @@ class Rows:
         if not self.read_only:
             return self._open(place)
         if place not in self._looked_at:
-            self._looked_at[place] = held(self.folder(place), self.made(place), self.out)
+            self._looked_at[place] = stored_rows(self.folder(place), self.made(place), self.out)
         return self._looked_at[place]
 
     def add(self, place: Place, row: Mapping[str, Any]) -> None:

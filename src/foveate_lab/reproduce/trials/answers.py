@@ -42,7 +42,7 @@ def jobs(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[Job]:
             ask.longest_prompt,
             strict=True,
             raised=setting.raised,
-            place=place,
+            number=place,
             beside=tuple(sample for _, sample in others),
         )
         if left := lacking(job, setting.results):
