@@ -14,7 +14,8 @@ class Arm:
     for a profile. ``models`` are those that have it, all if none is named; ``budgets`` its own.
     ``also`` are more arguments with some benchmarks, by model ("" for every one). ``raised`` are
     budgets of the paper's own tables that are less than what is always kept of some prompts.
-    ``over`` names the arm that it is compared with in a line of gains below it.
+    ``over`` names the arm that it is compared with in a line of gains below it. ``values`` replaces
+    the values of columns, by their names, in this line.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Arm:
     budgets: tuple[str, ...] = ()
     also: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     raised: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
 
     def spec_for(self, task: str, model: str) -> str:
         """Its spec with a benchmark."""

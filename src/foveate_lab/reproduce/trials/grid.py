@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.heat import heat_maps
 from foveate_lab.reproduce import small
-from foveate_lab.reproduce.ask import Ask, Asked
+from foveate_lab.reproduce.ask import Ask, Asked, keys
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import ANSWER, PROFILE, PROMPT, some
@@ -25,7 +26,8 @@ from foveate_lab.reproduce.tables.table import (
 )
 from foveate_lab.reproduce.trials.answers import answers
 from foveate_lab.reproduce.trials.arms import Arm, Column
-from foveate_lab.reproduce.trials.reductions import COSTS, REDUCTIONS
+from foveate_lab.reproduce.trials.draws import drawn_rows
+from foveate_lab.reproduce.trials.reductions import COSTS, DRAWN, REDUCTIONS
 from foveate_lab.reproduce.trials.warm_up import warmed_up
 
 SMALL = (
@@ -41,7 +43,8 @@ class GridTrial(Trial):
     """``figures`` is the file with the paper's; ``average`` a column that is the mean of all
     others. ``samples`` is how many of each benchmark the paper asks; ``timed`` decodes on its own,
     after ``warm_up`` steps whose time is not taken. ``prompt`` is the most tokens of a text.
-    ``layout`` is the paper's, ``plot`` how it is drawn where the paper has a figure.
+    ``layout`` is the paper's, ``plot`` how it is drawn where the paper has a figure. Arms whose
+    values are of drawn answers draw at ``temperature``.
     """
 
     title: str
@@ -54,6 +57,7 @@ class GridTrial(Trial):
     timed: bool = False
     warm_up: int = 0
     prompt: int | None = None
+    temperature: float = 0.0
     layout: TableLayout | None = None
     plot: Plot | None = None
 
@@ -89,6 +93,26 @@ class GridTrial(Trial):
         for ask, specs in self.asks(setting).items():
             if ask.timed:
                 yield from answers(replace(setting, load=load), ask, specs)
+        for ask in self._drawn_asks(setting):
+            yield from drawn_rows(setting, ask, self.temperature)
+
+    def measured(self, setting: Setting) -> Iterator[Key]:
+        """Yield a row of each sample whose answers are drawn."""
+        for ask in self._drawn_asks(setting):
+            yield from keys(ask, {}, setting.names(ask), setting.part)
+
+    def _drawn_asks(self, setting: Setting) -> list[Ask]:
+        """Return the benchmarks of columns that some arm fills with drawn answers."""
+        values = {name for arm in self.arms for name, value in arm.values.items() if value in DRAWN}
+        tasks = dict.fromkeys(
+            task for column in self.across if column.value in values for task in column.tasks
+        )
+        return [self._drawn_ask(setting, task) for task in tasks]
+
+    def _drawn_ask(self, setting: Setting, task: str) -> Ask:
+        ask = self._ask(setting, task)
+        mark = f"two draws at temperature {self.temperature}"
+        return ask._replace(timed=False, marks=(*ask.marks, mark))
 
     def _ask(self, setting: Setting, task: str) -> Ask:
         """Rows that are timed, or of shortened prompts, are other rows."""
@@ -154,7 +178,8 @@ class GridTrial(Trial):
     def _filled(self, setting: Setting) -> Iterator[TableLine]:
         figures = printed(self.figures)
         rows: dict[tuple[str, str], list[Row]] = {}
-        for task, there in setting.rows(self.asks(setting)).items():
+        asks = [*self.asks(setting), *self._drawn_asks(setting)]
+        for task, there in setting.rows(asks).items():
             for row in there:
                 rows.setdefault((task, row["spec"]), []).append(row)
         for arm, budget in self._lines(setting.model):
@@ -194,7 +219,9 @@ class GridTrial(Trial):
     ) -> TableCell:
         if lacks := setting.lacks(arm.spec, budget):
             return TableCell(None, None, f"{NOT_BROUGHT}: {lacks}")
-        cells = [self._ask(setting, task) for task in column.tasks]
+        value = arm.values.get(column.value, column.value)
+        ask = self._drawn_ask if value in DRAWN else self._ask
+        cells = [ask(setting, task) for task in column.tasks]
         if why := next((setting.read[ask] for ask in cells if setting.read.get(ask)), ""):
             return TableCell(None, None, f"no data: {why}")
         specs = [setting.spec(arm.spec_for(task, setting.model), budget) for task in column.tasks]
@@ -208,7 +235,7 @@ class GridTrial(Trial):
         ]
         there = [row for row in mine if "error" not in row]
         return TableCell(
-            REDUCTIONS[column.value](there) if there else None,
+            REDUCTIONS[value](there) if there else None,
             None,
             samples=len(there),
             refused=len(mine) - len(there),

@@ -53,8 +53,11 @@ REDUCTIONS: dict[str, Reduction] = {
     "over sets": over_sets,
     "PPL": perplexity,
     "ROUGE": _average("rouge_full"),  # ROUGE-L to the answer of the full cache
+    "ROUGE of two draws": _average("rouge_draws"),
+    "ROUGE of a draw": _average("rouge_greedy"),  # to the greedy answer
     "ms/token": milliseconds,
     "GiB": _average("kv_bytes", 2**-30),  # of the cache after the prompt
     "decoupled layers": _average("decoupled_layers"),
 }
 COSTS = ("ms/token", "GiB")  # measured time and memory: others on another machine
+DRAWN = ("ROUGE of two draws", "ROUGE of a draw")  # of rows that hold drawn answers
