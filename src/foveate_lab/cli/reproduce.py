@@ -93,9 +93,23 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
+    published: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Copy of a paper's repository, whose published runs are compared, e.g. CSP.",
+            show_default=False,
+        ),
+    ] = None,
     planned: Annotated[
         bool, typer.Option("--plan", "--dry-run", help="Only say what is left, and what it costs.")
     ] = False,
+    gpu: Annotated[
+        str, typer.Option(metavar="NAME", help="GPU that --plan predicts for, e.g. h100.")
+    ] = "a100-80gb",
+    gpus: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Number of GPUs that --plan predicts for.")
+    ] = 1,
     json: console.Json = False,
 ) -> None:
     """Run the experiments of the five papers, and set every number beside the paper's.
@@ -142,11 +156,12 @@ def reproduce(
         "executor": executor,
         "workers": workers,
         "part": _part(part, batch),
+        "published": published,
     }
     if planned:
         with console.progress(hidden=json, lines=False):  # what loads a model is quiet
-            left = plan(names, **settings)
-        reproduce_tables.show_plan(left, json)
+            left = plan(names, gpu=gpu, gpus=gpus, **settings)
+        reproduce_tables.show_plan(left, json, f"{gpus} x {gpu}")
     elif merged:
         result, left = merge(names, merged, **settings)
         typer.echo(of_page(result.page, reproduce_tables.counts(result.outcomes)))

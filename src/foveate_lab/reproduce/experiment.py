@@ -13,7 +13,7 @@ from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.ask import Asked
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.models import MODELS, image_note
-from foveate_lab.reproduce.published import PublishedProfile
+from foveate_lab.reproduce.published import PublishedProfile, PublishedRun
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.tables.table import Table
 
@@ -41,7 +41,8 @@ class Open(NamedTuple):
 class Reproduced(NamedTuple):
     """A method whose paper's experiments are here. ``name`` is what the paper calls it, ``open``
     what the paper leaves open in all of them. ``differences``: where the paper, its authors' code
-    and the method differ. ``sections``: experiments by heading, in the paper's order.
+    and the method differ. ``sections``: experiments by heading, in the paper's order. ``runs`` are
+    those that the authors publish.
     """
 
     method: Method
@@ -49,6 +50,7 @@ class Reproduced(NamedTuple):
     open: tuple[Open, ...]
     differences: tuple[str, ...]
     sections: Mapping[str, tuple[str, ...]]
+    runs: tuple[PublishedRun, ...] = ()
 
     @property
     def paper(self) -> Paper:

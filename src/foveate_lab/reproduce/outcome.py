@@ -14,6 +14,7 @@ from foveate.pictures.shown import rendered, text_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.experiment import Experiment, Outcome
 from foveate_lab.reproduce.pages import front, paper
+from foveate_lab.reproduce.published_runs import compared
 from foveate_lab.reproduce.registry import PAPERS
 from foveate_lab.reproduce.running.lab import Lab
 from foveate_lab.reproduce.tables.stand_ins import as_stand_in
@@ -30,6 +31,8 @@ _FRONT = "foveate_lab.report/reproduced.html.j2"
 def outcome(lab: Lab, experiment: Experiment) -> Outcome:
     """What there is of an experiment so far."""
     shown = list(experiment.trial.shown(lab.settings(experiment)))
+    if lab.published is not None:
+        shown += compared(lab.published, experiment, lab.settings(experiment))
     if lab.small:
         shown = [as_stand_in(one, experiment.models) for one in shown]
     return Outcome(

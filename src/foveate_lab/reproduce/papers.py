@@ -16,7 +16,7 @@ from foveate_lab.reproduce.probes import (
     Smoothing,
     TokenMap,
 )
-from foveate_lab.reproduce.published import PublishedProfile
+from foveate_lab.reproduce.published import PublishedProfile, PublishedRun
 from foveate_lab.reproduce.resources import Entry, toml
 from foveate_lab.reproduce.tables.plots import Plot
 from foveate_lab.reproduce.tables.table import LAYOUTS
@@ -79,6 +79,7 @@ class PaperFile:
             open=self._open(self._entry["open"]),
             differences=self._entry["differences"],
             sections=self._entry["sections"],
+            runs=tuple(PublishedRun(**run) for run in self._entry.get("runs", ())),
         )
 
     def experiments(self) -> Iterator[Experiment]:

@@ -1,4 +1,4 @@
-"""Profiles that a paper's authors publish: files that are brought, and measured here by nobody."""
+"""Profiles and runs that a paper's authors publish: files that users bring."""
 
 from __future__ import annotations
 
@@ -53,3 +53,22 @@ class PublishedProfile:
         names = ", ".join(dict.fromkeys(self.files.values()))
         names = names.replace("{F}", "0.1 to 0.9")
         return f"{FOLDER}/: {names} of {self.source}; without it its lines stay empty"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRun:
+    """A run in the authors' repository, and the line of our tables that has its settings.
+
+    Attributes:
+        name: folder below ``outputs/``, and row of ``eval_score.md``.
+        model: the paper's model that it ran.
+        arm: name of our line.
+        budget: the run's budget.
+        source: address of the repository.
+    """
+
+    name: str
+    model: str
+    arm: str
+    budget: str
+    source: str

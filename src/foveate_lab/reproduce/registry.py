@@ -10,6 +10,7 @@ from foveate_lab.reproduce.experiment import Experiment, FactsTable
 from foveate_lab.reproduce.models import where_found
 from foveate_lab.reproduce.papers import PaperFile
 from foveate_lab.reproduce.published import PublishedProfile
+from foveate_lab.reproduce.published_runs import runs_of
 from foveate_lab.reproduce.setting import folder_of
 
 _FILES = {name: PaperFile(name) for name in ("mixkv", "prefixkv", "csp", "david", "lookm")}
@@ -60,5 +61,9 @@ def brought(experiment: Experiment) -> list[str]:
             one.said()
             for one in experiment.calibrations.values()
             if isinstance(one, PublishedProfile)
+        ),
+        *(
+            f"--published: a copy of {run.source}, with the run {run.name}; optional"
+            for run in runs_of(experiment)
         ),
     ]

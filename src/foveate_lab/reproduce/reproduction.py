@@ -13,8 +13,10 @@ from foveate_lab.eval.judge import Judge
 from foveate_lab.reproduce.ask import Part
 from foveate_lab.reproduce.experiment import Outcome
 from foveate_lab.reproduce.outcome import outcome, write
+from foveate_lab.reproduce.published_runs import check_published
 from foveate_lab.reproduce.registry import find_experiments, folders
 from foveate_lab.reproduce.running.costs import Costs, costs
+from foveate_lab.reproduce.running.estimate import hardware_of
 from foveate_lab.reproduce.running.lab import Lab
 from foveate_lab.reproduce.running.merge import merge as merge_rows
 from foveate_lab.reproduce.running.perform import perform
@@ -30,6 +32,7 @@ class Options(TypedDict, total=False):
     ``out`` is where rows, profiles and the page go, ``data`` the folder with the benchmarks'
     folders; ``models`` are places, as ``NAME=PLACE``, all of the papers' if none is named.
     ``limit`` bounds the samples of each benchmark, ``part`` says which of them are asked here.
+    ``published`` is a copy of a paper's repository, whose runs are compared with ours.
     """
 
     out: Path
@@ -45,6 +48,7 @@ class Options(TypedDict, total=False):
     executor: ExecutorName
     workers: int | None
     part: Part
+    published: Path | None
 
 
 class Reproduction(NamedTuple):
@@ -79,9 +83,23 @@ def run(
         return _written(lab, perform(lab, tell))
 
 
-def plan(ids: Sequence[str], **options: Unpack[Options]) -> Costs:
-    """Return what is left of these experiments, and what it costs. Nothing is run."""
-    return costs(_lab(ids, options, read_only=True))
+def plan(
+    ids: Sequence[str], *, gpu: str | None = None, gpus: int = 1, **options: Unpack[Options]
+) -> Costs:
+    """Return what is left of these experiments, and what it costs. Nothing is run.
+
+    Args:
+        ids: of experiments, of papers, or "all".
+        gpu: the GPU that time and memory are predicted for, such as "a100-80gb"; None: no
+            prediction.
+        gpus: how many of them work side by side.
+        options: see :class:`Options`.
+
+    Raises:
+        InvalidInput: an unknown id or GPU.
+    """
+    hardware = hardware_of(gpu) if gpu else None
+    return costs(_lab(ids, options, read_only=True), hardware, gpus)
 
 
 def merge(
@@ -104,6 +122,9 @@ def _lab(ids: Sequence[str], options: Options, *, read_only: bool = False) -> La
     device_map, small = options.get("device_map"), options.get("stand_in", False)
     find_executor(executor, "", "query-aware", workers, device_map=device_map)  # if it can be had
     experiments, out = find_experiments(ids), options.get("out", Path("reproduced"))
+    published = options.get("published")
+    if published is not None:
+        check_published(experiments, published)
     lab = Lab(
         experiments,
         out=out,
@@ -120,6 +141,7 @@ def _lab(ids: Sequence[str], options: Options, *, read_only: bool = False) -> La
         workers=workers,
         part=options.get("part", Part()),
         read_only=read_only,
+        published=published,
     )
     if small:
         _stand_in(lab)

@@ -17,6 +17,7 @@ from foveate_lab.eval.held import Key
 from foveate_lab.eval.pixels import bounded
 from foveate_lab.reproduce.ask import Ask
 from foveate_lab.reproduce.models import Place
+from foveate_lab.reproduce.running.estimate import Estimate, Hardware, Predicted
 from foveate_lab.reproduce.running.lab import Lab
 from foveate_lab.reproduce.running.perform import planned
 from foveate_lab.reproduce.running.progress import Done, Step
@@ -44,7 +45,8 @@ class Cost(NamedTuple):
 @dataclass(frozen=True)
 class Costs:
     """Of all that is left. ``there`` of ``rows`` are there; ``profiles`` are files to be measured,
-    whose time is in no row. ``missing`` says why experiments are not run, by id.
+    whose time is in no row. ``missing`` says why experiments are not run, by id. ``estimates`` are
+    predictions for GPUs, model by model; none where no GPU was named.
     """
 
     rows: int
@@ -53,6 +55,7 @@ class Costs:
     workers: int
     each: tuple[Cost, ...]
     missing: dict[str, str]
+    estimates: tuple[Estimate, ...] = ()
 
     @property
     def prompts(self) -> int:
@@ -87,15 +90,18 @@ class Costs:
             "hours": hours,
             "each": [one._asdict() for one in self.each],
             "missing": self.missing,
+            "estimates": [one._asdict() for one in self.estimates],
         }
 
 
-def costs(lab: Lab) -> Costs:
-    """What is left of a lab's plan. Data are read; of models no weights.
+def costs(lab: Lab, hardware: Hardware | None = None, gpus: int = 1) -> Costs:
+    """Return what is left of a lab's plan. Data are read; of models no weights.
 
     The seconds of a row are those of the rows that are there: of its set, or else of its model.
+    With ``hardware``, hours and memory are predicted for so many GPUs of that kind.
     """
     done = Done()
+    estimates: list[Estimate] = []
     lines: list[Cost] = []
     rows = there = 0
     profiles: set[Path] = set()
@@ -108,8 +114,13 @@ def costs(lab: Lab) -> Costs:
                 trial = step.experiment.trial
                 lacking = {**unprepared(setting, trial.asks(setting)), **trial.profiled(setting)}
                 profiles |= {one for x in setting.profiles_of(lacking).values() for one in x}
-        lines += _Left(lab, place, steps).costs()
-    return Costs(rows, there, len(profiles), lab.workers or 1, tuple(lines), done.missing)
+        left = _Left(lab, place, steps)
+        lines += left.costs()
+        if hardware is not None:
+            predicted = Predicted(lab, place, steps, hardware, gpus, left.length).estimate()
+            estimates += [predicted] if predicted else []
+    workers = lab.workers or 1
+    return Costs(rows, there, len(profiles), workers, tuple(lines), done.missing, tuple(estimates))
 
 
 @dataclass
@@ -127,7 +138,7 @@ class _Left:
             keys = set(missing(setting, ask, specs)) - seen
             seen |= keys
             if keys:
-                yield self._cost(ask.name, ask.timed, keys, self._length(setting, ask))
+                yield self._cost(ask.name, ask.timed, keys, self.length(setting, ask))
         alone: dict[str, set[Key]] = {}
         for step in self.steps:
             for one in self.lab.each(step):
@@ -156,7 +167,7 @@ class _Left:
         numbers = [row[what] for row in rows if isinstance(row.get(what), int | float)]
         return mean(numbers) if numbers else None
 
-    def _length(self, setting: Setting, ask: Ask) -> int | float | None:
+    def length(self, setting: Setting, ask: Ask) -> int | float | None:
         """Tokens of a prompt: of the rows that are there, or of the first samples."""
         if (there := self._mean("tokens", ask.name)) is not None or self._outline is None:
             return there

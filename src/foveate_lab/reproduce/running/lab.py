@@ -52,6 +52,7 @@ class Lab(AbstractContextManager["Lab"]):
     folder with the benchmarks' folders; ``small`` a stand-in. One model is held at a time.
     ``executor`` and its ``workers`` give the answers whose time is not taken. ``part`` of the
     samples is asked, in its batches. ``read_only`` only looks at what is there, without a lock.
+    ``published`` is a copy of the authors' repository, to compare with.
 
     ``read_by`` has what kept data from being read, by experiment, and ``unmeasured`` why specs have
     no profile. Until it is left, no other process can write its results.
@@ -72,6 +73,7 @@ class Lab(AbstractContextManager["Lab"]):
     workers: int | None = None
     part: Part = WHOLE
     read_only: bool = False
+    published: Path | None = None
     _loaded: dict[Place, Loaded] = field(default_factory=dict, repr=False)
     _drawn: dict[tuple[str, int], Drawn] = field(default_factory=dict, repr=False)
     _digests: dict[Place, str | None] = field(default_factory=dict, repr=False)

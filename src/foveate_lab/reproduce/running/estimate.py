@@ -1,0 +1,293 @@
+"""Hours, memory and downloads of a plan, predicted before its first row exists.
+
+Reading a prompt is taken to be bound by arithmetic, and a step of decoding by the bandwidth of the
+memory, or by the time in which Python launches the kernels of a layer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from foveate.compression.composition import policy as policy_of
+from foveate.errors import FoveateError, InvalidInput, suggest
+from foveate.hf.layer.support import text_config
+from foveate.loading.model import is_shipped
+from foveate.memory.model import bare, weights
+from foveate_lab.eval.answering.reading import FULL
+from foveate_lab.eval.tasks import find_sources
+from foveate_lab.reproduce.ask import Ask
+from foveate_lab.reproduce.calibrations import CalibrationRun
+from foveate_lab.reproduce.models import Place
+from foveate_lab.reproduce.resources import toml
+from foveate_lab.reproduce.running.lab import Lab
+from foveate_lab.reproduce.running.progress import Step
+from foveate_lab.reproduce.setting import Setting, folder_of
+from foveate_lab.reproduce.small import ANSWER
+from foveate_lab.reproduce.trials.answers import missing
+
+HALF = 2  # bytes of a number in bfloat16
+COPIES = 3  # of a prompt's cache: as it was read, as a policy has it, and a branch of that
+RESERVE = 2.0  # GB of the driver, of kernels' workspaces and of fragments
+
+Range = tuple[float, float]
+"""The low and the high end."""
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A device, and the shares of its peaks that are reached.
+
+    Attributes:
+        tflops: peak of products in bfloat16.
+        bandwidth: of its memory, in GB/s.
+        memory: in GB.
+        prefill: share of the peak that reading a prompt reaches, from the better to the worse.
+        decode: the same of the bandwidth in a step of decoding.
+        layer_ms: time to launch the kernels of one layer of a step.
+    """
+
+    tflops: float
+    bandwidth: float
+    memory: float
+    prefill: Range = (0.6, 0.3)
+    decode: Range = (0.8, 0.3)
+    layer_ms: Range = (0.3, 0.9)
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """A model as far as time and memory follow from it; ``weights`` and ``active`` in billions.
+    ``pair`` are the numbers of a token's key and value in a layer, ``image`` the tokens of one.
+    """
+
+    weights: float
+    active: float
+    layers: int
+    width: int
+    pair: int
+    image: int
+
+    def prefill_flops(self, tokens: float) -> float:
+        """Return the operations of reading a prompt, with causal attention."""
+        return 2e9 * self.active * tokens + 2.0 * self.layers * self.width * tokens**2
+
+    def cache(self, tokens: float) -> float:
+        """Return the bytes of a full cache."""
+        return float(HALF * self.layers * self.pair * tokens)
+
+
+class Lengths(NamedTuple):
+    """Tokens of a prompt, of an answer, and of a reference whose likelihood is measured."""
+
+    prompt: float
+    answer: float
+    reference: float
+
+
+class Work(NamedTuple):
+    """What asking a set takes: tokens read, operations, and steps of decoding."""
+
+    tokens: float
+    flops: float
+    steps: float
+
+    def seconds(self, hardware: Hardware, size: ModelSize, lengths: Lengths) -> Range:
+        """Return the seconds on one device, the low and the high end."""
+        moved = HALF * 1e9 * size.active + size.cache(lengths.prompt + lengths.answer)
+
+        def end(at: int) -> float:
+            reading = self.flops / (hardware.tflops * 1e12 * hardware.prefill[at])
+            memory = moved / (hardware.bandwidth * 1e9 * hardware.decode[at])
+            step = max(memory, size.layers * hardware.layer_ms[at] / 1000)
+            return reading + self.steps * step
+
+        return end(0), end(1)
+
+
+def work(size: ModelSize, lengths: Lengths, specs: Sequence[str], samples: int, batch: int) -> Work:
+    """Return what it takes to ask ``samples`` prompts under the full cache and these specs.
+
+    Each prompt is read once, and once more where some policy needs column sums. Every policy
+    generates an answer, and passes over the full cache's answer and over a reference: at once, or
+    token by token where it compresses while decoding.
+    """
+    policies = [_traits(spec) for spec in dict.fromkeys((FULL, *specs))]
+    reads = 1 + any(sums for sums, _ in policies)
+    told = lengths.answer + lengths.reference
+    steps = sum(
+        lengths.answer + told if decodes else lengths.answer / batch + 1 + (lengths.reference > 0)
+        for _, decodes in policies
+    )
+    tokens = samples * reads * lengths.prompt
+    flops = samples * reads * size.prefill_flops(lengths.prompt)
+    more = samples * len(policies) * (lengths.answer + told) * 2e9 * size.active
+    return Work(tokens, flops + more, samples * steps)
+
+
+def _traits(spec: str) -> tuple[bool, bool]:
+    """Return whether a policy needs column sums, and whether it compresses while decoding."""
+    plain = re.sub(r",?profile='[^']*'", "", spec).replace(":,", ":").replace("(,", "(")
+    try:
+        policy = policy_of(plain)
+    except FoveateError:  # it needs a profile that is not measured yet
+        return True, True
+    return policy.reads_column_sums, policy.when.decodes
+
+
+def hardware_of(name: str) -> Hardware:
+    """Return the GPU of that name.
+
+    Raises:
+        InvalidInput: the table has none of that name.
+    """
+    gpus = toml("hardware")["gpus"]
+    if name not in gpus:
+        raise InvalidInput(f"--gpu {name!r} is unknown. {suggest(name, gpus)}")
+    return Hardware(**{key: float(value) for key, value in gpus[name].items()})
+
+
+def size_of(model: str, place: str) -> ModelSize | None:
+    """Return the size of a model: of one that comes with Foveate from its configuration, of a
+    paper's from the table; None if neither knows it.
+    """
+    if is_shipped(place):
+        made = bare(place)
+        config: Any = text_config(made.model)
+        heads = config.num_attention_heads
+        head = getattr(config, "head_dim", None) or config.hidden_size // heads
+        numbers = weights(made).parameters / 1e9
+        pair = 2 * config.num_key_value_heads * head
+        return ModelSize(numbers, numbers, config.num_hidden_layers, heads * head, pair, 0)
+    known = toml("hardware")["models"].get(model)
+    kinds = {one.name: float if one.type == "float" else int for one in fields(ModelSize)}
+    return known and ModelSize(**{key: kinds[key](value) for key, value in known.items()})
+
+
+def lengths_of(task: str, size: ModelSize, most: int | None, cut: bool) -> Lengths:
+    """Return the expected lengths. ``most`` bounds the prompt; ``cut`` is for a stand-in."""
+    data = toml("hardware")["data"][folder_of(task)]
+    expected = data["text"] + data["images"] * size.image
+    answer, reference = (min(data[one], ANSWER) if cut else data[one] for one in _SAID)
+    return Lengths(min(one for one in (expected, most, data["most"]) if one), answer, reference)
+
+
+_SAID = ("answer", "reference")
+
+
+def samples_of(task: str) -> int:
+    """Return the published number of samples of a benchmark, summed over the sets it reads."""
+    sizes, usual = toml("sizes"), toml("hardware")["data"][folder_of(task)]["samples"]
+    names = [name or task.partition("(")[0] for name in find_sources(task)]
+    return sum(sizes.get(name, (usual,))[0] for name in names)
+
+
+class Estimate(NamedTuple):
+    """What is left of one model, predicted.
+
+    Attributes:
+        model: the paper's name of it.
+        tokens: of all prompts, each as often as it is read.
+        flops: of prompts, answers and profiles.
+        seconds: on all GPUs, the low and the high end.
+        memory: GB of one model with its longest prompt.
+        weights: GB to download; 0 of a model that comes with Foveate.
+        data: GB to download, by folder of the data.
+    """
+
+    model: str
+    tokens: float
+    flops: float
+    seconds: Range
+    memory: float
+    weights: float
+    data: dict[str, float]
+
+
+@dataclass
+class Predicted:
+    """The prediction for one model of a lab; ``length`` gives the tokens of an ask's prompts, where
+    its data or rows are there.
+    """
+
+    lab: Lab
+    place: Place
+    steps: Sequence[Step]
+    hardware: Hardware
+    gpus: int
+    length: Callable[[Setting, Ask], float | None]
+
+    @cached_property
+    def _setting(self) -> Setting:
+        return self.lab.each(self.steps[0])[0]
+
+    def estimate(self) -> Estimate | None:
+        """Return the prediction; None where nothing is known of the model."""
+        model = self._setting.model
+        size = size_of(model, self.place.at)
+        if size is None:
+            return None
+        parts = list(self._parts(size))
+        memory = max((_memory(size, one, self.lab.part.batch) for _, one, _ in parts), default=0.0)
+        models = max(1, self.gpus // max(1, math.ceil(memory / self.hardware.memory)))
+        low = high = 0.0
+        for done, lengths, alone in parts:
+            ends = done.seconds(self.hardware, size, lengths)
+            low, high = (
+                total + end / (1 if alone else models)
+                for total, end in zip((low, high), ends, strict=True)
+            )
+        folders = dict.fromkeys(
+            folder_of(task) for step in self.steps for task in step.experiment.trial.tasks()
+        )
+        gb = toml("hardware")["data"]
+        return Estimate(
+            self.place.at if is_shipped(self.place.at) else model,
+            sum(done.tokens for done, _, _ in parts),
+            sum(done.flops for done, _, _ in parts),
+            (low, high),
+            memory,
+            0.0 if is_shipped(self.place.at) else HALF * size.weights,
+            {} if self.lab.small else {one: gb[one]["gb"] for one in folders},
+        )
+
+    def _parts(self, size: ModelSize) -> Iterator[tuple[Work, Lengths, bool]]:
+        """Yield the work of each ask and of each profile, and whether one process does it alone."""
+        part = self.lab.part
+        for ask, specs in self.lab.asks(self.steps).items():
+            lengths = lengths_of(ask.task, size, ask.longest_prompt, self.lab.small)
+            if (known := self.length(self._setting, ask)) is not None:
+                lengths = lengths._replace(prompt=known)
+            if self._setting.names(ask):
+                keys = missing(self._setting, ask, specs)
+                left, count = {spec for *_, spec in keys}, len({name for _, name, _ in keys})
+            else:
+                left, count = {*specs}, -(-min(ask.samples, samples_of(ask.task)) // part.of)
+            if left and count:
+                batch = 1 if ask.timed else part.batch
+                yield work(size, lengths, sorted(left), count, batch), lengths, ask.timed
+        for run in self._profiles().values():
+            lengths = lengths_of(run.task, size, run.longest_prompt, self.lab.small)
+            flops = run.samples * size.prefill_flops(lengths.prompt)
+            yield Work(run.samples * lengths.prompt, flops, 0.0), lengths, True
+
+    def _profiles(self) -> dict[str, CalibrationRun]:
+        """Return the profiles that are measured on a benchmark's prompts."""
+        return {
+            name: run
+            for step in self.steps
+            for name, run in step.experiment.calibrations.items()
+            if isinstance(run, CalibrationRun) and run.task
+        }
+
+
+def _memory(size: ModelSize, lengths: Lengths, batch: int) -> float:
+    """Return the GB of weights, caches and activations; of the latter ten numbers a channel."""
+    tokens = lengths.prompt + lengths.answer
+    caches = COPIES * size.cache(tokens) * batch
+    activations = 10 * HALF * size.width * lengths.prompt
+    return HALF * size.weights + (caches + activations) / 1e9 + RESERVE
