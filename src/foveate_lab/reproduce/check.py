@@ -1,4 +1,4 @@
-"""What a folder holds of the data of experiments: told before any model is loaded."""
+"""Check of a data folder, which needs no model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LETTERS = 60  # of a question that are shown
 
 
 class DataSet(NamedTuple):
-    """A data set that a benchmark reads; ``name`` tells it from others of the same benchmark.
+    """A data set that a benchmark reads; ``name`` distinguishes it from others of the benchmark.
     ``form`` is who publishes it so, ``questions`` their number, and that of files where a text is
-    read whole. ``published`` are the numbers that the whole set has, by form; none if unknown.
+    read whole. ``published`` are the sizes of the whole set, by form; none if unknown.
     ``missing`` says what is wrong; the rest is empty then.
     """
 
@@ -35,13 +35,13 @@ class DataSet(NamedTuple):
 
     @property
     def incomplete(self) -> bool:
-        """Whether its number of questions is not that of the published set."""
+        """True if the number of questions is not that of the published set."""
         return bool(not self.missing and self.published and self.questions not in self.published)
 
 
 class BenchmarkFolder(NamedTuple):
-    """What there is of a benchmark: its parts, and its first sample. ``missing`` says what keeps
-    it from being asked, and ``address`` where the data are.
+    """A benchmark's folder: its data sets and first sample. ``missing`` says why it cannot be run,
+    ``address`` is where the data are published.
     """
 
     task: str
@@ -52,17 +52,17 @@ class BenchmarkFolder(NamedTuple):
 
     @property
     def incomplete(self) -> bool:
-        """Whether a part has another number of questions than the published set."""
+        """True if a data set has another number of questions than the published one."""
         return any(one.incomplete for one in self.parts)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the fields as JSON takes them."""
         return {**self._asdict(), "parts": [one._asdict() for one in self.parts]}
 
 
 class Checked(NamedTuple):
-    """An experiment, and what there is of each benchmark that it reads. ``unpublished`` are the
-    profiles of its authors that were not brought, without which lines stay empty.
+    """An experiment and the folders of the benchmarks that it reads. ``unpublished`` are the
+    profiles of its authors that are missing; lines that need them stay empty.
     """
 
     experiment: Experiment
@@ -71,25 +71,25 @@ class Checked(NamedTuple):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The benchmarks that cannot be asked."""
+        """Benchmarks that cannot be run."""
         return tuple(one.task for one in self.folders if one.missing)
 
     @property
     def incomplete(self) -> tuple[str, ...]:
-        """The benchmarks that have another number of questions than the published ones."""
+        """Benchmarks whose number of questions is not the published one."""
         return tuple(one.task for one in self.folders if one.incomplete and not one.missing)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that it needs is there."""
+        """True if nothing is missing or incomplete."""
         return not (self.missing or self.incomplete or self.unpublished)
 
 
 def check(
     experiments: Sequence[Experiment], data: Path, *, outside: bool = False
 ) -> Iterator[Checked]:
-    """What ``data``, a folder with a folder for each benchmark, holds of each experiment's data.
-    Questions are counted and the first of each benchmark is read, with its images.
+    """Yield each experiment with the state of its data in ``data``, a folder with one folder for
+    each benchmark. Counts questions and reads each benchmark's first sample with its images.
     """
     known: dict[str, BenchmarkFolder] = {}
     for experiment in experiments:
@@ -117,7 +117,7 @@ def _unpublished(experiment: Experiment, data: Path) -> Iterator[str]:
 
 
 def read_by(experiment: Experiment) -> list[str]:
-    """The benchmarks that an experiment reads, those of its profiles among them."""
+    """Return the benchmarks that an experiment and its profiles read."""
     measured = [one.task for one in experiment.calibrations.values() if one.task]
     return list(dict.fromkeys((*experiment.trial.tasks(), *measured)))
 
@@ -141,7 +141,7 @@ def _found(task: str, data: Path, outside: bool) -> BenchmarkFolder:
 
 
 def where_data(folder: str) -> str:
-    """Return a benchmark's folder in the data folder, and where what is in it is found."""
+    """Return a benchmark's folder in the data folder, and the address of its data."""
     return f"{folder}/: {toml('sources')[folder]}"
 
 
@@ -156,7 +156,7 @@ def _part(task: str, name: str, sources: Sources, folder: Folder) -> DataSet:
 
 
 def _shown(sample: Sample) -> str:
-    """Its name, the sizes of its images, how its question begins, and an answer."""
+    """Describe a sample: name, image sizes, begin of the question, and an answer."""
     sizes = ", ".join(f"{image.width} x {image.height}" for image in sample.images[:2])
     more = f" and {len(sample.images) - 2} more" if len(sample.images) > 2 else ""
     question = " ".join(sample.question.split())[:LETTERS]

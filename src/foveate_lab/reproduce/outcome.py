@@ -1,4 +1,4 @@
-"""What a lab's rows show: a page for each paper, a front, and the same numbers as JSON."""
+"""Pages of a lab's results: one for each paper, a front, and the same numbers as JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FRONT = "foveate_lab.report/reproduced.html.j2"
 
 
 def outcome(lab: Lab, experiment: Experiment) -> Outcome:
-    """What there is of an experiment so far."""
+    """Return an experiment's tables and figures so far."""
     shown = list(experiment.trial.shown(lab.settings(experiment)))
     if lab.published is not None:
         shown += compared(lab.published, experiment, lab.settings(experiment))
@@ -43,7 +43,7 @@ def outcome(lab: Lab, experiment: Experiment) -> Outcome:
 
 
 def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
-    """Writes the pages and the numbers beside the rows, and says where the front is.
+    """Write the pages and numbers beside the rows, and return the path of the front.
 
     Raises:
         CannotWrite: the disk is full, or the folder is not to be written to.
@@ -74,12 +74,12 @@ def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
 
 
 def _of_section(by_id: Mapping[str, Outcome], paper: str, ids: Sequence[str]) -> list[Outcome]:
-    """Return what there is of a section's experiments."""
+    """Return the outcomes of a section's experiments."""
     return [by_id[f"{paper}:{one}"] for one in ids if f"{paper}:{one}" in by_id]
 
 
 def _in_numbers(one: Outcome) -> dict[str, Any]:
-    """An experiment's tables, cell by cell, and the titles of its figures."""
+    """Return an experiment's tables, cell by cell, and the titles of its figures."""
     return {
         "id": one.experiment.id,
         "state": one.experiment.state,
@@ -103,7 +103,7 @@ def _line(table: Table, line: TableLine) -> dict[str, Any]:
 
 
 def _cell(cell: TableCell, cost: bool) -> dict[str, Any]:
-    """``cost``: time or memory that was measured, which differs from run to run."""
+    """Return a cell as JSON takes it. ``cost``: measured time or memory, which differs by run."""
     return {
         "measured": _finite(cell.measured),
         "paper": cell.paper,

@@ -1,4 +1,4 @@
-"""What the pages of reproductions show, ready for their templates."""
+"""Contents of the pages of reproductions, ready for their templates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Held = Mapping[str, Sequence[Outcome]]
 
 
 def paper(sections: Held, small: bool) -> dict[str, Any]:
-    """A paper's page."""
+    """Return the contents of a paper's page."""
     first = next(iter(sections.values()))[0].experiment.of
     return {
         "paper": first,
@@ -43,7 +43,7 @@ def paper(sections: Held, small: bool) -> dict[str, Any]:
 
 
 def front(path: str, sections: Held) -> dict[str, Any]:
-    """A paper on the front: its page, and what that has."""
+    """Return a paper's entry on the front: its page, and counts of what is on it."""
     outcomes = [one for mine in sections.values() for one in mine]
     cells = [
         cell
@@ -64,7 +64,9 @@ def front(path: str, sections: Held) -> dict[str, Any]:
 
 
 def _experiment(one: Outcome) -> dict[str, Any]:
-    """``beside``: its tables leave room for figures to stand beside them."""
+    """Return an experiment's contents. ``beside``: its tables leave room for figures beside
+    them.
+    """
     tables = [laid_out(table) for table in one.tables]
     return {
         **one.experiment.to_json(()),
@@ -79,8 +81,8 @@ def _figure(figure: Figure) -> Figure:
 
 
 def laid_out(table: Table) -> dict[str, Any]:
-    """A table in text, as the paper has it; what the paper does not print of it is one of its own:
-    ``grid`` and ``aside``, each with the rows of its heading, its rows, and what stands below.
+    """Return a table as text, laid out as in the paper. Columns that the paper does not print are a
+    table of their own: ``grid`` and ``aside``, each with heading rows, rows and notes below.
     """
     aside = replace(table, layout=BUDGETS_LAST)
     budgets = list(dict.fromkeys(line.budget for line in table.lines if line.budget))
@@ -95,7 +97,9 @@ def laid_out(table: Table) -> dict[str, Any]:
 
 
 def _grid(table: Table, columns: Sequence[str]) -> dict[str, Any]:
-    """Rows of text, with what stands below them: counts are of what a mean is made of, too."""
+    """Return rows of text and the notes below them. Counts include the columns of a printed
+    mean.
+    """
     grid, marks = laid(table, columns), Marks()
     counts = Counts(laid(table, table.columns).pieces)
     costs = [name for name in columns if name in table.costs]
@@ -124,7 +128,7 @@ def _row(row: RowHeading | LaidRow, counts: Counts, marks: Marks) -> dict[str, A
 
 
 def _cell(placed: Placed, counts: Counts, marks: Marks) -> dict[str, Any]:
-    """Its numbers as text; marks of what is measured, and of what the paper prints."""
+    """Return a cell's numbers as text, with marks at the measured and at the paper's number."""
     if placed.piece is None:
         return {"span": placed.span, "begins": placed.begins}
     _, _, cell, like = placed.piece
@@ -142,7 +146,7 @@ def _cell(placed: Placed, counts: Counts, marks: Marks) -> dict[str, Any]:
 
 
 def _specs(table: Table, budgets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Each method with its whole specs, and the benchmarks of each; {B} is one of several
+    """Yield each method with its full specs and the benchmarks of each; {B} is one of several
     budgets.
     """
     seen = set()

@@ -1,4 +1,4 @@
-"""The five papers' experiments, read from the TOML files beside the figures that they print."""
+"""Experiments of the five papers, read from TOML files beside the figures that they print."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ PROFILES = {"measured": CalibrationRun, "published": PublishedProfile}
 
 
 class PaperFile:
-    """A paper's file. Its experiments name arms, columns, open points, sentences and profiles that
-    stand elsewhere in it, or in shared.toml, or write them out.
+    """The file of one paper. Its experiments name arms, columns, open points, sentences and
+    profiles of the file or of shared.toml, or write them out.
     """
 
     def __init__(self, name: str):
@@ -95,7 +95,7 @@ class PaperFile:
             yield Experiment(of=self.paper, **_read(self._with_id(entry), readers))
 
     def facts(self) -> Iterator[FactsTable]:
-        """Yield the tables that hold no result."""
+        """Yield the tables without results."""
         for entry in self._entry.get("facts", ()):
             yield FactsTable(of=self.paper, **self._with_id(entry))
 
@@ -124,15 +124,15 @@ class PaperFile:
 
 
 def _read(entry: Entry, readers: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the values of the fields that have a reader; keep the others."""
+    """Convert the values of fields that have a reader; keep the others."""
     return {name: readers[name](one) if name in readers else one for name, one in entry.items()}
 
 
 def _each(kind: Any, named: Mapping[str, Any], entries: Iterable[str | Entry]) -> tuple[Any, ...]:
-    """Return what each entry names or writes out."""
+    """Return the object that each entry names or writes out."""
     return tuple(named[one] if isinstance(one, str) else kind(**one) for one in entries)
 
 
 def _of_kind(kinds: Mapping[str, Any], entry: Entry) -> Any:
-    """Build what an entry's ``kind`` says, of its other fields."""
+    """Build an object of an entry's ``kind`` from its other fields."""
     return kinds[entry["kind"]](**{name: one for name, one in entry.items() if name != "kind"})

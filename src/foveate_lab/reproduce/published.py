@@ -14,8 +14,8 @@ FOLDER = "published"
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedProfile:
-    """A method's profile, by model: the name of its file, with {F} for the share that is forgotten
-    of a prompt. ``source`` is where they are found.
+    """A method's profile: the name of its file for each model, with {F} for the forgotten share of
+    a prompt. ``source`` is where the files are published.
     """
 
     method: str
@@ -25,19 +25,19 @@ class PublishedProfile:
     task: str = ""  # no benchmark is read for it
 
     def file(self, name: str, budget: str) -> str:
-        """What its profile is called."""
+        """Return the name of the profile that is made of it."""
         at = "-" + budget.replace("%", "pct") if self.at_a_budget else ""
         return f"{name}{at}.json"
 
     def brought(self, data: Path, model: str, budget: str) -> Path:
-        """Where the authors' file is to be."""
+        """Return the path of the authors' file."""
         name = self.files[model]
         if self.at_a_budget:
             name = name.replace("{F}", str((100 - int(budget.removesuffix("%"))) / 100))
         return data / FOLDER / name
 
     def make(self, loaded: Loaded, paths: Mapping[Path, str], data: Path, model: str) -> None:
-        """Writes the profiles of these paths, each at its budget.
+        """Convert the authors' files to the profiles of these paths, each at its budget.
 
         Raises:
             InvalidInput: a file that is no such table, or does not fit the model.
@@ -49,7 +49,7 @@ class PublishedProfile:
             made.save(path)
 
     def said(self) -> str:
-        """What is to be brought, in words; without it, its lines stay empty."""
+        """Describe the files that a user has to bring."""
         names = ", ".join(dict.fromkeys(self.files.values()))
         names = names.replace("{F}", "0.1 to 0.9")
         return f"{FOLDER}/: {names} of {self.source}; without it its lines stay empty"

@@ -1,4 +1,4 @@
-"""All experiments, by id."""
+"""Registry of all experiments, by id."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ FACTS: dict[str, FactsTable] = {one.id: one for file in _FILES.values() for one 
 
 
 def find_experiments(ids: Sequence[str]) -> list[Experiment]:
-    """The experiments of these ids; "all", or all of a paper ("csp").
+    """Return the experiments of these ids; "all", or all of a paper ("csp").
 
     Raises:
-        InvalidInput: there is none of that id; the message names those that are near.
+        InvalidInput: an unknown id; the message names similar ones.
     """
     experiments: dict[str, Experiment] = {}
     for name in ids:
@@ -47,12 +47,12 @@ def _near(name: str) -> str:
 
 
 def folders(experiment: Experiment) -> list[str]:
-    """The folders of data that it reads."""
+    """Return the data folders that an experiment reads."""
     return list(dict.fromkeys(map(folder_of, read_by(experiment))))
 
 
 def brought(experiment: Experiment) -> list[str]:
-    """What a user has to bring, and where it is found."""
+    """Return a line for everything that a user has to bring, with its address."""
     return [
         *where_found(experiment.models),
         *map(where_data, folders(experiment)),

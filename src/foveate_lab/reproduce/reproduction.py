@@ -1,4 +1,4 @@
-"""Reproducing papers from a program or a notebook, as ``foveate reproduce`` does."""
+"""Python interface of ``foveate reproduce``."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Options(TypedDict, total=False):
 
 
 class Reproduction(NamedTuple):
-    """Results of a run: its page, the tables and figures on it, and what was refused or missing."""
+    """Results of a run: its page, tables and figures, and what was refused or missing."""
 
     page: Path
     outcomes: tuple[Outcome, ...]
@@ -69,13 +69,13 @@ def run(
     """Run what is missing of these experiments ("csp:table2", "csp", "all"), and write the page.
 
     Args:
-        ids: of experiments, of papers, or "all".
-        tell: called with every row and profile.
-        begin: called with what is left, before the first.
+        ids: experiments, papers, or "all".
+        tell: called with the progress after every row and profile.
+        begin: called with what is left, before the first row.
         options: see :class:`Options`.
 
     Raises:
-        FoveateError: an unknown id, or data, a model or a profile that the only one needs.
+        FoveateError: an unknown id, or missing data, model or profile of the only experiment.
     """
     with _lab(ids, options) as lab:
         if begin:
@@ -105,7 +105,7 @@ def plan(
 def merge(
     ids: Sequence[str], others: Sequence[Path], **options: Unpack[Options]
 ) -> tuple[Reproduction, Costs]:
-    """Put the rows of other folders into ``out``, and write the page; return what is left, too.
+    """Merge the rows of other folders into ``out``, and write the page; return what is left, too.
 
     Raises:
         InvalidInput: a folder does not fit, or holds no rows of these experiments.
@@ -117,7 +117,7 @@ def merge(
 
 
 def _lab(ids: Sequence[str], options: Options, *, read_only: bool = False) -> Lab:
-    """Open the folder; of a stand-in, write its data first."""
+    """Open the folder; for a stand-in, write its data first."""
     executor, workers = options.get("executor", "local"), options.get("workers")
     device_map, small = options.get("device_map"), options.get("stand_in", False)
     find_executor(executor, "", "query-aware", workers, device_map=device_map)  # if it can be had
@@ -149,7 +149,7 @@ def _lab(ids: Sequence[str], options: Options, *, read_only: bool = False) -> La
 
 
 def _stand_in(lab: Lab) -> None:
-    """Write generated data, and judge by a rule."""
+    """Write generated data, and set a rule as the judge."""
     from foveate_lab.reproduce import stand_in  # of foveate-demo, which nothing else here needs
 
     lab.judge = stand_in.judge
@@ -158,7 +158,7 @@ def _stand_in(lab: Lab) -> None:
 
 
 def _written(lab: Lab, done: Done) -> Reproduction:
-    """Write the page of what there is, and the manifests of the rows."""
+    """Write the page of the results so far, and the manifests of the rows."""
     outcomes = tuple(outcome(lab, one) for one in lab.experiments if one.id not in done.missing)
     page = write(lab, outcomes)
     lab.seal()

@@ -1,4 +1,4 @@
-"""The files of this package: experiments, and the figures that the papers print."""
+"""Files of this package: experiments, and the figures that the papers print."""
 
 from __future__ import annotations
 

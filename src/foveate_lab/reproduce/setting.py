@@ -1,4 +1,4 @@
-"""Where and how experiments are run: a model, the data, the results, and what is made small."""
+"""Surroundings of a run: a model, the data, the results, and what a stand-in cuts."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ SHARED = ("milebench", "longbench", "loogle", "needle")  # folders with the data
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One model of an experiment, as it is run now.
+    """One model of an experiment, with everything that its run needs.
 
-    ``load`` gives the model, which is not needed where no row is missing. ``small`` is a stand-in:
+    ``load`` loads the model; it is not called where no row is missing. ``small`` is a stand-in:
     answers, texts and batches are cut. ``calibrations`` are those of all experiments of the run,
-    ``along`` is what all of them ask this model. ``raised`` are the specs whose budgets are raised
-    to what they always keep; all others are refused there. ``say`` is told what takes long.
-    ``read`` has what was asked, with what kept its data from being read, or "" where nothing did;
-    ``unmeasured`` the specs whose profiles cannot be measured, with the reason. ``part`` of the
-    samples is asked here; ``drawn`` has the names of all, by benchmark and number.
+    ``along`` are all requests to this model. ``raised`` are specs whose budgets are raised to what
+    they always keep; others are refused there. ``say`` is called before long work. ``read`` has the
+    requests so far, with why their data could not be read ("" if they could); ``unmeasured`` specs
+    without a profile, with the reason. ``part`` is the part of the samples that is run here;
+    ``drawn`` has the names of all samples, by benchmark and number.
     """
 
     model: str
@@ -61,7 +61,7 @@ class Setting:
     drawn: dict[tuple[str, int], Drawn] = field(default_factory=dict)
 
     def task(self, name: str) -> Task:
-        """The benchmark of that name in the data folder, called as it is asked for."""
+        """Return the benchmark of that name, read from the data folder."""
         task_name = small.NEEDLES if self.small and name.startswith("needle_grid") else name
         task = find_task(f"{task_name}={self.data / folder_of(name)}", self.judge, self.outside)
         if not self.small:
@@ -73,13 +73,13 @@ class Setting:
         )
 
     def _pixels(self, task: Task) -> Pixels:
-        """The benchmark's own bounds of an image, or else the model's."""
+        """Return the benchmark's own bounds of an image, or else the model's."""
         of_model = MODELS[self.model].pixels if self.model in MODELS else AS_THEY_ARE
         return of_model if task.pixels == AS_THEY_ARE else task.pixels
 
     def samples(self, ask: Ask) -> Iterator[tuple[Task, Sample]]:
-        """What is asked, sample by sample. Data that are missing, or not as published, end it, and
-        that is noted in ``read``.
+        """Yield the samples of a request. Missing or malformed data end it, and ``read`` notes
+        why.
         """
         self.read[ask] = ""
         try:
@@ -92,7 +92,7 @@ class Setting:
             yield task, sample
 
     def names(self, ask: Ask) -> tuple[str, ...]:
-        """What the samples are called; they are drawn once for all models."""
+        """Return the names of the samples, which are drawn once for all models."""
         key = ask.task, ask.samples
         if key not in self.drawn:
             names, digest = [], hashlib.sha256()
@@ -111,8 +111,8 @@ class Setting:
             return None
 
     def rows(self, asks: Iterable[Ask]) -> dict[str, list[dict[str, Any]]]:
-        """What there is of each, by the name that its rows call the task: of its first samples, as
-        others may ask more of them.
+        """Return the rows of each request's first samples, by task name; other requests may have
+        run more of them.
         """
         counts = {ask.name: ask.samples for ask in asks}
         places: dict[str, dict[str, int]] = {name: {} for name in counts}
@@ -125,11 +125,11 @@ class Setting:
         return rows
 
     def count(self, samples: int | None) -> int:
-        """How many samples are asked, of as many as the paper asks."""
+        """Return the number of samples to run, given the paper's."""
         return min(self.limit, samples) if samples else self.limit
 
     def spec(self, template: str, budget: str) -> str:
-        """The spec at a budget, with the files of its profiles."""
+        """Return the spec at a budget, with the paths of its profiles."""
         spec = template.replace("{B}", budget)
         for name, calibration in self.calibrations.items():
             path = self.profiles / calibration.file(name, budget)
@@ -137,9 +137,7 @@ class Setting:
         return spec
 
     def profiles_of(self, specs: Mapping[str, str]) -> dict[str, dict[Path, str]]:
-        """The files of profiles that these specs name, given with their budgets, and that are not
-        there; by calibration.
-        """
+        """Return the missing profile files of these specs, with their budgets; by calibration."""
         profiles: dict[str, dict[Path, str]] = {}
         for name, calibration in self.calibrations.items():
             for spec, budget in specs.items():
@@ -149,8 +147,8 @@ class Setting:
         return profiles
 
     def calibrate(self, specs: Mapping[str, str]) -> None:
-        """Measures the profiles that these specs name, unless their files are there. Specs are
-        given with their budgets.
+        """Measure the profiles that these specs name, unless they exist. Specs are given with
+        budgets.
         """
         for name, paths in self.profiles_of(specs).items():
             calibration = self.calibrations[name]
@@ -161,7 +159,7 @@ class Setting:
                 calibration.measure(self.load(), paths, self.task, cut=self.small)
 
     def lacks(self, template: str, budget: str) -> Path | None:
-        """The published file that a spec names, if it was not brought."""
+        """Return the published file that a spec needs and that is missing, or None."""
         for name, one in self.calibrations.items():
             if isinstance(one, PublishedProfile) and "{" + name + "}" in template:
                 made = self.profiles / one.file(name, budget)
@@ -172,6 +170,6 @@ class Setting:
 
 
 def folder_of(task: str) -> str:
-    """The folder with a benchmark's data."""
+    """Return the name of the folder with a benchmark's data."""
     kind = re.split(r"[_(=]", task)[0]
     return kind if kind in SHARED else task.split("(")[0]

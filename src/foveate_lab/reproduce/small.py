@@ -1,4 +1,4 @@
-"""How small a stand-in is: said beside its tables wherever it applies."""
+"""Sizes of a stand-in, which are noted beside its tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEEDLES = "needle_grid(lengths=120/240,depths=0/50/100)"
 
 
 def some(budgets: Sequence[str]) -> Sequence[str]:
-    """The budgets that are asked, evenly from the first to the last."""
+    """Return the budgets that a stand-in runs, evenly from the first to the last."""
     if len(budgets) <= BUDGETS:
         return budgets
     return [budgets[round(i * (len(budgets) - 1) / (BUDGETS - 1))] for i in range(BUDGETS)]

@@ -1,4 +1,4 @@
-"""Where the kept keys of one head lie among all of its keys (MixKV, Figs. 3 and 7)."""
+"""Map of one head's keys, with those that policies keep (MixKV, Figs. 3 and 7)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ WAYS: dict[str, Callable[[Tensor], Tensor]] = {"t-SNE": tsne, "principal compone
 
 @dataclass(frozen=True)
 class Coverage(Measure):
-    """The keys of a head in two dimensions, and which of them each policy keeps. ``layer`` and
-    ``head`` are those of the paper's model; a smaller one has its last in their place.
+    """Keys of a head in two dimensions, and which of them each policy keeps. ``layer`` and ``head``
+    are those of the paper's model; a smaller model uses its last ones.
     """
 
     policies: tuple[str, ...]
@@ -38,15 +38,17 @@ class Coverage(Measure):
 
     @property
     def name(self) -> str:
-        """With the head and the policies."""
+        """Name of the rows, with the head and the policies."""
         return f"coverage of layer {self.layer}, head {self.head} by {' and '.join(self.policies)}"
 
     def specs(self) -> Sequence[str]:
-        """What is compared."""
+        """Return the compared policies."""
         return self.policies
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
-        """The keys' places by both ways, which are image tokens, and which of them are kept."""
+        """Return the keys' coordinates by both methods, which are image tokens, and which are
+        kept.
+        """
         layers = seen.recording.layers
         layer = min(self.layer, len(layers) - 1)
         head = min(self.head, layers[layer].k.shape[1] - 1)
@@ -67,7 +69,9 @@ class Coverage(Measure):
         }
 
     def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
-        """One picture for each sample and way: all keys, and what each policy keeps."""
+        """Yield one picture for each sample and method: all keys, and those that each policy
+        keeps.
+        """
         for row in rows:
             for way, places in row["places"].items():
                 yield Figure(

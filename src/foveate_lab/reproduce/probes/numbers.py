@@ -1,4 +1,4 @@
-"""Which places of a long row are shown."""
+"""Selection of indices of a long row for a drawing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from torch import Tensor
 
 
 def evenly(count: int, most: int) -> Int[Tensor, "places"]:
-    """At most so many of ``count`` places, evenly from the first to the last."""
+    """Return at most ``most`` of ``count`` indices, evenly from the first to the last."""
     places = torch.linspace(0, count - 1, min(most, count), dtype=torch.float32, device="cpu")
     return places.round().long()

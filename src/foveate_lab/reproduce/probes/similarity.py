@@ -1,4 +1,4 @@
-"""How alike the keys, and the values, of each head are (MixKV, Figs. 1 b, 2 and 5)."""
+"""Similarity of the keys, and of the values, of each head (MixKV, Figs. 1 b, 2 and 5)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ALL = (-1.0, 1.0)  # of a cosine: keys of a head may point apart
 
 @dataclass(frozen=True)
 class Similarity(Measure):
-    """The mean cosine of all pairs of different keys of a head, and of its values."""
+    """Mean cosine of all pairs of different keys of a head, and of its values."""
 
     name = "similarity"
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
-        """``keys`` and ``values`` [layers, heads]."""
+        """Return ``keys`` and ``values`` [layers, heads]."""
         layers = seen.recording.layers
         return {
             "keys": rows_of(redundancy(one.k[:1], one.valid[:1])[0] for one in layers),
@@ -34,7 +34,7 @@ class Similarity(Measure):
         }
 
     def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
-        """A map of the heads' keys, and how often each value comes up."""
+        """Yield a map of the heads' keys, and the distribution of all values."""
         keys, values = (np.array([row[name] for row in rows]) for name in ("keys", "values"))
         where = f"{model}, {task}, {len(rows)} sample{'s' if len(rows) > 1 else ''}"
         yield Figure(

@@ -24,12 +24,12 @@ SHOWN = 4  # layers, evenly from the first to the last
 
 @dataclass(frozen=True)
 class TokenMap(Measure):
-    """The keys of all heads of a token as one point, by t-SNE."""
+    """Keys of all heads of a token as one point, by t-SNE."""
 
     name = "token map"
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
-        """``places`` [layers, tokens, 2] of some layers, and which tokens are of images."""
+        """Return ``places`` [layers, tokens, 2] of some layers, and which tokens are of images."""
         layers, vision = seen.recording.layers, seen.prompt.vision
         chosen = torch.cat([_some(vision.nonzero()[:, 0]), _some((~vision).nonzero()[:, 0])])
         shown = [round(x * (len(layers) - 1) / (SHOWN - 1)) for x in range(SHOWN)]
@@ -41,7 +41,7 @@ class TokenMap(Measure):
         }
 
     def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
-        """The layers of the first sample beside each other."""
+        """Yield the layers of the first sample side by side."""
         row = rows[0]
         figure, grid = axes(columns=len(row["layers"]))
         image = np.array(row["image"], dtype=bool)
@@ -58,5 +58,5 @@ class TokenMap(Measure):
 
 
 def _some(places: torch.Tensor) -> torch.Tensor:
-    """At most so many, evenly."""
+    """Return at most ``MOST`` of these indices, evenly."""
     return places[evenly(len(places), MOST)]

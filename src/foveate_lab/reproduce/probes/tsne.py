@@ -1,4 +1,4 @@
-"""t-SNE of a few hundred points, exactly.
+"""Exact t-SNE of a few hundred points.
 
 van der Maaten and Hinton, JMLR 9 (2008), section 3: the symmetric variant with early exaggeration,
 momentum and gains.
@@ -17,12 +17,12 @@ BISECTIONS = 40
 def tsne(
     points: Float[Tensor, "n d"], *, perplexity: float = 30.0, seed: int = 0
 ) -> Float[Tensor, "n 2"]:
-    """The points in two dimensions, in float64.
+    """Embed the points in two dimensions, in float64.
 
     Args:
         points: at least four.
         perplexity: of each point's neighbors; at most a third of the points is taken.
-        seed: of where they begin.
+        seed: of the initial coordinates.
     """
     count = len(points)
     wanted = affinities(points.double(), min(perplexity, (count - 1) / 3))
@@ -41,8 +41,8 @@ def tsne(
 
 
 def affinities(points: Float[Tensor, "n d"], perplexity: float) -> Float[Tensor, "n n"]:
-    """The symmetric joint probabilities, adding up to 1, each row's before that of the perplexity
-    (eq. 1, by bisection of the precision).
+    """Return the symmetric joint probabilities, which sum to 1. Before it is symmetrised, each row
+    has the perplexity (eq. 1, by bisection of the precision).
     """
     apart = torch.cdist(points, points).square()
     apart = apart / apart.mean()
@@ -62,7 +62,7 @@ def affinities(points: Float[Tensor, "n d"], perplexity: float) -> Float[Tensor,
 
 
 def _slope(wanted: Float[Tensor, "n n"], places: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
-    """The gradient of the divergence (eq. 5), but for its factor of 4."""
+    """Return the gradient of the divergence (eq. 5), without its factor of 4."""
     close = 1 / (1 + torch.cdist(places, places).square())
     close = close - torch.diag(close.diagonal())
     force = (wanted - close / close.sum()) * close

@@ -1,4 +1,4 @@
-"""What is left of a plan, and what it costs: said before it starts."""
+"""Cost of what is left of a plan, before it starts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ FIRST = 2  # samples of a set whose prompts are read for their length
 
 
 class Cost(NamedTuple):
-    """What is left of one way to ask a model a set: prompts to read, answers to give, tokens of all
-    prompts and seconds of one process; None where they are not known. ``alone`` is asked by one
-    process, with nothing beside it.
+    """Cost of one request to one model: prompts, answers, tokens of all prompts and seconds of one
+    process; None where unknown. ``alone``: one process does it, with nothing beside it.
     """
 
     model: str
@@ -44,8 +43,8 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """Of all that is left. ``there`` of ``rows`` are there; ``profiles`` are files to be measured,
-    whose time is in no row. ``missing`` says why experiments are not run, by id. ``estimates`` are
+    """Cost of all that is left. ``there`` of ``rows`` exist; ``profiles`` are files to be measured,
+    whose time is in no row. ``missing`` says why experiments do not run, by id. ``estimates`` are
     predictions for GPUs, model by model; none where no GPU was named.
     """
 
@@ -67,13 +66,13 @@ class Costs:
 
     @property
     def tokens(self) -> int | None:
-        """Of those that are known; None if none are."""
+        """Sum of the known tokens; None if none are known."""
         known = [one.tokens for one in self.each if one.tokens is not None]
         return sum(known) if known else None
 
     @property
     def seconds(self) -> int | float | None:
-        """Of the whole, with its workers; None if the time of some is not known."""
+        """Seconds of everything, with its workers; None if some are unknown."""
         known = [
             one.seconds / (1 if one.alone else self.workers)
             for one in self.each
@@ -82,7 +81,7 @@ class Costs:
         return sum(known) if len(known) == len(self.each) else None
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the fields as JSON takes them."""
         hours = None if self.seconds is None else round(self.seconds / 3600, 4)
         names = ("rows", "there", "prompts", "tokens", "answers", "profiles", "workers")
         return {
@@ -125,7 +124,7 @@ def costs(lab: Lab, hardware: Hardware | None = None, gpus: int = 1) -> Costs:
 
 @dataclass
 class _Left:
-    """What is left of one model."""
+    """Missing rows of one model."""
 
     lab: Lab
     place: Place
@@ -162,13 +161,15 @@ class _Left:
         )
 
     def _mean(self, what: str, task: str = "") -> int | float | None:
-        """Over the rows that are there, of a task or of all."""
+        """Average a number over the rows of a task, or over all rows."""
         rows = (row for row in self.lab.rows.of(self.place).rows if task in ("", row["task"]))
         numbers = [row[what] for row in rows if isinstance(row.get(what), int | float)]
         return mean(numbers) if numbers else None
 
     def length(self, setting: Setting, ask: Ask) -> int | float | None:
-        """Tokens of a prompt: of the rows that are there, or of the first samples."""
+        """Return the tokens of a prompt, from existing rows or the first samples; None if
+        unknown.
+        """
         if (there := self._mean("tokens", ask.name)) is not None or self._outline is None:
             return there
         try:
@@ -180,7 +181,7 @@ class _Left:
 
     @cached_property
     def _outline(self) -> Loaded | None:
-        """What reads prompts; None where the model is not there."""
+        """The model without weights, which reads prompts; None if it is not found."""
         try:
             return outline(self.place.at, self.lab.trust_remote_code)
         except FoveateError:

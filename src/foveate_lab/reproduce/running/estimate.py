@@ -90,7 +90,7 @@ class Lengths(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What asking a set takes: tokens read, operations, and steps of decoding."""
+    """Work for one request: tokens read, operations, and steps of decoding."""
 
     tokens: float
     flops: float
@@ -187,7 +187,7 @@ def samples_of(task: str) -> int:
 
 
 class Estimate(NamedTuple):
-    """What is left of one model, predicted.
+    """Prediction for what is left of one model.
 
     Attributes:
         model: the paper's name of it.
@@ -195,7 +195,7 @@ class Estimate(NamedTuple):
         flops: of prompts, answers and profiles.
         seconds: on all GPUs, the low and the high end.
         memory: GB of one model with its longest prompt.
-        weights: GB to download; 0 of a model that comes with Foveate.
+        weights: GB to download; 0 for a model that comes with Foveate.
         data: GB to download, by folder of the data.
     """
 

@@ -1,4 +1,4 @@
-"""A folder of reproductions: what experiments find in it, and what answers for them."""
+"""A folder of reproductions: its rows and profiles, and the models that answer."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ NOTHING: Asked = MappingProxyType({})
 
 @dataclass
 class Lab(AbstractContextManager["Lab"]):
-    """A folder of reproductions: what is there is gone on with.
+    """A folder of reproductions; runs continue where they stopped.
 
-    Rows belong to a model, so experiments that ask it the same share them, and a prompt is read
-    once for all of them. ``models`` are places as the command line takes them, ``data`` is the
-    folder with the benchmarks' folders; ``small`` a stand-in. One model is held at a time.
-    ``executor`` and its ``workers`` give the answers whose time is not taken. ``part`` of the
-    samples is asked, in its batches. ``read_only`` only looks at what is there, without a lock.
-    ``published`` is a copy of the authors' repository, to compare with.
+    Rows belong to a model, so experiments with the same requests share them, and a prompt is read
+    once for all. ``models`` are NAME=PLACE as on the command line, ``data`` is the folder with the
+    benchmarks' folders; ``small`` is a stand-in. One model is loaded at a time. ``executor`` and
+    its ``workers`` give answers that are not timed. ``part`` says which samples run, in its
+    batches. ``read_only`` takes no lock and writes nothing. ``published`` is a copy of the authors'
+    repository, to compare with.
 
-    ``read_by`` has what kept data from being read, by experiment, and ``unmeasured`` why specs have
-    no profile. Until it is left, no other process can write its results.
+    ``read_by`` has why data could not be read, by experiment, and ``unmeasured`` why specs have no
+    profile. Until the lab is left, no other process can write its results.
     """
 
     experiments: Sequence[Experiment]
@@ -84,8 +84,7 @@ class Lab(AbstractContextManager["Lab"]):
         self.rows.close()
 
     def seal(self) -> None:
-        """Gives the rows of each model a manifest, so that they can be handed on, and notes digests
-        of the data that they were asked of.
+        """Write a manifest for the rows of each model, and digests of the data that they are of.
 
         Raises:
             CannotWrite: the disk is full, or the folder is not to be written to.
@@ -94,12 +93,12 @@ class Lab(AbstractContextManager["Lab"]):
         note_drawn(self.out, digests(self._drawn))
 
     def settings(self, experiment: Experiment) -> list[Setting]:
-        """What there is of an experiment, model by model, to be shown."""
+        """Return an experiment's settings, in the order of its models."""
         settings = [one for step in self.steps(experiment) for one in self.each(step)]
         return sorted(settings, key=lambda one: experiment.models.index(one.model))
 
     def keys(self, steps: Sequence[Step]) -> Iterator[Key]:
-        """All rows that steps are made of."""
+        """Yield the keys of all rows of these steps."""
         for step in steps:
             for setting in self.each(step):
                 for ask, specs in step.experiment.trial.asks(setting).items():
@@ -107,7 +106,7 @@ class Lab(AbstractContextManager["Lab"]):
                 yield from step.experiment.trial.measured(setting)
 
     def steps(self, experiment: Experiment) -> list[Step]:
-        """An experiment, by the places of its models."""
+        """Return an experiment's steps, one for each location of its models."""
         names = experiment.models
         where = stand_ins(names) if self.small else places(names, self.models)
         by_place: dict[Place, list[str]] = {}
@@ -117,7 +116,9 @@ class Lab(AbstractContextManager["Lab"]):
         return [Step(experiment, at, tuple(mine), pads) for (at, pads), mine in by_place.items()]
 
     def asks(self, steps: Sequence[Step], model: str = "") -> dict[Ask, dict[str, str]]:
-        """All that is asked of the model of these steps, or what those ask that call it so."""
+        """Return all requests to the model of these steps; with ``model``, those that name it
+        so.
+        """
         return merged(
             step.experiment.trial.asks(setting)
             for step in steps
@@ -128,7 +129,7 @@ class Lab(AbstractContextManager["Lab"]):
     def each(
         self, step: Step, along: Asked = NOTHING, say: Say = lambda what: None
     ) -> list[Setting]:
-        """The settings of a step, one for each of its models."""
+        """Return the settings of a step, one for each of its models."""
         place = Place(step.place, step.pad_images)
         return [
             Setting(
@@ -157,17 +158,19 @@ class Lab(AbstractContextManager["Lab"]):
 
     @cached_property
     def rows(self) -> Rows:
-        """Of each model."""
+        """Rows of all models."""
         return Rows(self.out, self.configuration, self.read_only)
 
     @cached_property
     def _calibrations(self) -> dict[str, CalibrationRun | PublishedProfile]:
-        """Of all experiments: a name is of one."""
+        """Profiles of all experiments; a name means the same in each."""
         return {n: one for each in self.experiments for n, one in each.calibrations.items()}
 
     @cached_property
     def _raised(self) -> frozenset[str]:
-        """Of all that there are: answers are shared, and are to be the same whichever are run."""
+        """Specs of all known experiments: answers are shared, so they must not depend on which
+        run.
+        """
         known = (*self.experiments, *EXPERIMENTS.values())
         return frozenset(spec for one in known for spec in one.trial.raised())
 
@@ -177,7 +180,7 @@ class Lab(AbstractContextManager["Lab"]):
         return self._digests[place]
 
     def configuration(self, place: Place) -> dict[str, Any]:
-        """What rows of a model are made with, and have to agree in."""
+        """Return the settings in which all rows of a model have to agree."""
         return {
             "model": place.at,
             **({"pad_images": True} if place.pad_images else {}),
@@ -190,7 +193,9 @@ class Lab(AbstractContextManager["Lab"]):
         }
 
     def executed(self, place: Place) -> Executor:
-        """What answers. Workers get the memory of this process's model, which is given back."""
+        """Return the executor that answers. Cluster workers get the memory of this process's
+        model.
+        """
         if self.executor != "local":
             self._loaded.clear()
             torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Several folders of reproductions as one: of several people, machines, parts of a plan."""
+"""Merging of folders that several people, machines or parts of a plan wrote."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ VERSIONS = ("foveate", "torch", "transformers")
 
 
 class Merged(NamedTuple):
-    """What is written: rows, by the place of their model, profiles, by their files, and digests of
-    the data.
-    """
+    """Merged rows by model, profiles by file, and digests of the data."""
 
     rows: dict[Place, list[dict[str, Any]]]
     profiles: dict[Path, bytes]
@@ -33,11 +31,10 @@ class Merged(NamedTuple):
 
 
 def merge(lab: Lab, folders: Sequence[Path]) -> None:
-    """Adds the rows and profiles of what other labs wrote, once all of it is known to fit.
+    """Add the rows and profiles that other labs wrote, once all of them are known to fit.
 
-    An answer takes the place of a refusal; of two answers, which have to be the same, and of times
-    that both took, the first stays: that of the lab's own folder, then those of the folders in
-    their order.
+    An answer replaces a refusal. Of two answers, which have to be equal, and of two timings the
+    first stays: that of the lab's own folder, then those of the folders in their order.
 
     Raises:
         InvalidInput: a folder is not as its manifest says; it is of another model, other weights,
@@ -68,8 +65,8 @@ def merge(lab: Lab, folders: Sequence[Path]) -> None:
 
 
 def _check_data(folder: Path, merged: Merged) -> None:
-    """Raises InvalidInput unless its samples are those of the others, also those that it did not
-    ask: the parts of a plan have none in common.
+    """Raise InvalidInput unless a folder has the same samples as the others, also those that it did
+    not run: the parts of a plan have none in common.
     """
     theirs = drawn(folder)
     for name in theirs.keys() & merged.drawn.keys():
@@ -82,7 +79,7 @@ def _check_data(folder: Path, merged: Merged) -> None:
 
 
 def _add(lab: Lab, place: Place, folder: Path, merged: Merged) -> None:
-    """The rows and profiles of a model in a folder, if they fit."""
+    """Add the rows and profiles of a model in a folder, if they fit."""
     bundle = read_bundle(folder / "rows" / place.folder)
     _check_made_alike(bundle, lab.configuration(place))
     rows = HeldRows(bundle.stored.rows, lab.out).rows
@@ -107,8 +104,8 @@ def _add(lab: Lab, place: Place, folder: Path, merged: Merged) -> None:
 
 
 def _check_made_alike(bundle: Bundle, wanted: Mapping[str, Any]) -> None:
-    """Raises InvalidInput unless a folder's rows are made with the same settings; where the model
-    is, is of each machine, and its weights tell it from others of its name.
+    """Raise InvalidInput unless a folder's rows have the same settings. The path of the model may
+    differ by machine; a digest of its weights identifies it.
     """
     theirs, wanted = UNSAID | bundle.stored.configuration, {**UNSAID, **wanted}
     settings = {*theirs, *wanted} - {"schema", "model", "versions"}
@@ -130,7 +127,7 @@ def _public(configuration: Mapping[str, Any], name: str) -> str:
 
 
 def _asked_otherwise(mine: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> str:
-    """Which sample is not the same in both, by its digest, or by its place among those drawn."""
+    """Name a sample that differs between both, by its digest or its index; "" if none does."""
     answered = {key_of(row)[:2]: row for row in mine if "error" not in row}
     at: dict[tuple[str, Any], Key] = {
         (row["task"], row["place"]): key_of(row) for row in mine if "place" in row

@@ -22,17 +22,17 @@ from foveate_lab.reproduce.trials.answers import calibrate, jobs, unprepared
 
 
 def perform(lab: Lab, tell: Tell = lambda progress: None) -> Done:
-    """Runs what is missing of all experiments, and tells of every row and every profile. What
-    one experiment lacks does not keep the others.
+    """Run what is missing of all experiments, and report every row and profile. What one experiment
+    lacks does not stop the others.
 
     Model by model, profiles come first, then the answers, which the executor shares out, and
-    then, by this process and alone, what is timed and what is read off prompts: what worked beside
-    it would be in the times. Rows end in one order, whoever made them.
+    then, in this process alone, what is timed and what is read off prompts: anything beside it
+    would change the times. The order of rows does not depend on who made them.
 
     Raises:
-        FoveateError: data, a model or a profile that is not there, of the only experiment.
+        FoveateError: data, a model or a profile is missing, of the only experiment.
         CannotWrite: the disk is full, or the folder is not to be written to.
-        ClusterFailed: no worker of the cluster is left; what is answered is kept.
+        ClusterFailed: no worker of the cluster is left; finished answers stay.
     """
     done = Done()
     plan = planned(lab, done)
@@ -48,10 +48,10 @@ def perform(lab: Lab, tell: Tell = lambda progress: None) -> Done:
 
 
 def planned(lab: Lab, done: Done) -> dict[Place, list[Step]]:
-    """All steps, place by place; ``done`` notes why there are none of an experiment.
+    """Return all steps by location; ``done`` notes why an experiment has none.
 
     Raises:
-        FoveateError: of the only one there are none.
+        FoveateError: the only experiment has none.
     """
     by_place: dict[Place, list[Step]] = {}
     for experiment in lab.experiments:
@@ -63,7 +63,7 @@ def planned(lab: Lab, done: Done) -> dict[Place, list[Step]]:
 
 @dataclass
 class _Run:
-    """What is run of one model."""
+    """The run of one model."""
 
     lab: Lab
     place: Place
@@ -82,8 +82,8 @@ class _Run:
         return [step for step in self.steps if step.experiment.id not in self.done.missing]
 
     def _prepare(self) -> None:
-        """Measures the profiles that missing rows need: those of answers for all experiments in one
-        go, and where that does not do, for one after the other.
+        """Measure the profiles that missing rows need: of all experiments in one pass, and where
+        that fails, one by one.
         """
         shared = {
             name: self.lab.asks(self.steps, name) for step in self.steps for name in step.models
@@ -99,15 +99,15 @@ class _Run:
 
     @cached_property
     def _asked(self) -> dict[str, Asked]:
-        """What each experiment asks, by its id."""
+        """Requests of each experiment, by its id."""
         return {step.experiment.id: self.lab.asks([step]) for step in self.steps}
 
     def _all_asked(self) -> dict[Ask, dict[str, str]]:
-        """What is asked for those that are left."""
+        """Return the requests of the experiments that are left."""
         return merged(self._asked[step.experiment.id] for step in self._left())
 
     def _share_out(self) -> None:
-        """The answers whose time is not taken: one evaluation after the other."""
+        """Run the answers that are not timed, one evaluation after the other."""
         lab = self.lab
         with ExitStack() as stack:
             execute: Execute | None = None
@@ -124,7 +124,7 @@ class _Run:
                                 self._add(row)
 
     def _do_alone(self, step: Step) -> None:
-        """What is timed, and what is read off prompts."""
+        """Run what is timed and what is read off prompts."""
         along = self._all_asked()
         with _noting(self.lab, [step.experiment], self.done):
             for setting in self.lab.each(step, along, self.meter.say):
@@ -134,8 +134,8 @@ class _Run:
                     began = monotonic()
 
     def _add(self, row: Mapping[str, Any]) -> None:
-        """One more row, unless it is there: what lacks one row is answered with the full cache, and
-        with those beside it, anew.
+        """Add a row unless it exists: a sample that lacks one row is answered anew under the full
+        cache, and with the samples of its batch.
         """
         if key_of(row) in self.lab.rows.of(self.place):
             return
@@ -146,7 +146,7 @@ class _Run:
 
 @contextmanager
 def _noting(lab: Lab, experiments: Sequence[Experiment], done: Done) -> Iterator[None]:
-    """Notes what experiments lack; of the only one it is an error."""
+    """Note what experiments lack; for the only one it is an error."""
     try:
         yield
     except FoveateError as error:
@@ -156,7 +156,7 @@ def _noting(lab: Lab, experiments: Sequence[Experiment], done: Done) -> Iterator
 
 
 def _sum_up(lab: Lab, done: Done) -> None:
-    """Notes what data were missing: some leave cells empty, all leave nothing to show."""
+    """Note missing data: some leave cells empty, all leave nothing to show."""
     for experiment in lab.experiments:
         read = lab.read_by.get(experiment.id, {})
         lacking = {ask.task: why for ask, why in read.items() if why}

@@ -1,4 +1,4 @@
-"""How far a run of experiments is, and what it came to."""
+"""Progress of a run of experiments, and its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foveate_lab.reproduce.experiment import Experiment
 
 
 class Step(NamedTuple):
-    """An experiment with those of its models that are at one place, and read images alike."""
+    """An experiment with those of its models that are at one location and read images alike."""
 
     experiment: Experiment
     place: str
@@ -22,9 +22,9 @@ class Step(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """``rows`` that are there ``of`` those that are planned, of all experiments; ``new`` ones are
-    of this run. ``what`` it is at, and the seconds that are left at the rate of this run; None
-    before its first row. ``over`` when it is.
+    """State of a run: ``rows`` exist ``of`` the planned ones of all experiments; ``new`` are of
+    this run. ``what`` is the current task, ``left_s`` the seconds left at the rate of this run,
+    None before its first row. ``over`` at the end.
     """
 
     rows: int
@@ -39,14 +39,14 @@ Tell = Callable[[Progress], object]
 
 
 class Meter:
-    """Counts the rows of a run, and tells of each. ``of`` are planned, ``there`` are there."""
+    """Counter of a run's rows that reports each. ``of`` are planned, ``there`` exist."""
 
     def __init__(self, there: int, of: int, tell: Tell):
         self.there, self.of, self.tell = there, of, tell
         self.new, self._began = 0, monotonic()
 
     def say(self, what: str, over: bool = False) -> None:
-        """Tells what it is at."""
+        """Report the current task."""
         left_s = None
         if self.new:
             left = max(0, self.of - self.there - self.new)
@@ -55,21 +55,21 @@ class Meter:
 
     @contextmanager
     def not_counted(self) -> Iterator[None]:
-        """What takes long in the block, as profiles do, is in no row's time."""
+        """Leave the time of the block, such as that of profiles, out of the rate."""
         began = monotonic()
         yield
         self._began += monotonic() - began
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """One more."""
+        """Count and report a new row."""
         self.new += 1
         self.say(row["task"])
 
 
 @dataclass(frozen=True)
 class Done:
-    """Rows that were refused, why experiments were not run, by id, and why benchmarks, or the
-    specs whose profiles need them, are left out of those that were.
+    """End of a run: refused rows, why experiments did not run, by id, and why benchmarks, or specs
+    whose profiles need them, are left out.
     """
 
     refused: dict[Key, Mapping[str, Any]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Done:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def note(self, row: Mapping[str, Any]) -> None:
-        """One more row; an answer takes the place of what was refused before."""
+        """Note a row; an answer replaces an earlier refusal."""
         if "error" in row:
             self.refused[key_of(row)] = row
         else:

@@ -1,4 +1,4 @@
-"""The rows of a folder of reproductions: those of each model in a folder of their own."""
+"""Rows of a folder of reproductions, in one folder for each model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from foveate_lab.reproduce.models import Place
 
 
 class Rows:
-    """What is in ``out``, with what ``made`` says of how rows of a model are made. A model's rows
-    are opened, and nobody else's to write, when they are first asked for; ``read_only`` only looks
-    at what is there, without a lock.
+    """Rows in ``out``; ``made`` returns the configuration that a model's rows have to agree in. A
+    model's rows are opened, and locked, when they are first needed; ``read_only`` takes no lock.
     """
 
     def __init__(self, out: Path, made: Callable[[Place], dict[str, Any]], read_only: bool):
@@ -25,20 +24,20 @@ class Rows:
         self._looked_at: dict[Place, HeldRows] = {}
 
     def close(self) -> None:
-        """Others may write them now."""
+        """Release the locks."""
         for results in self._opened.values():
             results.__exit__()
         self._opened.clear()
 
     def folder(self, place: Place) -> Path:
-        """Where those of a model are."""
+        """Return the folder with the rows of a model."""
         return self.out / "rows" / place.folder
 
     def of(self, place: Place) -> HeldRows:
-        """Those of a model.
+        """Return the rows of a model.
 
         Raises:
-            InvalidInput: they were made otherwise, or another process is writing them.
+            InvalidInput: they have another configuration, or another process writes them.
         """
         if not self.read_only:
             return self._open(place)
@@ -47,7 +46,7 @@ class Rows:
         return self._looked_at[place]
 
     def add(self, place: Place, row: Mapping[str, Any]) -> None:
-        """One more row of a model; on disk when this returns.
+        """Add a row of a model; it is on disk when this returns.
 
         Raises:
             CannotWrite: the disk is full, or the folder is not to be written to.
@@ -55,7 +54,7 @@ class Rows:
         self._open(place).add(row)
 
     def take(self, place: Place, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Rows of other folders, all at once.
+        """Add rows of other folders, all at once.
 
         Raises:
             CannotWrite: the disk is full, or the folder is not to be written to.
@@ -63,8 +62,8 @@ class Rows:
         self._open(place).take(rows)
 
     def sort(self) -> None:
-        """Brings rows into one order, whoever made them and whenever: by task, place of the sample,
-        and spec.
+        """Sort rows by task, index of the sample, and spec, so that their order does not depend on
+        who made them when.
         """
 
         def place(row: Mapping[str, Any]) -> tuple[Any, ...]:

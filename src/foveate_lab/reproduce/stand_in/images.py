@@ -41,19 +41,19 @@ WORDS = (20, 180, 560)  # of instructions, in turn
 
 
 def page(r: Random) -> tuple[Scene, Question]:
-    """A drawn page, and a question about it."""
+    """Draw a page, and a question about it."""
     album = questions.document(r, FONTS)
     return album.images[0], r.choice(album.questions)
 
 
 def pages(writer: Writer, at_least: int = 0) -> Iterator[tuple[int, Scene, Question]]:
-    """As many as are wanted, or ``at_least`` so many, with their numbers."""
+    """Yield numbered pages with questions, ``at_least`` so many."""
     for number in range(max(writer.count, at_least)):
         yield number, *page(writer.random(number))
 
 
 def docvqa(writer: Writer) -> None:
-    """val_v1.0_withQT.json and documents/."""
+    """Write val_v1.0_withQT.json and documents/."""
     data = [
         {
             "questionId": 1000 + number,
@@ -71,7 +71,7 @@ def docvqa(writer: Writer) -> None:
 
 
 def ocrbench(writer: Writer) -> None:
-    """OCRBench.json and the images; the kinds of questions in turn."""
+    """Write OCRBench.json and the images; the kinds of questions in turn."""
     records = [
         {
             "dataset_name": "HME100k" if number % len(KINDS) == 4 else "drawn",
@@ -86,7 +86,7 @@ def ocrbench(writer: Writer) -> None:
 
 
 def textvqa(writer: Writer) -> None:
-    """TextVQA_0.5.1_val.json and train_images/, with ten answers each."""
+    """Write TextVQA_0.5.1_val.json and train_images/, with ten answers each."""
     data = []
     for number, scene, question in pages(writer):
         writer.image(f"train_images/{number:016x}.jpg", scene.image)
@@ -103,7 +103,7 @@ def textvqa(writer: Writer) -> None:
 
 
 def textcaps(writer: Writer) -> None:
-    """TextCaps_0.1_val.json and train_images/: a record for each of an image's captions."""
+    """Write TextCaps_0.1_val.json and train_images/: a record for each of an image's captions."""
     data: list[dict[str, Any]] = []
     for number in range(writer.count):
         r = writer.random(number)
@@ -126,7 +126,7 @@ def textcaps(writer: Writer) -> None:
 
 
 def chartqa(writer: Writer) -> None:
-    """test_human.json, test_augmented.json and png/."""
+    """Write test_human.json, test_augmented.json and png/."""
     for part in ("human", "augmented"):
         records = []
         for number in range(writer.count):
@@ -140,7 +140,7 @@ def chartqa(writer: Writer) -> None:
 
 
 def mm_vet(writer: Writer) -> None:
-    """mm-vet.json and images/; capabilities in turn."""
+    """Write mm-vet.json and images/; capabilities in turn."""
     records = {}
     for number, scene, question in pages(writer, len(ABILITIES)):
         name = f"v1_{number}.png"
@@ -156,7 +156,7 @@ def mm_vet(writer: Writer) -> None:
 
 
 def mathvista(writer: Writer) -> None:
-    """data/testmini.json, data/query.json and images/; choices and numbers in turn."""
+    """Write data/testmini.json, data/query.json and images/; choices and numbers in turn."""
     problems, queries = {}, {}
     for number in range(max(writer.count, len(SKILLS))):
         r = writer.random(number)
@@ -202,7 +202,7 @@ def mathvista(writer: Writer) -> None:
 
 
 def llava_description(writer: Writer) -> None:
-    """detail_1k.json and coco/train2017/."""
+    """Write detail_1k.json and coco/train2017/."""
     records = []
     for number in range(writer.count):
         r = writer.random(number)
@@ -223,8 +223,8 @@ def llava_description(writer: Writer) -> None:
 
 
 def llava_instruct(writer: Writer) -> None:
-    """llava_v1_5_mix665k.json and the images: two rounds each, of instructions that are short,
-    longer and long in turn.
+    """Write llava_v1_5_mix665k.json and the images: two rounds each, of instructions that are
+    short, longer and long in turn.
     """
     records = []
     for number in range(max(writer.count, 3 * len(WORDS))):

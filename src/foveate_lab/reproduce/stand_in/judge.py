@@ -1,11 +1,11 @@
-"""A rule in the place of the language model that judges answers."""
+"""A rule instead of the language model that judges answers."""
 
 from __future__ import annotations
 
 
 def judge(prompt: str) -> str:
-    """Grades an MM-Vet prediction, 1.0 where it says a ground truth and 0.0 otherwise; of another
-    response it gives the last word.
+    """Grade an MM-Vet prediction: 1.0 if it contains a ground truth, else 0.0; of another response
+    return the last word.
     """
     text = prompt.rstrip()
     if text.endswith("|"):

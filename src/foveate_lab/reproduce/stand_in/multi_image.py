@@ -22,7 +22,7 @@ PAGES, CHOICES = 2, 4
 
 
 def milebench(writer: Writer) -> None:
-    """SET/SET.json and SET/images/ of all sets."""
+    """Write SET/SET.json and SET/images/ of all sets."""
     for sets in TASKS.values():
         for name in sets:
             _set(writer, name)
@@ -72,7 +72,7 @@ def _sample(writer: Writer, name: str, number: int) -> dict[str, Any]:
 
 
 def _choices(r: Random, values: list[str], right: str) -> list[str]:
-    """The right one among others."""
+    """Return the right value among others."""
     wrong = [value for value in dict.fromkeys(values) if value != right][: CHOICES - 1]
     options = [right, *wrong]
     r.shuffle(options)

@@ -1,4 +1,4 @@
-"""Long texts: pieces of Python's manual with a fact in them, which is asked for."""
+"""Long texts: pieces of Python's manual with a fact in them, which the question is about."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROMPT = "Read the text and answer.\n\n{context}\n\nQuestion: {input}\nAnswer:"
 
 
 def longbench(writer: Writer) -> None:
-    """data/SET.jsonl of all sets, and config/dataset2prompt.json."""
+    """Write data/SET.jsonl of all sets, and config/dataset2prompt.json."""
     for name in SETS:
         records = (_record(writer, name, number) for number in range(writer.count))
         writer.lines(f"data/{name}.jsonl", records)
@@ -57,7 +57,7 @@ KINDS = (
 
 
 def loogle(writer: Writer) -> None:
-    """LooGLE-testdata/longdep_qa.jsonl, with questions of all kinds on every document."""
+    """Write LooGLE-testdata/longdep_qa.jsonl, with questions of all kinds on every document."""
     records = []
     for number in range(writer.count):
         documents = [_record(writer, f"{kind}", number) for kind in KINDS]
@@ -75,7 +75,7 @@ def loogle(writer: Writer) -> None:
 
 
 def needle(writer: Writer) -> None:
-    """A text file to hide lines in."""
+    """Write a text file to hide lines in."""
     words = manual()[: 4 * WORDS]
     sentences = (" ".join(words[start : start + 10]) for start in range(0, len(words), 10))
     writer.text("manual.txt", ". ".join(sentences) + ".")

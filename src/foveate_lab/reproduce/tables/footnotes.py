@@ -1,4 +1,4 @@
-"""What stands below a table: of how many samples it is, what was refused, and its marks."""
+"""Notes below a table: numbers of samples, refusals, and marks."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from foveate_lab.reproduce.tables.table import NOT_BROUGHT, TableCell, counted
 
 @dataclass
 class Marks:
-    """A letter for each thing that is said of single cells, in the order of their coming up."""
+    """Letters for notes on single cells, in the order of their first use."""
 
     notes: dict[str, str] = field(default_factory=dict)  # what is said, and its letter
 
     def of(self, *said: str) -> str:
-        """The letters of what is said of a cell."""
+        """Return the letters of a cell's notes."""
         return " ".join(self.notes.setdefault(one, _letter(len(self.notes))) for one in said if one)
 
     @property
     def listed(self) -> list[tuple[str, str]]:
-        """Each letter, and what it stands for."""
+        """Letters, each with its note."""
         return [(letter, said) for said, letter in self.notes.items()]
 
 
@@ -34,7 +34,7 @@ def _letter(number: int) -> str:
 
 
 class Counts:
-    """The samples of a table: what is usual in each column, and what is not in a cell."""
+    """Counts of a table's samples: what is usual in each column, and exceptions of cells."""
 
     def __init__(self, pieces: Iterable[PlacedCell]) -> None:
         self._cells = [(piece.at["column"], piece.cell) for piece in pieces]
@@ -48,7 +48,7 @@ class Counts:
         self._alike = {name: one for name, (one, *others) in remarks.items() if one and not others}
 
     def exceptions(self, column: str, cell: TableCell) -> Iterator[str]:
-        """What is to be said of a cell, and is not said of its whole column or above the table."""
+        """Yield the notes on a cell that hold neither for its whole column nor for the table."""
         samples, usual = cell.samples, self._usual.get(column, 0)
         if samples is not None and samples != usual and (samples or cell.refused):
             yield counted(samples)
@@ -57,7 +57,7 @@ class Counts:
                 yield f"{NOT_BROUGHT}: see above" if one.startswith(NOT_BROUGHT) else one
 
     def said(self) -> Iterator[str]:
-        """In sentences: samples of a cell, refusals, what kept more, what is empty."""
+        """Yield sentences on the samples of a cell, refusals, raised budgets and empty cells."""
         numbers = {*self._usual.values()}
         if len(numbers) == 1:
             yield f"Samples in a cell: {numbers.pop():,}."

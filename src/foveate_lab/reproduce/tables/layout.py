@@ -1,4 +1,4 @@
-"""Lays a table out as the paper does: blocks, lines of gains, and spanned cells, without HTML."""
+"""Layout of a table as in the paper: blocks, lines of gains, and spanned cells, without HTML."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HEADS: Mapping[Dimension, str] = {
 
 
 def laid(table: Table, columns: Sequence[str]) -> Laid:
-    """These columns of a table, laid out as it says."""
+    """Lay out these columns of a table in the way that it names."""
     pieces = list(_pieces(table, columns))
     layout = table.layout or _usual(table)
     spanned = "budget" in layout.across and "method" in layout.down
@@ -75,7 +75,7 @@ def _pieces(table: Table, columns: Sequence[str]) -> Iterator[PlacedCell]:
 
 
 def _like(table: Table, at: int) -> str:
-    """A printed number of a column, with as many digits as most of its numbers have."""
+    """Return a printed number of a column, with as many digits as most of its numbers have."""
     texts = [line.cells[at].printed for line in table.lines if line.cells[at].paper is not None]
     count = Counter(map(decimals, texts))
     return max(texts, key=lambda text: count[decimals(text)], default="")
@@ -86,7 +86,9 @@ def _key(piece: PlacedCell, dimensions: Sequence[Dimension]) -> tuple[str, ...]:
 
 
 def _together(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Each key once, those that begin alike beside each other, in the order of the first."""
+    """Return each key once, those with the same beginning side by side, in the order of the
+    first.
+    """
     first: dict[tuple[str, ...], int] = {}
     for at, key in enumerate(keys):
         for depth in range(1, len(key) + 1):
@@ -98,7 +100,7 @@ def _together(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def _heads(keys: Sequence[tuple[str, ...]]) -> Iterator[tuple[ColumnHeading, ...]]:
-    """A row of headings for each dimension, those that are alike joined."""
+    """Yield a row of headings for each dimension, with equal neighbours joined."""
     for depth in range(len(keys[0]) if keys else 0):
         groups = groupby(keys, key=lambda key, depth=depth: key[: depth + 1])  # type: ignore[misc]
         yield tuple(ColumnHeading(begin[-1], len(list(mine))) for begin, mine in groups)
@@ -107,7 +109,7 @@ def _heads(keys: Sequence[tuple[str, ...]]) -> Iterator[tuple[ColumnHeading, ...
 def _rows(
     pieces: Sequence[PlacedCell], layout: TableLayout, keys: Sequence[tuple[str, ...]]
 ) -> Iterator[RowHeading | LaidRow]:
-    """Block by block; below what is compared with a base method, the gains over it."""
+    """Yield rows block by block; below a method with a base method, its gains over that."""
     by_line: dict[tuple[str, ...], list[PlacedCell]] = {}
     for piece in pieces:
         by_line.setdefault(_key(piece, (*layout.blocks, *layout.down)), []).append(piece)
@@ -127,7 +129,7 @@ def _rows(
 
 
 def _sources(mine: Sequence[PlacedCell]) -> Iterator[str]:
-    """Of the cells that the paper says something of."""
+    """Yield the sources of cells for which the paper has a number."""
     for one in mine:
         if one.line.source and (one.cell.printed or one.cell.paper is not None):
             yield one.line.source
@@ -145,7 +147,9 @@ def _named(dimensions: Sequence[Dimension], values: Sequence[str]) -> str:
 def _labels(
     layout: TableLayout, names: Sequence[str], mine: Sequence[PlacedCell]
 ) -> tuple[str, ...]:
-    """The names of a row: what it adds to a base method ("+ MixKV"), 100% if it has no budget."""
+    """Return the names of a row: the addition to a base method ("+ MixKV"), 100% without a
+    budget.
+    """
     labels = dict(zip(layout.down, names, strict=True))
     over = mine[0].line.over
     if over and "method" in labels and labels["method"].startswith(f"{over} "):
@@ -158,7 +162,7 @@ def _labels(
 def _cells(
     mine: Sequence[PlacedCell], layout: TableLayout, keys: Sequence[tuple[str, ...]]
 ) -> Iterator[Placed]:
-    """Along the columns; what has no budget stands across all of them."""
+    """Yield the cells of a row; a cell without a budget spans all columns of budgets."""
     there = {_key(piece, layout.across): piece for piece in mine}
     if keys and not any(key in there for key in keys):
         at = layout.across.index("budget")
@@ -171,7 +175,9 @@ def _cells(
 
 
 def _gain(piece: PlacedCell, pieces: Sequence[PlacedCell]) -> PlacedCell | None:
-    """What it has more than the base method: measured, and of the paper's numbers."""
+    """Return the gain over the base method, of measured and of printed numbers; None without
+    one.
+    """
     wanted = {**piece.at, "method": piece.line.over}
     for one in pieces:
         if all(one.at[d] == wanted[d] for d in ("model", "method", "budget", "column")):

@@ -19,11 +19,12 @@ INCHES = 0.26  # of a bar, with the room around it
 
 
 class Plot(NamedTuple):
-    """``kind`` is what is drawn, in a panel for each of ``columns`` (all, if none is named).
+    """A chart of a table: its ``kind``, with a panel for each of ``columns`` (all, if none is
+    named).
 
-    Lines run over ``x``: the budget, or an argument of the specs. With ``together`` they are the
-    columns, in one panel, and otherwise the methods, by their names before a comma if ``x`` is an
-    argument. ``caption`` says what else is to be known.
+    Lines run over ``x``: the budget, or an argument of the specs. With ``together`` each column is
+    a line of one panel; otherwise each method is, by its name before a comma if ``x`` is an
+    argument. ``caption`` is added below the chart.
     """
 
     kind: Literal["lines", "bars"]
@@ -36,7 +37,7 @@ class Plot(NamedTuple):
 
 
 class PlotPoint(NamedTuple):
-    """A number of a series, and the paper's."""
+    """A point of a series: measured, and the paper's."""
 
     series: str
     x: float
@@ -44,7 +45,7 @@ class PlotPoint(NamedTuple):
 
 
 def plotted(plot: Plot, table: Table) -> Figure:
-    """The table as a chart, with hollow marks where the paper says what it measured."""
+    """Draw the table as a chart, with hollow marks at the paper's numbers."""
     draw = _bars if plot.kind == "bars" else _lines
     drawn, key = draw(plot, table)
     said = "The numbers are those of the table beside it."
@@ -83,7 +84,7 @@ def _panels(count: int, across: int) -> Any:
 
 
 def _line(axis: Any, points: Sequence[PlotPoint], drawn: dict[str, str]) -> None:
-    """What was measured, joined; the paper's as hollow marks of the same colour."""
+    """Draw the measured points, joined, and the paper's as hollow marks of the same colour."""
     mine = sorted((one.x, one.cell.measured) for one in points if _finite(one.cell.measured))
     if mine:
         axis.plot(*zip(*mine, strict=True), markersize=5, linewidth=1.4, **drawn)
@@ -94,7 +95,7 @@ def _line(axis: Any, points: Sequence[PlotPoint], drawn: dict[str, str]) -> None
 
 
 def _whole(axis: Any, table: Table, name: str) -> None:
-    """The full cache, along all budgets."""
+    """Draw the full cache's number along all budgets."""
     at = table.columns.index(name)
     for line in table.lines:
         if line.spec == "full" and _finite(line.cells[at].measured):
@@ -111,7 +112,7 @@ def _points(plot: Plot, table: Table, name: str) -> Iterator[PlotPoint]:
 
 
 def _place(plot: Plot, line: TableLine) -> float | None:
-    """Where it stands along x, if it does."""
+    """Return a line's value along x, or None."""
     if plot.x == BUDGET:
         return float(line.budget.removesuffix("%")) if line.budget else None
     match = re.search(rf"\b{plot.x}=([\d.]+)", line.spec)
@@ -119,7 +120,7 @@ def _place(plot: Plot, line: TableLine) -> float | None:
 
 
 def _bars(plot: Plot, table: Table) -> tuple[str, list[Entry]]:
-    """A bar for each line, the first at the top; a hollow mark at the paper's number."""
+    """Draw a bar for each line, the first at the top, and a hollow mark at the paper's number."""
     names, lines = plot.columns or table.columns, table.lines
     high = INCHES * len(lines) + 0.8
     _, grid = axes(1, len(names), height=high)
@@ -142,7 +143,9 @@ def _bars(plot: Plot, table: Table) -> tuple[str, list[Entry]]:
 
 
 def _colour(line: TableLine) -> str:
-    """Grey for the full cache; what a paper adds to a base method stands out."""
+    """Return grey for the full cache, and a stronger colour for what a paper adds to a base
+    method.
+    """
     if line.spec == "full":
         return FULL_CACHE["color"]
     return style(1 if line.over else 0)["color"]

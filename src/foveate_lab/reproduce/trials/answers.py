@@ -1,7 +1,7 @@
-"""Answers that are missing: each prompt is read once, for all that is asked of it.
+"""Missing answers: each prompt is read once for all requests.
 
-What other experiments ask of the same samples is answered along. Rows of a sample do not depend on
-each other, so each is what it would be without the others.
+Requests of other experiments for the same samples are answered along. Rows of a sample do not
+depend on each other, so each is the same as without the others.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from foveate_lab.reproduce.setting import Setting
 
 
 def jobs(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[Job]:
-    """What lacks an answer, batch by batch; no sample is drawn where nothing does. Specs whose
-    profiles cannot be measured are left out, and all of it where no other is asked.
+    """Yield the missing answers batch by batch; draws no sample if none is missing.
+
+    Specs whose profiles cannot be measured are left out; without any other spec so is the request.
     """
     mine = tuple(spec for spec in specs if spec not in setting.unmeasured)
     if specs and not mine:
@@ -50,14 +51,14 @@ def jobs(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[Job]:
 
 
 def missing(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> list[Key]:
-    """The rows that are to be asked here and are not there."""
+    """Return the keys of missing rows that this part has to run."""
     wanted = keys(ask, specs, setting.names(ask), setting.part)
     return [key for key in wanted if key not in setting.results]
 
 
 def answers(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The missing rows of these specs, one after the other, in this process and alone; and, of
-    samples that have some, those of what is asked along. Profiles are there already.
+    """Yield the missing rows of these specs one by one, in this process; of the same samples also
+    the missing rows of other experiments. Profiles have to exist.
     """
     if missing(setting, ask, specs):
         for job in jobs(setting, ask, {**specs, **setting.along.get(ask, {})}):
@@ -65,7 +66,7 @@ def answers(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[di
 
 
 def unprepared(setting: Setting, asks: Asked) -> dict[str, str]:
-    """The specs, with their budgets, that some missing row is of."""
+    """Return the specs of missing rows, with their budgets."""
     unmeasured: dict[str, str] = {}
     for ask, specs in asks.items():
         lacking_one = {spec for _, _, spec in missing(setting, ask, specs)}
@@ -74,8 +75,8 @@ def unprepared(setting: Setting, asks: Asked) -> dict[str, str]:
 
 
 def calibrate(setting: Setting, specs: Mapping[str, str]) -> None:
-    """Measures the profiles of these specs, in one go where all can be, and notes of others why
-    they cannot.
+    """Measure the profiles of these specs, in one pass if all can be measured, and note why others
+    cannot.
     """
     left = {spec: budget for spec, budget in specs.items() if spec not in setting.unmeasured}
     try:

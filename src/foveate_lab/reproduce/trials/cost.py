@@ -40,8 +40,8 @@ COLUMNS = ("s", "tokens/s")  # of Throughput
 
 @dataclass(frozen=True, kw_only=True)
 class CostTrial(Trial):
-    """Policies at budgets whose time and memory are measured. Their rows are of the first part, as
-    times of other machines are others.
+    """Policies at budgets whose time and memory are measured. All rows are of part 1, as other
+    machines take other times.
     """
 
     title: str
@@ -49,7 +49,7 @@ class CostTrial(Trial):
     budgets: tuple[str, ...]
 
     def specs(self) -> Sequence[str]:
-        """Return what is compared."""
+        """Return the compared policies."""
         return [arm.spec for arm in self.arms]
 
     def profiled(self, setting: Setting) -> Mapping[str, str]:
@@ -68,7 +68,7 @@ class CostTrial(Trial):
 
 @dataclass(frozen=True, kw_only=True)
 class Latency(CostTrial):
-    """Total latency and peak memory of one prompt of ``tokens`` and ``new`` more, drawn as the
+    """Total latency and peak memory of one prompt of ``tokens`` and ``new`` more tokens, drawn as
     ``plot`` says. The prompt is token ids in order, as in the script of MixKV's authors.
     """
 
@@ -83,7 +83,7 @@ class Latency(CostTrial):
             yield from ((self._task(setting), "0", spec) for spec in self._specs(setting))
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing, each measured beside the full cache."""
+        """Yield the missing rows, each measured beside the full cache."""
         missing = self.profiled(setting)
         if not missing:
             return
@@ -107,7 +107,7 @@ class Latency(CostTrial):
             yield {"task": self._task(setting), "sample": "0", "spec": spec, "new": new, **row}
 
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
-        """Seconds in all, and GiB at the peak of the prefill."""
+        """Yield seconds in all, and GiB at the peak of the prefill."""
         table = self._table(settings)
         yield table
         if self.plot:
@@ -157,7 +157,7 @@ class Latency(CostTrial):
 
 
 def _once(subject: Subject, policies: Sequence[Policy], rounds: int, tick: Tick) -> Any:
-    """A stand-in's prefills: the round that would warm up is the only one."""
+    """Time a stand-in's prefills in the round that otherwise warms up."""
     return prefills(subject, policies, 0, tick)
 
 
@@ -172,9 +172,9 @@ MEASURED: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A batch of ``rows`` prompts of ``tokens`` that are answered by ``new`` tokens, in one model.
+    """A batch of ``rows`` prompts of ``tokens``, answered by ``new`` tokens, in one model.
 
-    ``name`` is what the paper calls it.
+    ``name`` is the paper's name of it.
     """
 
     name: str
@@ -197,7 +197,7 @@ class ThroughputTrial(CostTrial):
             yield from ((_task(batch), "0", spec) for spec in self._specs(setting))
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing."""
+        """Yield the missing rows."""
         there = set(self.measured(setting))
         for batch in self._batches(setting):
             wanted = self._specs(setting)
@@ -211,7 +211,7 @@ class ThroughputTrial(CostTrial):
                 yield {"task": _task(batch), "sample": "0", "spec": spec, **loaded}
 
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table]:
-        """Seconds of the decoding, and tokens a second over the batch."""
+        """Yield seconds of the decoding, and tokens a second over the batch."""
         figures, lines = printed(self.figures), []
         for setting in settings:
             rows = {(row["task"], row["spec"]): row for row in setting.results.rows}
@@ -262,7 +262,7 @@ def _task(batch: Batch) -> str:
 
 @torch.no_grad()
 def _loaded_fully(subject: Subject, spec: str, batch: Batch) -> dict[str, Any]:
-    """Seconds of the prefill and of all new tokens; what memory does not hold says so."""
+    """Return the seconds of the prefill and of all new tokens, or a note that memory ran out."""
     try:
         filled: list[Any] = []
         first = seconds(lambda: filled.append(prefill(subject, policy_of(spec))), subject.device)

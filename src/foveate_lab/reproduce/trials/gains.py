@@ -1,4 +1,4 @@
-"""How much better base methods get by what a paper adds to them, pair by pair and on average."""
+"""Gains of base methods by what a paper adds to them, pair by pair and on average."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MEAN = "Mean"
 
 @dataclass(frozen=True, kw_only=True)
 class Gains(GridTrial):
-    """``arms`` come in pairs: a base method, and the same with what is added. Cells are relative
-    gains in percent; the paper's are worked out from its own table, ``printed_in``. ``claimed`` is
-    the mean that it states in its text, at the line ``source``.
+    """Relative gains in percent of pairs of ``arms``: a base method, and the same with an addition.
+    The paper's gains are computed from its own table, ``printed_in``. ``claimed`` is the mean that
+    its text states, at the line ``source``.
     """
 
     printed_in: str
@@ -27,7 +27,7 @@ class Gains(GridTrial):
     source: str
 
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
-        """The gains, with the mean of all pairs, sets and models below."""
+        """Yield the gains, with the mean of all pairs, sets and models below."""
         lines = [line for setting in settings for line in self._gained(setting)]
         names = (*(column.name for column in self.across), MEAN)
         small = any(setting.small for setting in settings)
@@ -61,7 +61,7 @@ class Gains(GridTrial):
             yield more._replace(source=source, cells=tuple(cells), over="")
 
     def _total(self, lines: Sequence[TableLine]) -> TableLine:
-        """The mean, where every cell has a number."""
+        """Return the line of the mean, which is empty unless every cell has a number."""
         gains = [cell.measured for line in lines for cell in line.cells[:-1]]
         there = sum(gain is not None for gain in gains)
         note = f"{there} of {len(gains)} gains, {len(lines)} pairs"
@@ -73,7 +73,7 @@ class Gains(GridTrial):
 
 
 def relative(base: float | None, more: float | None) -> float | None:
-    """How much more it is, in percent of the base; none where either is missing, or the base 0."""
+    """Return the gain in percent of the base; None where either is missing or the base is 0."""
     if base is None or more is None or base == 0:
         return None
     return 100 * (more - base) / base
@@ -85,5 +85,5 @@ def _mean(numbers: Sequence[float | None]) -> float | None:
 
 
 def paired(*pairs: Sequence[Arm]) -> tuple[Arm, ...]:
-    """The arms of several pairs, one pair after the other."""
+    """Return the arms of several pairs, one pair after the other."""
     return tuple(arm for base, more in pairs for arm in (base, more))

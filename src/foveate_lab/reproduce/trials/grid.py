@@ -40,11 +40,11 @@ AVERAGED = "mean of the columns"
 
 @dataclass(frozen=True, kw_only=True)
 class GridTrial(Trial):
-    """``figures`` is the file with the paper's; ``average`` a column that is the mean of all
-    others. ``samples`` is how many of each benchmark the paper asks; ``timed`` decodes on its own,
-    after ``warm_up`` steps whose time is not taken. ``prompt`` is the most tokens of a text.
-    ``layout`` is the paper's, ``plot`` how it is drawn where the paper has a figure. Arms whose
-    values are of drawn answers draw at ``temperature``.
+    """A table of answers. ``figures`` is the file of the paper's numbers; ``average`` names a
+    column that is the mean of all others. ``samples`` is how many of each benchmark the paper runs;
+    ``timed`` decodes alone, after ``warm_up`` untimed steps. ``prompt`` bounds the tokens of a
+    text. ``layout`` is the paper's, ``plot`` its figure, if it has one. Arms whose values are of
+    drawn answers draw at ``temperature``.
     """
 
     title: str
@@ -62,20 +62,22 @@ class GridTrial(Trial):
     plot: Plot | None = None
 
     def tasks(self) -> Sequence[str]:
-        """The benchmarks that it reads."""
+        """Return the benchmarks that it reads."""
         return list(dict.fromkeys(task for column in self.across for task in column.tasks))
 
     def specs(self) -> Sequence[str]:
-        """Its policies, with their budgets and profiles left open."""
+        """Return its policies, with budgets and profiles left open."""
         return list(dict.fromkeys(arm.spec for arm in self.arms))
 
     def raised(self) -> Iterator[str]:
-        """The specs, at their budgets, that are raised to what is always kept, and not refused."""
+        """Yield the specs, with budgets, that are raised to what is always kept instead of
+        refused.
+        """
         for arm in self.arms:
             yield from (arm.spec.replace("{B}", budget) for budget in arm.raised)
 
     def asks(self, setting: Setting) -> Asked:
-        """The specs of each benchmark; a stand-in asks not all budgets."""
+        """Return the specs of each benchmark; a stand-in leaves budgets out."""
         asks: dict[Ask, dict[str, str]] = {}
         left_out = {*self.budgets} - {*some(self.budgets)} if setting.small else set()
         for column in self.across:
@@ -87,7 +89,7 @@ class GridTrial(Trial):
         return asks
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing, if their time is taken."""
+        """Yield the missing rows that are timed or drawn."""
         warm = small.STEPS if setting.small else self.warm_up
         load = warmed_up(setting.load, warm) if self.warm_up else setting.load
         for ask, specs in self.asks(setting).items():
@@ -115,7 +117,9 @@ class GridTrial(Trial):
         return ask._replace(timed=False, marks=(*ask.marks, mark))
 
     def _ask(self, setting: Setting, task: str) -> Ask:
-        """Rows that are timed, or of shortened prompts, are other rows."""
+        """Return the request for a benchmark; marks separate rows that are timed or of cut
+        prompts.
+        """
         marks = [f"{self.prompt} tokens"] if self.prompt else []
         marks += ["timed"] if self.timed else []
         longest = min(self.prompt or PROMPT, PROMPT) if setting.small else self.prompt
@@ -128,7 +132,7 @@ class GridTrial(Trial):
                     yield arm, budget
 
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
-        """The table, with the models one below the other; maps of where needles lay."""
+        """Yield the table, with the models one below the other, and maps of where needles were."""
         table = self._table(settings)
         yield table
         if self.plot:
@@ -166,7 +170,7 @@ class GridTrial(Trial):
         return (SMALL, *([f"stand-in: {few[0]} of {few[1]} budgets"] if few[0] < few[1] else []))
 
     def _missing(self, settings: Sequence[Setting]) -> Sequence[str]:
-        """What was not brought, in a line."""
+        """Return a note on published files that are missing, if any are."""
         files = dict.fromkeys(
             lacks.name
             for setting in settings
@@ -202,7 +206,7 @@ class GridTrial(Trial):
             )
 
     def _whole(self, arm: Arm, model: str) -> Iterator[tuple[str, str]]:
-        """An arm's specs, each with the benchmarks that have it: "" for all."""
+        """Yield an arm's specs, each with its benchmarks: "" for all."""
         names: dict[str, list[str]] = {}
         for task in self.tasks():
             names.setdefault(arm.spec_for(task, model), []).append(task)
@@ -244,7 +248,7 @@ class GridTrial(Trial):
 
 
 def _average(cells: Sequence[TableCell]) -> TableCell:
-    """The mean of the other columns, where all of them have a number."""
+    """Return the mean of the other columns; empty unless all of them have a number."""
     numbers = [cell.measured for cell in cells if cell.measured is not None]
     whole = bool(cells) and len(numbers) == len(cells)
     return TableCell(sum(numbers) / len(numbers) if whole else None, None, AVERAGED)

@@ -1,4 +1,4 @@
-"""A table or figure of which some is run in one way and some in another, one below the other."""
+"""A table or figure whose parts run in different ways, one below the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foveate_lab.reproduce.tables.table import Table
 
 @dataclass(frozen=True, kw_only=True)
 class Panels(Trial):
-    """Trials with the same models."""
+    """Several trials with the same models."""
 
     panels: tuple[Trial, ...]
 

@@ -1,4 +1,4 @@
-"""Something that is measured of prompts as they are read, and drawn or put into a table."""
+"""Measurements of prompts as they are read, drawn or put into a table."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Measure(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Trial):
-    """A measure of the prompts of some benchmarks. ``given`` names those of single models: text
-    for one that reads, images for one that sees. ``samples`` is how many of each are read, None
-    for all. ``estimate`` is a profile at each of the measure's budgets, for what it shows.
+    """A measure of the prompts of some benchmarks. ``given`` replaces them for single models: text
+    for one that reads, images for one that sees. ``samples`` is how many of each are read, None for
+    all. ``estimate`` is a profile at each of the measure's budgets, to compare with.
     """
 
     measure: Measure
@@ -74,26 +74,26 @@ class Probe(Trial):
     estimate: str = ""
 
     def tasks(self) -> Sequence[str]:
-        """The benchmarks that it reads."""
+        """Return the benchmarks that it reads."""
         more = (task for tasks in self.given.values() for task in tasks)
         return list(dict.fromkeys((*self.each, *more)))
 
     def specs(self) -> Sequence[str]:
-        """Policies that it compares."""
+        """Return the compared policies."""
         return self.measure.specs()
 
     def profiled(self, setting: Setting) -> Mapping[str, str]:
-        """The estimate at each budget."""
+        """Return the spec of the estimate at each budget."""
         budgets = self._budgets() if self.estimate else ()
         return {self._estimated(setting, budget): budget for budget in budgets}
 
     def measured(self, setting: Setting) -> Iterator[Key]:
-        """A row of each prompt."""
+        """Yield the key of each prompt's row."""
         for ask in self._each(setting):
             yield from keys(ask, {}, setting.names(ask), setting.part)
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing."""
+        """Yield the missing rows."""
         calibrate(setting, self.profiled(setting))
         for ask in self._each(setting):
             wanted = set(missing(setting, ask, {}))
@@ -112,7 +112,7 @@ class Probe(Trial):
         return self.measure.of(ProbedPrompt(loaded, reading.prompt, recording))
 
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
-        """What the rows so far show, benchmark by benchmark."""
+        """Yield tables and figures of the rows so far, benchmark by benchmark."""
         for setting in settings:
             for ask in self._each(setting):
                 prompt_rows = setting.rows([ask])[ask.name]
@@ -124,12 +124,12 @@ class Probe(Trial):
         return getattr(self.measure, "budgets", ())
 
     def _estimated(self, setting: Setting, budget: str) -> str:
-        """The spec that names the profile at a budget."""
+        """Return the spec that names the profile at a budget."""
         method = setting.calibrations[self.estimate].method
         return setting.spec(f"{method}:budget={{B}},profile={{{self.estimate}}}", budget)
 
     def _estimates(self, setting: Setting) -> dict[str, Any]:
-        """By budget what a profile holds of the layers, of those that are there."""
+        """Return the layers' shares in each existing profile, by budget."""
         if not self.estimate:
             return {}
         calibration, estimates = setting.calibrations[self.estimate], {}

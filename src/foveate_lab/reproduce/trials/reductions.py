@@ -1,4 +1,4 @@
-"""From the rows of a cell to the number that a paper prints."""
+"""Reductions of a cell's rows to the number that a paper prints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def count(rows: Sequence[Row]) -> float | None:
 
 
 def over_sets(rows: Sequence[Row]) -> float | None:
-    """The mean over sets of each set's mean, in percent: MileBench's, whose samples are SET/ID."""
+    """Return the mean over sets of each set's mean, in percent, as MileBench; samples are
+    SET/ID.
+    """
     sets: dict[str, list[Row]] = {}
     for row in rows:
         sets.setdefault(row["sample"].partition("/")[0], []).append(row)

@@ -1,4 +1,4 @@
-"""Decoding steps whose time nobody takes, before those whose time is."""
+"""Untimed decoding steps before timed ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ TOKENS = 256  # of the prompt that is read for it
 
 
 def warmed_up(load: Callable[[], Loaded], iterations: int) -> Callable[[], Loaded]:
-    """``load``, whose first call decodes so many tokens under the full cache once it has the
-    model.
-    """
+    """Wrap ``load`` so that its first call decodes so many tokens under the full cache."""
     done: list[Loaded] = []
 
     def loading() -> Loaded:
