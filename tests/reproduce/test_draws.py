@@ -60,7 +60,7 @@ def cells(setting: Setting, temperature: float) -> dict[str, float | None]:
         setting.results.add(row)
     assert not list(grid.run(setting))
     assert {*grid.measured(setting)} <= {*map(key_of, setting.results.rows)}
-    (table,) = grid.shown([setting])
+    (table,) = grid.summarise([setting])
     return {line.method: line.cells[0].measured for line in table.lines}
 
 

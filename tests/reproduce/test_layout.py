@@ -143,7 +143,7 @@ def test_methods_stand_across_and_what_is_not_printed_aside():
 def test_every_cell_of_an_experiment_has_its_place(name, unrun):
     """None hides another, whatever its layout says."""
     one = EXPERIMENTS[name]
-    for table in (each for each in one.trial.shown(unrun(one)) if isinstance(each, Table)):
+    for table in (each for each in one.trial.summarise(unrun(one)) if isinstance(each, Table)):
         columns = [column for column in table.columns if column not in table.aside]
         found = laid(table, columns)
         wanted = Counter((*line[:3], column) for line in table.lines for column in columns)

@@ -48,7 +48,7 @@ UNKNOWN = tuple(
 @pytest.mark.parametrize("name", DRAWN)
 def test_it_is_drawn_beside_its_table_also_before_anything_was_run(name, unrun):
     one = EXPERIMENTS[name]
-    table, figure = one.trial.shown(unrun(one))
+    table, figure = one.trial.summarise(unrun(one))
     assert isinstance(table, Table)
     assert isinstance(figure, Figure)
     assert figure.title == table.title

@@ -192,7 +192,7 @@ def _run(names: Sequence[str], settings: Options, json: bool) -> None:
 
     with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own
         begin = None if json else _say_what_is_left
-        result = run(names, tell=Teller(bars, quiet=json), begin=begin, **settings)
+        result = run(names, on_progress=Teller(bars, quiet=json), begin=begin, **settings)
     typer.echo(of_page(result.page, reproduce_tables.counts(result.outcomes)))
     done = result.done
     for name, why in done.missing.items():

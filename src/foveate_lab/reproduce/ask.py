@@ -14,7 +14,7 @@ from foveate_lab.eval.held import Key
 DRAWN = "drawn.json"
 
 
-class Ask(NamedTuple):
+class Request(NamedTuple):
     """``samples`` of a benchmark, with prompts of at most ``longest_prompt`` tokens.
     ``marks`` tell the rows of one way to ask from those of another.
     """
@@ -31,17 +31,17 @@ class Ask(NamedTuple):
         return ", ".join((self.task, *self.marks))
 
 
-Asked = Mapping[Ask, Mapping[str, str]]
+Requests = Mapping[Request, Mapping[str, str]]
 """The specs of each, with their budgets."""
 
 
-def merged(several: Iterable[Asked]) -> dict[Ask, dict[str, str]]:
+def merged(several: Iterable[Requests]) -> dict[Request, dict[str, str]]:
     """Join the requests of several experiments."""
-    asks: dict[Ask, dict[str, str]] = {}
-    for asked in several:
-        for ask, specs in asked.items():
-            asks.setdefault(ask, {}).update(specs)
-    return asks
+    requests: dict[Request, dict[str, str]] = {}
+    for mapping in several:
+        for request, specs in mapping.items():
+            requests.setdefault(request, {}).update(specs)
+    return requests
 
 
 class Part(NamedTuple):
@@ -53,20 +53,22 @@ class Part(NamedTuple):
     of: int = 1
     batch: int = 1
 
-    def has(self, place: int) -> bool:
+    def has(self, index: int) -> bool:
         """Return whether a sample belongs to the part, by its index among the drawn samples."""
-        return place // self.batch % self.of == self.number - 1
+        return index // self.batch % self.of == self.number - 1
 
 
 WHOLE = Part()
 
 
-def keys(ask: Ask, specs: Mapping[str, str], names: tuple[str, ...], part: Part) -> Iterator[Key]:
+def keys(
+    request: Request, specs: Mapping[str, str], names: tuple[str, ...], part: Part
+) -> Iterator[Key]:
     """Yield the keys of all rows of a part. Timed requests are not split: they are of part 1."""
-    for place, name in enumerate(names):
-        if part.number == 1 if ask.timed else part.has(place):
+    for index, name in enumerate(names):
+        if part.number == 1 if request.timed else part.has(index):
             for spec in dict.fromkeys((FULL, *specs)):
-                yield ask.name, name, spec
+                yield request.name, name, spec
 
 
 class Drawn(NamedTuple):
@@ -82,9 +84,9 @@ class Drawn(NamedTuple):
 def digests(known: Mapping[tuple[str, int], Drawn]) -> dict[str, str]:
     """Return the digests by benchmark and number of samples, of data that were read to the end."""
     return {
-        f"{task}, {samples}": one.digest
-        for (task, samples), one in known.items()
-        if one.names and not one.why
+        f"{task}, {samples}": record.digest
+        for (task, samples), record in known.items()
+        if record.names and not record.why
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from foveate.policies.method import Method, Paper
 from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
-from foveate_lab.reproduce.ask import Asked
+from foveate_lab.reproduce.ask import Requests
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.models import MODELS, image_note
 from foveate_lab.reproduce.published import PublishedProfile, PublishedRun
@@ -74,7 +74,7 @@ class Trial(ABC):
         """
         return ()
 
-    def asks(self, setting: Setting) -> Asked:
+    def requests(self, setting: Setting) -> Requests:
         """Return its requests for answers; others can share the same prompts."""
         return {}
 
@@ -95,7 +95,7 @@ class Trial(ABC):
         yield from ()
 
     @abstractmethod
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
         """Yield the tables and figures of the rows so far."""
 
 

@@ -30,15 +30,15 @@ _FRONT = "foveate_lab.report/reproduced.html.j2"
 
 def outcome(lab: Lab, experiment: Experiment) -> Outcome:
     """Return an experiment's tables and figures so far."""
-    shown = list(experiment.trial.shown(lab.settings(experiment)))
+    parts = list(experiment.trial.summarise(lab.settings(experiment)))
     if lab.published is not None:
-        shown += compared(lab.published, experiment, lab.settings(experiment))
+        parts += compared(lab.published, experiment, lab.settings(experiment))
     if lab.small:
-        shown = [as_stand_in(one, experiment.models) for one in shown]
+        parts = [as_stand_in(part, experiment.models) for part in parts]
     return Outcome(
         experiment,
-        tuple(one for one in shown if isinstance(one, Table)),
-        tuple(one for one in shown if isinstance(one, Figure)),
+        tuple(part for part in parts if isinstance(part, Table)),
+        tuple(part for part in parts if isinstance(part, Figure)),
     )
 
 

@@ -143,12 +143,12 @@ def _rows(experiment: Experiment, run: PublishedRun, setting: Setting) -> dict[s
     """Return the rows of the run's line by set; samples are named SET/ID."""
     trial: Any = experiment.trial
     (arm,) = (arm for arm in trial.arms if arm.name == run.arm)
-    asks = trial.asks(setting)
+    requests = trial.requests(setting)
     sets: dict[str, list[Row]] = {}
-    there = setting.rows(asks)
-    for ask, specs in asks.items():
-        spec = setting.spec(arm.spec_for(ask.task, setting.model), run.budget)
-        for row in there[ask.name] if spec in specs else ():
+    there = setting.rows(requests)
+    for request, specs in requests.items():
+        spec = setting.spec(arm.spec_for(request.task, setting.model), run.budget)
+        for row in there[request.name] if spec in specs else ():
             if row["spec"] == spec and "error" not in row:
                 sets.setdefault(row["sample"].partition("/")[0], []).append(row)
     return sets

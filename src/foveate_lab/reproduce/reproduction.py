@@ -62,7 +62,7 @@ class Reproduction(NamedTuple):
 def run(
     ids: Sequence[str],
     *,
-    tell: Callable[[Progress], object] = lambda progress: None,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
     begin: Callable[[Costs], object] | None = None,
     **options: Unpack[Options],
 ) -> Reproduction:
@@ -70,7 +70,7 @@ def run(
 
     Args:
         ids: experiments, papers, or "all".
-        tell: called with the progress after every row and profile.
+        on_progress: called with the progress after every row and profile.
         begin: called with what is left, before the first row.
         options: see :class:`Options`.
 
@@ -80,7 +80,7 @@ def run(
     with _lab(ids, options) as lab:
         if begin:
             begin(costs(lab))
-        return _written(lab, perform(lab, tell))
+        return _written(lab, perform(lab, on_progress))
 
 
 def plan(

@@ -18,12 +18,12 @@ from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
 from foveate_lab.reproduce import small
-from foveate_lab.reproduce.ask import WHOLE, Ask, Asked, Drawn, Part
+from foveate_lab.reproduce.ask import WHOLE, Drawn, Part, Request, Requests
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.models import MODELS
 from foveate_lab.reproduce.published import PublishedProfile
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 SHARED = ("milebench", "longbench", "loogle", "needle")  # folders with the data of several tasks
 
 
@@ -50,12 +50,12 @@ class Setting:
     load: Callable[[], Loaded]
     profiles: Path
     calibrations: Mapping[str, CalibrationRun | PublishedProfile] = field(default_factory=dict)
-    along: Asked = field(default_factory=dict)
+    along: Requests = field(default_factory=dict)
     raised: frozenset[str] = frozenset()
-    say: Say = lambda what: None
+    notify: Notify = lambda what: None
     judge: Judge | None = None
     outside: bool = False
-    read: dict[Ask, str] = field(default_factory=dict)
+    read: dict[Request, str] = field(default_factory=dict)
     unmeasured: dict[str, str] = field(default_factory=dict)
     part: Part = WHOLE
     drawn: dict[tuple[str, int], Drawn] = field(default_factory=dict)
@@ -77,44 +77,44 @@ class Setting:
         of_model = MODELS[self.model].pixels if self.model in MODELS else AS_THEY_ARE
         return of_model if task.pixels == AS_THEY_ARE else task.pixels
 
-    def samples(self, ask: Ask) -> Iterator[tuple[Task, Sample]]:
+    def samples(self, request: Request) -> Iterator[tuple[Task, Sample]]:
         """Yield the samples of a request. Missing or malformed data end it, and ``read`` notes
         why.
         """
-        self.read[ask] = ""
+        self.read[request] = ""
         try:
-            task = replace(self.task(ask.task), name=ask.name)
-            samples = iter(task.samples(ask.samples, self.seed))
+            task = replace(self.task(request.task), name=request.name)
+            samples = iter(task.samples(request.samples, self.seed))
         except InvalidInput as error:
-            self.read[ask] = str(error)
+            self.read[request] = str(error)
             return
-        while (sample := self._next(ask, samples)) is not None:
+        while (sample := self._next(request, samples)) is not None:
             yield task, sample
 
-    def names(self, ask: Ask) -> tuple[str, ...]:
+    def names(self, request: Request) -> tuple[str, ...]:
         """Return the names of the samples, which are drawn once for all models."""
-        key = ask.task, ask.samples
+        key = request.task, request.samples
         if key not in self.drawn:
             names, digest = [], hashlib.sha256()
-            for _, sample in self.samples(ask):
+            for _, sample in self.samples(request):
                 names.append(sample.name)
                 digest.update(f"{sample.name} {sample.digest} ".encode())
-            self.drawn[key] = Drawn(tuple(names), self.read[ask], digest.hexdigest()[:16])
-        self.read[ask] = self.drawn[key].why
+            self.drawn[key] = Drawn(tuple(names), self.read[request], digest.hexdigest()[:16])
+        self.read[request] = self.drawn[key].why
         return self.drawn[key].names
 
-    def _next(self, ask: Ask, samples: Iterator[Sample]) -> Sample | None:
+    def _next(self, request: Request, samples: Iterator[Sample]) -> Sample | None:
         try:
             return next(samples, None)
         except InvalidInput as error:
-            self.read[ask] = str(error)
+            self.read[request] = str(error)
             return None
 
-    def rows(self, asks: Iterable[Ask]) -> dict[str, list[dict[str, Any]]]:
+    def rows(self, requests: Iterable[Request]) -> dict[str, list[dict[str, Any]]]:
         """Return the rows of each request's first samples, by task name; other requests may have
         run more of them.
         """
-        counts = {ask.name: ask.samples for ask in asks}
+        counts = {request.name: request.samples for request in requests}
         places: dict[str, dict[str, int]] = {name: {} for name in counts}
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
         for row in self.results.rows:
@@ -152,7 +152,7 @@ class Setting:
         """
         for name, paths in self.profiles_of(specs).items():
             calibration = self.calibrations[name]
-            self.say(f"profile {name}")
+            self.notify(f"profile {name}")
             if isinstance(calibration, PublishedProfile):
                 calibration.make(self.load(), paths, self.data, self.model)
             else:

@@ -53,47 +53,49 @@ class Coverage(Measure):
         layer = min(self.layer, len(layers) - 1)
         head = min(self.head, layers[layer].k.shape[1] - 1)
         keys = layers[layer].k[0, head].float().cpu()
-        places = evenly(len(keys), MOST)
+        indices = evenly(len(keys), MOST)
         kept = {}
         for spec in self.policies:
             with compress(seen.loaded.model, policy_of(spec), strict=True) as session:
                 pairs = foveate_layers(branch(session, seen.recording))[layer].pairs
-            held = {int(x) for x in pairs.columns[0, head] if x >= 0}
-            kept[spec] = [place for place, key in enumerate(places.tolist()) if key in held]
+            kept_keys = {int(x) for x in pairs.columns[0, head] if x >= 0}
+            kept[spec] = [
+                position for position, key in enumerate(indices.tolist()) if key in kept_keys
+            ]
         return {
             "layer": layer,
             "head": head,
-            "places": {name: rows_of(way(keys[places])) for name, way in WAYS.items()},
-            "image": seen.prompt.vision[places].int().tolist(),
+            "places": {name: rows_of(way(keys[indices])) for name, way in WAYS.items()},
+            "image": seen.prompt.vision[indices].int().tolist(),
             "kept": kept,
         }
 
-    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
+    def summarise(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
         """Yield one picture for each sample and method: all keys, and those that each policy
         keeps.
         """
         for row in rows:
-            for way, places in row["places"].items():
+            for way, points in row["places"].items():
                 yield Figure(
                     f"Kept keys among all keys, {way}: {model}, {task}, sample {row['sample']}",
-                    self._drawn(row, np.array(places)),
+                    self._drawn(row, np.array(points)),
                     f"Layer {row['layer']}, KV head {row['head']}. Grey is every key; "
                     + ("blue text and orange image tokens." if self.by_modality else "blue kept."),
                 )
 
-    def _drawn(self, row: Row, places: Any) -> str:
-        titles = {"full cache": list(range(len(places))), **row["kept"]}
+    def _drawn(self, row: Row, points: Any) -> str:
+        titles = {"full cache": list(range(len(points))), **row["kept"]}
         figure, grid = axes(columns=len(titles))
         image = np.array(row["image"], dtype=bool)
         for axis, (spec, kept) in zip(grid, titles.items(), strict=True):
-            chosen = np.zeros(len(places), dtype=bool)
+            chosen = np.zeros(len(points), dtype=bool)
             chosen[kept] = True
-            axis.scatter(*places.T, s=4, color=PALETTE[7], alpha=0.6, linewidths=0)
+            axis.scatter(*points.T, s=4, color=PALETTE[7], alpha=0.6, linewidths=0)
             if self.by_modality:
-                axis.scatter(*places[chosen & ~image].T, s=6, color=PALETTE[0], linewidths=0)
-                axis.scatter(*places[chosen & image].T, s=6, color=PALETTE[1], linewidths=0)
+                axis.scatter(*points[chosen & ~image].T, s=6, color=PALETTE[0], linewidths=0)
+                axis.scatter(*points[chosen & image].T, s=6, color=PALETTE[1], linewidths=0)
             else:
-                axis.scatter(*places[chosen].T, s=6, color=PALETTE[0], linewidths=0)
+                axis.scatter(*points[chosen].T, s=6, color=PALETTE[0], linewidths=0)
             axis.set(xticks=[], yticks=[])
             axis.set_title(spec.partition(":")[0], fontsize=8)
         return svg(figure)

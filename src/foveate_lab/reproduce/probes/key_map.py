@@ -34,11 +34,11 @@ class KeyMap(Measure):
         """Return ``map`` [keys, keys], and the ``layer``."""
         layer = len(seen.recording.layers) // 2
         keys = seen.recording.layers[layer].k[0, self.head]
-        places = evenly(len(keys), MOST)
-        unit = normalize(keys[places.to(keys.device)].float(), dim=-1)
+        indices = evenly(len(keys), MOST)
+        unit = normalize(keys[indices.to(keys.device)].float(), dim=-1)
         return {"map": rows_of(unit @ unit.T), "layer": layer}
 
-    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
+    def summarise(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
         """Yield the map of the first sample."""
         figure, axis = axes()
         drawn = axis.imshow(

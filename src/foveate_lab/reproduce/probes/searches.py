@@ -45,18 +45,18 @@ class Searches(Measure):
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """Return the layers' shares and the steps, by budget and tolerance."""
-        layers = [first_row(one) for one in seen.recording.layers]
+        layers = [first_row(layer) for layer in seen.recording.layers]
         searches: dict[str, Any] = {}
         for budget in self.budgets:
             for delta in self.deltas:
-                one = prefix_search(layers, budget, delta=float(delta))
+                search = prefix_search(layers, budget, delta=float(delta))
                 searches[f"{budget}, {delta}"] = {
-                    "ratios": short(one.ratios[0].tolist()),
-                    "steps": int(one.steps[0]),
+                    "ratios": short(search.ratios[0].tolist()),
+                    "steps": int(search.steps[0]),
                 }
         return {"searched": searches}
 
-    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
+    def summarise(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
         """Yield the paper's table that is named, or a chart of the layers' sizes."""
         if self.spread:
             yield self._spread(model, task, rows)

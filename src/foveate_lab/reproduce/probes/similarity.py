@@ -29,11 +29,11 @@ class Similarity(Measure):
         """Return ``keys`` and ``values`` [layers, heads]."""
         layers = seen.recording.layers
         return {
-            "keys": rows_of(redundancy(one.k[:1], one.valid[:1])[0] for one in layers),
-            "values": rows_of(redundancy(one.v[:1], one.valid[:1])[0] for one in layers),
+            "keys": rows_of(redundancy(layer.k[:1], layer.valid[:1])[0] for layer in layers),
+            "values": rows_of(redundancy(layer.v[:1], layer.valid[:1])[0] for layer in layers),
         }
 
-    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
+    def summarise(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
         """Yield a map of the heads' keys, and the distribution of all values."""
         keys, values = (np.array([row[name] for row in rows]) for name in ("keys", "values"))
         where = f"{model}, {task}, {len(rows)} sample{'s' if len(rows) > 1 else ''}"
@@ -81,5 +81,5 @@ def _distribution(keys: Any, values: Any) -> str:
 
 def _peak(values: Any) -> str:
     counts, edges = np.histogram(values, BINS, ALL)
-    place = int(counts.argmax())
-    return f"{edges[place]:.2f} to {edges[place + 1]:.2f}"
+    bin_index = int(counts.argmax())
+    return f"{edges[bin_index]:.2f} to {edges[bin_index + 1]:.2f}"

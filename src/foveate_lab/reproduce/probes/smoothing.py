@@ -40,15 +40,15 @@ class Smoothing(Measure):
         heads = [head for layer in seen.recording.layers for head in _logits(layer)]
         across = [float(head.softmax(-1)[vision.to(head.device)].sum()) for head in heads]
         curves = {}
-        for name, place in (
+        for name, head_index in (
             ("cross", int(np.argmax(across))),
             ("self", int(np.argmin(across))),
         ):
-            kept = heads[place].topk(max(1, round(self.keep * len(heads[place])))).values
+            kept = heads[head_index].topk(max(1, round(self.keep * len(heads[head_index])))).values
             curves[name] = rows_of(softmax_n(kept, n)[:MOST] for n in (0.0, self.n))
         return curves
 
-    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
+    def summarise(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
         """Yield both heads of the first sample."""
         figure, grid = axes(columns=2)
         for axis, name in zip(grid, ("cross", "self"), strict=True):

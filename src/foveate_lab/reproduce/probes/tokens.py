@@ -32,22 +32,24 @@ class TokenMap(Measure):
         """Return ``places`` [layers, tokens, 2] of some layers, and which tokens are of images."""
         layers, vision = seen.recording.layers, seen.prompt.vision
         chosen = torch.cat([_some(vision.nonzero()[:, 0]), _some((~vision).nonzero()[:, 0])])
-        shown = [round(x * (len(layers) - 1) / (SHOWN - 1)) for x in range(SHOWN)]
-        points = [layers[one].k[0][:, chosen].transpose(0, 1).flatten(1) for one in shown]
+        layer_indices = [round(x * (len(layers) - 1) / (SHOWN - 1)) for x in range(SHOWN)]
+        points = [
+            layers[index].k[0][:, chosen].transpose(0, 1).flatten(1) for index in layer_indices
+        ]
         return {
-            "layers": shown,
-            "places": rows_of(tsne(one.float().cpu()) for one in points),
+            "layers": layer_indices,
+            "places": rows_of(tsne(keys.float().cpu()) for keys in points),
             "image": vision[chosen].int().tolist(),
         }
 
-    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
+    def summarise(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
         """Yield the layers of the first sample side by side."""
         row = rows[0]
         figure, grid = axes(columns=len(row["layers"]))
         image = np.array(row["image"], dtype=bool)
-        for axis, layer, places in zip(grid, row["layers"], np.array(row["places"]), strict=True):
-            axis.scatter(*places[~image].T, s=5, color=PALETTE[0], linewidths=0)
-            axis.scatter(*places[image].T, s=5, color=PALETTE[1], linewidths=0)
+        for axis, layer, points in zip(grid, row["layers"], np.array(row["places"]), strict=True):
+            axis.scatter(*points[~image].T, s=5, color=PALETTE[0], linewidths=0)
+            axis.scatter(*points[image].T, s=5, color=PALETTE[1], linewidths=0)
             axis.set(xticks=[], yticks=[])
             axis.set_title(f"layer {layer}", fontsize=8)
         yield Figure(
@@ -57,6 +59,6 @@ class TokenMap(Measure):
         )
 
 
-def _some(places: torch.Tensor) -> torch.Tensor:
+def _some(indices: torch.Tensor) -> torch.Tensor:
     """Return at most ``MOST`` of these indices, evenly."""
-    return places[evenly(len(places), MOST)]
+    return indices[evenly(len(indices), MOST)]

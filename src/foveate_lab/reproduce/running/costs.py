@@ -15,7 +15,7 @@ from foveate.loading.model import Loaded, outline
 from foveate.prompts.prompt import read
 from foveate_lab.eval.held import Key
 from foveate_lab.eval.pixels import bounded
-from foveate_lab.reproduce.ask import Ask
+from foveate_lab.reproduce.ask import Request
 from foveate_lab.reproduce.models import Place
 from foveate_lab.reproduce.running.estimate import Estimate, Hardware, Predicted
 from foveate_lab.reproduce.running.lab import Lab
@@ -111,7 +111,10 @@ def costs(lab: Lab, hardware: Hardware | None = None, gpus: int = 1) -> Costs:
         for step in steps:
             for setting in lab.each(step):
                 trial = step.experiment.trial
-                lacking = {**unprepared(setting, trial.asks(setting)), **trial.profiled(setting)}
+                lacking = {
+                    **unprepared(setting, trial.requests(setting)),
+                    **trial.profiled(setting),
+                }
                 profiles |= {one for x in setting.profiles_of(lacking).values() for one in x}
         left = _Left(lab, place, steps)
         lines += left.costs()
@@ -133,11 +136,11 @@ class _Left:
     def costs(self) -> Iterator[Cost]:
         seen: set[Key] = set()
         setting = self.lab.each(self.steps[0])[0]
-        for ask, specs in self.lab.asks(self.steps).items():
-            keys = set(missing(setting, ask, specs)) - seen
+        for request, specs in self.lab.requests(self.steps).items():
+            keys = set(missing(setting, request, specs)) - seen
             seen |= keys
             if keys:
-                yield self._cost(ask.name, ask.timed, keys, self.length(setting, ask))
+                yield self._cost(request.name, request.timed, keys, self.length(setting, request))
         alone: dict[str, set[Key]] = {}
         for step in self.steps:
             for one in self.lab.each(step):
@@ -166,18 +169,18 @@ class _Left:
         numbers = [row[what] for row in rows if isinstance(row.get(what), int | float)]
         return mean(numbers) if numbers else None
 
-    def length(self, setting: Setting, ask: Ask) -> int | float | None:
+    def length(self, setting: Setting, request: Request) -> int | float | None:
         """Return the tokens of a prompt, from existing rows or the first samples; None if
         unknown.
         """
-        if (there := self._mean("tokens", ask.name)) is not None or self._outline is None:
+        if (there := self._mean("tokens", request.name)) is not None or self._outline is None:
             return there
         try:
-            first = list(islice(setting.samples(ask), FIRST))
+            first = list(islice(setting.samples(request), FIRST))
             lengths = [_tokens(self._outline, task, sample) for task, sample in first]
         except FoveateError:
             return None
-        return mean(min(one, ask.longest_prompt or one) for one in lengths) if lengths else None
+        return mean(min(one, request.longest_prompt or one) for one in lengths) if lengths else None
 
     @cached_property
     def _outline(self) -> Loaded | None:

@@ -20,7 +20,7 @@ from foveate.loading.model import is_shipped
 from foveate.memory.model import bare, weights
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.tasks import find_sources
-from foveate_lab.reproduce.ask import Ask
+from foveate_lab.reproduce.ask import Request
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.models import Place
 from foveate_lab.reproduce.resources import toml
@@ -219,7 +219,7 @@ class Predicted:
     steps: Sequence[Step]
     hardware: Hardware
     gpus: int
-    length: Callable[[Setting, Ask], float | None]
+    length: Callable[[Setting, Request], float | None]
 
     @cached_property
     def _setting(self) -> Setting:
@@ -258,18 +258,21 @@ class Predicted:
     def _parts(self, size: ModelSize) -> Iterator[tuple[Work, Lengths, bool]]:
         """Yield the work of each ask and of each profile, and whether one process does it alone."""
         part = self.lab.part
-        for ask, specs in self.lab.asks(self.steps).items():
-            lengths = lengths_of(ask.task, size, ask.longest_prompt, self.lab.small)
-            if (known := self.length(self._setting, ask)) is not None:
+        for request, specs in self.lab.requests(self.steps).items():
+            lengths = lengths_of(request.task, size, request.longest_prompt, self.lab.small)
+            if (known := self.length(self._setting, request)) is not None:
                 lengths = lengths._replace(prompt=known)
-            if self._setting.names(ask):
-                keys = missing(self._setting, ask, specs)
+            if self._setting.names(request):
+                keys = missing(self._setting, request, specs)
                 left, count = {spec for *_, spec in keys}, len({name for _, name, _ in keys})
             else:
-                left, count = {*specs}, -(-min(ask.samples, samples_of(ask.task)) // part.of)
+                left, count = (
+                    {*specs},
+                    -(-min(request.samples, samples_of(request.task)) // part.of),
+                )
             if left and count:
-                batch = 1 if ask.timed else part.batch
-                yield work(size, lengths, sorted(left), count, batch), lengths, ask.timed
+                batch = 1 if request.timed else part.batch
+                yield work(size, lengths, sorted(left), count, batch), lengths, request.timed
         for run in self._profiles().values():
             lengths = lengths_of(run.task, size, run.longest_prompt, self.lab.small)
             flops = run.samples * size.prefill_flops(lengths.prompt)

@@ -21,10 +21,10 @@ from foveate_lab.eval.held import Key
 from foveate_lab.eval.judge import Judge
 from foveate_lab.reproduce.ask import (
     WHOLE,
-    Ask,
-    Asked,
     Drawn,
     Part,
+    Request,
+    Requests,
     digests,
     keys,
     merged,
@@ -37,10 +37,10 @@ from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.registry import EXPERIMENTS
 from foveate_lab.reproduce.running.progress import Step
 from foveate_lab.reproduce.running.rows import Rows
-from foveate_lab.reproduce.setting import Say, Setting
+from foveate_lab.reproduce.setting import Notify, Setting
 
 STAND_IN = "stand-in"
-NOTHING: Asked = MappingProxyType({})
+NOTHING: Requests = MappingProxyType({})
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Lab(AbstractContextManager["Lab"]):
     _loaded: dict[Place, Loaded] = field(default_factory=dict, repr=False)
     _drawn: dict[tuple[str, int], Drawn] = field(default_factory=dict, repr=False)
     _digests: dict[Place, str | None] = field(default_factory=dict, repr=False)
-    read_by: dict[str, dict[Ask, str]] = field(default_factory=dict, repr=False)  # by experiment
+    read_by: dict[str, dict[Request, str]] = field(default_factory=dict, repr=False)
     unmeasured: dict[Place, dict[str, str]] = field(default_factory=dict, repr=False)
 
     def __exit__(self, *error: object) -> None:
@@ -101,8 +101,8 @@ class Lab(AbstractContextManager["Lab"]):
         """Yield the keys of all rows of these steps."""
         for step in steps:
             for setting in self.each(step):
-                for ask, specs in step.experiment.trial.asks(setting).items():
-                    yield from keys(ask, specs, setting.names(ask), setting.part)
+                for request, specs in step.experiment.trial.requests(setting).items():
+                    yield from keys(request, specs, setting.names(request), setting.part)
                 yield from step.experiment.trial.measured(setting)
 
     def steps(self, experiment: Experiment) -> list[Step]:
@@ -115,19 +115,19 @@ class Lab(AbstractContextManager["Lab"]):
             by_place.setdefault(Place(place, pads), []).append(name)
         return [Step(experiment, at, tuple(mine), pads) for (at, pads), mine in by_place.items()]
 
-    def asks(self, steps: Sequence[Step], model: str = "") -> dict[Ask, dict[str, str]]:
+    def requests(self, steps: Sequence[Step], model: str = "") -> dict[Request, dict[str, str]]:
         """Return all requests to the model of these steps; with ``model``, those that name it
         so.
         """
         return merged(
-            step.experiment.trial.asks(setting)
+            step.experiment.trial.requests(setting)
             for step in steps
             for setting in self.each(step)
             if model in ("", setting.model)
         )
 
     def each(
-        self, step: Step, along: Asked = NOTHING, say: Say = lambda what: None
+        self, step: Step, along: Requests = NOTHING, notify: Notify = lambda what: None
     ) -> list[Setting]:
         """Return the settings of a step, one for each of its models."""
         place = Place(step.place, step.pad_images)
@@ -145,7 +145,7 @@ class Lab(AbstractContextManager["Lab"]):
                 calibrations=self._calibrations,
                 along=along,
                 raised=self._raised,
-                say=say,
+                notify=notify,
                 judge=self.judge,
                 outside=self.outside,
                 read=self.read_by.setdefault(step.experiment.id, {}),

@@ -13,15 +13,15 @@ from typing import Any
 from foveate.errors import CannotWrite, ClusterFailed, FoveateError, InvalidInput
 from foveate_lab.eval.executors import Execute
 from foveate_lab.eval.held import key_of
-from foveate_lab.reproduce.ask import Ask, Asked, merged
+from foveate_lab.reproduce.ask import Request, Requests, merged
 from foveate_lab.reproduce.experiment import Experiment
 from foveate_lab.reproduce.models import Place
 from foveate_lab.reproduce.running.lab import Lab
-from foveate_lab.reproduce.running.progress import Done, Meter, Step, Tell
+from foveate_lab.reproduce.running.progress import Done, Meter, OnProgress, Step
 from foveate_lab.reproduce.trials.answers import calibrate, jobs, unprepared
 
 
-def perform(lab: Lab, tell: Tell = lambda progress: None) -> Done:
+def perform(lab: Lab, on_progress: OnProgress = lambda progress: None) -> Done:
     """Run what is missing of all experiments, and report every row and profile. What one experiment
     lacks does not stop the others.
 
@@ -38,10 +38,10 @@ def perform(lab: Lab, tell: Tell = lambda progress: None) -> Done:
     plan = planned(lab, done)
     keys = {place: set(lab.keys(steps)) for place, steps in plan.items()}
     there = sum(key in lab.rows.of(place) for place, wanted in keys.items() for key in wanted)
-    meter = Meter(there, sum(map(len, keys.values())), tell)
+    meter = Meter(there, sum(map(len, keys.values())), on_progress)
     for place, steps in plan.items():
         _Run(lab, place, steps, meter, done).all()
-    meter.say("", over=True)
+    meter.report("", over=True)
     _sum_up(lab, done)
     lab.rows.sort()
     return done
@@ -86,37 +86,39 @@ class _Run:
         that fails, one by one.
         """
         shared = {
-            name: self.lab.asks(self.steps, name) for step in self.steps for name in step.models
+            name: self.lab.requests(self.steps, name) for step in self.steps for name in step.models
         }
         for step in self.steps:
             with _noting(self.lab, [step.experiment], self.done):
-                for setting in self.lab.each(step, say=self.meter.say):
+                for setting in self.lab.each(step, notify=self.meter.report):
                     with suppress(FoveateError):
                         setting.calibrate(unprepared(setting, shared[setting.model]))
                     trial = step.experiment.trial
-                    mine = unprepared(setting, trial.asks(setting))
+                    mine = unprepared(setting, trial.requests(setting))
                     calibrate(setting, {**mine, **trial.profiled(setting)})
 
     @cached_property
-    def _asked(self) -> dict[str, Asked]:
+    def _requests(self) -> dict[str, Requests]:
         """Requests of each experiment, by its id."""
-        return {step.experiment.id: self.lab.asks([step]) for step in self.steps}
+        return {step.experiment.id: self.lab.requests([step]) for step in self.steps}
 
-    def _all_asked(self) -> dict[Ask, dict[str, str]]:
+    def _all_requests(self) -> dict[Request, dict[str, str]]:
         """Return the requests of the experiments that are left."""
-        return merged(self._asked[step.experiment.id] for step in self._left())
+        return merged(self._requests[step.experiment.id] for step in self._left())
 
     def _share_out(self) -> None:
         """Run the answers that are not timed, one evaluation after the other."""
         lab = self.lab
         with ExitStack() as stack:
             execute: Execute | None = None
-            for ask, specs in self._all_asked().items():
-                asking = [one for one in self._left() if ask in self._asked[one.experiment.id]]
-                if ask.timed or not asking:
+            for request, specs in self._all_requests().items():
+                asking = [
+                    one for one in self._left() if request in self._requests[one.experiment.id]
+                ]
+                if request.timed or not asking:
                     continue
                 with _noting(lab, [step.experiment for step in asking], self.done):
-                    shares = jobs(lab.each(asking[0])[0], ask, specs)
+                    shares = jobs(lab.each(asking[0])[0], request, specs)
                     for job in shares:  # none where nothing is missing: then no model is needed
                         execute = execute or stack.enter_context(lab.executed(self.place))
                         for _, rows in execute(chain([job], shares)):
@@ -125,9 +127,9 @@ class _Run:
 
     def _do_alone(self, step: Step) -> None:
         """Run what is timed and what is read off prompts."""
-        along = self._all_asked()
+        along = self._all_requests()
         with _noting(self.lab, [step.experiment], self.done):
-            for setting in self.lab.each(step, along, self.meter.say):
+            for setting in self.lab.each(step, along, self.meter.report):
                 began = monotonic()
                 for row in step.experiment.trial.run(setting):
                     self._add({"spent_s": round(monotonic() - began, 4), **row})
@@ -159,7 +161,7 @@ def _sum_up(lab: Lab, done: Done) -> None:
     """Note missing data: some leave cells empty, all leave nothing to show."""
     for experiment in lab.experiments:
         read = lab.read_by.get(experiment.id, {})
-        lacking = {ask.task: why for ask, why in read.items() if why}
+        lacking = {request.task: why for request, why in read.items() if why}
         if lacking and all(read.values()) and experiment.id not in done.missing:
             with _noting(lab, [experiment], done):
                 raise InvalidInput(next(iter(lacking.values())))

@@ -35,23 +35,23 @@ class Progress(NamedTuple):
     over: bool = False
 
 
-Tell = Callable[[Progress], object]
+OnProgress = Callable[[Progress], object]
 
 
 class Meter:
     """Counter of a run's rows that reports each. ``of`` are planned, ``there`` exist."""
 
-    def __init__(self, there: int, of: int, tell: Tell):
-        self.there, self.of, self.tell = there, of, tell
+    def __init__(self, there: int, of: int, on_progress: OnProgress):
+        self.there, self.of, self.on_progress = there, of, on_progress
         self.new, self._began = 0, monotonic()
 
-    def say(self, what: str, over: bool = False) -> None:
+    def report(self, what: str, over: bool = False) -> None:
         """Report the current task."""
         left_s = None
         if self.new:
             left = max(0, self.of - self.there - self.new)
             left_s = left * (monotonic() - self._began) / self.new
-        self.tell(Progress(self.there + self.new, self.of, self.new, what, left_s, over))
+        self.on_progress(Progress(self.there + self.new, self.of, self.new, what, left_s, over))
 
     @contextmanager
     def not_counted(self) -> Iterator[None]:
@@ -63,7 +63,7 @@ class Meter:
     def row(self, row: Mapping[str, Any]) -> None:
         """Count and report a new row."""
         self.new += 1
-        self.say(row["task"])
+        self.report(row["task"])
 
 
 @dataclass(frozen=True)

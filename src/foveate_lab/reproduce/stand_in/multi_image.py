@@ -53,9 +53,9 @@ def _sample(writer: Writer, name: str, number: int) -> dict[str, Any]:
     for image, page in zip(images, pages, strict=True):
         writer.image(f"{name}/images/{image}", page.image)
     field, value = r.choice(facts)
-    shown = "\n".join(f"Image {i}: {{image#{i}}}" for i in range(1, PAGES + 1))
+    images_text = "\n".join(f"Image {i}: {{image#{i}}}" for i in range(1, PAGES + 1))
     instance: dict[str, Any] = {
-        "context": f"{shown}\nQuestion: What is the {field.lower()}?",
+        "context": f"{images_text}\nQuestion: What is the {field.lower()}?",
         "images_path": images,
     }
     answer: str = value

@@ -20,7 +20,7 @@ def measured(cell: TableCell, otherwise: str = "", sign: bool = False) -> str:
     """
     if cell.measured is None:
         return "OOM" if cell.remark == OOM else EMPTY
-    return said(cell.measured, cell.printed or otherwise, sign)
+    return formatted(cell.measured, cell.printed or otherwise, sign)
 
 
 def of_paper(cell: TableCell, sign: bool = False) -> str:
@@ -29,21 +29,23 @@ def of_paper(cell: TableCell, sign: bool = False) -> str:
     """
     if cell.printed or cell.paper is None:
         return cell.printed
-    return said(cell.paper, "", sign)
+    return formatted(cell.paper, "", sign)
 
 
 def difference(cell: TableCell) -> str:
     """Format measured less the paper's, in the paper's digits; "" where either is missing."""
     amount = cell.difference
-    return "" if amount is None or not math.isfinite(amount) else said(amount, cell.printed, True)
+    return (
+        "" if amount is None or not math.isfinite(amount) else formatted(amount, cell.printed, True)
+    )
 
 
-def said(value: int | float, like: str, sign: bool = False) -> str:
+def formatted(value: int | float, like: str, sign: bool = False) -> str:
     """Format a number in the digits of a printed one; with three significant ones without it."""
     if not math.isfinite(value):
         return "infinite"
-    places = decimals(like) if _is_number(like) else _three(value)
-    text = f"{value:{'+' if sign else ''}.{places}f}"
+    digits = decimals(like) if _is_number(like) else _three(value)
+    text = f"{value:{'+' if sign else ''}.{digits}f}"
     return text.replace("-0", "+0" if sign else "0", 1) if float(text) == 0 else text
 
 

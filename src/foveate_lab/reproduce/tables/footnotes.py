@@ -56,7 +56,7 @@ class Counts:
             if one != self._alike.get(column):
                 yield f"{NOT_BROUGHT}: see above" if one.startswith(NOT_BROUGHT) else one
 
-    def said(self) -> Iterator[str]:
+    def sentences(self) -> Iterator[str]:
         """Yield sentences on the samples of a cell, refusals, raised budgets and empty cells."""
         numbers = {*self._usual.values()}
         if len(numbers) == 1:

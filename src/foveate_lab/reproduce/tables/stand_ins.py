@@ -10,12 +10,12 @@ from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.tables.table import Table, TableLine
 
 
-def as_stand_in(shown: Table | Figure, models: Sequence[str]) -> Table | Figure:
+def as_stand_in(result: Table | Figure, models: Sequence[str]) -> Table | Figure:
     """Name the stand-in instead of the paper's models, and compare no number with the paper's."""
-    title = _named(shown.title, models)
-    if isinstance(shown, Figure):
-        return shown._replace(title=title)
-    return replace(shown, title=title, lines=tuple(_line(line, models) for line in shown.lines))
+    title = _named(result.title, models)
+    if isinstance(result, Figure):
+        return result._replace(title=title)
+    return replace(result, title=title, lines=tuple(_line(line, models) for line in result.lines))
 
 
 def _line(line: TableLine, models: Sequence[str]) -> TableLine:

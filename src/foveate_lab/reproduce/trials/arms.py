@@ -48,7 +48,7 @@ class Column:
     label: str = ""
     part: tuple[str, ...] = ()
 
-    def holds(self, row: Row) -> bool:
+    def matches(self, row: Row) -> bool:
         """Return whether a row of its benchmarks belongs to the column."""
         if not self.label:
             return True

@@ -100,13 +100,13 @@ class Latency(CostTrial):
             memory=0,
             timed=_once if setting.small else prefills,
         )
-        measured = dict.fromkeys(one.spec for one in (policy_of("full"), *policies))
+        measured = dict.fromkeys(policy.spec for policy in (policy_of("full"), *policies))
         by_policy = dict(zip(measured, benched, strict=True))
         for spec, policy in zip(missing, policies, strict=True):
             row = asdict(by_policy[policy.spec])
             yield {"task": self._task(setting), "sample": "0", "spec": spec, "new": new, **row}
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
         """Yield seconds in all, and GiB at the peak of the prefill."""
         table = self._table(settings)
         yield table
@@ -124,10 +124,10 @@ class Latency(CostTrial):
             for arm, budget in self._lines():
                 row = rows.get(setting.spec(arm.spec, budget))
                 cells = tuple(TableCell(value(row) if row else None, None) for _, value in MEASURED)
-                whole = ((arm.spec, ""),)
+                specs = ((arm.spec, ""),)
                 lines.append(
                     TableLine(
-                        setting.model, arm.name, budget, arm.spec, "", cells, arm.over, specs=whole
+                        setting.model, arm.name, budget, arm.spec, "", cells, arm.over, specs=specs
                     )
                 )
         shrunk = [self._shrunk(setting) for setting in settings if setting.small][:1]
@@ -200,17 +200,17 @@ class ThroughputTrial(CostTrial):
         """Yield the missing rows."""
         there = set(self.measured(setting))
         for batch in self._batches(setting):
-            wanted = self._specs(setting)
-            keys = {spec: (_task(batch), "0", spec) for spec in wanted}
+            specs = self._specs(setting)
+            keys = {spec: (_task(batch), "0", spec) for spec in specs}
             missing = [s for s, key in keys.items() if key in there and key not in setting.results]
             if missing:
-                setting.calibrate({spec: wanted[spec] for spec in missing})
+                setting.calibrate({spec: specs[spec] for spec in missing})
                 subject = of_model(setting.load(), batch.tokens)
             for spec in missing:
                 loaded = _loaded_fully(subject, spec, batch)
                 yield {"task": _task(batch), "sample": "0", "spec": spec, **loaded}
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table]:
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Table]:
         """Yield seconds of the decoding, and tokens a second over the batch."""
         figures, lines = printed(self.figures), []
         for setting in settings:
@@ -224,7 +224,7 @@ class ThroughputTrial(CostTrial):
                         of_paper.cell(key, TableCell(row.get(key), None, row.get("note", "")))
                         for key in COLUMNS
                     )
-                    whole = ((arm.spec, ""),)
+                    specs = ((arm.spec, ""),)
                     lines.append(
                         TableLine(
                             setting.model,
@@ -233,7 +233,7 @@ class ThroughputTrial(CostTrial):
                             arm.spec,
                             of_paper.source,
                             cells,
-                            specs=whole,
+                            specs=specs,
                         )
                     )
         cut = any(setting.small for setting in settings)
@@ -247,9 +247,9 @@ class ThroughputTrial(CostTrial):
         )
 
     def _batches(self, setting: Setting) -> Iterator[Batch]:
-        for one in self.batches:
-            if one.model == setting.model:
-                yield _shrunk(one) if setting.small else one
+        for batch in self.batches:
+            if batch.model == setting.model:
+                yield _shrunk(batch) if setting.small else batch
 
 
 def _shrunk(batch: Batch) -> Batch:
@@ -270,5 +270,5 @@ def _loaded_fully(subject: Subject, spec: str, batch: Batch) -> dict[str, Any]:
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
         return {"note": OOM}
-    whole = batch.new * each
-    return {"prefill_s": first, "s": whole, "tokens/s": batch.rows * batch.new / whole}
+    total = batch.new * each
+    return {"prefill_s": first, "s": total, "tokens/s": batch.rows * batch.new / total}

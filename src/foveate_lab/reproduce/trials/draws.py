@@ -22,34 +22,34 @@ from foveate_lab.eval.answering.reading import FULL, read_prompt
 from foveate_lab.eval.answering.row import Row
 from foveate_lab.eval.metrics import rouge_l_to
 from foveate_lab.eval.task_registry import Task
-from foveate_lab.reproduce.ask import Ask
+from foveate_lab.reproduce.ask import Request
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.trials.answers import missing
 
 TOP_K = 50  # the default of transformers, which the script of PrefixKV's authors leaves as it is
 
 
-def drawn_rows(setting: Setting, ask: Ask, temperature: float) -> Iterator[Row]:
+def drawn_rows(setting: Setting, request: Request, temperature: float) -> Iterator[Row]:
     """Yield the missing rows of an ask, one for each sample, with the ROUGE-L of drawn answers."""
-    lacking = set(missing(setting, ask, {}))
-    for place, (task, sample) in enumerate(setting.samples(ask) if lacking else ()):
+    lacking = set(missing(setting, request, {}))
+    for index, (task, sample) in enumerate(setting.samples(request) if lacking else ()):
         if (task.name, sample.name, FULL) not in lacking:
             continue
         try:
-            scores = _scores(setting.load(), task, sample, ask, temperature, setting.seed)
+            scores = _scores(setting.load(), task, sample, request, temperature, setting.seed)
         except FoveateError as error:
-            yield {**failed(task, sample, FULL, error), "place": place}
+            yield {**failed(task, sample, FULL, error), "place": index}
             continue
-        named = {"task": task.name, "sample": sample.name, "spec": FULL, "place": place}
+        named = {"task": task.name, "sample": sample.name, "spec": FULL, "place": index}
         yield {**named, "labels": dict(sample.labels), **scores}
 
 
 @torch.no_grad()
 def _scores(
-    loaded: Loaded, task: Task, sample: Sample, ask: Ask, temperature: float, seed: int
+    loaded: Loaded, task: Task, sample: Sample, request: Request, temperature: float, seed: int
 ) -> dict[str, Any]:
     """Answer one prompt greedily and twice by sampling, and compare the three answers."""
-    longest = ask.longest_prompt
+    longest = request.longest_prompt
     reading = read_prompt(loaded, task, sample, "query-aware", timed=False, longest_prompt=longest)
     recording, _ = reading.recorded(sums=False)
     model, tokenizer = loaded.model, loaded.tokenizer

@@ -26,7 +26,7 @@ class Gains(GridTrial):
     claimed: float
     source: str
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
         """Yield the gains, with the mean of all pairs, sets and models below."""
         lines = [line for setting in settings for line in self._gained(setting)]
         names = (*(column.name for column in self.across), MEAN)
@@ -39,18 +39,21 @@ class Gains(GridTrial):
         filled = list(self._filled(setting))
         for base, more in zip(filled[::2], filled[1::2], strict=True):
             papers = [
-                figures.get((setting.model, one.method, one.budget), BLANK) for one in (base, more)
+                figures.get((setting.model, base_cell.method, base_cell.budget), BLANK)
+                for base_cell in (base, more)
             ]
             cells = [
                 TableCell(
-                    relative(one.measured, other.measured),
+                    relative(base_cell.measured, other.measured),
                     relative(*(paper.values.get(column.name) for paper in papers)),
                     other.remark,
                     other.samples,
                     other.refused,
                     other.raised,
                 )
-                for column, one, other in zip(self.across, base.cells, more.cells, strict=True)
+                for column, base_cell, other in zip(
+                    self.across, base.cells, more.cells, strict=True
+                )
             ]
             source = ", ".join(paper.source for paper in papers if paper.source)
             cells.append(

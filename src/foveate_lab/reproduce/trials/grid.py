@@ -10,7 +10,7 @@ from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.heat import heat_maps
 from foveate_lab.reproduce import small
-from foveate_lab.reproduce.ask import Ask, Asked, keys
+from foveate_lab.reproduce.ask import Request, Requests, keys
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import ANSWER, PROFILE, PROMPT, some
@@ -76,54 +76,54 @@ class GridTrial(Trial):
         for arm in self.arms:
             yield from (arm.spec.replace("{B}", budget) for budget in arm.raised)
 
-    def asks(self, setting: Setting) -> Asked:
+    def requests(self, setting: Setting) -> Requests:
         """Return the specs of each benchmark; a stand-in leaves budgets out."""
-        asks: dict[Ask, dict[str, str]] = {}
+        requests: dict[Request, dict[str, str]] = {}
         left_out = {*self.budgets} - {*some(self.budgets)} if setting.small else set()
         for column in self.across:
             for arm, budget in self._lines(setting.model):
                 left = budget in left_out or setting.lacks(arm.spec, budget)
                 for task in () if left else column.tasks:
                     spec = setting.spec(arm.spec_for(task, setting.model), budget)
-                    asks.setdefault(self._ask(setting, task), {})[spec] = budget
-        return asks
+                    requests.setdefault(self._request(setting, task), {})[spec] = budget
+        return requests
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """Yield the missing rows that are timed or drawn."""
         warm = small.STEPS if setting.small else self.warm_up
         load = warmed_up(setting.load, warm) if self.warm_up else setting.load
-        for ask, specs in self.asks(setting).items():
-            if ask.timed:
-                yield from answers(replace(setting, load=load), ask, specs)
-        for ask in self._drawn_asks(setting):
-            yield from drawn_rows(setting, ask, self.temperature)
+        for request, specs in self.requests(setting).items():
+            if request.timed:
+                yield from answers(replace(setting, load=load), request, specs)
+        for request in self._drawn_requests(setting):
+            yield from drawn_rows(setting, request, self.temperature)
 
     def measured(self, setting: Setting) -> Iterator[Key]:
         """Yield a row of each sample whose answers are drawn."""
-        for ask in self._drawn_asks(setting):
-            yield from keys(ask, {}, setting.names(ask), setting.part)
+        for request in self._drawn_requests(setting):
+            yield from keys(request, {}, setting.names(request), setting.part)
 
-    def _drawn_asks(self, setting: Setting) -> list[Ask]:
+    def _drawn_requests(self, setting: Setting) -> list[Request]:
         """Return the benchmarks of columns that some arm fills with drawn answers."""
         values = {name for arm in self.arms for name, value in arm.values.items() if value in DRAWN}
         tasks = dict.fromkeys(
             task for column in self.across if column.value in values for task in column.tasks
         )
-        return [self._drawn_ask(setting, task) for task in tasks]
+        return [self._drawn_request(setting, task) for task in tasks]
 
-    def _drawn_ask(self, setting: Setting, task: str) -> Ask:
-        ask = self._ask(setting, task)
+    def _drawn_request(self, setting: Setting, task: str) -> Request:
+        request = self._request(setting, task)
         mark = f"two draws at temperature {self.temperature}"
-        return ask._replace(timed=False, marks=(*ask.marks, mark))
+        return request._replace(timed=False, marks=(*request.marks, mark))
 
-    def _ask(self, setting: Setting, task: str) -> Ask:
+    def _request(self, setting: Setting, task: str) -> Request:
         """Return the request for a benchmark; marks separate rows that are timed or of cut
         prompts.
         """
         marks = [f"{self.prompt} tokens"] if self.prompt else []
         marks += ["timed"] if self.timed else []
         longest = min(self.prompt or PROMPT, PROMPT) if setting.small else self.prompt
-        return Ask(task, setting.count(self.samples), longest, self.timed, tuple(marks))
+        return Request(task, setting.count(self.samples), longest, self.timed, tuple(marks))
 
     def _lines(self, model: str) -> Iterator[tuple[Arm, str]]:
         for arm in self.arms:
@@ -131,19 +131,19 @@ class GridTrial(Trial):
                 for budget in arm.budgets or (self.budgets if "{" in arm.spec else ("",)):
                     yield arm, budget
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
         """Yield the table, with the models one below the other, and maps of where needles were."""
         table = self._table(settings)
         yield table
         if self.plot:
             yield plotted(self.plot, table)
         for setting in settings:
-            asks = self.asks(setting)
-            there = setting.rows(asks)
+            requests = self.requests(setting)
+            there = setting.rows(requests)
             mine = (
                 row
-                for ask, specs in asks.items()
-                for row in there[ask.name]
+                for request, specs in requests.items()
+                for row in there[request.name]
                 if row["spec"] in specs
             )
             yield from heat_maps([row for row in mine if "error" not in row])
@@ -182,8 +182,8 @@ class GridTrial(Trial):
     def _filled(self, setting: Setting) -> Iterator[TableLine]:
         figures = printed(self.figures)
         rows: dict[tuple[str, str], list[Row]] = {}
-        asks = [*self.asks(setting), *self._drawn_asks(setting)]
-        for task, there in setting.rows(asks).items():
+        requests = [*self.requests(setting), *self._drawn_requests(setting)]
+        for task, there in setting.rows(requests).items():
             for row in there:
                 rows.setdefault((task, row["spec"]), []).append(row)
         for arm, budget in self._lines(setting.model):
@@ -202,10 +202,10 @@ class GridTrial(Trial):
                 of_paper.source,
                 tuple(cells),
                 arm.over,
-                tuple(self._whole(arm, setting.model)),
+                tuple(self._full_specs(arm, setting.model)),
             )
 
-    def _whole(self, arm: Arm, model: str) -> Iterator[tuple[str, str]]:
+    def _full_specs(self, arm: Arm, model: str) -> Iterator[tuple[str, str]]:
         """Yield an arm's specs, each with its benchmarks: "" for all."""
         names: dict[str, list[str]] = {}
         for task in self.tasks():
@@ -224,18 +224,20 @@ class GridTrial(Trial):
         if lacks := setting.lacks(arm.spec, budget):
             return TableCell(None, None, f"{NOT_BROUGHT}: {lacks}")
         value = arm.values.get(column.value, column.value)
-        ask = self._drawn_ask if value in DRAWN else self._ask
-        cells = [ask(setting, task) for task in column.tasks]
-        if why := next((setting.read[ask] for ask in cells if setting.read.get(ask)), ""):
+        request_of = self._drawn_request if value in DRAWN else self._request
+        cells = [request_of(setting, task) for task in column.tasks]
+        if why := next(
+            (setting.read[request_of] for request_of in cells if setting.read.get(request_of)), ""
+        ):
             return TableCell(None, None, f"no data: {why}")
         specs = [setting.spec(arm.spec_for(task, setting.model), budget) for task in column.tasks]
         if why := next((setting.unmeasured[s] for s in specs if s in setting.unmeasured), ""):
             return TableCell(None, None, f"no profile: {why}")
         mine = [
             row
-            for ask, spec in zip(cells, specs, strict=True)
-            for row in rows.get((ask.name, spec), ())
-            if column.holds(row)
+            for request_of, spec in zip(cells, specs, strict=True)
+            for row in rows.get((request_of.name, spec), ())
+            if column.matches(row)
         ]
         there = [row for row in mine if "error" not in row]
         return TableCell(
@@ -250,5 +252,5 @@ class GridTrial(Trial):
 def _average(cells: Sequence[TableCell]) -> TableCell:
     """Return the mean of the other columns; empty unless all of them have a number."""
     numbers = [cell.measured for cell in cells if cell.measured is not None]
-    whole = bool(cells) and len(numbers) == len(cells)
-    return TableCell(sum(numbers) / len(numbers) if whole else None, None, AVERAGED)
+    complete = bool(cells) and len(numbers) == len(cells)
+    return TableCell(sum(numbers) / len(numbers) if complete else None, None, AVERAGED)

@@ -9,7 +9,7 @@ from typing import Any
 from foveate.cli.findings import counted
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.report.analyses import Figure, figures
-from foveate_lab.reproduce.ask import Ask, Asked
+from foveate_lab.reproduce.ask import Request, Requests
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import PROMPT
@@ -37,33 +37,33 @@ class ViewTrial(Trial):
         """Return the compared policies."""
         return self.policies
 
-    def asks(self, setting: Setting) -> Asked:
+    def requests(self, setting: Setting) -> Requests:
         """Return the policies of each benchmark; timed, because only timed rows hold what is
         drawn.
         """
         longest = PROMPT if setting.small else None
         count = setting.count(self.samples)
-        specs = {setting.spec(one, ""): "" for one in self.policies}
-        return {Ask(task, count, longest, True, SEEN): specs for task in self.each}
+        specs = {setting.spec(policy, ""): "" for policy in self.policies}
+        return {Request(task, count, longest, True, SEEN): specs for task in self.each}
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """Yield the missing rows."""
-        for ask, specs in self.asks(setting).items():
-            yield from answers(setting, ask, specs)
+        for request, specs in self.requests(setting).items():
+            yield from answers(setting, request, specs)
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Figure]:
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Figure]:
         """Yield the charts for which there are numbers."""
         for setting in settings:
-            asks = self.asks(setting)
-            there = setting.rows(asks)
-            for ask, specs in asks.items():
+            requests = self.requests(setting)
+            there = setting.rows(requests)
+            for request, specs in requests.items():
                 rows = [
                     row
-                    for row in there[ask.name]
+                    for row in there[request.name]
                     if row["spec"] in (FULL, *specs) and "error" not in row
                 ]
                 for figure in figures(rows, self.charts):
-                    title = f"{figure.title}: {setting.model}, {ask.task}, {_samples(rows)}"
+                    title = f"{figure.title}: {setting.model}, {request.task}, {_samples(rows)}"
                     yield figure._replace(title=title)
 
 
