@@ -159,11 +159,11 @@ def test_what_is_known_to_be_misprinted_is_marked():
     assert len(averages) == 8
     for (model, *_), one in ((key, printed("mixkv_table3")[key]) for key in averages):
         *sets, _ = one.values.values()
-        assert one.misprints["Avg."].said.endswith(f"{sum(sets) / 16:.2f}")
+        assert one.misprints["Avg."].text.endswith(f"{sum(sets) / 16:.2f}")
         assert model == "llama-3.1-8b"
     wrong = printed("david_table1")["llava-1.5-7b", "LOOK-M", "20%"]
     assert wrong.texts["Final Score"] == "158"
-    assert wrong.misprints["Final Score"].said.endswith("182")
+    assert wrong.misprints["Final Score"].text.endswith("182")
     gain = printed("mixkv_table2")["qwen2.5-vl-7b", "SnapKV + MixKV", "128"].misprints["Average"]
     assert gain.delta == "+7.9"
     oom = printed("prefixkv_table3")["llava-1.5-7b", "624 + 256, batch 48, PrefixKV", "40%"]

@@ -81,17 +81,17 @@ class CalibrationRun:
             samples = generated(self.method, count)
         else:
             samples = find_task("text_needle").samples(count, self.seed)
-        return (shown(loaded, one) for one in samples)
+        return (shown(loaded, sample) for sample in samples)
 
     def _inputs(
-        self, loaded: Loaded, task: Task, count: int, most: int | None
+        self, loaded: Loaded, task: Task, count: int, limit: int | None
     ) -> Iterator[dict[str, Any]]:
         samples = list(task.samples(self.among, self.seed))
         if not samples:
             raise InvalidInput(
                 f"{task.name} has no prompt to measure a profile on. Add some to its folder."
             )
-        longest = most or self.longest_prompt
+        longest = limit or self.longest_prompt
         for sample in Random(self.seed).sample(samples, min(count, len(samples))):
             yield read_prompt(
                 loaded, task, sample, "query-aware", timed=False, longest_prompt=longest

@@ -53,11 +53,11 @@ class BenchmarkFolder(NamedTuple):
     @property
     def incomplete(self) -> bool:
         """True if a data set has another number of questions than the published one."""
-        return any(one.incomplete for one in self.parts)
+        return any(part.incomplete for part in self.parts)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON takes them."""
-        return {**self._asdict(), "parts": [one._asdict() for one in self.parts]}
+        return {**self._asdict(), "parts": [part._asdict() for part in self.parts]}
 
 
 class Checked(NamedTuple):
@@ -72,12 +72,14 @@ class Checked(NamedTuple):
     @property
     def missing(self) -> tuple[str, ...]:
         """Benchmarks that cannot be run."""
-        return tuple(one.task for one in self.folders if one.missing)
+        return tuple(folder.task for folder in self.folders if folder.missing)
 
     @property
     def incomplete(self) -> tuple[str, ...]:
         """Benchmarks whose number of questions is not the published one."""
-        return tuple(one.task for one in self.folders if one.incomplete and not one.missing)
+        return tuple(
+            folder.task for folder in self.folders if folder.incomplete and not folder.missing
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -104,7 +106,9 @@ def _unpublished(experiment: Experiment, data: Path) -> Iterator[str]:
     """Yield the files of published profiles that are not in the data folder."""
     budgets = [at for at in getattr(experiment.trial, "budgets", ()) if at] or [""]
     profiles = [
-        one for one in experiment.calibrations.values() if isinstance(one, PublishedProfile)
+        profile
+        for profile in experiment.calibrations.values()
+        if isinstance(profile, PublishedProfile)
     ]
     paths = dict.fromkeys(
         profile.brought(data, model, budget)
@@ -118,23 +122,23 @@ def _unpublished(experiment: Experiment, data: Path) -> Iterator[str]:
 
 def read_by(experiment: Experiment) -> list[str]:
     """Return the benchmarks that an experiment and its profiles read."""
-    measured = [one.task for one in experiment.calibrations.values() if one.task]
+    measured = [run.task for run in experiment.calibrations.values() if run.task]
     return list(dict.fromkeys((*experiment.trial.tasks(), *measured)))
 
 
 def _found(task: str, data: Path, outside: bool) -> BenchmarkFolder:
     name = folder_of(task)
-    place, address = data / name, where_data(name)
-    if not place.is_dir():
-        return BenchmarkFolder(task, (), "", f"the folder {str(place)!r} does not exist", address)
-    folder = Folder(place, outside)
+    path, address = data / name, where_data(name)
+    if not path.is_dir():
+        return BenchmarkFolder(task, (), "", f"the folder {str(path)!r} does not exist", address)
+    folder = Folder(path, outside)
     parts = tuple(_part(task, *named, folder) for named in find_sources(task).items())
-    missing = next((one.missing for one in parts if one.missing), "")
+    missing = next((part.missing for part in parts if part.missing), "")
     first = ""
     try:
-        sample = next(iter(find_task(f"{task}={place}", outside=outside).samples(1, 0)), None)
-        first = _shown(sample) if sample else ""
-        missing = missing or ("" if sample else f"{str(place)!r} holds no question of {task}")
+        sample = next(iter(find_task(f"{task}={path}", outside=outside).samples(1, 0)), None)
+        first = _described(sample) if sample else ""
+        missing = missing or ("" if sample else f"{str(path)!r} holds no question of {task}")
     except FoveateError as error:
         missing = str(error)
     return BenchmarkFolder(task, parts, first, missing, address)
@@ -155,7 +159,7 @@ def _part(task: str, name: str, sources: Sources, folder: Folder) -> DataSet:
         return DataSet(name, missing=str(error))
 
 
-def _shown(sample: Sample) -> str:
+def _described(sample: Sample) -> str:
     """Describe a sample: name, image sizes, begin of the question, and an answer."""
     sizes = ", ".join(f"{image.width} x {image.height}" for image in sample.images[:2])
     more = f" and {len(sample.images) - 2} more" if len(sample.images) > 2 else ""

@@ -135,30 +135,30 @@ class Experiment:
         """Open points, each with the choice made here."""
         notes = (MODELS[name].open.partition(": ") for name in self.models if MODELS[name].open)
         models = (Open(what, choice) for what, _, choice in notes)
-        shared = (one for one in self.of.open if one.concerns(self.trial))
+        shared = (point for point in self.of.open if point.concerns(self.trial))
         return (*self.open, *models, *shared)
 
     @property
     def settled(self) -> tuple[str, ...]:
         """Sentences on images of its models that are read as by the authors."""
-        return tuple(said for name in self.models if (said := image_note(name)))
+        return tuple(note for name in self.models if (note := image_note(name)))
 
     def to_json(self, bring: Sequence[str]) -> dict[str, Any]:
         """Return the entry of ``--list --json``."""
-        said = ("where", "shows", "models", "data", "metric", "budgets")
+        names = ("where", "shows", "models", "data", "metric", "budgets")
         return {
             "id": self.id,
             "paper": self.of.name,
             "title": self.of.paper.title,
             "arxiv": self.of.paper.arxiv or "",
-            **{name: getattr(self, name) for name in said},
+            **{name: getattr(self, name) for name in names},
             "bring": list(bring),
             "state": self.state,
             "cannot": self.cannot,
             "settled": list(self.settled),
             "departs": list(self.departs),
             "differences": list(self.of.differences),
-            "unstated": [{"what": one.what, "choice": one.choice} for one in self.unstated],
+            "unstated": [{"what": point.what, "choice": point.choice} for point in self.unstated],
             "specs": sorted({*self.trial.specs()}),
         }
 

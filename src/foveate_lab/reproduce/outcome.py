@@ -49,9 +49,9 @@ def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
         CannotWrite: the disk is full, or the folder is not to be written to.
         MissingPackage: jinja2 or matplotlib is not installed.
     """
-    by_id = {one.experiment.id: one for one in outcomes}
+    by_id = {outcome.experiment.id: outcome for outcome in outcomes}
     ran = {"stand_in": lab.small, "seed": lab.seed, "versions": versions_of_results()}
-    record = {**ran, "experiments": [_in_numbers(one) for one in outcomes]}
+    record = {**ran, "experiments": [_in_numbers(outcome) for outcome in outcomes]}
     files.write(lab.out / NUMBERS, json.dumps(record, indent=1) + "\n")
     style: dict[str, Any] = {
         "style": text_of("foveate_lab.report/reproduce.css"),
@@ -61,8 +61,8 @@ def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
     fronts = []
     for name, reproduced in PAPERS.items():
         sections = reproduced.sections.items()
-        held = {heading: _of_section(by_id, name, ids) for heading, ids in sections}
-        mine = {heading: found for heading, found in held.items() if found}
+        by_heading = {heading: _of_section(by_id, name, ids) for heading, ids in sections}
+        mine = {heading: found for heading, found in by_heading.items() if found}
         if not mine:
             continue
         path = f"{name}.html"
@@ -75,16 +75,16 @@ def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
 
 def _of_section(by_id: Mapping[str, Outcome], paper: str, ids: Sequence[str]) -> list[Outcome]:
     """Return the outcomes of a section's experiments."""
-    return [by_id[f"{paper}:{one}"] for one in ids if f"{paper}:{one}" in by_id]
+    return [by_id[f"{paper}:{id}"] for id in ids if f"{paper}:{id}" in by_id]
 
 
-def _in_numbers(one: Outcome) -> dict[str, Any]:
+def _in_numbers(outcome: Outcome) -> dict[str, Any]:
     """Return an experiment's tables, cell by cell, and the titles of its figures."""
     return {
-        "id": one.experiment.id,
-        "state": one.experiment.state,
-        "tables": [_table(table) for table in one.tables],
-        "figures": [figure.title for figure in one.figures],
+        "id": outcome.experiment.id,
+        "state": outcome.experiment.state,
+        "tables": [_table(table) for table in outcome.tables],
+        "figures": [figure.title for figure in outcome.figures],
     }
 
 
@@ -97,9 +97,9 @@ def _table(table: Table) -> dict[str, Any]:
 
 
 def _line(table: Table, line: TableLine) -> dict[str, Any]:
-    said = {**line._asdict(), "specs": [{"spec": s, "tasks": t} for s, t in line.specs]}
+    entry = {**line._asdict(), "specs": [{"spec": s, "tasks": t} for s, t in line.specs]}
     cells = zip(table.columns, line.cells, strict=True)
-    return {**said, "cells": {name: _cell(cell, name in table.costs) for name, cell in cells}}
+    return {**entry, "cells": {name: _cell(cell, name in table.costs) for name, cell in cells}}
 
 
 def _cell(cell: TableCell, cost: bool) -> dict[str, Any]:

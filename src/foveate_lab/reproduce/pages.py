@@ -29,14 +29,14 @@ def paper(sections: Held, small: bool) -> dict[str, Any]:
         "small": small,
         "settled": list(
             dict.fromkeys(
-                said
+                note
                 for mine in sections.values()
-                for one in mine
-                for said in one.experiment.settled
+                for outcome in mine
+                for note in outcome.experiment.settled
             )
         ),
         "sections": [
-            {"heading": heading, "experiments": [_experiment(one) for one in mine]}
+            {"heading": heading, "experiments": [_experiment(outcome) for outcome in mine]}
             for heading, mine in sections.items()
         ],
     }
@@ -44,34 +44,34 @@ def paper(sections: Held, small: bool) -> dict[str, Any]:
 
 def front(path: str, sections: Held) -> dict[str, Any]:
     """Return a paper's entry on the front: its page, and counts of what is on it."""
-    outcomes = [one for mine in sections.values() for one in mine]
+    outcomes = [outcome for mine in sections.values() for outcome in mine]
     cells = [
         cell
-        for one in outcomes
-        for table in one.tables
+        for outcome in outcomes
+        for table in outcome.tables
         for line in table.lines
         for cell in line.cells
     ]
     return {
         "path": path,
         "paper": outcomes[0].experiment.of,
-        "experiments": [one.experiment for one in outcomes],
-        "tables": sum(len(one.tables) for one in outcomes),
-        "figures": sum(len(one.figures) for one in outcomes),
+        "experiments": [outcome.experiment for outcome in outcomes],
+        "tables": sum(len(outcome.tables) for outcome in outcomes),
+        "figures": sum(len(outcome.figures) for outcome in outcomes),
         "beside": sum(cell.difference is not None for cell in cells),
         "refused": sum(cell.refused for cell in cells),
     }
 
 
-def _experiment(one: Outcome) -> dict[str, Any]:
+def _experiment(outcome: Outcome) -> dict[str, Any]:
     """Return an experiment's contents. ``beside``: its tables leave room for figures beside
     them.
     """
-    tables = [laid_out(table) for table in one.tables]
+    tables = [laid_out(table) for table in outcome.tables]
     return {
-        **one.experiment.to_json(()),
+        **outcome.experiment.to_json(()),
         "tables": tables,
-        "figures": [_figure(figure) for figure in one.figures],
+        "figures": [_figure(figure) for figure in outcome.figures],
         "beside": all(table["grid"]["width"] <= NARROW for table in tables),
     }
 
@@ -109,7 +109,7 @@ def _grid(table: Table, columns: Sequence[str]) -> dict[str, Any]:
         "rows": [_row(row, counts, marks) for row in grid.rows],
         "width": _width(grid),
         "sources": any(row.source for row in grid.rows if isinstance(row, LaidRow)),
-        "counts": list(counts.said()),
+        "counts": list(counts.sentences()),
         "costs": costs,
         "marks": marks.listed,
     }
@@ -122,8 +122,8 @@ def _width(grid: Laid) -> int:
 def _row(row: RowHeading | LaidRow, counts: Counts, marks: Marks) -> dict[str, Any]:
     if isinstance(row, RowHeading):
         return {"block": row.text}
-    cells = [_cell(one, counts, marks) for one in row.cells]
-    gain = any(one.gain for one in row.cells)
+    cells = [_cell(cell, counts, marks) for cell in row.cells]
+    gain = any(cell.gain for cell in row.cells)
     return {"names": row.names, "cells": cells, "source": row.source, "gain": gain}
 
 
@@ -132,13 +132,13 @@ def _cell(placed: Placed, counts: Counts, marks: Marks) -> dict[str, Any]:
     if placed.piece is None:
         return {"span": placed.span, "begins": placed.begins}
     _, _, cell, like = placed.piece
-    said = () if placed.gain else counts.exceptions(placed.piece.at["column"], cell)
+    notes = () if placed.gain else counts.exceptions(placed.piece.at["column"], cell)
     wrong = cell.misprint if placed.gain or not cell.delta else ""
     return {
         "span": placed.span,
         "begins": placed.begins,
         "measured": measured(cell, like, placed.gain),
-        "mark": marks.of(*said),
+        "mark": marks.of(*notes),
         "paper": of_paper(cell, placed.gain),
         "wrong": marks.of(wrong),
         "difference": "" if placed.gain else difference(cell),
@@ -152,7 +152,7 @@ def _specs(table: Table, budgets: Sequence[str]) -> Iterator[tuple[str, str, str
     seen = set()
     for line in table.lines:
         for spec, tasks in line.specs:
-            whole = spec.replace("{B}", budgets[0]) if len(budgets) == 1 else spec
-            if (line.method, whole, tasks) not in seen:
-                seen.add((line.method, whole, tasks))
-                yield line.method, whole, tasks
+            full_spec = spec.replace("{B}", budgets[0]) if len(budgets) == 1 else spec
+            if (line.method, full_spec, tasks) not in seen:
+                seen.add((line.method, full_spec, tasks))
+                yield line.method, full_spec, tasks

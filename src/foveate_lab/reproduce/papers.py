@@ -65,13 +65,13 @@ class PaperFile:
             for kind in ("points", "texts", "arms", "columns", "calibrations")
         }
         self._texts: Mapping[str, str] = named["texts"]
-        self._points = {key: Open(**one) for key, one in named["points"].items()}
-        self._arms = {key: Arm(**one) for key, one in named["arms"].items()}
+        self._points = {key: Open(**entry) for key, entry in named["points"].items()}
+        self._arms = {key: Arm(**entry) for key, entry in named["arms"].items()}
         self._columns = {
-            key: Column(**{"name": key, **one}) for key, one in named["columns"].items()
+            key: Column(**{"name": key, **entry}) for key, entry in named["columns"].items()
         }
         self._profiles = {
-            key: _of_kind(PROFILES, one) for key, one in named["calibrations"].items()
+            key: _of_kind(PROFILES, entry) for key, entry in named["calibrations"].items()
         }
         self.paper = Reproduced(
             method=foveate.METHODS[name],
@@ -125,14 +125,16 @@ class PaperFile:
 
 def _read(entry: Entry, readers: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the values of fields that have a reader; keep the others."""
-    return {name: readers[name](one) if name in readers else one for name, one in entry.items()}
+    return {
+        name: readers[name](value) if name in readers else value for name, value in entry.items()
+    }
 
 
 def _each(kind: Any, named: Mapping[str, Any], entries: Iterable[str | Entry]) -> tuple[Any, ...]:
     """Return the object that each entry names or writes out."""
-    return tuple(named[one] if isinstance(one, str) else kind(**one) for one in entries)
+    return tuple(named[entry] if isinstance(entry, str) else kind(**entry) for entry in entries)
 
 
 def _of_kind(kinds: Mapping[str, Any], entry: Entry) -> Any:
     """Build an object of an entry's ``kind`` from its other fields."""
-    return kinds[entry["kind"]](**{name: one for name, one in entry.items() if name != "kind"})
+    return kinds[entry["kind"]](**{name: value for name, value in entry.items() if name != "kind"})

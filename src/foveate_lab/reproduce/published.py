@@ -44,11 +44,11 @@ class PublishedProfile:
         """
         for path, budget in paths.items():
             spec = f"{self.method}:budget={budget}" if self.at_a_budget else self.method
-            made = import_profile(loaded.model, spec, self.brought(data, model, budget))
+            profile = import_profile(loaded.model, spec, self.brought(data, model, budget))
             path.parent.mkdir(parents=True, exist_ok=True)
-            made.save(path)
+            profile.save(path)
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """Describe the files that a user has to bring."""
         names = ", ".join(dict.fromkeys(self.files.values()))
         names = names.replace("{F}", "0.1 to 0.9")

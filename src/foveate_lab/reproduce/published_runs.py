@@ -55,7 +55,10 @@ def read_run(folder: Path, name: str) -> dict[str, PublishedSet]:
         scores.setdefault(path.parent.name, float(record.number(metric)))
     answers = {path.parent.name: _answers(path) for path in sorted(outputs.glob(f"*/{ANSWERS}"))}
     sets = sorted({*scores, *answers})
-    return {one: PublishedSet(scores.get(one), answers.get(one, {})) for one in sets}
+    return {
+        name_of_set: PublishedSet(scores.get(name_of_set), answers.get(name_of_set, {}))
+        for name_of_set in sets
+    }
 
 
 def _scores(path: Path) -> dict[str, dict[str, float]]:
@@ -74,8 +77,8 @@ def _scores(path: Path) -> dict[str, dict[str, float]]:
     head = rows[0][1:]
     return {
         name: {
-            one: _number(text, path)
-            for one, text in zip(head, texts, strict=True)
+            name_of_set: _number(text, path)
+            for name_of_set, text in zip(head, texts, strict=True)
             if text not in UNKNOWN
         }
         for name, *texts in rows[1:]
@@ -91,11 +94,11 @@ def _number(text: str, path: Path) -> float:
 
 def _answers(path: Path) -> dict[str, tuple[str, str]]:
     return {
-        one.text_or_number("sample_id"): (
-            one.text("pred_response"),
-            one.text_or_number("gt_response"),
+        record.text_or_number("sample_id"): (
+            record.text("pred_response"),
+            record.text_or_number("gt_response"),
         )
-        for one in read_records(path)
+        for record in read_records(path)
     }
 
 
@@ -105,7 +108,7 @@ def check_published(experiments: Sequence[Experiment], folder: Path) -> None:
     Raises:
         InvalidInput: it does not, or no run of these experiments is published.
     """
-    names = dict.fromkeys(run.name for one in experiments for run in runs_of(one))
+    names = dict.fromkeys(run.name for experiment in experiments for run in runs_of(experiment))
     if not names:
         raise InvalidInput(
             "--published: no run of these experiments is published. Name csp:table1-7b or "
@@ -190,35 +193,35 @@ def _table(
         name: _compare(rows.get(name, ()), published.get(name, nothing))
         for name in sorted({*published, *rows})
     }
-    both = [one for one in sets.values() if None not in (one.ours, one.theirs)]
+    both = [result for result in sets.values() if None not in (result.ours, result.theirs)]
     total = _Compared(
-        mean(one.ours for one in both if one.ours is not None) if both else None,
-        mean(one.theirs for one in both if one.theirs is not None) if both else None,
-        [same for one in sets.values() for same in one.alike],
-        sum(one.only_ours for one in sets.values()),
-        sum(one.only_theirs for one in sets.values()),
-        sum(one.samples for one in sets.values()),
+        mean(result.ours for result in both if result.ours is not None) if both else None,
+        mean(result.theirs for result in both if result.theirs is not None) if both else None,
+        [same for result in sets.values() for same in result.alike],
+        sum(result.only_ours for result in sets.values()),
+        sum(result.only_theirs for result in sets.values()),
+        sum(result.samples for result in sets.values()),
     )
     return Table(
         f"{run.arm}: beside the authors' run {run.name} ({run.source})",
         tuple(REMARKS),
-        tuple(_line(run, name, one) for name, one in {**sets, ALL: total}.items()),
+        tuple(_line(run, name, result) for name, result in {**sets, ALL: total}.items()),
         layout=METHODS_DOWN,
     )
 
 
-def _line(run: PublishedRun, name: str, one: _Compared) -> TableLine:
-    interval = estimate(map(float, one.alike)) if one.alike else None
+def _line(run: PublishedRun, name: str, result: _Compared) -> TableLine:
+    interval = estimate(map(float, result.alike)) if result.alike else None
     measured = {
-        "score": one.ours,
+        "score": result.ours,
         "alike": 100 * interval.mean if interval else None,
         "from": 100 * interval.low if interval else None,
         "to": 100 * interval.high if interval else None,
-        "matched": float(len(one.alike)),
-        "only ours": float(one.only_ours),
-        "only theirs": float(one.only_theirs),
+        "matched": float(len(result.alike)),
+        "only ours": float(result.only_ours),
+        "only theirs": float(result.only_theirs),
     }
     cells = [TableCell(value, None, REMARKS[column]) for column, value in measured.items()]
-    printed = "" if one.theirs is None else f"{one.theirs:.1f}"
-    cells[0] = cells[0]._replace(paper=one.theirs, printed=printed, samples=one.samples)
+    printed = "" if result.theirs is None else f"{result.theirs:.1f}"
+    cells[0] = cells[0]._replace(paper=result.theirs, printed=printed, samples=result.samples)
     return TableLine(run.model, name, run.budget, "", "", tuple(cells))

@@ -16,9 +16,11 @@ from foveate_lab.reproduce.setting import folder_of
 _FILES = {name: PaperFile(name) for name in ("mixkv", "prefixkv", "csp", "david", "lookm")}
 PAPERS = {name: file.paper for name, file in _FILES.items()}
 EXPERIMENTS: dict[str, Experiment] = {
-    one.id: one for file in _FILES.values() for one in file.experiments()
+    experiment.id: experiment for file in _FILES.values() for experiment in file.experiments()
 }
-FACTS: dict[str, FactsTable] = {one.id: one for file in _FILES.values() for one in file.facts()}
+FACTS: dict[str, FactsTable] = {
+    facts.id: facts for file in _FILES.values() for facts in file.facts()
+}
 
 
 def find_experiments(ids: Sequence[str]) -> list[Experiment]:
@@ -30,11 +32,13 @@ def find_experiments(ids: Sequence[str]) -> list[Experiment]:
     experiments: dict[str, Experiment] = {}
     for name in ids:
         mine = [
-            one for one in EXPERIMENTS.values() if name in ("all", one.id, one.id.partition(":")[0])
+            experiment
+            for experiment in EXPERIMENTS.values()
+            if name in ("all", experiment.id, experiment.id.partition(":")[0])
         ]
         if not mine:
             raise InvalidInput(f"no experiment {name!r}. {_near(name)}")
-        experiments |= {one.id: one for one in mine}
+        experiments |= {experiment.id: experiment for experiment in mine}
     return list(experiments.values())
 
 
@@ -42,7 +46,7 @@ def _near(name: str) -> str:
     if name in FACTS:
         return f"It is a table of facts, and nothing to run: foveate reproduce {name} shows it."
     paper = name.partition(":")[0]
-    known = [one for one in EXPERIMENTS if one.startswith(f"{paper}:")] or list(EXPERIMENTS)
+    known = [id for id in EXPERIMENTS if id.startswith(f"{paper}:")] or list(EXPERIMENTS)
     return suggest(name, known)
 
 
@@ -58,9 +62,9 @@ def brought(experiment: Experiment) -> list[str]:
         *map(where_data, folders(experiment)),
         *experiment.bring,
         *(
-            one.said()
-            for one in experiment.calibrations.values()
-            if isinstance(one, PublishedProfile)
+            profile.describe()
+            for profile in experiment.calibrations.values()
+            if isinstance(profile, PublishedProfile)
         ),
         *(
             f"--published: a copy of {run.source}, with the run {run.name}; optional"

@@ -153,13 +153,17 @@ def _stand_in(lab: Lab) -> None:
     from foveate_lab.reproduce import stand_in  # of foveate-demo, which nothing else here needs
 
     lab.judge = stand_in.judge
-    needed = dict.fromkeys(name for one in lab.experiments for name in folders(one))
+    needed = dict.fromkeys(name for experiment in lab.experiments for name in folders(experiment))
     stand_in.write(lab.data, lab.limit, needed)
 
 
 def _written(lab: Lab, done: Done) -> Reproduction:
     """Write the page of the results so far, and the manifests of the rows."""
-    outcomes = tuple(outcome(lab, one) for one in lab.experiments if one.id not in done.missing)
+    outcomes = tuple(
+        outcome(lab, experiment)
+        for experiment in lab.experiments
+        if experiment.id not in done.missing
+    )
     page = write(lab, outcomes)
     lab.seal()
     return Reproduction(page, outcomes, done)

@@ -115,12 +115,12 @@ class Setting:
         run more of them.
         """
         counts = {request.name: request.samples for request in requests}
-        places: dict[str, dict[str, int]] = {name: {} for name in counts}
+        indices: dict[str, dict[str, int]] = {name: {} for name in counts}
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
         for row in self.results.rows:
-            if (mine := places.get(row["task"])) is not None:
-                place = mine.setdefault(row["sample"], row.get("place", len(mine)))
-                if place < counts[row["task"]]:
+            if (mine := indices.get(row["task"])) is not None:
+                index = mine.setdefault(row["sample"], row.get("place", len(mine)))
+                if index < counts[row["task"]]:
                     rows[row["task"]].append(row)
         return rows
 
@@ -160,11 +160,11 @@ class Setting:
 
     def lacks(self, template: str, budget: str) -> Path | None:
         """Return the published file that a spec needs and that is missing, or None."""
-        for name, one in self.calibrations.items():
-            if isinstance(one, PublishedProfile) and "{" + name + "}" in template:
-                made = self.profiles / one.file(name, budget)
-                file = one.brought(self.data, self.model, budget)
-                if not made.exists() and not file.is_file():
+        for name, profile in self.calibrations.items():
+            if isinstance(profile, PublishedProfile) and "{" + name + "}" in template:
+                path = self.profiles / profile.file(name, budget)
+                file = profile.brought(self.data, self.model, budget)
+                if not path.exists() and not file.is_file():
                     return file
         return None
 

@@ -58,25 +58,25 @@ class Costs:
 
     @property
     def prompts(self) -> int:
-        return sum(one.prompts for one in self.each)
+        return sum(cost.prompts for cost in self.each)
 
     @property
     def answers(self) -> int:
-        return sum(one.answers for one in self.each)
+        return sum(cost.answers for cost in self.each)
 
     @property
     def tokens(self) -> int | None:
         """Sum of the known tokens; None if none are known."""
-        known = [one.tokens for one in self.each if one.tokens is not None]
+        known = [cost.tokens for cost in self.each if cost.tokens is not None]
         return sum(known) if known else None
 
     @property
     def seconds(self) -> int | float | None:
         """Seconds of everything, with its workers; None if some are unknown."""
         known = [
-            one.seconds / (1 if one.alone else self.workers)
-            for one in self.each
-            if one.seconds is not None
+            cost.seconds / (1 if cost.alone else self.workers)
+            for cost in self.each
+            if cost.seconds is not None
         ]
         return sum(known) if len(known) == len(self.each) else None
 
@@ -87,9 +87,9 @@ class Costs:
         return {
             **{name: getattr(self, name) for name in names},
             "hours": hours,
-            "each": [one._asdict() for one in self.each],
+            "each": [cost._asdict() for cost in self.each],
             "missing": self.missing,
-            "estimates": [one._asdict() for one in self.estimates],
+            "estimates": [estimate._asdict() for estimate in self.estimates],
         }
 
 
@@ -104,10 +104,10 @@ def costs(lab: Lab, hardware: Hardware | None = None, gpus: int = 1) -> Costs:
     lines: list[Cost] = []
     rows = there = 0
     profiles: set[Path] = set()
-    for place, steps in planned(lab, done).items():
+    for location, steps in planned(lab, done).items():
         keys = set(lab.keys(steps))
         rows += len(keys)
-        there += sum(key in lab.rows.of(place) for key in keys)
+        there += sum(key in lab.rows.of(location) for key in keys)
         for step in steps:
             for setting in lab.each(step):
                 trial = step.experiment.trial
@@ -115,11 +115,11 @@ def costs(lab: Lab, hardware: Hardware | None = None, gpus: int = 1) -> Costs:
                     **unprepared(setting, trial.requests(setting)),
                     **trial.profiled(setting),
                 }
-                profiles |= {one for x in setting.profiles_of(lacking).values() for one in x}
-        left = _Left(lab, place, steps)
+                profiles |= {path for x in setting.profiles_of(lacking).values() for path in x}
+        left = _Left(lab, location, steps)
         lines += left.costs()
         if hardware is not None:
-            predicted = Predicted(lab, place, steps, hardware, gpus, left.length).estimate()
+            predicted = Predicted(lab, location, steps, hardware, gpus, left.length).estimate()
             estimates += [predicted] if predicted else []
     workers = lab.workers or 1
     return Costs(rows, there, len(profiles), workers, tuple(lines), done.missing, tuple(estimates))
@@ -130,7 +130,7 @@ class _Left:
     """Missing rows of one model."""
 
     lab: Lab
-    place: Place
+    location: Place
     steps: Sequence[Step]
 
     def costs(self) -> Iterator[Cost]:
@@ -143,9 +143,9 @@ class _Left:
                 yield self._cost(request.name, request.timed, keys, self.length(setting, request))
         alone: dict[str, set[Key]] = {}
         for step in self.steps:
-            for one in self.lab.each(step):
-                for key in step.experiment.trial.measured(one):
-                    if key not in one.results:
+            for setting in self.lab.each(step):
+                for key in step.experiment.trial.measured(setting):
+                    if key not in setting.results:
                         alone.setdefault(key[0], set()).add(key)
         for name, keys in alone.items():
             yield self._cost(name, True, keys, self._mean("tokens", name))
@@ -154,7 +154,7 @@ class _Left:
         prompts = len({sample for _, sample, _ in keys})
         each = self._mean("spent_s", name) or self._mean("spent_s")
         return Cost(
-            self.place.at,
+            self.location.at,
             name,
             alone,
             prompts,
@@ -165,7 +165,7 @@ class _Left:
 
     def _mean(self, what: str, task: str = "") -> int | float | None:
         """Average a number over the rows of a task, or over all rows."""
-        rows = (row for row in self.lab.rows.of(self.place).rows if task in ("", row["task"]))
+        rows = (row for row in self.lab.rows.of(self.location).rows if task in ("", row["task"]))
         numbers = [row[what] for row in rows if isinstance(row.get(what), int | float)]
         return mean(numbers) if numbers else None
 
@@ -180,13 +180,17 @@ class _Left:
             lengths = [_tokens(self._outline, task, sample) for task, sample in first]
         except FoveateError:
             return None
-        return mean(min(one, request.longest_prompt or one) for one in lengths) if lengths else None
+        return (
+            mean(min(tokens, request.longest_prompt or tokens) for tokens in lengths)
+            if lengths
+            else None
+        )
 
     @cached_property
     def _outline(self) -> Loaded | None:
         """The model without weights, which reads prompts; None if it is not found."""
         try:
-            return outline(self.place.at, self.lab.trust_remote_code)
+            return outline(self.location.at, self.lab.trust_remote_code)
         except FoveateError:
             return None
 

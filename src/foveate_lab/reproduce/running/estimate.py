@@ -118,14 +118,16 @@ def work(size: ModelSize, lengths: Lengths, specs: Sequence[str], samples: int, 
     """
     policies = [_traits(spec) for spec in dict.fromkeys((FULL, *specs))]
     reads = 1 + any(sums for sums, _ in policies)
-    told = lengths.answer + lengths.reference
+    compared = lengths.answer + lengths.reference
     steps = sum(
-        lengths.answer + told if decodes else lengths.answer / batch + 1 + (lengths.reference > 0)
+        lengths.answer + compared
+        if decodes
+        else lengths.answer / batch + 1 + (lengths.reference > 0)
         for _, decodes in policies
     )
     tokens = samples * reads * lengths.prompt
     flops = samples * reads * size.prefill_flops(lengths.prompt)
-    more = samples * len(policies) * (lengths.answer + told) * 2e9 * size.active
+    more = samples * len(policies) * (lengths.answer + compared) * 2e9 * size.active
     return Work(tokens, flops + more, samples * steps)
 
 
@@ -151,32 +153,34 @@ def hardware_of(name: str) -> Hardware:
     return Hardware(**{key: float(value) for key, value in gpus[name].items()})
 
 
-def size_of(model: str, place: str) -> ModelSize | None:
+def size_of(model: str, location: str) -> ModelSize | None:
     """Return the size of a model: of one that comes with Foveate from its configuration, of a
     paper's from the table; None if neither knows it.
     """
-    if is_shipped(place):
-        made = bare(place)
-        config: Any = text_config(made.model)
+    if is_shipped(location):
+        outline = bare(location)
+        config: Any = text_config(outline.model)
         heads = config.num_attention_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
-        numbers = weights(made).parameters / 1e9
+        numbers = weights(outline).parameters / 1e9
         pair = 2 * config.num_key_value_heads * head
         return ModelSize(numbers, numbers, config.num_hidden_layers, heads * head, pair, 0)
     known = toml("hardware")["models"].get(model)
-    kinds = {one.name: float if one.type == "float" else int for one in fields(ModelSize)}
+    kinds = {field.name: float if field.type == "float" else int for field in fields(ModelSize)}
     return known and ModelSize(**{key: kinds[key](value) for key, value in known.items()})
 
 
-def lengths_of(task: str, size: ModelSize, most: int | None, cut: bool) -> Lengths:
+def lengths_of(task: str, size: ModelSize, longest_prompt: int | None, cut: bool) -> Lengths:
     """Return the expected lengths. ``most`` bounds the prompt; ``cut`` is for a stand-in."""
     data = toml("hardware")["data"][folder_of(task)]
     expected = data["text"] + data["images"] * size.image
-    answer, reference = (min(data[one], ANSWER) if cut else data[one] for one in _SAID)
-    return Lengths(min(one for one in (expected, most, data["most"]) if one), answer, reference)
+    answer, reference = (min(data[name], ANSWER) if cut else data[name] for name in _GENERATED)
+    return Lengths(
+        min(bound for bound in (expected, longest_prompt, data["most"]) if bound), answer, reference
+    )
 
 
-_SAID = ("answer", "reference")
+_GENERATED = ("answer", "reference")
 
 
 def samples_of(task: str) -> int:
@@ -215,7 +219,7 @@ class Predicted:
     """
 
     lab: Lab
-    place: Place
+    location: Place
     steps: Sequence[Step]
     hardware: Hardware
     gpus: int
@@ -228,11 +232,13 @@ class Predicted:
     def estimate(self) -> Estimate | None:
         """Return the prediction; None where nothing is known of the model."""
         model = self._setting.model
-        size = size_of(model, self.place.at)
+        size = size_of(model, self.location.at)
         if size is None:
             return None
         parts = list(self._parts(size))
-        memory = max((_memory(size, one, self.lab.part.batch) for _, one, _ in parts), default=0.0)
+        memory = max(
+            (_memory(size, lengths, self.lab.part.batch) for _, lengths, _ in parts), default=0.0
+        )
         models = max(1, self.gpus // max(1, math.ceil(memory / self.hardware.memory)))
         low = high = 0.0
         for done, lengths, alone in parts:
@@ -246,17 +252,17 @@ class Predicted:
         )
         gb = toml("hardware")["data"]
         return Estimate(
-            self.place.at if is_shipped(self.place.at) else model,
+            self.location.at if is_shipped(self.location.at) else model,
             sum(done.tokens for done, _, _ in parts),
             sum(done.flops for done, _, _ in parts),
             (low, high),
             memory,
-            0.0 if is_shipped(self.place.at) else HALF * size.weights,
-            {} if self.lab.small else {one: gb[one]["gb"] for one in folders},
+            0.0 if is_shipped(self.location.at) else HALF * size.weights,
+            {} if self.lab.small else {folder: gb[folder]["gb"] for folder in folders},
         )
 
     def _parts(self, size: ModelSize) -> Iterator[tuple[Work, Lengths, bool]]:
-        """Yield the work of each ask and of each profile, and whether one process does it alone."""
+        """Yield the work of each request and profile, and whether one process does it alone."""
         part = self.lab.part
         for request, specs in self.lab.requests(self.steps).items():
             lengths = lengths_of(request.task, size, request.longest_prompt, self.lab.small)
@@ -266,10 +272,8 @@ class Predicted:
                 keys = missing(self._setting, request, specs)
                 left, count = {spec for *_, spec in keys}, len({name for _, name, _ in keys})
             else:
-                left, count = (
-                    {*specs},
-                    -(-min(request.samples, samples_of(request.task)) // part.of),
-                )
+                left = {*specs}
+                count = math.ceil(min(request.samples, samples_of(request.task)) / part.of)
             if left and count:
                 batch = 1 if request.timed else part.batch
                 yield work(size, lengths, sorted(left), count, batch), lengths, request.timed

@@ -42,25 +42,32 @@ def merge(lab: Lab, folders: Sequence[Path]) -> None:
             or none of its rows is of these experiments' models.
         CannotWrite: the disk is full, or the folder is not to be written to.
     """
-    places = list(planned(lab, Done()))
-    merged = Merged({place: list(lab.rows.of(place).rows) for place in places}, {}, drawn(lab.out))
+    locations = list(planned(lab, Done()))
+    merged = Merged(
+        {location: list(lab.rows.of(location).rows) for location in locations}, {}, drawn(lab.out)
+    )
     for folder in folders:
-        mine = [one for one in places if (folder / "rows" / one.folder / CONFIGURATION).exists()]
+        mine = [
+            location
+            for location in locations
+            if (folder / "rows" / location.folder / CONFIGURATION).exists()
+        ]
+        names = [location.at for location in locations]
         if not mine:
             raise InvalidInput(
-                f"{str(folder)!r} holds no rows of {', '.join(one.at for one in places)}. Give a "
+                f"{str(folder)!r} holds no rows of {', '.join(names)}. Give a "
                 "folder that 'foveate reproduce --out' wrote of these experiments, and --model as "
                 "it was given for it."
             )
         _check_data(folder, merged)
-        for place in mine:
-            _add(lab, place, folder, merged)
+        for location in mine:
+            _add(lab, location, folder, merged)
     for path, content in merged.profiles.items():
         with files.reporting(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, content)
-    for place, rows in merged.rows.items():
-        lab.rows.take(place, rows)
+    for location, rows in merged.rows.items():
+        lab.rows.take(location, rows)
     note_drawn(lab.out, merged.drawn)
 
 
@@ -78,21 +85,21 @@ def _check_data(folder: Path, merged: Merged) -> None:
     merged.drawn.update(theirs)
 
 
-def _add(lab: Lab, place: Place, folder: Path, merged: Merged) -> None:
+def _add(lab: Lab, location: Place, folder: Path, merged: Merged) -> None:
     """Add the rows and profiles of a model in a folder, if they fit."""
-    bundle = read_bundle(folder / "rows" / place.folder)
-    _check_made_alike(bundle, lab.configuration(place))
+    bundle = read_bundle(folder / "rows" / location.folder)
+    _check_made_alike(bundle, lab.configuration(location))
     rows = HeldRows(bundle.stored.rows, lab.out).rows
-    if why := _asked_otherwise(merged.rows[place], rows) or answers_differ(
-        merged.rows[place], rows
+    if why := _asked_otherwise(merged.rows[location], rows) or answers_differ(
+        merged.rows[location], rows
     ):
         raise InvalidInput(
             f"{str(bundle.folder)!r} cannot be merged: {why}. Ask those samples on one machine, or "
             "give each folder a page of its own."
         )
-    merged.rows[place] += rows
-    for path in sorted((folder / "profiles" / place.folder).glob("*.json")):
-        target = lab.out / "profiles" / place.folder / path.name
+    merged.rows[location] += rows
+    for path in sorted((folder / "profiles" / location.folder).glob("*.json")):
+        target = lab.out / "profiles" / location.folder / path.name
         there = merged.profiles.get(target) or (target.read_bytes() if target.exists() else b"")
         if there and there != path.read_bytes():
             raise InvalidInput(
@@ -103,22 +110,24 @@ def _add(lab: Lab, place: Place, folder: Path, merged: Merged) -> None:
         merged.profiles[target] = path.read_bytes()
 
 
-def _check_made_alike(bundle: Bundle, wanted: Mapping[str, Any]) -> None:
+def _check_made_alike(bundle: Bundle, expected: Mapping[str, Any]) -> None:
     """Raise InvalidInput unless a folder's rows have the same settings. The path of the model may
     differ by machine; a digest of its weights identifies it.
     """
-    theirs, wanted = UNSAID | bundle.stored.configuration, {**UNSAID, **wanted}
-    settings = {*theirs, *wanted} - {"schema", "model", "versions"}
-    ours = {name: wanted.get(name) for name in sorted(settings)}
-    said = {name: theirs.get(name) for name in ours}
+    theirs, expected = UNSAID | bundle.stored.configuration, {**UNSAID, **expected}
+    settings = {*theirs, *expected} - {"schema", "model", "versions"}
+    ours = {name: expected.get(name) for name in sorted(settings)}
+    stored = {name: theirs.get(name) for name in ours}
     for name in VERSIONS:
-        ours[name], said[name] = (_public(one, name) for one in (wanted, theirs))
-    if differing := [name for name in ours if ours[name] != said[name]]:
+        ours[name], stored[name] = (
+            _public(configuration, name) for configuration in (expected, theirs)
+        )
+    if differing := [name for name in ours if ours[name] != stored[name]]:
         name = differing[0]
         raise InvalidInput(
-            f"{str(bundle.folder)!r} cannot be merged: it is of {name}={said[name]!r}, and this is "
-            f"of {ours[name]!r}. Only what was asked alike stands in one table: give the options "
-            "that it was made with, or leave it out."
+            f"{str(bundle.folder)!r} cannot be merged: it is of {name}={stored[name]!r}, and "
+            f"this is of {ours[name]!r}. Only what was asked alike stands in one table: give "
+            "the options that it was made with, or leave it out."
         )
 
 

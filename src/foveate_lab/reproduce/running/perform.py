@@ -36,11 +36,13 @@ def perform(lab: Lab, on_progress: OnProgress = lambda progress: None) -> Done:
     """
     done = Done()
     plan = planned(lab, done)
-    keys = {place: set(lab.keys(steps)) for place, steps in plan.items()}
-    there = sum(key in lab.rows.of(place) for place, wanted in keys.items() for key in wanted)
+    keys = {location: set(lab.keys(steps)) for location, steps in plan.items()}
+    there = sum(
+        key in lab.rows.of(location) for location, keys_here in keys.items() for key in keys_here
+    )
     meter = Meter(there, sum(map(len, keys.values())), on_progress)
-    for place, steps in plan.items():
-        _Run(lab, place, steps, meter, done).all()
+    for location, steps in plan.items():
+        _Run(lab, location, steps, meter, done).all()
     meter.report("", over=True)
     _sum_up(lab, done)
     lab.rows.sort()
@@ -66,7 +68,7 @@ class _Run:
     """The run of one model."""
 
     lab: Lab
-    place: Place
+    location: Place
     steps: Sequence[Step]
     meter: Meter
     done: Done
@@ -113,14 +115,14 @@ class _Run:
             execute: Execute | None = None
             for request, specs in self._all_requests().items():
                 asking = [
-                    one for one in self._left() if request in self._requests[one.experiment.id]
+                    step for step in self._left() if request in self._requests[step.experiment.id]
                 ]
                 if request.timed or not asking:
                     continue
                 with _noting(lab, [step.experiment for step in asking], self.done):
                     shares = jobs(lab.each(asking[0])[0], request, specs)
                     for job in shares:  # none where nothing is missing: then no model is needed
-                        execute = execute or stack.enter_context(lab.executed(self.place))
+                        execute = execute or stack.enter_context(lab.executed(self.location))
                         for _, rows in execute(chain([job], shares)):
                             for row in rows:
                                 self._add(row)
@@ -139,9 +141,9 @@ class _Run:
         """Add a row unless it exists: a sample that lacks one row is answered anew under the full
         cache, and with the samples of its batch.
         """
-        if key_of(row) in self.lab.rows.of(self.place):
+        if key_of(row) in self.lab.rows.of(self.location):
             return
-        self.lab.rows.add(self.place, row)
+        self.lab.rows.add(self.location, row)
         self.done.note(row)
         self.meter.row(row)
 
@@ -154,7 +156,7 @@ def _noting(lab: Lab, experiments: Sequence[Experiment], done: Done) -> Iterator
     except FoveateError as error:
         if len(lab.experiments) == 1 or isinstance(error, CannotWrite | ClusterFailed):
             raise
-        done.missing.update({one.id: str(error) for one in experiments})
+        done.missing.update({experiment.id: str(error) for experiment in experiments})
 
 
 def _sum_up(lab: Lab, done: Done) -> None:

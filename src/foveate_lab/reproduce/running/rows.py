@@ -18,8 +18,10 @@ class Rows:
     model's rows are opened, and locked, when they are first needed; ``read_only`` takes no lock.
     """
 
-    def __init__(self, out: Path, made: Callable[[Place], dict[str, Any]], read_only: bool):
-        self.out, self.made, self.read_only = out, made, read_only
+    def __init__(
+        self, out: Path, configuration: Callable[[Place], dict[str, Any]], read_only: bool
+    ):
+        self.out, self.configuration, self.read_only = out, configuration, read_only
         self._opened: dict[Place, Results] = {}
         self._looked_at: dict[Place, HeldRows] = {}
 
@@ -29,50 +31,52 @@ class Rows:
             results.__exit__()
         self._opened.clear()
 
-    def folder(self, place: Place) -> Path:
+    def folder(self, location: Place) -> Path:
         """Return the folder with the rows of a model."""
-        return self.out / "rows" / place.folder
+        return self.out / "rows" / location.folder
 
-    def of(self, place: Place) -> HeldRows:
+    def of(self, location: Place) -> HeldRows:
         """Return the rows of a model.
 
         Raises:
             InvalidInput: they have another configuration, or another process writes them.
         """
         if not self.read_only:
-            return self._open(place)
-        if place not in self._looked_at:
-            self._looked_at[place] = held(self.folder(place), self.made(place), self.out)
-        return self._looked_at[place]
+            return self._open(location)
+        if location not in self._looked_at:
+            self._looked_at[location] = held(
+                self.folder(location), self.configuration(location), self.out
+            )
+        return self._looked_at[location]
 
-    def add(self, place: Place, row: Mapping[str, Any]) -> None:
+    def add(self, location: Place, row: Mapping[str, Any]) -> None:
         """Add a row of a model; it is on disk when this returns.
 
         Raises:
             CannotWrite: the disk is full, or the folder is not to be written to.
         """
-        self._open(place).add(row)
+        self._open(location).add(row)
 
-    def take(self, place: Place, rows: Iterable[Mapping[str, Any]]) -> None:
+    def take(self, location: Place, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows of other folders, all at once.
 
         Raises:
             CannotWrite: the disk is full, or the folder is not to be written to.
         """
-        self._open(place).take(rows)
+        self._open(location).take(rows)
 
     def sort(self) -> None:
         """Sort rows by task, index of the sample, and spec, so that their order does not depend on
         who made them when.
         """
 
-        def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        def order(row: Mapping[str, Any]) -> tuple[Any, ...]:
             task, sample, spec = key_of(row)
             return task, row.get("place", 0), sample, spec != FULL, spec
 
         for results in self._opened.values():
             there = results.rows
-            if (rows := sorted(there, key=place)) != there:
+            if (rows := sorted(there, key=order)) != there:
                 results.sort(map(key_of, rows))
 
     def seal(self) -> None:
@@ -84,9 +88,9 @@ class Rows:
         for rows in sorted((self.out / "rows").glob(f"*/{ROWS}")):
             seal(rows.parent, read(rows.parent).rows)
 
-    def _open(self, place: Place) -> Results:
-        if place not in self._opened:
-            self._opened[place] = Results(
-                self.folder(place), self.made(place), resume=True, root=self.out
+    def _open(self, location: Place) -> Results:
+        if location not in self._opened:
+            self._opened[location] = Results(
+                self.folder(location), self.configuration(location), resume=True, root=self.out
             )
-        return self._opened[place]
+        return self._opened[location]

@@ -40,7 +40,7 @@ class Writer:
 
     def lines(self, name: str, values: Iterable[Any]) -> None:
         """Write lines of JSON."""
-        self.text(name, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in values))
+        self.text(name, "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values))
 
     def text(self, name: str, text: str) -> None:
         """Write text."""

@@ -33,8 +33,8 @@ def write(folder: Path, count: int, names: Collection[str] = tuple(WRITERS)) -> 
         CannotWrite: the disk is full, or the folder is not to be written to.
     """
     for name in names:
-        place = folder / name
-        if not place.exists():
-            writer = Writer(place, count)
+        path = folder / name
+        if not path.exists():
+            writer = Writer(path, count)
             WRITERS[name](writer)
             writer.done()

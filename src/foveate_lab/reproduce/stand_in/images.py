@@ -109,18 +109,18 @@ def textcaps(writer: Writer) -> None:
         r = writer.random(number)
         scene = form(r, FONTS, some_facts(r, 4), 6)
         writer.image(f"train_images/{number:016x}.jpg", scene.image)
-        said = [
+        captions = [
             f"A page that says {name.lower()} is {value}." for name, value, _ in scene.facts
         ] + ["A page with some lines of text."]
         data += [
             {
                 "image_id": f"{number:016x}",
-                "caption_id": len(said) * number + place,
+                "caption_id": len(captions) * number + index,
                 "caption_str": caption,
-                "reference_strs": said,
+                "reference_strs": captions,
                 "set_name": "val",
             }
-            for place, caption in enumerate(said)
+            for index, caption in enumerate(captions)
         ]
     writer.json("TextCaps_0.1_val.json", {"dataset_type": "val", "data": data})
 
@@ -195,7 +195,7 @@ def mathvista(writer: Writer) -> None:
             else "Hint: Please answer the question requiring an integer answer and provide the "
             "final value, e.g., 1, 2, 3, at the end.\n"
         )
-        letters = "".join(f"\n({chr(65 + i)}) {one}" for i, one in enumerate(values))
+        letters = "".join(f"\n({chr(65 + i)}) {choice}" for i, choice in enumerate(values))
         queries[pid] = f"{hint}Question: {question}" + (f"\nChoices:{letters}" if chosen else "")
     writer.json("data/testmini.json", problems)
     writer.json("data/query.json", queries)
@@ -208,14 +208,14 @@ def llava_description(writer: Writer) -> None:
         r = writer.random(number)
         scene = form(r, FONTS, some_facts(r, 4), 6)
         name, value, _ = scene.facts[0]
-        said = f"The {name.lower()} is {value}."
+        description = f"The {name.lower()} is {value}."
         records.append(
             {
                 "id": f"{number:012d}",
                 "image": writer.image(f"coco/train2017/{number:012d}.jpg", scene.image),
                 "conversations": [
                     {"from": "human", "value": "Describe the following image.\n<image>"},
-                    {"from": "gpt", "value": said},
+                    {"from": "gpt", "value": description},
                 ],
             }
         )

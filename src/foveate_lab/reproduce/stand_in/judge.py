@@ -10,7 +10,7 @@ def judge(prompt: str) -> str:
     text = prompt.rstrip()
     if text.endswith("|"):
         _, truth, prediction = f"{text[:-1].rstrip()} ".rsplit(" | ", 2)
-        right = (one.strip().lower() for one in truth.split("<OR>"))
-        return "1.0" if any(one in prediction.lower() for one in right) else "0.0"
+        right = (answer.strip().lower() for answer in truth.split("<OR>"))
+        return "1.0" if any(answer in prediction.lower() for answer in right) else "0.0"
     response = text.rpartition("Response:")[2].removesuffix("Final answer:")
     return (response.split() or [""])[-1].strip(".")

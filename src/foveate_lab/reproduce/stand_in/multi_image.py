@@ -60,7 +60,7 @@ def _sample(writer: Writer, name: str, number: int) -> dict[str, Any]:
     }
     answer: str = value
     if name not in OPEN:
-        instance["choice_list"] = choices = _choices(r, [one for _, one in facts], value)
+        instance["choice_list"] = choices = _choices(r, [text for _, text in facts], value)
         answer = choices[choices.index(value)]
     return {
         "sample_id": number,

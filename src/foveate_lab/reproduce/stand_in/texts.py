@@ -62,10 +62,10 @@ def loogle(writer: Writer) -> None:
     for number in range(writer.count):
         documents = [_record(writer, f"{kind}", number) for kind in KINDS]
         kinds = [
-            {"Q": one["input"], "A": one["answers"][0], "S": [], "type": kind}
-            for kind, one in zip(KINDS, documents, strict=True)
+            {"Q": document["input"], "A": document["answers"][0], "S": [], "type": kind}
+            for kind, document in zip(KINDS, documents, strict=True)
         ]
-        text = " ".join(one["context"] for one in documents)[: 6 * WORDS]
+        text = " ".join(document["context"] for document in documents)[: 6 * WORDS]
         records.append(
             {"input": text, "title": str(number), "qa_pairs": str(kinds), "output": "none"}
         )

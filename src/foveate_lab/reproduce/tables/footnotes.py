@@ -17,14 +17,16 @@ class Marks:
 
     notes: dict[str, str] = field(default_factory=dict)  # what is said, and its letter
 
-    def of(self, *said: str) -> str:
+    def of(self, *notes: str) -> str:
         """Return the letters of a cell's notes."""
-        return " ".join(self.notes.setdefault(one, _letter(len(self.notes))) for one in said if one)
+        return " ".join(
+            self.notes.setdefault(note, _letter(len(self.notes))) for note in notes if note
+        )
 
     @property
     def listed(self) -> list[tuple[str, str]]:
         """Letters, each with its note."""
-        return [(letter, said) for said, letter in self.notes.items()]
+        return [(letter, note) for note, letter in self.notes.items()]
 
 
 def _letter(number: int) -> str:
@@ -45,16 +47,18 @@ class Counts:
                 by_column.setdefault(column, Counter())[cell.samples] += 1
             remarks.setdefault(column, set()).add(cell.remark)
         self._usual = {name: counter.most_common(1)[0][0] for name, counter in by_column.items()}
-        self._alike = {name: one for name, (one, *others) in remarks.items() if one and not others}
+        self._alike = {
+            name: remark for name, (remark, *others) in remarks.items() if remark and not others
+        }
 
     def exceptions(self, column: str, cell: TableCell) -> Iterator[str]:
         """Yield the notes on a cell that hold neither for its whole column nor for the table."""
         samples, usual = cell.samples, self._usual.get(column, 0)
         if samples is not None and samples != usual and (samples or cell.refused):
             yield counted(samples)
-        for one in cell.exceptions:
-            if one != self._alike.get(column):
-                yield f"{NOT_BROUGHT}: see above" if one.startswith(NOT_BROUGHT) else one
+        for note in cell.exceptions:
+            if note != self._alike.get(column):
+                yield f"{NOT_BROUGHT}: see above" if note.startswith(NOT_BROUGHT) else note
 
     def sentences(self) -> Iterator[str]:
         """Yield sentences on the samples of a cell, refusals, raised budgets and empty cells."""

@@ -46,7 +46,7 @@ def laid(table: Table, columns: Sequence[str]) -> Laid:
     along = [piece for piece in pieces if piece.at["budget"] or not several]
     keys = _together([_key(piece, layout.across) for piece in along])
     return Laid(
-        tuple(HEADS[one] for one in layout.down),
+        tuple(HEADS[dimension] for dimension in layout.down),
         tuple(_heads(keys)),
         tuple(_rows(pieces, layout, keys)),
     )
@@ -82,7 +82,7 @@ def _like(table: Table, at: int) -> str:
 
 
 def _key(piece: PlacedCell, dimensions: Sequence[Dimension]) -> tuple[str, ...]:
-    return tuple(piece.at[one] for one in dimensions)
+    return tuple(piece.at[dimension] for dimension in dimensions)
 
 
 def _together(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -114,34 +114,34 @@ def _rows(
     for piece in pieces:
         by_line.setdefault(_key(piece, (*layout.blocks, *layout.down)), []).append(piece)
     last = None
-    for place in _together(list(by_line)):
-        mine, count = by_line[place], len(layout.blocks)
-        block, names = place[:count], place[count:]
+    for key in _together(list(by_line)):
+        mine, count = by_line[key], len(layout.blocks)
+        block, names = key[:count], key[count:]
         if block != last and layout.blocks:
             yield RowHeading(_named(layout.blocks, block))
         last = block
         source = ", ".join(dict.fromkeys(_sources(mine)))
         yield LaidRow(_labels(layout, names, mine), tuple(_cells(mine, layout, keys)), source)
-        gained = [gain for one in mine if one.line.over and (gain := _gain(one, pieces))]
+        gained = [gain for piece in mine if piece.line.over and (gain := _gain(piece, pieces))]
         if gained:
-            cells = tuple(one._replace(gain=True) for one in _cells(gained, layout, keys))
+            cells = tuple(cell._replace(gain=True) for cell in _cells(gained, layout, keys))
             yield LaidRow((GAINS, *[""] * (len(names) - 1)), cells, "")
 
 
 def _sources(mine: Sequence[PlacedCell]) -> Iterator[str]:
     """Yield the sources of cells for which the paper has a number."""
-    for one in mine:
-        if one.line.source and (one.cell.printed or one.cell.paper is not None):
-            yield one.line.source
+    for piece in mine:
+        if piece.line.source and (piece.cell.printed or piece.cell.paper is not None):
+            yield piece.line.source
 
 
 def _named(dimensions: Sequence[Dimension], values: Sequence[str]) -> str:
-    said = (
+    parts = (
         f"budget {value}" if dimension == "budget" else value
         for dimension, value in zip(dimensions, values, strict=True)
         if value
     )
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def _labels(
@@ -178,10 +178,10 @@ def _gain(piece: PlacedCell, pieces: Sequence[PlacedCell]) -> PlacedCell | None:
     """Return the gain over the base method, of measured and of printed numbers; None without
     one.
     """
-    wanted = {**piece.at, "method": piece.line.over}
-    for one in pieces:
-        if all(one.at[d] == wanted[d] for d in ("model", "method", "budget", "column")):
-            return piece._replace(cell=_more(one.cell, piece.cell))
+    base = {**piece.at, "method": piece.line.over}
+    for candidate in pieces:
+        if all(candidate.at[d] == base[d] for d in ("model", "method", "budget", "column")):
+            return piece._replace(cell=_more(candidate.cell, piece.cell))
     return None
 
 
@@ -191,6 +191,6 @@ def _more(base: TableCell, cell: TableCell) -> TableCell:
         measured = cell.measured - base.measured
     if base.paper is None or cell.paper is None:
         return TableCell(measured, None)
-    paper, places = cell.paper - base.paper, decimals(cell.printed)
-    printed = cell.delta or f"{paper:+.{places}f}"
+    paper, digits = cell.paper - base.paper, decimals(cell.printed)
+    printed = cell.delta or f"{paper:+.{digits}f}"
     return TableCell(measured, paper, printed=printed, misprint=cell.misprint if cell.delta else "")

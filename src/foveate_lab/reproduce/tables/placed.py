@@ -63,4 +63,4 @@ class Laid(NamedTuple):
         """Placed cells in reading order, without those of gains."""
         for row in self.rows:
             if isinstance(row, LaidRow):
-                yield from (one.piece for one in row.cells if one.piece and not one.gain)
+                yield from (cell.piece for cell in row.cells if cell.piece and not cell.gain)

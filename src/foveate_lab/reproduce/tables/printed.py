@@ -19,7 +19,7 @@ class Misprint(NamedTuple):
     printed gain, where it is the gain that is wrong.
     """
 
-    said: str
+    text: str
     delta: str = ""
 
 
@@ -39,7 +39,7 @@ class Printed(NamedTuple):
         return cell._replace(
             paper=self.values.get(column),
             printed=self.texts.get(column, ""),
-            misprint=misprint.said,
+            misprint=misprint.text,
             delta=misprint.delta,
         )
 
@@ -76,10 +76,10 @@ def printed(name: str) -> dict[Key, Printed]:
 def _misprints() -> dict[tuple[str, str, str, str], dict[str, Misprint]]:
     """Read the misprints: by table, model, method and budget, and then by column."""
     misprints: dict[tuple[str, str, str, str], dict[str, Misprint]] = {}
-    for table, model, method, budget, column, delta, said in _read("misprints")[1]:
+    for table, model, method, budget, column, delta, text in _read("misprints")[1]:
         mine = misprints.setdefault((table, model, method, budget), {})
-        for one in column.split(", "):
-            mine[one] = Misprint(said, delta)
+        for name in column.split(", "):
+            mine[name] = Misprint(text, delta)
     return misprints
 
 

@@ -57,12 +57,12 @@ class TableCell(NamedTuple):
     @property
     def exceptions(self) -> tuple[str, ...]:
         """Notes that not every cell has: refusals, raised budgets, the remark."""
-        said = (
+        notes = (
             f"{self.refused} refused" if self.refused else "",
             f"{self.raised} kept more than was asked: what is always kept" if self.raised else "",
             self.remark,
         )
-        return tuple(filter(None, said))
+        return tuple(filter(None, notes))
 
 
 class TableLine(NamedTuple):

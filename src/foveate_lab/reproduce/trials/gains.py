@@ -39,8 +39,8 @@ class Gains(GridTrial):
         filled = list(self._filled(setting))
         for base, more in zip(filled[::2], filled[1::2], strict=True):
             papers = [
-                figures.get((setting.model, base_cell.method, base_cell.budget), BLANK)
-                for base_cell in (base, more)
+                figures.get((setting.model, line.method, line.budget), BLANK)
+                for line in (base, more)
             ]
             cells = [
                 TableCell(
