@@ -185,3 +185,19 @@ def test_notes_on_a_benchmark_stand_where_it_is_read():
         notes = [f"{one.what}: {one.choice}" for one in EXPERIMENTS[id].unstated]
         assert any("MM-Vet" in note for note in notes) == stands, id
         assert any("1,024 tokens" in note for note in notes) == stands, id
+
+
+@pytest.mark.parametrize("id", ["csp:fig7", "csp:fig8"])
+def test_csps_distributions_are_of_eight_sets_and_the_guess_is_open(id):
+    """The text names five; which the others are is said to be a choice."""
+    one = EXPERIMENTS[id]
+    sets = {re.sub(r".*set=|\)", "", task) for task in one.trial.tasks()}
+    assert len(sets) == 8
+    assert sets > {
+        "CLEVR-Change",
+        "CounterfactualInference",
+        "DocVQA",
+        "EgocentricNavigation",
+        "ActionPrediction",
+    }
+    assert any("eight sets" in point.what for point in one.unstated)
