@@ -42,7 +42,7 @@ def setting(model: Loaded, tmp_path: Path) -> Iterator[Setting]:
     with Results(tmp_path / "rows", {}, resume=True) as results:
         yield Setting(
             model="m",
-            place="m",
+            location="m",
             data=tmp_path,
             results=results,
             limit=2,

@@ -40,7 +40,7 @@ def setting(tmp_path: Path):
     with Results(tmp_path / "rows", {}, resume=True) as results:
         yield Setting(
             model="qwen2-vl-7b",
-            place="m",
+            location="m",
             data=tmp_path,
             results=results,
             limit=1,

@@ -41,7 +41,7 @@ class Setting:
     """
 
     model: str
-    place: str
+    location: str
     data: Path
     results: HeldRows
     limit: int

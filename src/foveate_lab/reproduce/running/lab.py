@@ -94,8 +94,8 @@ class Lab(AbstractContextManager["Lab"]):
 
     def settings(self, experiment: Experiment) -> list[Setting]:
         """Return an experiment's settings, in the order of its models."""
-        settings = [one for step in self.steps(experiment) for one in self.each(step)]
-        return sorted(settings, key=lambda one: experiment.models.index(one.model))
+        settings = [setting for step in self.steps(experiment) for setting in self.each(step)]
+        return sorted(settings, key=lambda setting: experiment.models.index(setting.model))
 
     def keys(self, steps: Sequence[Step]) -> Iterator[Key]:
         """Yield the keys of all rows of these steps."""
@@ -110,9 +110,9 @@ class Lab(AbstractContextManager["Lab"]):
         names = experiment.models
         where = stand_ins(names) if self.small else places(names, self.models)
         by_place: dict[Place, list[str]] = {}
-        for name, place in where.items():
+        for name, location in where.items():
             pads = MODELS[name].pad_images and not self.small  # the stand-in has its own processor
-            by_place.setdefault(Place(place, pads), []).append(name)
+            by_place.setdefault(Place(location, pads), []).append(name)
         return [Step(experiment, at, tuple(mine), pads) for (at, pads), mine in by_place.items()]
 
     def requests(self, steps: Sequence[Step], model: str = "") -> dict[Request, dict[str, str]]:
@@ -130,18 +130,18 @@ class Lab(AbstractContextManager["Lab"]):
         self, step: Step, along: Requests = NOTHING, notify: Notify = lambda what: None
     ) -> list[Setting]:
         """Return the settings of a step, one for each of its models."""
-        place = Place(step.place, step.pad_images)
+        location = Place(step.location, step.pad_images)
         return [
             Setting(
                 model=name,
-                place=place.at,
+                location=location.at,
                 data=self.data,
-                results=self.rows.of(place),
+                results=self.rows.of(location),
                 limit=self.limit,
                 seed=self.seed,
                 small=self.small,
-                load=lambda: self._load(place),
-                profiles=(self.out / "profiles" / place.folder).resolve(),
+                load=lambda: self._load(location),
+                profiles=(self.out / "profiles" / location.folder).resolve(),
                 calibrations=self._calibrations,
                 along=along,
                 raised=self._raised,
@@ -149,7 +149,7 @@ class Lab(AbstractContextManager["Lab"]):
                 judge=self.judge,
                 outside=self.outside,
                 read=self.read_by.setdefault(step.experiment.id, {}),
-                unmeasured=self.unmeasured.setdefault(place, {}),
+                unmeasured=self.unmeasured.setdefault(location, {}),
                 part=self.part,
                 drawn=self._drawn,
             )
@@ -164,7 +164,7 @@ class Lab(AbstractContextManager["Lab"]):
     @cached_property
     def _calibrations(self) -> dict[str, CalibrationRun | PublishedProfile]:
         """Profiles of all experiments; a name means the same in each."""
-        return {n: one for each in self.experiments for n, one in each.calibrations.items()}
+        return {n: run for each in self.experiments for n, run in each.calibrations.items()}
 
     @cached_property
     def _raised(self) -> frozenset[str]:
@@ -172,19 +172,19 @@ class Lab(AbstractContextManager["Lab"]):
         run.
         """
         known = (*self.experiments, *EXPERIMENTS.values())
-        return frozenset(spec for one in known for spec in one.trial.raised())
+        return frozenset(spec for experiment in known for spec in experiment.trial.raised())
 
-    def _weights(self, place: Place) -> str | None:
-        if place not in self._digests:
-            self._digests[place] = place.weights
-        return self._digests[place]
+    def _weights(self, location: Place) -> str | None:
+        if location not in self._digests:
+            self._digests[location] = location.weights
+        return self._digests[location]
 
-    def configuration(self, place: Place) -> dict[str, Any]:
+    def configuration(self, location: Place) -> dict[str, Any]:
         """Return the settings in which all rows of a model have to agree."""
         return {
-            "model": place.at,
-            **({"pad_images": True} if place.pad_images else {}),
-            **({"weights": weights} if (weights := self._weights(place)) else {}),
+            "model": location.at,
+            **({"pad_images": True} if location.pad_images else {}),
+            **({"weights": weights} if (weights := self._weights(location)) else {}),
             "limit": self.limit,
             "seed": self.seed,
             "batch": self.part.batch,
@@ -192,7 +192,7 @@ class Lab(AbstractContextManager["Lab"]):
             "versions": versions_of_results(),
         }
 
-    def executed(self, place: Place) -> Executor:
+    def executed(self, location: Place) -> Executor:
         """Return the executor that answers. Cluster workers get the memory of this process's
         model.
         """
@@ -201,17 +201,17 @@ class Lab(AbstractContextManager["Lab"]):
             torch.cuda.empty_cache()
         return find_executor(
             self.executor,
-            place.at,
+            location.at,
             "query-aware",
             self.workers,
             self.trust_remote_code,
             self.device_map,
-            pad_images=place.pad_images,
-            loading=lambda: self._load(place),
+            pad_images=location.pad_images,
+            loading=lambda: self._load(location),
         )
 
-    def _load(self, place: Place) -> Loaded:
-        if place not in self._loaded:
+    def _load(self, location: Place) -> Loaded:
+        if location not in self._loaded:
             self._loaded.clear()
-            self._loaded[place] = place.load(self.trust_remote_code, self.device_map)
-        return self._loaded[place]
+            self._loaded[location] = location.load(self.trust_remote_code, self.device_map)
+        return self._loaded[location]

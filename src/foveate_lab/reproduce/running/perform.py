@@ -59,7 +59,7 @@ def planned(lab: Lab, done: Done) -> dict[Place, list[Step]]:
     for experiment in lab.experiments:
         with _noting(lab, [experiment], done):
             for step in lab.steps(experiment):
-                by_place.setdefault(Place(step.place, step.pad_images), []).append(step)
+                by_place.setdefault(Place(step.location, step.pad_images), []).append(step)
     return by_place
 
 

@@ -16,7 +16,7 @@ class Step(NamedTuple):
     """An experiment with those of its models that are at one location and read images alike."""
 
     experiment: Experiment
-    place: str
+    location: str
     models: tuple[str, ...]
     pad_images: bool = False
 
