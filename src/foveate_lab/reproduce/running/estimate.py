@@ -58,6 +58,15 @@ class Hardware:
     decode: Range = (0.8, 0.3)
     layer_ms: Range = (0.3, 0.9)
 
+    def step(self, size: ModelSize, cache: float) -> Range:
+        """Return the seconds of a step of decoding beside ``cache`` bytes of keys and values."""
+        moved = HALF * 1e9 * size.active + cache
+        low, high = (
+            max(moved / (self.bandwidth * 1e9 * share), size.layers * milliseconds / 1000)
+            for share, milliseconds in zip(self.decode, self.layer_ms, strict=True)
+        )
+        return low, high
+
 
 @dataclass(frozen=True)
 class ModelSize:
@@ -90,23 +99,23 @@ class Lengths(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Work for one request: tokens read, operations, and steps of decoding."""
+    """Work for one request: tokens of prompts, operations on tokens that are read at once and on
+    tokens that are decoded, and steps of decoding.
+    """
 
     tokens: float
-    flops: float
+    reading: float
+    decoding: float
     steps: float
 
     def seconds(self, hardware: Hardware, size: ModelSize, lengths: Lengths) -> Range:
         """Return the seconds on one device, the low and the high end."""
-        moved = HALF * 1e9 * size.active + size.cache(lengths.prompt + lengths.answer)
-
-        def end(at: int) -> float:
-            reading = self.flops / (hardware.tflops * 1e12 * hardware.prefill[at])
-            memory = moved / (hardware.bandwidth * 1e9 * hardware.decode[at])
-            step = max(memory, size.layers * hardware.layer_ms[at] / 1000)
-            return reading + self.steps * step
-
-        return end(0), end(1)
+        steps = hardware.step(size, size.cache(lengths.prompt + lengths.answer))
+        low, high = (
+            self.reading / (hardware.tflops * 1e12 * share) + self.steps * step
+            for share, step in zip(hardware.prefill, steps, strict=True)
+        )
+        return low, high
 
 
 def work(size: ModelSize, lengths: Lengths, specs: Sequence[str], samples: int, batch: int) -> Work:
@@ -125,10 +134,15 @@ def work(size: ModelSize, lengths: Lengths, specs: Sequence[str], samples: int, 
         else lengths.answer / batch + 1 + (lengths.reference > 0)
         for _, decodes in policies
     )
-    tokens = samples * reads * lengths.prompt
-    flops = samples * reads * size.prefill_flops(lengths.prompt)
-    more = samples * len(policies) * (lengths.answer + compared) * 2e9 * size.active
-    return Work(tokens, flops + more, samples * steps)
+    at_once = sum(not decodes for _, decodes in policies) * compared
+    decoded = len(policies) * (lengths.answer + compared) - at_once
+    per_token = 2e9 * size.active
+    return Work(
+        samples * reads * lengths.prompt,
+        samples * (reads * size.prefill_flops(lengths.prompt) + per_token * at_once),
+        samples * per_token * decoded,
+        samples * steps,
+    )
 
 
 def _traits(spec: str) -> tuple[bool, bool]:
@@ -171,7 +185,9 @@ def size_of(model: str, location: str) -> ModelSize | None:
 
 
 def lengths_of(task: str, size: ModelSize, longest_prompt: int | None, cut: bool) -> Lengths:
-    """Return the expected lengths. ``most`` bounds the prompt; ``cut`` is for a stand-in."""
+    """Return the expected lengths. ``longest_prompt`` bounds the prompt; ``cut`` is for a
+    stand-in.
+    """
     data = toml("hardware")["data"][folder_of(task)]
     expected = data["text"] + data["images"] * size.image
     answer, reference = (min(data[name], ANSWER) if cut else data[name] for name in _GENERATED)
@@ -254,7 +270,7 @@ class Predicted:
         return Estimate(
             self.location.at if is_shipped(self.location.at) else model,
             sum(done.tokens for done, _, _ in parts),
-            sum(done.flops for done, _, _ in parts),
+            sum(done.reading + done.decoding for done, _, _ in parts),
             (low, high),
             memory,
             0.0 if is_shipped(self.location.at) else HALF * size.weights,
@@ -280,7 +296,7 @@ class Predicted:
         for run in self._profiles().values():
             lengths = lengths_of(run.task, size, run.longest_prompt, self.lab.small)
             flops = run.samples * size.prefill_flops(lengths.prompt)
-            yield Work(run.samples * lengths.prompt, flops, 0.0), lengths, True
+            yield Work(run.samples * lengths.prompt, flops, 0.0, 0.0), lengths, True
 
     def _profiles(self) -> dict[str, CalibrationRun]:
         """Return the profiles that are measured on a benchmark's prompts."""
