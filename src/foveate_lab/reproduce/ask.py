@@ -32,7 +32,7 @@ class Request(NamedTuple):
 
 
 Requests = Mapping[Request, Mapping[str, str]]
-"""The specs of each, with their budgets."""
+"""Specs of each request, with their budgets."""
 
 
 def merged(several: Iterable[Requests]) -> dict[Request, dict[str, str]]:

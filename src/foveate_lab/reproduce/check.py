@@ -16,7 +16,7 @@ from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.resources import toml
 from foveate_lab.reproduce.setting import folder_of
 
-LETTERS = 60  # of a question that are shown
+LETTERS = 60  # most letters of a question in the output
 
 
 class DataSet(NamedTuple):

@@ -15,10 +15,10 @@ from foveate_lab.reproduce.tables.layout import laid
 from foveate_lab.reproduce.tables.placed import Laid, LaidRow, Placed, RowHeading
 from foveate_lab.reproduce.tables.table import BUDGETS_LAST, Table
 
-NARROW = 8  # columns of a table that has a figure beside it
+NARROW = 8  # most columns of a table that leaves room for a figure beside it
 
 Held = Mapping[str, Sequence[Outcome]]
-"""By the heading of the paper's section."""
+"""Outcomes by the heading of the paper's section."""
 
 
 def paper(sections: Held, small: bool) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class PublishedProfile:
     files: Mapping[str, str]
     source: str
     at_a_budget: bool = False
-    task: str = ""  # no benchmark is read for it
+    task: str = ""  # as in CalibrationRun; a published profile reads no benchmark
 
     def file(self, name: str, budget: str) -> str:
         """Return the name of the profile that is made of it."""

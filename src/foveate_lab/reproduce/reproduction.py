@@ -22,7 +22,7 @@ from foveate_lab.reproduce.running.merge import merge as merge_rows
 from foveate_lab.reproduce.running.perform import perform
 from foveate_lab.reproduce.running.progress import Done, Progress
 
-ALL = 10_000_000  # samples of each benchmark
+ALL = 10_000_000  # samples of a benchmark: more than any has
 STAND_IN_SAMPLES = 2
 
 
@@ -120,7 +120,7 @@ def _lab(ids: Sequence[str], options: Options, *, read_only: bool = False) -> La
     """Open the folder; for a stand-in, write its data first."""
     executor, workers = options.get("executor", "local"), options.get("workers")
     device_map, small = options.get("device_map"), options.get("stand_in", False)
-    find_executor(executor, "", "query-aware", workers, device_map=device_map)  # if it can be had
+    find_executor(executor, "", "query-aware", workers, device_map=device_map)  # fail early
     experiments, out = find_experiments(ids), options.get("out", Path("reproduced"))
     published = options.get("published")
     if published is not None:
@@ -150,7 +150,7 @@ def _lab(ids: Sequence[str], options: Options, *, read_only: bool = False) -> La
 
 def _stand_in(lab: Lab) -> None:
     """Write generated data, and set a rule as the judge."""
-    from foveate_lab.reproduce import stand_in  # of foveate-demo, which nothing else here needs
+    from foveate_lab.reproduce import stand_in  # needs foveate-demo, an optional package
 
     lab.judge = stand_in.judge
     needed = dict.fromkeys(name for experiment in lab.experiments for name in folders(experiment))

@@ -24,7 +24,7 @@ from foveate_lab.reproduce.models import MODELS
 from foveate_lab.reproduce.published import PublishedProfile
 
 Notify = Callable[[str], None]
-SHARED = ("milebench", "longbench", "loogle", "needle")  # folders with the data of several tasks
+SHARED = ("milebench", "longbench", "loogle", "needle")  # folders that several tasks share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Setting:
         if not self.small:
             return replace(task, name=name, pixels=self._pixels(task))
         longest = min(task.longest, small.ANSWER)
-        # a stand-in makes images of one size
+        # images of a stand-in have one size, within any bounds
         return replace(
             task, name=name, longest=longest, reference_length=small.ANSWER, pixels=AS_THEY_ARE
         )

@@ -21,7 +21,7 @@ from foveate_lab.reproduce.probes.tsne import tsne
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
-MOST = 700  # keys; of more, as many evenly over the prompt
+MOST = 700  # keys in the drawing; of longer prompts so many, evenly spaced
 WAYS: dict[str, Callable[[Tensor], Tensor]] = {"t-SNE": tsne, "principal components": plane}
 
 

@@ -16,7 +16,7 @@ from foveate_lab.reproduce.probes.numbers import evenly
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
-MOST = 160  # keys that are drawn, evenly over the prompt
+MOST = 160  # keys in the drawing, evenly spaced over the prompt
 
 
 @dataclass(frozen=True)

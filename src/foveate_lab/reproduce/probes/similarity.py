@@ -16,7 +16,7 @@ from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
 BINS = 40
-ALL = (-1.0, 1.0)  # of a cosine: keys of a head may point apart
+ALL = (-1.0, 1.0)  # range of a cosine, which is below 0 where keys of a head point apart
 
 
 @dataclass(frozen=True)

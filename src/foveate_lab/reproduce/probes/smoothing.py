@@ -16,7 +16,7 @@ from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
-MOST = 200  # weights that are drawn, the largest first
+MOST = 200  # weights in the drawing, the largest first
 
 
 @dataclass(frozen=True)

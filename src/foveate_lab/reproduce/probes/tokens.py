@@ -18,8 +18,8 @@ from foveate_lab.reproduce.probes.tsne import tsne
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
-MOST = 300  # tokens of either kind
-SHOWN = 4  # layers, evenly from the first to the last
+MOST = 300  # tokens of either modality in the drawing
+SHOWN = 4  # layers in the drawing, evenly from the first to the last
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from foveate_lab.reproduce.running.progress import Done, Step
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.trials.answers import missing, unprepared
 
-FIRST = 2  # samples of a set whose prompts are read for their length
+FIRST = 2  # samples of a set whose prompts are tokenised to predict its length
 
 
 class Cost(NamedTuple):

@@ -35,7 +35,7 @@ COPIES = 3  # of a prompt's cache: as it was read, as a policy has it, and a bra
 RESERVE = 2.0  # GB of the driver, of kernels' workspaces and of fragments
 
 Range = tuple[float, float]
-"""The low and the high end."""
+"""Low and high end."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _traits(spec: str) -> tuple[bool, bool]:
     plain = re.sub(r",?profile='[^']*'", "", spec).replace(":,", ":").replace("(,", "(")
     try:
         policy = policy_of(plain)
-    except FoveateError:  # it needs a profile that is not measured yet
+    except FoveateError:  # it needs a profile that does not exist yet: assume the costlier case
         return True, True
     return policy.reads_column_sums, policy.when.decodes
 

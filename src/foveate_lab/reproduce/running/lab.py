@@ -111,7 +111,9 @@ class Lab(AbstractContextManager["Lab"]):
         where = stand_ins(names) if self.small else places(names, self.models)
         by_place: dict[Place, list[str]] = {}
         for name, location in where.items():
-            pads = MODELS[name].pad_images and not self.small  # the stand-in has its own processor
+            pads = (
+                MODELS[name].pad_images and not self.small
+            )  # the stand-in's processor takes images as they are
             by_place.setdefault(Place(location, pads), []).append(name)
         return [Step(experiment, at, tuple(mine), pads) for (at, pads), mine in by_place.items()]
 

@@ -19,7 +19,7 @@ from foveate_lab.reproduce.running.perform import planned
 from foveate_lab.reproduce.running.progress import Done
 
 VERSIONS = ("foveate", "torch", "transformers")
-"""What has to be the same on all machines; a build of PyTorch for another device is."""
+"""Packages whose versions must agree on all machines. Local labels such as +cu126 may differ."""
 
 
 class Merged(NamedTuple):

@@ -121,7 +121,7 @@ class _Run:
                     continue
                 with _noting(lab, [step.experiment for step in asking], self.done):
                     shares = jobs(lab.each(asking[0])[0], request, specs)
-                    for job in shares:  # none where nothing is missing: then no model is needed
+                    for job in shares:  # empty if nothing is missing, so that no model is loaded
                         execute = execute or stack.enter_context(lab.executed(self.location))
                         for _, rows in execute(chain([job], shares)):
                             for row in rows:

@@ -37,7 +37,7 @@ TASKS = (
     "math word problem",
     "figure question answering",
 )
-WORDS = (20, 180, 560)  # of instructions, in turn
+WORDS = (20, 180, 560)  # lengths of instructions, in turn
 
 
 def page(r: Random) -> tuple[Scene, Question]:

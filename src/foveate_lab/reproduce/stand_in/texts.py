@@ -10,7 +10,7 @@ from foveate_lab.eval.benchmarks.longbench import SETS
 from foveate_lab.reproduce.stand_in.files import Writer
 
 WORDS = 160
-ANSWERS = {  # of the forms that these sets ask for
+ANSWERS = {  # of sets whose scores need answers of a certain form
     "trec": "number",
     "lsht": "number",
     "passage_count": "3",

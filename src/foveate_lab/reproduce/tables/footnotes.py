@@ -15,7 +15,7 @@ from foveate_lab.reproduce.tables.table import NOT_BROUGHT, TableCell, counted
 class Marks:
     """Letters for notes on single cells, in the order of their first use."""
 
-    notes: dict[str, str] = field(default_factory=dict)  # what is said, and its letter
+    notes: dict[str, str] = field(default_factory=dict)  # a note, and its letter
 
     def of(self, *notes: str) -> str:
         """Return the letters of a cell's notes."""

@@ -26,7 +26,7 @@ from foveate_lab.reproduce.tables.table import (
 )
 
 GAINS = "Δ"
-WHOLE = "100%"  # the budget of what keeps everything
+WHOLE = "100%"  # shown as the budget of a policy that keeps everything
 HEADS: Mapping[Dimension, str] = {
     "model": "model",
     "method": "method",

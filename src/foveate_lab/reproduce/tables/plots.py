@@ -15,7 +15,7 @@ from foveate_lab.reproduce.tables.table import Table, TableCell, TableLine
 
 BUDGET = "budget"
 OF_PAPER = {"color": "#808080", "marker": "o", "linestyle": ":"}
-INCHES = 0.26  # of a bar, with the room around it
+INCHES = 0.26  # height of a bar, with the room around it
 
 
 class Plot(NamedTuple):

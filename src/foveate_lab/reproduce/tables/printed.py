@@ -45,7 +45,7 @@ class Printed(NamedTuple):
 
 
 Key = tuple[str, str, str]
-"""Model, method, budget."""
+"""Model, method and budget of a line."""
 BLANK = Printed("", {})
 
 

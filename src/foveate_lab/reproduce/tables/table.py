@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 Row = Mapping[str, Any]
 Dimension = Literal["model", "method", "budget", "column", "group", "member"]
-"""What tells the cells of a table apart; "group" and "member" are a method's name before and after
+"""Dimensions that identify a cell; "group" and "member" are a method's name before and after
 its last comma ("SnapKV, diversity")."""
 
-NOT_BROUGHT = "not brought"  # begins the remark of what needs a file that was not
-OOM = "out of memory"  # the remark of what does not fit; the papers print "OOM"
+NOT_BROUGHT = "not brought"  # begins the remark on a missing published file
+OOM = "out of memory"  # a remark; the papers print "OOM"
 
 
 def counted(samples: int) -> str:

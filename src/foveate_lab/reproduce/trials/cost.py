@@ -35,7 +35,7 @@ SMALL = (
     f"stand-in: prompts of {small.PROMPT} tokens, {small.STEPS} new ones, batches of {small.BATCH}"
 )
 
-COLUMNS = ("s", "tokens/s")  # of Throughput
+COLUMNS = ("s", "tokens/s")  # columns of a ThroughputTrial
 
 
 @dataclass(frozen=True, kw_only=True)

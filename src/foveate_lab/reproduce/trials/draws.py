@@ -26,7 +26,7 @@ from foveate_lab.reproduce.ask import Request
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.trials.answers import missing
 
-TOP_K = 50  # the default of transformers, which the script of PrefixKV's authors leaves as it is
+TOP_K = 50  # the default of transformers' generate(), which PrefixKV's script keeps
 
 
 def drawn_rows(setting: Setting, request: Request, temperature: float) -> Iterator[Row]:

@@ -58,8 +58,8 @@ REDUCTIONS: dict[str, Reduction] = {
     "ROUGE of two draws": _average("rouge_draws"),
     "ROUGE of a draw": _average("rouge_greedy"),  # to the greedy answer
     "ms/token": milliseconds,
-    "GiB": _average("kv_bytes", 2**-30),  # of the cache after the prompt
+    "GiB": _average("kv_bytes", 2**-30),  # size of the cache after the prompt
     "decoupled layers": _average("decoupled_layers"),
 }
-COSTS = ("ms/token", "GiB")  # measured time and memory: others on another machine
-DRAWN = ("ROUGE of two draws", "ROUGE of a draw")  # of rows that hold drawn answers
+COSTS = ("ms/token", "GiB")  # measured time and memory, which differ between machines
+DRAWN = ("ROUGE of two draws", "ROUGE of a draw")  # reductions of rows with drawn answers

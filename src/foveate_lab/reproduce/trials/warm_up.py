@@ -9,7 +9,7 @@ from foveate.loading.model import Loaded
 from foveate_lab.bench import of_model
 from foveate_lab.bench.timing import prefill, steps
 
-TOKENS = 256  # of the prompt that is read for it
+TOKENS = 256  # length of the prompt before the untimed steps
 
 
 def warmed_up(load: Callable[[], Loaded], iterations: int) -> Callable[[], Loaded]:
