@@ -56,8 +56,8 @@ def merge(lab: Lab, folders: Sequence[Path]) -> None:
         if not mine:
             raise InvalidInput(
                 f"{str(folder)!r} holds no rows of {', '.join(names)}. Give a "
-                "folder that 'foveate reproduce --out' wrote of these experiments, and --model as "
-                "it was given for it."
+                "folder that 'foveate reproduce --out' wrote of these experiments, with the same "
+                "--model."
             )
         _check_data(folder, merged)
         for location in mine:
@@ -79,8 +79,8 @@ def _check_data(folder: Path, merged: Merged) -> None:
     for name in theirs.keys() & merged.drawn.keys():
         if theirs[name] != merged.drawn[name]:
             raise InvalidInput(
-                f"{str(folder)!r} cannot be merged: its data of {name} samples are others (digest "
-                f"{theirs[name]}, not {merged.drawn[name]}). Give all machines a copy of the same."
+                f"{str(folder)!r} cannot be merged: its data of {name} samples differ (digest "
+                f"{theirs[name]}, not {merged.drawn[name]}). Give all machines the same data."
             )
     merged.drawn.update(theirs)
 
@@ -94,8 +94,8 @@ def _add(lab: Lab, location: Place, folder: Path, merged: Merged) -> None:
         merged.rows[location], rows
     ):
         raise InvalidInput(
-            f"{str(bundle.folder)!r} cannot be merged: {why}. Ask those samples on one machine, or "
-            "give each folder a page of its own."
+            f"{str(bundle.folder)!r} cannot be merged: {why}. Run those samples on one machine, or "
+            "write a page for each folder."
         )
     merged.rows[location] += rows
     for path in sorted((folder / "profiles" / location.folder).glob("*.json")):
@@ -103,9 +103,9 @@ def _add(lab: Lab, location: Place, folder: Path, merged: Merged) -> None:
         there = merged.profiles.get(target) or (target.read_bytes() if target.exists() else b"")
         if there and there != path.read_bytes():
             raise InvalidInput(
-                f"{str(path)!r} cannot be merged: its numbers are not those of the same profile in "
-                "another folder, so answers under it are not either. Copy the profiles of one "
-                "machine into --out of the others before they start."
+                f"{str(path)!r} cannot be merged: its numbers differ from those of the same profile "
+                "in another folder, and so do answers under it. Copy the profiles of one machine "
+                "into --out of the others before they start."
             )
         merged.profiles[target] = path.read_bytes()
 
@@ -125,9 +125,8 @@ def _check_made_alike(bundle: Bundle, expected: Mapping[str, Any]) -> None:
     if differing := [name for name in ours if ours[name] != stored[name]]:
         name = differing[0]
         raise InvalidInput(
-            f"{str(bundle.folder)!r} cannot be merged: it is of {name}={stored[name]!r}, and "
-            f"this is of {ours[name]!r}. Only what was asked alike stands in one table: give "
-            "the options that it was made with, or leave it out."
+            f"{str(bundle.folder)!r} cannot be merged: it has {name}={stored[name]!r}, and this "
+            f"run {ours[name]!r}. Give the options of that folder's run, or leave it out."
         )
 
 
@@ -145,7 +144,7 @@ def _asked_otherwise(mine: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping
         task, sample, _ = key_of(row)
         other = answered.get((task, sample))
         if other is not None and "error" not in row and not same_question(other, row):
-            return f"sample {sample} of {task} is another question in its data"
+            return f"sample {sample} of {task} is another question there"
         there = at.get((task, row.get("place")))
         if there is not None and there[1] != sample:
             return (
