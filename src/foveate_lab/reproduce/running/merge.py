@@ -103,9 +103,9 @@ def _add(lab: Lab, location: Place, folder: Path, merged: Merged) -> None:
         there = merged.profiles.get(target) or (target.read_bytes() if target.exists() else b"")
         if there and there != path.read_bytes():
             raise InvalidInput(
-                f"{str(path)!r} cannot be merged: its numbers differ from those of the same profile "
-                "in another folder, and so do answers under it. Copy the profiles of one machine "
-                "into --out of the others before they start."
+                f"{str(path)!r} cannot be merged: its numbers differ from those of the same "
+                "profile in another folder, and so do answers under it. Copy the profiles of one "
+                "machine into --out of the others before they start."
             )
         merged.profiles[target] = path.read_bytes()
 
