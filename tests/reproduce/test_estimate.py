@@ -79,7 +79,7 @@ def test_batches_decode_as_fast_as_prefixkv_prints():
 
 
 def test_operations_are_near_those_of_the_models_own_code():
-    """The formula counts the vision tower and all embeddings beside the decoder."""
+    """The formula counts the vision tower beside the decoder."""
     size = size_of(DEMO, DEMO)
     traced = trace(bare(DEMO), Request(text=400, answer=1))
     assert traced.flops < size.prefill_flops(traced.tokens) < 1.5 * traced.flops

@@ -176,9 +176,11 @@ def size_of(model: str, location: str) -> ModelSize | None:
         config: Any = text_config(outline.model)
         heads = config.num_attention_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
+        embeddings: Any = outline.model.get_input_embeddings()
         numbers = weights(outline).parameters / 1e9
+        active = numbers - embeddings.weight.numel() / 1e9  # looked up, not multiplied
         pair = 2 * config.num_key_value_heads * head
-        return ModelSize(numbers, numbers, config.num_hidden_layers, heads * head, pair, 0)
+        return ModelSize(numbers, active, config.num_hidden_layers, heads * head, pair, 0)
     known = toml("hardware")["models"].get(model)
     kinds = {field.name: float if field.type == "float" else int for field in fields(ModelSize)}
     return known and ModelSize(**{key: kinds[key](value) for key, value in known.items()})

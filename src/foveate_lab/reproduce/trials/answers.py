@@ -43,7 +43,7 @@ def jobs(setting: Setting, request: Request, specs: Mapping[str, str]) -> Iterat
             request.longest_prompt,
             strict=True,
             raised=setting.raised,
-            index=index,
+            place=index,
             beside=tuple(sample for _, sample in others),
         )
         if left := lacking(job, setting.results):
