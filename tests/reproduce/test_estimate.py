@@ -26,7 +26,7 @@ from foveate_lab.reproduce.models import MODELS
 from foveate_lab.reproduce.resources import toml
 from foveate_lab.reproduce.running.estimate import (
     Hardware,
-    Lengths,
+    SampleLengths,
     hardware_of,
     lengths_of,
     samples_of,
@@ -140,7 +140,7 @@ def test_a_run_of_the_demo_takes_what_is_predicted(name: str, tmp_path: Path) ->
         rows += answered(loaded, Job(task, sample, SPECS, False), "query-aware")
     took = time.perf_counter() - began
     tokens = [len(loaded.tokenizer(row["prediction"])["input_ids"]) + 1 for row in rows]
-    lengths = Lengths(
+    lengths = SampleLengths(
         sum(row["tokens"] for row in rows) / len(rows),
         sum(tokens) / len(tokens),
         sum(row["reference_tokens"] for row in rows) / len(rows),
@@ -196,5 +196,5 @@ def test_lengths_are_bounded_by_a_cut_of_the_prompt():
     size = size_of("llava-1.5-7b", "hub")
     assert lengths_of("milebench_t1", size, None, False).prompt == 4096
     assert lengths_of("longbench_qasper", size, 7950, False).prompt == 7950
-    assert lengths_of("mm_vet", size, None, False) == Lengths(656, 150, 30)
+    assert lengths_of("mm_vet", size, None, False) == SampleLengths(656, 150, 30)
     assert lengths_of("mm_vet", size, None, True).answer == 3

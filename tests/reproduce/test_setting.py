@@ -15,7 +15,7 @@ from foveate_lab.bench.subject import with_ids_in_order
 from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
 from foveate_lab.eval.results import Results
 from foveate_lab.reproduce import EXPERIMENTS
-from foveate_lab.reproduce.ask import Request
+from foveate_lab.reproduce.ask import TaskRequest
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.setting import Setting
@@ -66,7 +66,7 @@ def test_rows_are_those_of_the_first_samples_of_what_is_asked(setting):
     for place, (task, sample, spec) in enumerate(("a1f", "a2f", "a1s", "b1f", "b2f", "c1f", "d9f")):
         at = {"place": 9} if place == 6 else {}
         setting.results.add({"task": task, "sample": sample, "spec": spec, **at})
-    found = setting.rows([Request("a", 1), Request("b", 5), Request("d", 5)])
+    found = setting.rows([TaskRequest("a", 1), TaskRequest("b", 5), TaskRequest("d", 5)])
     said = {name: [row["sample"] + row["spec"] for row in rows] for name, rows in found.items()}
     assert said == {"a": ["1f", "1s"], "b": ["1f", "2f"], "d": []}
 

@@ -18,7 +18,7 @@ from foveate_lab.reproduce.check import BenchmarkFolder, Checked
 from foveate_lab.reproduce.experiment import Experiment, Outcome
 from foveate_lab.reproduce.registry import brought
 from foveate_lab.reproduce.running.costs import Costs
-from foveate_lab.reproduce.running.estimate import Estimate
+from foveate_lab.reproduce.running.estimate import ModelEstimate
 
 UNKNOWN = "unknown until the first answers"
 
@@ -114,7 +114,7 @@ def show_plan(costs: Costs, json: bool, devices: str) -> None:
         typer.echo(f"{name}: {why}", err=True)
 
 
-def _show_estimates(estimates: Sequence[Estimate], devices: str) -> None:
+def _show_estimates(estimates: Sequence[ModelEstimate], devices: str) -> None:
     console.show(tables.table(estimates, *_ESTIMATES))
     low, high = (sum(one.seconds[end] for one in estimates) for end in (0, 1))
     typer.echo(

@@ -14,7 +14,7 @@ from foveate_lab.eval.held import Key
 DRAWN = "drawn.json"
 
 
-class Request(NamedTuple):
+class TaskRequest(NamedTuple):
     """``samples`` of a benchmark, with prompts of at most ``longest_prompt`` tokens.
     ``marks`` tell the rows of one way to ask from those of another.
     """
@@ -31,13 +31,13 @@ class Request(NamedTuple):
         return ", ".join((self.task, *self.marks))
 
 
-Requests = Mapping[Request, Mapping[str, str]]
+Requests = Mapping[TaskRequest, Mapping[str, str]]
 """Specs of each request, with their budgets."""
 
 
-def merged(several: Iterable[Requests]) -> dict[Request, dict[str, str]]:
+def merged(several: Iterable[Requests]) -> dict[TaskRequest, dict[str, str]]:
     """Join the requests of several experiments."""
-    requests: dict[Request, dict[str, str]] = {}
+    requests: dict[TaskRequest, dict[str, str]] = {}
     for mapping in several:
         for request, specs in mapping.items():
             requests.setdefault(request, {}).update(specs)
@@ -62,7 +62,7 @@ WHOLE = Part()
 
 
 def keys(
-    request: Request, specs: Mapping[str, str], names: tuple[str, ...], part: Part
+    request: TaskRequest, specs: Mapping[str, str], names: tuple[str, ...], part: Part
 ) -> Iterator[Key]:
     """Yield the keys of all rows of a part. Timed requests are not split: they are of part 1."""
     for index, name in enumerate(names):

@@ -18,7 +18,7 @@ from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
 from foveate_lab.reproduce import small
-from foveate_lab.reproduce.ask import WHOLE, Drawn, Part, Request, Requests
+from foveate_lab.reproduce.ask import WHOLE, Drawn, Part, Requests, TaskRequest
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.models import MODELS
 from foveate_lab.reproduce.published import PublishedProfile
@@ -55,7 +55,7 @@ class Setting:
     notify: Notify = lambda what: None
     judge: Judge | None = None
     outside: bool = False
-    read: dict[Request, str] = field(default_factory=dict)
+    read: dict[TaskRequest, str] = field(default_factory=dict)
     unmeasured: dict[str, str] = field(default_factory=dict)
     part: Part = WHOLE
     drawn: dict[tuple[str, int], Drawn] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Setting:
         of_model = MODELS[self.model].pixels if self.model in MODELS else AS_THEY_ARE
         return of_model if task.pixels == AS_THEY_ARE else task.pixels
 
-    def samples(self, request: Request) -> Iterator[tuple[Task, Sample]]:
+    def samples(self, request: TaskRequest) -> Iterator[tuple[Task, Sample]]:
         """Yield the samples of a request. Missing or malformed data end it, and ``read`` notes
         why.
         """
@@ -91,7 +91,7 @@ class Setting:
         while (sample := self._next(request, samples)) is not None:
             yield task, sample
 
-    def names(self, request: Request) -> tuple[str, ...]:
+    def names(self, request: TaskRequest) -> tuple[str, ...]:
         """Return the names of the samples, which are drawn once for all models."""
         key = request.task, request.samples
         if key not in self.drawn:
@@ -103,14 +103,14 @@ class Setting:
         self.read[request] = self.drawn[key].why
         return self.drawn[key].names
 
-    def _next(self, request: Request, samples: Iterator[Sample]) -> Sample | None:
+    def _next(self, request: TaskRequest, samples: Iterator[Sample]) -> Sample | None:
         try:
             return next(samples, None)
         except InvalidInput as error:
             self.read[request] = str(error)
             return None
 
-    def rows(self, requests: Iterable[Request]) -> dict[str, list[dict[str, Any]]]:
+    def rows(self, requests: Iterable[TaskRequest]) -> dict[str, list[dict[str, Any]]]:
         """Return the rows of each request's first samples, by task name; other requests may have
         run more of them.
         """

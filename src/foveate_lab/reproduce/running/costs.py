@@ -15,9 +15,9 @@ from foveate.loading.model import Loaded, outline
 from foveate.prompts.prompt import read
 from foveate_lab.eval.held import Key
 from foveate_lab.eval.pixels import bounded
-from foveate_lab.reproduce.ask import Request
+from foveate_lab.reproduce.ask import TaskRequest
 from foveate_lab.reproduce.models import Place
-from foveate_lab.reproduce.running.estimate import Estimate, Hardware, Predicted
+from foveate_lab.reproduce.running.estimate import Hardware, ModelEstimate, Predicted
 from foveate_lab.reproduce.running.lab import Lab
 from foveate_lab.reproduce.running.perform import planned
 from foveate_lab.reproduce.running.progress import Done, Step
@@ -54,7 +54,7 @@ class Costs:
     workers: int
     each: tuple[Cost, ...]
     missing: dict[str, str]
-    estimates: tuple[Estimate, ...] = ()
+    estimates: tuple[ModelEstimate, ...] = ()
 
     @property
     def prompts(self) -> int:
@@ -100,7 +100,7 @@ def costs(lab: Lab, hardware: Hardware | None = None, gpus: int = 1) -> Costs:
     With ``hardware``, hours and memory are predicted for so many GPUs of that kind.
     """
     done = Done()
-    estimates: list[Estimate] = []
+    estimates: list[ModelEstimate] = []
     lines: list[Cost] = []
     rows = there = 0
     profiles: set[Path] = set()
@@ -169,7 +169,7 @@ class _Left:
         numbers = [row[what] for row in rows if isinstance(row.get(what), int | float)]
         return mean(numbers) if numbers else None
 
-    def length(self, setting: Setting, request: Request) -> int | float | None:
+    def length(self, setting: Setting, request: TaskRequest) -> int | float | None:
         """Return the tokens of a prompt, from existing rows or the first samples; None if
         unknown.
         """

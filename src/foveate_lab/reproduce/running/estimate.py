@@ -20,7 +20,7 @@ from foveate.loading.model import is_shipped
 from foveate.memory.model import bare, weights
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.tasks import find_sources
-from foveate_lab.reproduce.ask import Request
+from foveate_lab.reproduce.ask import TaskRequest
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.models import Place
 from foveate_lab.reproduce.resources import toml
@@ -90,7 +90,7 @@ class ModelSize:
         return float(HALF * self.layers * self.pair * tokens)
 
 
-class Lengths(NamedTuple):
+class SampleLengths(NamedTuple):
     """Tokens of a prompt, of an answer, and of a reference whose likelihood is measured."""
 
     prompt: float
@@ -108,7 +108,7 @@ class Work(NamedTuple):
     decoding: float
     steps: float
 
-    def seconds(self, hardware: Hardware, size: ModelSize, lengths: Lengths) -> Range:
+    def seconds(self, hardware: Hardware, size: ModelSize, lengths: SampleLengths) -> Range:
         """Return the seconds on one device, the low and the high end."""
         steps = hardware.step(size, size.cache(lengths.prompt + lengths.answer))
         low, high = (
@@ -118,7 +118,9 @@ class Work(NamedTuple):
         return low, high
 
 
-def work(size: ModelSize, lengths: Lengths, specs: Sequence[str], samples: int, batch: int) -> Work:
+def work(
+    size: ModelSize, lengths: SampleLengths, specs: Sequence[str], samples: int, batch: int
+) -> Work:
     """Return what it takes to ask ``samples`` prompts under the full cache and these specs.
 
     Each prompt is read once, and once more where some policy needs column sums. Every policy
@@ -186,14 +188,14 @@ def size_of(model: str, location: str) -> ModelSize | None:
     return known and ModelSize(**{key: kinds[key](value) for key, value in known.items()})
 
 
-def lengths_of(task: str, size: ModelSize, longest_prompt: int | None, cut: bool) -> Lengths:
+def lengths_of(task: str, size: ModelSize, longest_prompt: int | None, cut: bool) -> SampleLengths:
     """Return the expected lengths. ``longest_prompt`` bounds the prompt; ``cut`` is for a
     stand-in.
     """
     data = toml("hardware")["data"][folder_of(task)]
     expected = data["text"] + data["images"] * size.image
     answer, reference = (min(data[name], ANSWER) if cut else data[name] for name in _GENERATED)
-    return Lengths(
+    return SampleLengths(
         min(bound for bound in (expected, longest_prompt, data["most"]) if bound), answer, reference
     )
 
@@ -208,7 +210,7 @@ def samples_of(task: str) -> int:
     return sum(sizes.get(name, (usual,))[0] for name in names)
 
 
-class Estimate(NamedTuple):
+class ModelEstimate(NamedTuple):
     """Prediction for what is left of one model.
 
     Attributes:
@@ -241,13 +243,13 @@ class Predicted:
     steps: Sequence[Step]
     hardware: Hardware
     gpus: int
-    length: Callable[[Setting, Request], float | None]
+    length: Callable[[Setting, TaskRequest], float | None]
 
     @cached_property
     def _setting(self) -> Setting:
         return self.lab.each(self.steps[0])[0]
 
-    def estimate(self) -> Estimate | None:
+    def estimate(self) -> ModelEstimate | None:
         """Return the prediction; None where nothing is known of the model."""
         model = self._setting.model
         size = size_of(model, self.location.at)
@@ -269,7 +271,7 @@ class Predicted:
             folder_of(task) for step in self.steps for task in step.experiment.trial.tasks()
         )
         gb = toml("hardware")["data"]
-        return Estimate(
+        return ModelEstimate(
             self.location.at if is_shipped(self.location.at) else model,
             sum(done.tokens for done, _, _ in parts),
             sum(done.reading + done.decoding for done, _, _ in parts),
@@ -279,7 +281,7 @@ class Predicted:
             {} if self.lab.small else {folder: gb[folder]["gb"] for folder in folders},
         )
 
-    def _parts(self, size: ModelSize) -> Iterator[tuple[Work, Lengths, bool]]:
+    def _parts(self, size: ModelSize) -> Iterator[tuple[Work, SampleLengths, bool]]:
         """Yield the work of each request and profile, and whether one process does it alone."""
         part = self.lab.part
         for request, specs in self.lab.requests(self.steps).items():
@@ -310,7 +312,7 @@ class Predicted:
         }
 
 
-def _memory(size: ModelSize, lengths: Lengths, batch: int) -> float:
+def _memory(size: ModelSize, lengths: SampleLengths, batch: int) -> float:
     """Return the GB of weights, caches and activations; of the latter ten numbers a channel."""
     tokens = lengths.prompt + lengths.answer
     caches = COPIES * size.cache(tokens) * batch

@@ -23,8 +23,8 @@ from foveate_lab.reproduce.ask import (
     WHOLE,
     Drawn,
     Part,
-    Request,
     Requests,
+    TaskRequest,
     digests,
     keys,
     merged,
@@ -77,7 +77,7 @@ class Lab(AbstractContextManager["Lab"]):
     _loaded: dict[Place, Loaded] = field(default_factory=dict, repr=False)
     _drawn: dict[tuple[str, int], Drawn] = field(default_factory=dict, repr=False)
     _digests: dict[Place, str | None] = field(default_factory=dict, repr=False)
-    read_by: dict[str, dict[Request, str]] = field(default_factory=dict, repr=False)
+    read_by: dict[str, dict[TaskRequest, str]] = field(default_factory=dict, repr=False)
     unmeasured: dict[Place, dict[str, str]] = field(default_factory=dict, repr=False)
 
     def __exit__(self, *error: object) -> None:
@@ -117,7 +117,7 @@ class Lab(AbstractContextManager["Lab"]):
             by_place.setdefault(Place(location, pads), []).append(name)
         return [Step(experiment, at, tuple(mine), pads) for (at, pads), mine in by_place.items()]
 
-    def requests(self, steps: Sequence[Step], model: str = "") -> dict[Request, dict[str, str]]:
+    def requests(self, steps: Sequence[Step], model: str = "") -> dict[TaskRequest, dict[str, str]]:
         """Return all requests to the model of these steps; with ``model``, those that name it
         so.
         """

@@ -13,7 +13,7 @@ from typing import Any
 from foveate.errors import CannotWrite, ClusterFailed, FoveateError, InvalidInput
 from foveate_lab.eval.executors import Execute
 from foveate_lab.eval.held import key_of
-from foveate_lab.reproduce.ask import Request, Requests, merged
+from foveate_lab.reproduce.ask import Requests, TaskRequest, merged
 from foveate_lab.reproduce.experiment import Experiment
 from foveate_lab.reproduce.models import Place
 from foveate_lab.reproduce.running.lab import Lab
@@ -104,7 +104,7 @@ class _Run:
         """Requests of each experiment, by its id."""
         return {step.experiment.id: self.lab.requests([step]) for step in self.steps}
 
-    def _all_requests(self) -> dict[Request, dict[str, str]]:
+    def _all_requests(self) -> dict[TaskRequest, dict[str, str]]:
         """Return the requests of the experiments that are left."""
         return merged(self._requests[step.experiment.id] for step in self._left())
 

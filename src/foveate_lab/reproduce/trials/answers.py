@@ -13,11 +13,11 @@ from typing import Any
 from foveate.errors import InvalidInput
 from foveate_lab.eval.executors.job import Job, answered, lacking
 from foveate_lab.eval.held import Key
-from foveate_lab.reproduce.ask import Request, Requests, keys
+from foveate_lab.reproduce.ask import Requests, TaskRequest, keys
 from foveate_lab.reproduce.setting import Setting
 
 
-def jobs(setting: Setting, request: Request, specs: Mapping[str, str]) -> Iterator[Job]:
+def jobs(setting: Setting, request: TaskRequest, specs: Mapping[str, str]) -> Iterator[Job]:
     """Yield the missing answers batch by batch; draws no sample if none is missing.
 
     Specs whose profiles cannot be measured are left out; without any other spec so is the request.
@@ -50,14 +50,14 @@ def jobs(setting: Setting, request: Request, specs: Mapping[str, str]) -> Iterat
             yield left
 
 
-def missing(setting: Setting, request: Request, specs: Mapping[str, str]) -> list[Key]:
+def missing(setting: Setting, request: TaskRequest, specs: Mapping[str, str]) -> list[Key]:
     """Return the keys of missing rows that this part has to run."""
     all_keys = keys(request, specs, setting.names(request), setting.part)
     return [key for key in all_keys if key not in setting.results]
 
 
 def answers(
-    setting: Setting, request: Request, specs: Mapping[str, str]
+    setting: Setting, request: TaskRequest, specs: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
     """Yield the missing rows of these specs one by one, in this process; of the same samples also
     the missing rows of other experiments. Profiles have to exist.

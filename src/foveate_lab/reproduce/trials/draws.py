@@ -22,14 +22,14 @@ from foveate_lab.eval.answering.reading import FULL, read_prompt
 from foveate_lab.eval.answering.row import Row
 from foveate_lab.eval.metrics import rouge_l_to
 from foveate_lab.eval.task_registry import Task
-from foveate_lab.reproduce.ask import Request
+from foveate_lab.reproduce.ask import TaskRequest
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.trials.answers import missing
 
 TOP_K = 50  # the default of transformers' generate(), which PrefixKV's script keeps
 
 
-def drawn_rows(setting: Setting, request: Request, temperature: float) -> Iterator[Row]:
+def drawn_rows(setting: Setting, request: TaskRequest, temperature: float) -> Iterator[Row]:
     """Yield the missing rows of an ask, one for each sample, with the ROUGE-L of drawn answers."""
     lacking = set(missing(setting, request, {}))
     for index, (task, sample) in enumerate(setting.samples(request) if lacking else ()):
@@ -46,7 +46,7 @@ def drawn_rows(setting: Setting, request: Request, temperature: float) -> Iterat
 
 @torch.no_grad()
 def _scores(
-    loaded: Loaded, task: Task, sample: Sample, request: Request, temperature: float, seed: int
+    loaded: Loaded, task: Task, sample: Sample, request: TaskRequest, temperature: float, seed: int
 ) -> dict[str, Any]:
     """Answer one prompt greedily and twice by sampling, and compare the three answers."""
     longest = request.longest_prompt

@@ -10,7 +10,7 @@ from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.heat import heat_maps
 from foveate_lab.reproduce import small
-from foveate_lab.reproduce.ask import Request, Requests, keys
+from foveate_lab.reproduce.ask import Requests, TaskRequest, keys
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import ANSWER, PROFILE, PROMPT, some
@@ -78,7 +78,7 @@ class GridTrial(Trial):
 
     def requests(self, setting: Setting) -> Requests:
         """Return the specs of each benchmark; a stand-in leaves budgets out."""
-        requests: dict[Request, dict[str, str]] = {}
+        requests: dict[TaskRequest, dict[str, str]] = {}
         left_out = {*self.budgets} - {*some(self.budgets)} if setting.small else set()
         for column in self.across:
             for arm, budget in self._lines(setting.model):
@@ -103,7 +103,7 @@ class GridTrial(Trial):
         for request in self._drawn_requests(setting):
             yield from keys(request, {}, setting.names(request), setting.part)
 
-    def _drawn_requests(self, setting: Setting) -> list[Request]:
+    def _drawn_requests(self, setting: Setting) -> list[TaskRequest]:
         """Return the benchmarks of columns that some arm fills with drawn answers."""
         values = {name for arm in self.arms for name, value in arm.values.items() if value in DRAWN}
         tasks = dict.fromkeys(
@@ -111,19 +111,19 @@ class GridTrial(Trial):
         )
         return [self._drawn_request(setting, task) for task in tasks]
 
-    def _drawn_request(self, setting: Setting, task: str) -> Request:
+    def _drawn_request(self, setting: Setting, task: str) -> TaskRequest:
         request = self._request(setting, task)
         mark = f"two draws at temperature {self.temperature}"
         return request._replace(timed=False, marks=(*request.marks, mark))
 
-    def _request(self, setting: Setting, task: str) -> Request:
+    def _request(self, setting: Setting, task: str) -> TaskRequest:
         """Return the request for a benchmark; marks separate rows that are timed or of cut
         prompts.
         """
         marks = [f"{self.prompt} tokens"] if self.prompt else []
         marks += ["timed"] if self.timed else []
         longest = min(self.prompt or PROMPT, PROMPT) if setting.small else self.prompt
-        return Request(task, setting.count(self.samples), longest, self.timed, tuple(marks))
+        return TaskRequest(task, setting.count(self.samples), longest, self.timed, tuple(marks))
 
     def _lines(self, model: str) -> Iterator[tuple[Arm, str]]:
         for arm in self.arms:

@@ -18,7 +18,7 @@ from foveate_lab.eval.answering.reading import FULL, read_prompt
 from foveate_lab.eval.held import Key
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.report.analyses import Figure
-from foveate_lab.reproduce.ask import Request, keys
+from foveate_lab.reproduce.ask import TaskRequest, keys
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import PROMPT
@@ -141,7 +141,7 @@ class Probe(Trial):
                 estimates[budget] = load(str(path), calibration.method).by_layer
         return estimates
 
-    def _each(self, setting: Setting) -> list[Request]:
+    def _each(self, setting: Setting) -> list[TaskRequest]:
         count, marks = setting.count(self.samples), (self.measure.name,)
         tasks = self.given.get(setting.model, self.each)
-        return [Request(task, count, marks=marks) for task in tasks]
+        return [TaskRequest(task, count, marks=marks) for task in tasks]

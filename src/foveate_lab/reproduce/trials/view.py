@@ -9,7 +9,7 @@ from typing import Any
 from foveate.cli.findings import counted
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.report.analyses import Figure, figures
-from foveate_lab.reproduce.ask import Request, Requests
+from foveate_lab.reproduce.ask import Requests, TaskRequest
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import PROMPT
@@ -44,7 +44,7 @@ class ViewTrial(Trial):
         longest = PROMPT if setting.small else None
         count = setting.count(self.samples)
         specs = {setting.spec(policy, ""): "" for policy in self.policies}
-        return {Request(task, count, longest, True, SEEN): specs for task in self.each}
+        return {TaskRequest(task, count, longest, True, SEEN): specs for task in self.each}
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """Yield the missing rows."""
