@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -166,7 +166,10 @@ def hardware_of(name: str) -> Hardware:
     gpus = toml("hardware")["gpus"]
     if name not in gpus:
         raise InvalidInput(f"--gpu {name!r} is unknown. {suggest(name, gpus)}")
-    return Hardware(**{key: float(value) for key, value in gpus[name].items()})
+    tflops, bandwidth, memory = (
+        float(gpus[name][key]) for key in ("tflops", "bandwidth", "memory")
+    )
+    return Hardware(tflops, bandwidth, memory)
 
 
 def size_of(model: str, location: str) -> ModelSize | None:
@@ -184,8 +187,10 @@ def size_of(model: str, location: str) -> ModelSize | None:
         pair = 2 * config.num_key_value_heads * head
         return ModelSize(numbers, active, config.num_hidden_layers, heads * head, pair, 0)
     known = toml("hardware")["models"].get(model)
-    kinds = {field.name: float if field.type == "float" else int for field in fields(ModelSize)}
-    return known and ModelSize(**{key: kinds[key](value) for key, value in known.items()})
+    if known is None:
+        return None
+    layers, width, pair, image = (int(known[key]) for key in ("layers", "width", "pair", "image"))
+    return ModelSize(float(known["weights"]), float(known["active"]), layers, width, pair, image)
 
 
 def lengths_of(task: str, size: ModelSize, longest_prompt: int | None, cut: bool) -> SampleLengths:
