@@ -15,11 +15,11 @@ from foveate_lab.reproduce import EXPERIMENTS
 from foveate_lab.reproduce.published_runs import (
     PublishedSet,
     check_published,
-    compared,
+    compare_runs,
     read_run,
     runs_of,
 )
-from foveate_lab.reproduce.registry import brought
+from foveate_lab.reproduce.registry import list_requirements
 from tests.reproduce.conftest import Unrun
 
 EXPERIMENT = EXPERIMENTS["csp:table1-7b"]
@@ -108,7 +108,7 @@ def test_a_table_sets_scores_beside_ours_and_counts_answers_that_are_alike(
     for row in our_rows({"ALFRED/0": ("x", "B", 0.5)}, "milebench_s4"):
         setting.results.add(row)
     setting = replace(setting, limit=50)
-    (table,) = compared(folder, EXPERIMENT, [setting])
+    (table,) = compare_runs(folder, EXPERIMENT, [setting])
     assert "new_csp_v1" in table.title
     lines = {line.method: dict(zip(table.columns, line.cells, strict=True)) for line in table.lines}
     tqa = lines["TQA"]
@@ -138,4 +138,4 @@ def test_every_published_run_has_a_line_of_ours():
     csp = EXPERIMENT.of
     found = [run for one in EXPERIMENTS.values() for run in runs_of(one)]
     assert {run.name for run in found} == {run.name for run in csp.runs}
-    assert any("--published" in line for line in brought(EXPERIMENT))
+    assert any("--published" in line for line in list_requirements(EXPERIMENT))

@@ -12,7 +12,7 @@ from foveate.errors import InvalidInput
 from foveate_lab.eval.benchmarks import BENCHMARKS
 from foveate_lab.reproduce import EXPERIMENTS, FACTS, find_experiments
 from foveate_lab.reproduce.experiment import Trial
-from foveate_lab.reproduce.registry import brought
+from foveate_lab.reproduce.registry import list_requirements
 from foveate_lab.reproduce.setting import folder_of
 from foveate_lab.reproduce.tables.printed import printed
 from foveate_lab.reproduce.trials import GridTrial, Panels, Probe, ThroughputTrial
@@ -69,7 +69,7 @@ def test_states_follow_from_what_is_open():
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_what_it_runs_exists(name):
     one = EXPERIMENTS[name]
-    assert brought(one)
+    assert list_requirements(one)
     for task in one.trial.tasks():
         assert task.partition("(")[0] in BENCHMARKS
     for spec in one.trial.specs():

@@ -88,14 +88,14 @@ def test_a_published_file_is_read_where_it_is_brought_and_its_cells_are_empty_wi
         budgets=("30%",),
     )
     file = setting.data / "published" / "conf_0.7.json"
-    assert setting.lacks(template, "30%") == file
+    assert setting.missing_file(template, "30%") == file
     assert [*grid.requests(setting).values()] == [{"prefixkv:budget=30%": "30%"}]
     (table,) = grid.summarise([setting])
     assert [line.cells[0].note for line in table.lines] == [f"not brought: {file}", "0 samples"]
     assert table.shrunk[-1] == "lines stay empty without published/: conf_0.7.json"
     file.parent.mkdir()
     file.write_text("[0.7, 0.8, 0.6]")
-    assert not setting.lacks(template, "30%")
+    assert not setting.missing_file(template, "30%")
     ((theirs, *_),) = grid.requests(setting).values()
     setting.calibrate({theirs: "30%"})
     assert load_profile(str(setting.profiles / "theirs-30pct.json"), "prefixkv").by_layer == [

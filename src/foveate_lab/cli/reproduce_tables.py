@@ -16,7 +16,7 @@ from foveate_lab.cli.telling import said
 from foveate_lab.reproduce import EXPERIMENTS, FACTS, find_experiments
 from foveate_lab.reproduce.check import BenchmarkFolder, Checked
 from foveate_lab.reproduce.experiment import Experiment, Outcome
-from foveate_lab.reproduce.registry import brought
+from foveate_lab.reproduce.registry import list_requirements
 from foveate_lab.reproduce.running.costs import Costs
 from foveate_lab.reproduce.running.estimate import ModelEstimate
 
@@ -180,7 +180,7 @@ def show_list(names: Sequence[str], json: bool) -> None:
         held = [] if names else list(FACTS.values())
         console.print_json(
             {
-                "experiments": [one.to_json(brought(one)) for one in experiments],
+                "experiments": [one.to_json(list_requirements(one)) for one in experiments],
                 "facts": [
                     {
                         "id": one.id,
@@ -214,7 +214,7 @@ def _show_experiment(one: Experiment) -> None:
         f"data: {one.data}",
         f"metric: {one.metric}; budgets: {one.budgets}",
         "to bring:",
-        *(f"  {what}" for what in brought(one)),
+        *(f"  {what}" for what in list_requirements(one)),
         f"state: {one.state}",
         *((f"  {one.cannot}",) if one.cannot else ()),
         *(f"  {said}" for said in one.settled),

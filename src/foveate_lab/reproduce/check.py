@@ -95,10 +95,10 @@ def check(
     """
     known: dict[str, BenchmarkFolder] = {}
     for experiment in experiments:
-        for task in read_by(experiment):
+        for task in benchmarks_of(experiment):
             if task not in known:
-                known[task] = _found(task, data, outside)
-        folders = tuple(known[task] for task in read_by(experiment))
+                known[task] = _inspect(task, data, outside)
+        folders = tuple(known[task] for task in benchmarks_of(experiment))
         yield Checked(experiment, folders, tuple(_unpublished(experiment, data)))
 
 
@@ -111,7 +111,7 @@ def _unpublished(experiment: Experiment, data: Path) -> Iterator[str]:
         if isinstance(profile, PublishedProfile)
     ]
     paths = dict.fromkeys(
-        profile.brought(data, model, budget)
+        profile.source_path(data, model, budget)
         for profile in profiles
         for model in experiment.models
         for budget in budgets
@@ -120,15 +120,15 @@ def _unpublished(experiment: Experiment, data: Path) -> Iterator[str]:
     yield from (path.name for path in paths if not path.is_file())
 
 
-def read_by(experiment: Experiment) -> list[str]:
+def benchmarks_of(experiment: Experiment) -> list[str]:
     """Return the benchmarks that an experiment and its profiles read."""
     measured = [run.task for run in experiment.calibrations.values() if run.task]
     return list(dict.fromkeys((*experiment.trial.tasks(), *measured)))
 
 
-def _found(task: str, data: Path, outside: bool) -> BenchmarkFolder:
+def _inspect(task: str, data: Path, outside: bool) -> BenchmarkFolder:
     name = folder_of(task)
-    path, address = data / name, where_data(name)
+    path, address = data / name, data_address(name)
     if not path.is_dir():
         return BenchmarkFolder(task, (), "", f"the folder {str(path)!r} does not exist", address)
     folder = Folder(path, outside)
@@ -137,14 +137,14 @@ def _found(task: str, data: Path, outside: bool) -> BenchmarkFolder:
     first = ""
     try:
         sample = next(iter(find_task(f"{task}={path}", outside=outside).samples(1, 0)), None)
-        first = _described(sample) if sample else ""
+        first = _describe(sample) if sample else ""
         missing = missing or ("" if sample else f"{str(path)!r} holds no question of {task}")
     except FoveateError as error:
         missing = str(error)
     return BenchmarkFolder(task, parts, first, missing, address)
 
 
-def where_data(folder: str) -> str:
+def data_address(folder: str) -> str:
     """Return a benchmark's folder in the data folder, and the address of its data."""
     return f"{folder}/: {toml('sources')[folder]}"
 
@@ -159,7 +159,7 @@ def _part(task: str, name: str, sources: Sources, folder: Folder) -> DataSet:
         return DataSet(name, missing=str(error))
 
 
-def _described(sample: Sample) -> str:
+def _describe(sample: Sample) -> str:
     """Describe a sample: name, image sizes, begin of the question, and an answer."""
     sizes = ", ".join(f"{image.width} x {image.height}" for image in sample.images[:2])
     more = f" and {len(sample.images) - 2} more" if len(sample.images) > 2 else ""

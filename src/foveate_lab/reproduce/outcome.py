@@ -14,7 +14,7 @@ from foveate.pictures.shown import rendered, text_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.experiment import Experiment, Outcome
 from foveate_lab.reproduce.pages import front, paper
-from foveate_lab.reproduce.published_runs import compared
+from foveate_lab.reproduce.published_runs import compare_runs
 from foveate_lab.reproduce.registry import PAPERS
 from foveate_lab.reproduce.running.lab import Lab
 from foveate_lab.reproduce.tables.stand_ins import as_stand_in
@@ -32,7 +32,7 @@ def outcome(lab: Lab, experiment: Experiment) -> Outcome:
     """Return an experiment's tables and figures so far."""
     parts = list(experiment.trial.summarise(lab.settings(experiment)))
     if lab.published is not None:
-        parts += compared(lab.published, experiment, lab.settings(experiment))
+        parts += compare_runs(lab.published, experiment, lab.settings(experiment))
     if lab.small:
         parts = [as_stand_in(part, experiment.models) for part in parts]
     return Outcome(

@@ -11,7 +11,7 @@ from foveate_lab.report.charts import described
 from foveate_lab.reproduce.experiment import Outcome
 from foveate_lab.reproduce.tables.digits import difference, measured, of_paper
 from foveate_lab.reproduce.tables.footnotes import Counts, Marks
-from foveate_lab.reproduce.tables.layout import laid
+from foveate_lab.reproduce.tables.layout import lay_out
 from foveate_lab.reproduce.tables.placed import Laid, LaidRow, Placed, RowHeading
 from foveate_lab.reproduce.tables.table import BUDGETS_LAST, Table
 
@@ -67,7 +67,7 @@ def _experiment(outcome: Outcome) -> dict[str, Any]:
     """Return an experiment's contents. ``beside``: its tables leave room for figures beside
     them.
     """
-    tables = [laid_out(table) for table in outcome.tables]
+    tables = [table_content(table) for table in outcome.tables]
     return {
         **outcome.experiment.to_json(()),
         "tables": tables,
@@ -80,7 +80,7 @@ def _figure(figure: Figure) -> Figure:
     return figure._replace(svg=described(figure.svg, f"{figure.title}. {figure.caption}"))
 
 
-def laid_out(table: Table) -> dict[str, Any]:
+def table_content(table: Table) -> dict[str, Any]:
     """Return a table as text, laid out as in the paper. Columns that the paper does not print are a
     table of their own: ``grid`` and ``aside``, each with heading rows, rows and notes below.
     """
@@ -100,8 +100,8 @@ def _grid(table: Table, columns: Sequence[str]) -> dict[str, Any]:
     """Return rows of text and the notes below them. Counts include the columns of a printed
     mean.
     """
-    grid, marks = laid(table, columns), Marks()
-    counts = Counts(laid(table, table.columns).pieces)
+    grid, marks = lay_out(table, columns), Marks()
+    counts = Counts(lay_out(table, table.columns).pieces)
     costs = [name for name in columns if name in table.costs]
     return {
         "names": grid.names,

@@ -29,7 +29,7 @@ class PublishedProfile:
         at = "-" + budget.replace("%", "pct") if self.at_a_budget else ""
         return f"{name}{at}.json"
 
-    def brought(self, data: Path, model: str, budget: str) -> Path:
+    def source_path(self, data: Path, model: str, budget: str) -> Path:
         """Return the path of the authors' file."""
         name = self.files[model]
         if self.at_a_budget:
@@ -44,7 +44,7 @@ class PublishedProfile:
         """
         for path, budget in paths.items():
             spec = f"{self.method}:budget={budget}" if self.at_a_budget else self.method
-            profile = import_profile(loaded.model, spec, self.brought(data, model, budget))
+            profile = import_profile(loaded.model, spec, self.source_path(data, model, budget))
             path.parent.mkdir(parents=True, exist_ok=True)
             profile.save(path)
 

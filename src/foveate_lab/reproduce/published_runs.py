@@ -133,7 +133,9 @@ def runs_of(experiment: Experiment) -> list[PublishedRun]:
     ]
 
 
-def compared(folder: Path, experiment: Experiment, settings: Sequence[Setting]) -> Iterator[Table]:
+def compare_runs(
+    folder: Path, experiment: Experiment, settings: Sequence[Setting]
+) -> Iterator[Table]:
     """Yield a table for each published run: scores by set, and how many answers are alike."""
     for run in runs_of(experiment):
         published = read_run(folder, run.name)

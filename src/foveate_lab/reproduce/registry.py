@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foveate.errors import InvalidInput, suggest
-from foveate_lab.reproduce.check import read_by, where_data
+from foveate_lab.reproduce.check import benchmarks_of, data_address
 from foveate_lab.reproduce.experiment import Experiment, FactsTable
 from foveate_lab.reproduce.models import where_found
 from foveate_lab.reproduce.papers import PaperFile
@@ -52,14 +52,14 @@ def _near(name: str) -> str:
 
 def folders(experiment: Experiment) -> list[str]:
     """Return the data folders that an experiment reads."""
-    return list(dict.fromkeys(map(folder_of, read_by(experiment))))
+    return list(dict.fromkeys(map(folder_of, benchmarks_of(experiment))))
 
 
-def brought(experiment: Experiment) -> list[str]:
+def list_requirements(experiment: Experiment) -> list[str]:
     """Return a line for everything that a user has to bring, with its address."""
     return [
         *where_found(experiment.models),
-        *map(where_data, folders(experiment)),
+        *map(data_address, folders(experiment)),
         *experiment.bring,
         *(
             profile.describe()

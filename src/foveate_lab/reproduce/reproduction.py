@@ -80,7 +80,7 @@ def run(
     with _lab(ids, options) as lab:
         if begin:
             begin(costs(lab))
-        return _written(lab, perform(lab, on_progress))
+        return _write_results(lab, perform(lab, on_progress))
 
 
 def plan(
@@ -113,7 +113,7 @@ def merge(
     with _lab(ids, options) as lab:
         merge_rows(lab, others)
         lab.rows.sort()
-        return _written(lab, Done()), costs(lab)
+        return _write_results(lab, Done()), costs(lab)
 
 
 def _lab(ids: Sequence[str], options: Options, *, read_only: bool = False) -> Lab:
@@ -157,7 +157,7 @@ def _stand_in(lab: Lab) -> None:
     stand_in.write(lab.data, lab.limit, needed)
 
 
-def _written(lab: Lab, done: Done) -> Reproduction:
+def _write_results(lab: Lab, done: Done) -> Reproduction:
     """Write the page of the results so far, and the manifests of the rows."""
     outcomes = tuple(
         outcome(lab, experiment)

@@ -158,12 +158,12 @@ class Setting:
             else:
                 calibration.measure(self.load(), paths, self.task, cut=self.small)
 
-    def lacks(self, template: str, budget: str) -> Path | None:
+    def missing_file(self, template: str, budget: str) -> Path | None:
         """Return the published file that a spec needs and that is missing, or None."""
         for name, profile in self.calibrations.items():
             if isinstance(profile, PublishedProfile) and "{" + name + "}" in template:
                 path = self.profiles / profile.file(name, budget)
-                file = profile.brought(self.data, self.model, budget)
+                file = profile.source_path(self.data, self.model, budget)
                 if not path.exists() and not file.is_file():
                     return file
         return None

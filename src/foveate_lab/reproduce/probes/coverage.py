@@ -16,7 +16,7 @@ from foveate.pictures.strips import PALETTE
 from foveate_lab.eval.answering.analyses import plane, rows_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
-from foveate_lab.reproduce.probes.numbers import evenly
+from foveate_lab.reproduce.probes.numbers import even_indices
 from foveate_lab.reproduce.probes.tsne import tsne
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
@@ -53,7 +53,7 @@ class Coverage(Measure):
         layer = min(self.layer, len(layers) - 1)
         head = min(self.head, layers[layer].k.shape[1] - 1)
         keys = layers[layer].k[0, head].float().cpu()
-        indices = evenly(len(keys), MOST)
+        indices = even_indices(len(keys), MOST)
         kept = {}
         for spec in self.policies:
             with compress(seen.loaded.model, policy_of(spec), strict=True) as session:

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from foveate_lab.eval.answering.analyses import rows_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
-from foveate_lab.reproduce.probes.numbers import evenly
+from foveate_lab.reproduce.probes.numbers import even_indices
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
@@ -34,7 +34,7 @@ class KeyMap(Measure):
         """Return ``map`` [keys, keys], and the ``layer``."""
         layer = len(seen.recording.layers) // 2
         keys = seen.recording.layers[layer].k[0, self.head]
-        indices = evenly(len(keys), MOST)
+        indices = even_indices(len(keys), MOST)
         unit = normalize(keys[indices.to(keys.device)].float(), dim=-1)
         return {"map": rows_of(unit @ unit.T), "layer": layer}
 

@@ -13,7 +13,7 @@ from foveate.pictures.strips import PALETTE
 from foveate_lab.eval.answering.analyses import rows_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
-from foveate_lab.reproduce.probes.numbers import evenly
+from foveate_lab.reproduce.probes.numbers import even_indices
 from foveate_lab.reproduce.probes.tsne import tsne
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
@@ -61,4 +61,4 @@ class TokenMap(Measure):
 
 def _some(indices: torch.Tensor) -> torch.Tensor:
     """Return at most ``MOST`` of these indices, evenly."""
-    return indices[evenly(len(indices), MOST)]
+    return indices[even_indices(len(indices), MOST)]

@@ -20,7 +20,7 @@ def measured(cell: TableCell, otherwise: str = "", sign: bool = False) -> str:
     """
     if cell.measured is None:
         return "OOM" if cell.remark == OOM else EMPTY
-    return formatted(cell.measured, cell.printed or otherwise, sign)
+    return format_number(cell.measured, cell.printed or otherwise, sign)
 
 
 def of_paper(cell: TableCell, sign: bool = False) -> str:
@@ -29,18 +29,20 @@ def of_paper(cell: TableCell, sign: bool = False) -> str:
     """
     if cell.printed or cell.paper is None:
         return cell.printed
-    return formatted(cell.paper, "", sign)
+    return format_number(cell.paper, "", sign)
 
 
 def difference(cell: TableCell) -> str:
     """Format measured less the paper's, in the paper's digits; "" where either is missing."""
     amount = cell.difference
     return (
-        "" if amount is None or not math.isfinite(amount) else formatted(amount, cell.printed, True)
+        ""
+        if amount is None or not math.isfinite(amount)
+        else format_number(amount, cell.printed, True)
     )
 
 
-def formatted(value: int | float, like: str, sign: bool = False) -> str:
+def format_number(value: int | float, like: str, sign: bool = False) -> str:
     """Format a number in the digits of a printed one; with three significant ones without it."""
     if not math.isfinite(value):
         return "infinite"

@@ -37,14 +37,14 @@ HEADS: Mapping[Dimension, str] = {
 }
 
 
-def laid(table: Table, columns: Sequence[str]) -> Laid:
+def lay_out(table: Table, columns: Sequence[str]) -> Laid:
     """Lay out these columns of a table in the way that it names."""
     pieces = list(_pieces(table, columns))
     layout = table.layout or _usual(table)
     spanned = "budget" in layout.across and "method" in layout.down
     several = spanned and any(piece.at["budget"] for piece in pieces)
     along = [piece for piece in pieces if piece.at["budget"] or not several]
-    keys = _together([_key(piece, layout.across) for piece in along])
+    keys = _group_keys([_key(piece, layout.across) for piece in along])
     return Laid(
         tuple(HEADS[dimension] for dimension in layout.down),
         tuple(_heads(keys)),
@@ -85,7 +85,7 @@ def _key(piece: PlacedCell, dimensions: Sequence[Dimension]) -> tuple[str, ...]:
     return tuple(piece.at[dimension] for dimension in dimensions)
 
 
-def _together(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _group_keys(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Return each key once, those with the same beginning side by side, in the order of the
     first.
     """
@@ -114,11 +114,11 @@ def _rows(
     for piece in pieces:
         by_line.setdefault(_key(piece, (*layout.blocks, *layout.down)), []).append(piece)
     last = None
-    for key in _together(list(by_line)):
+    for key in _group_keys(list(by_line)):
         mine, count = by_line[key], len(layout.blocks)
         block, names = key[:count], key[count:]
         if block != last and layout.blocks:
-            yield RowHeading(_named(layout.blocks, block))
+            yield RowHeading(_heading_text(layout.blocks, block))
         last = block
         source = ", ".join(dict.fromkeys(_sources(mine)))
         yield LaidRow(_labels(layout, names, mine), tuple(_cells(mine, layout, keys)), source)
@@ -135,7 +135,7 @@ def _sources(mine: Sequence[PlacedCell]) -> Iterator[str]:
             yield piece.line.source
 
 
-def _named(dimensions: Sequence[Dimension], values: Sequence[str]) -> str:
+def _heading_text(dimensions: Sequence[Dimension], values: Sequence[str]) -> str:
     parts = (
         f"budget {value}" if dimension == "budget" else value
         for dimension, value in zip(dimensions, values, strict=True)
@@ -181,11 +181,11 @@ def _gain(piece: PlacedCell, pieces: Sequence[PlacedCell]) -> PlacedCell | None:
     base = {**piece.at, "method": piece.line.over}
     for candidate in pieces:
         if all(candidate.at[d] == base[d] for d in ("model", "method", "budget", "column")):
-            return piece._replace(cell=_more(candidate.cell, piece.cell))
+            return piece._replace(cell=_gain_cell(candidate.cell, piece.cell))
     return None
 
 
-def _more(base: TableCell, cell: TableCell) -> TableCell:
+def _gain_cell(base: TableCell, cell: TableCell) -> TableCell:
     measured = None
     if base.measured is not None and cell.measured is not None:
         measured = cell.measured - base.measured

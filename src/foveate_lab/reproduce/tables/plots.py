@@ -44,7 +44,7 @@ class PlotPoint(NamedTuple):
     cell: TableCell
 
 
-def plotted(plot: Plot, table: Table) -> Figure:
+def plot_table(plot: Plot, table: Table) -> Figure:
     """Draw the table as a chart, with hollow marks at the paper's numbers."""
     draw = _bars if plot.kind == "bars" else _lines
     drawn, key = draw(plot, table)

@@ -18,7 +18,7 @@ from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce import small
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
-from foveate_lab.reproduce.tables.plots import Plot, plotted
+from foveate_lab.reproduce.tables.plots import Plot, plot_table
 from foveate_lab.reproduce.tables.printed import BLANK, printed
 from foveate_lab.reproduce.tables.table import (
     BUDGETS_LAST,
@@ -111,7 +111,7 @@ class Latency(CostTrial):
         table = self._table(settings)
         yield table
         if self.plot:
-            yield plotted(self.plot, table)
+            yield plot_table(self.plot, table)
 
     def _table(self, settings: Sequence[Setting]) -> Table:
         lines = []

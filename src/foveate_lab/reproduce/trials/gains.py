@@ -28,15 +28,15 @@ class Gains(GridTrial):
 
     def summarise(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
         """Yield the gains, with the mean of all pairs, sets and models below."""
-        lines = [line for setting in settings for line in self._gained(setting)]
+        lines = [line for setting in settings for line in self._gain_lines(setting)]
         names = (*(column.name for column in self.across), MEAN)
         small = any(setting.small for setting in settings)
         total = self._total(lines)
         yield Table(self.title, names, (*lines, total), self._shrunk() if small else ())
 
-    def _gained(self, setting: Setting) -> Iterator[TableLine]:
+    def _gain_lines(self, setting: Setting) -> Iterator[TableLine]:
         figures = printed(self.printed_in)
-        filled = list(self._filled(setting))
+        filled = list(self._fill(setting))
         for base, more in zip(filled[::2], filled[1::2], strict=True):
             papers = [
                 figures.get((setting.model, line.method, line.budget), BLANK)

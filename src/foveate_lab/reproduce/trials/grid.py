@@ -14,7 +14,7 @@ from foveate_lab.reproduce.ask import Requests, TaskRequest, keys
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import ANSWER, PROFILE, PROMPT, some
-from foveate_lab.reproduce.tables.plots import Plot, plotted
+from foveate_lab.reproduce.tables.plots import Plot, plot_table
 from foveate_lab.reproduce.tables.printed import BLANK, printed
 from foveate_lab.reproduce.tables.table import (
     NOT_BROUGHT,
@@ -28,7 +28,7 @@ from foveate_lab.reproduce.trials.answers import answers
 from foveate_lab.reproduce.trials.arms import Arm, Column
 from foveate_lab.reproduce.trials.draws import drawn_rows
 from foveate_lab.reproduce.trials.reductions import COSTS, DRAWN, REDUCTIONS
-from foveate_lab.reproduce.trials.warm_up import warmed_up
+from foveate_lab.reproduce.trials.warm_up import warm_up_once
 
 SMALL = (
     f"stand-in: answers of at most {ANSWER} tokens, prompts of at most {PROMPT}; profiles of at "
@@ -82,7 +82,7 @@ class GridTrial(Trial):
         left_out = {*self.budgets} - {*some(self.budgets)} if setting.small else set()
         for column in self.across:
             for arm, budget in self._lines(setting.model):
-                left = budget in left_out or setting.lacks(arm.spec, budget)
+                left = budget in left_out or setting.missing_file(arm.spec, budget)
                 for task in () if left else column.tasks:
                     spec = setting.spec(arm.spec_for(task, setting.model), budget)
                     requests.setdefault(self._request(setting, task), {})[spec] = budget
@@ -91,7 +91,7 @@ class GridTrial(Trial):
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """Yield the missing rows that are timed or drawn."""
         warm = small.STEPS if setting.small else self.warm_up
-        load = warmed_up(setting.load, warm) if self.warm_up else setting.load
+        load = warm_up_once(setting.load, warm) if self.warm_up else setting.load
         for request, specs in self.requests(setting).items():
             if request.timed:
                 yield from answers(replace(setting, load=load), request, specs)
@@ -136,7 +136,7 @@ class GridTrial(Trial):
         table = self._table(settings)
         yield table
         if self.plot:
-            yield plotted(self.plot, table)
+            yield plot_table(self.plot, table)
         for setting in settings:
             requests = self.requests(setting)
             there = setting.rows(requests)
@@ -154,7 +154,7 @@ class GridTrial(Trial):
         return Table(
             self.title,
             tuple(names + ([self.average] if self.average else [])),
-            tuple(line for setting in settings for line in self._filled(setting)),
+            tuple(line for setting in settings for line in self._fill(setting)),
             shrunk=(*(self._shrunk() if small else ()), *self._missing(settings)),
             costs=tuple(column.name for column in self.across if column.value in COSTS),
             aside=tuple(names) if self._prints_only_the_average() else (),
@@ -172,14 +172,14 @@ class GridTrial(Trial):
     def _missing(self, settings: Sequence[Setting]) -> Sequence[str]:
         """Return a note on published files that are missing, if any are."""
         files = dict.fromkeys(
-            lacks.name
+            missing_file.name
             for setting in settings
             for arm, budget in self._lines(setting.model)
-            if (lacks := setting.lacks(arm.spec, budget))
+            if (missing_file := setting.missing_file(arm.spec, budget))
         )
         return [f"lines stay empty without published/: {', '.join(files)}"] if files else []
 
-    def _filled(self, setting: Setting) -> Iterator[TableLine]:
+    def _fill(self, setting: Setting) -> Iterator[TableLine]:
         figures = printed(self.figures)
         rows: dict[tuple[str, str], list[Row]] = {}
         requests = [*self.requests(setting), *self._drawn_requests(setting)]
@@ -221,8 +221,8 @@ class GridTrial(Trial):
         budget: str,
         column: Column,
     ) -> TableCell:
-        if lacks := setting.lacks(arm.spec, budget):
-            return TableCell(None, None, f"{NOT_BROUGHT}: {lacks}")
+        if missing_file := setting.missing_file(arm.spec, budget):
+            return TableCell(None, None, f"{NOT_BROUGHT}: {missing_file}")
         value = arm.values.get(column.value, column.value)
         request_of = self._drawn_request if value in DRAWN else self._request
         cells = [request_of(setting, task) for task in column.tasks]

@@ -12,7 +12,7 @@ from foveate_lab.bench.timing import prefill, steps
 TOKENS = 256  # length of the prompt before the untimed steps
 
 
-def warmed_up(load: Callable[[], Loaded], iterations: int) -> Callable[[], Loaded]:
+def warm_up_once(load: Callable[[], Loaded], iterations: int) -> Callable[[], Loaded]:
     """Wrap ``load`` so that its first call decodes so many tokens under the full cache."""
     done: list[Loaded] = []
 
