@@ -118,7 +118,7 @@ def _show_estimates(estimates: Sequence[ModelEstimate], devices: str) -> None:
     console.show(tables.table(estimates, *_ESTIMATES))
     low, high = (sum(one.seconds[end] for one in estimates) for end in (0, 1))
     typer.echo(
-        f"Predicted for {devices}: {said(low)} to {said(high)}, without what is timed alone."
+        f"Predicted for {devices}: {said(low)} to {said(high)}, without tables of time alone."
     )
     weights = sum(one.weights for one in estimates)
     data = {name: gb for one in estimates for name, gb in one.data.items()}
