@@ -99,7 +99,8 @@ def test_a_table_sets_scores_beside_ours_and_counts_answers_that_are_alike(
 ):
     """Matched are ids whose references agree; equal are answers without case and punctuation."""
     published = [answer(n, f"Answer {n}.", "b") for n in range(8)]
-    folder = write_run(tmp_path, TQA=[*published, answer(9, "x", "another reference")])
+    another = [answer(9, "x", "another reference")]
+    folder = write_run(tmp_path, TQA=[*published, *another], NotOfTheTable=published)
     (setting,) = unrun(EXPERIMENT)
     alike = {f"TQA/{n}": (f"answer {n}" if n < 6 else "other", "B", n % 2) for n in range(8)}
     more = {"TQA/9": ("x", "B", 1), "TQA/44": ("x", "B", 1)}
@@ -110,6 +111,7 @@ def test_a_table_sets_scores_beside_ours_and_counts_answers_that_are_alike(
     setting = replace(setting, limit=50)
     (table,) = compare_runs(folder, EXPERIMENT, [setting])
     assert "new_csp_v1" in table.title
+    assert [line.method for line in table.lines] == ["ALFRED", "TQA", "all sets"]
     lines = {line.method: dict(zip(table.columns, line.cells, strict=True)) for line in table.lines}
     tqa = lines["TQA"]
     assert tqa["score"].measured == 60

@@ -12,6 +12,7 @@ from foveate.data import read_record, read_records, read_text
 from foveate.errors import InvalidInput
 from foveate_lab.eval.metrics.milebench import normalised
 from foveate_lab.eval.summary import estimate, numbers_of
+from foveate_lab.eval.tasks import find_sources
 from foveate_lab.reproduce.experiment import Experiment
 from foveate_lab.reproduce.published import PublishedRun
 from foveate_lab.reproduce.setting import Setting
@@ -138,7 +139,9 @@ def compare_runs(
 ) -> Iterator[Table]:
     """Yield a table for each published run: scores by set, and how many answers are alike."""
     for run in runs_of(experiment):
-        published = read_run(folder, run.name)
+        mine = {name for task in experiment.trial.tasks() for name in find_sources(task)}
+        found = read_run(folder, run.name)
+        published = {name: found[name] for name in found if name in mine}
         for setting in settings:
             if published and setting.model == run.model:
                 yield _table(run, published, _rows(experiment, run, setting))
