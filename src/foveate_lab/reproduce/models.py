@@ -138,8 +138,8 @@ class Place(NamedTuple):
 
     @property
     def weights(self) -> str | None:
-        """Digest of a directory's configuration, and of the sizes and both ends of its files of weights:
-        equal for a copy of it, wherever that is. None for the name of a model.
+        """Digest of a directory's configuration, and of the sizes and both ends of its files of
+        weights: equal for a copy of it, wherever that is. None for the name of a model.
         """
         folder = Path(self.at).expanduser()
         return _digest(folder) if folder.is_dir() and not is_shipped(self.at) else None
