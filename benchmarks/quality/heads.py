@@ -18,8 +18,8 @@ from benchmarks.quality.recipe import (
     PROFILES,
     RUNS,
     Run,
+    answer_missing,
     answered,
-    ask,
     shares,
     table,
 )
@@ -86,7 +86,7 @@ def main() -> None:
     for protocol in get_args(Protocol):
         for task in MEAN if not a.only_write else ():
             run = Run("profile", task, (BY_HEAD, BY_LAYER), a.limit, ",".join(BUDGETS))
-            ask(run, protocol, FOLDER / protocol / task)
+            answer_missing(run, protocol, FOLDER / protocol / task)
         lines, data[protocol] = page(protocol)
         text += lines
     write("heads", "\n".join(text), data)

@@ -30,7 +30,7 @@ from benchmarks.speed.lockstep import WARM_UP, prefills
 from benchmarks.written import machine, write, write_data
 from foveate.cache.pairs import DensePairs
 from foveate.hf import compress
-from foveate.hf.attention.grouped import folded
+from foveate.hf.attention.grouped import attend_folded
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import Loaded, load
@@ -139,7 +139,7 @@ def attention(tokens: int, rounds: int) -> list[dict[str, Any]]:
         ways: dict[str, Callable[[], object]] = {
             "full": lambda q=q, k=k, v=v: sdpa(q, k, v, enable_gqa=True),  # type: ignore[misc]
             "kept": lambda q=q, few=few: sdpa(q, *few, enable_gqa=True),  # type: ignore[misc]
-            "ours": lambda q=q, few=few, d=d: folded(q, few[0], few[1], d**-0.5),  # type: ignore[misc]
+            "ours": lambda q=q, few=few, d=d: attend_folded(q, few[0], few[1], d**-0.5),  # type: ignore[misc]
         }
         times: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(8 * rounds):

@@ -98,9 +98,23 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
+    published: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Copy of a paper's repository, whose published runs are compared, e.g. CSP.",
+            show_default=False,
+        ),
+    ] = None,
     planned: Annotated[
         bool, typer.Option("--plan", "--dry-run", help="Show what is left, and its cost.")
     ] = False,
+    gpu: Annotated[
+        str, typer.Option(metavar="NAME", help="GPU that --plan predicts for, e.g. h100.")
+    ] = "a100-80gb",
+    gpus: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Number of GPUs that --plan predicts for.")
+    ] = 1,
     json: console.Json = False,
 ) -> None:
     """Run the experiments of the five papers, and set every number beside the paper's.
@@ -147,11 +161,12 @@ def reproduce(
         "executor": executor,
         "workers": workers,
         "part": _part(part, batch),
+        "published": published,
     }
     if planned:
         with console.progress(hidden=json, lines=False):  # what loads a model is quiet
-            costs = plan(names, **settings)
-        reproduce_tables.show_plan(costs, json)
+            left = plan(names, gpu=gpu, gpus=gpus, **settings)
+        reproduce_tables.show_plan(left, json, f"{gpus} x {gpu}")
     elif merged:
         result, costs = merge(names, merged, **settings)
         typer.echo(of_page(result.page, reproduce_tables.counts(result.outcomes)))
@@ -182,7 +197,7 @@ def _run(names: Sequence[str], settings: Options, json: bool) -> None:
 
     with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own
         begin = None if json else _print_plan
-        result = run(names, tell=Teller(bars, quiet=json), begin=begin, **settings)
+        result = run(names, on_progress=Teller(bars, quiet=json), begin=begin, **settings)
     typer.echo(of_page(result.page, reproduce_tables.counts(result.outcomes)))
     done = result.done
     for name, why in done.missing.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import typer
@@ -15,8 +16,9 @@ from foveate_lab.cli.telling import duration
 from foveate_lab.reproduce import EXPERIMENTS, FACTS, find_experiments
 from foveate_lab.reproduce.check import BenchmarkFolder, Checked
 from foveate_lab.reproduce.experiment import Experiment, Outcome
-from foveate_lab.reproduce.registry import brought
+from foveate_lab.reproduce.registry import list_requirements
 from foveate_lab.reproduce.running.costs import Costs
+from foveate_lab.reproduce.running.estimate import ModelEstimate
 
 UNKNOWN = "unknown until the first answers"
 
@@ -88,16 +90,44 @@ _PLAN = (
 )
 
 
-def show_plan(costs: Costs, json: bool) -> None:
-    """Print the plan, one row per set."""
+_ESTIMATES = (
+    tables.column("Model", "model"),
+    Column("Tokens", lambda one: round(one.tokens), form=","),
+    Column("PFLOPs", lambda one: round(one.flops / 1e15), form=","),
+    Column("Time", lambda one: " to ".join(map(duration, one.seconds))),
+    Column("GPU memory, GB", lambda one: math.ceil(one.memory), form=","),
+    Column("Weights, GB", lambda one: round(one.weights, 1)),
+)
+
+
+def show_plan(costs: Costs, json: bool, devices: str) -> None:
+    """Show what is left, set by set, and the prediction for devices ("8 x h100")."""
     if json:
         console.print_json(costs.to_json())
         return
     if costs.each:
         console.show(tables.table(costs.each, *_PLAN))
     typer.echo(summary(costs))
+    if any(one.tokens for one in costs.estimates) and (costs.seconds is None or not costs.rows):
+        _show_estimates(costs.estimates, devices)
     for name, why in costs.missing.items():
         typer.echo(f"{name}: {why}", err=True)
+
+
+def _show_estimates(estimates: Sequence[ModelEstimate], devices: str) -> None:
+    console.show(tables.table(estimates, *_ESTIMATES))
+    low, high = (sum(one.seconds[end] for one in estimates) for end in (0, 1))
+    typer.echo(
+        f"Predicted for {devices}: {duration(low)} to {duration(high)}, without tables of time alone."
+    )
+    weights = sum(one.weights for one in estimates)
+    data = {name: gb for one in estimates for name, gb in one.data.items()}
+    if data:
+        names = ", ".join(f"{name} {gb:g}" for name, gb in data.items())
+        typer.echo(
+            f"Downloads: about {weights:,.0f} GB of weights and {sum(data.values()):,.0f} GB of "
+            f"data ({names})."
+        )
 
 
 def summary(costs: Costs) -> str:
@@ -109,6 +139,8 @@ def summary(costs: Costs) -> str:
         f"{counted(costs.prompts, 'prompt')}{tokens} {counted(costs.answers, 'answer')}, "
         f"{counted(costs.profiles, 'profile')}."
     )
+    if not costs.rows:
+        return "No data is there: rows are predicted from the sizes of the published sets."
     if not costs.each:
         return f"{costs.there:,} of {costs.rows:,} rows are there: nothing is left."
     if costs.seconds is None:
@@ -151,7 +183,7 @@ def show_list(names: Sequence[str], json: bool) -> None:
         console.print_json(
             {
                 "experiments": [
-                    experiment.to_json(brought(experiment)) for experiment in experiments
+                    experiment.to_json(list_requirements(experiment)) for experiment in experiments
                 ],
                 "facts": [
                     {
@@ -186,7 +218,7 @@ def _show_experiment(experiment: Experiment) -> None:
         f"data: {experiment.data}",
         f"metric: {experiment.metric}; budgets: {experiment.budgets}",
         "to bring:",
-        *(f"  {what}" for what in brought(experiment)),
+        *(f"  {what}" for what in list_requirements(experiment)),
         f"state: {experiment.state}",
         *((f"  {experiment.cannot}",) if experiment.cannot else ()),
         *(f"  {setting}" for setting in experiment.settled),
