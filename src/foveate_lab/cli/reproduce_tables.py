@@ -118,7 +118,8 @@ def _show_estimates(estimates: Sequence[ModelEstimate], devices: str) -> None:
     console.show(tables.table(estimates, *_ESTIMATES))
     low, high = (sum(one.seconds[end] for one in estimates) for end in (0, 1))
     typer.echo(
-        f"Predicted for {devices}: {duration(low)} to {duration(high)}, without tables of time alone."
+        f"Predicted for {devices}: {duration(low)} to {duration(high)}, "
+        "without tables of time alone."
     )
     weights = sum(one.weights for one in estimates)
     data = {name: gb for one in estimates for name, gb in one.data.items()}
