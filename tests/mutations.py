@@ -136,7 +136,7 @@ FAULTS = (
           "slots.q_pos[:, -w:] > (slots.lengths - wanted)",
           ("tests/stages/test_scores.py",)),
     Fault("padding is scored", "compression/pipeline.py",
-          "values = raw if slots.whole else raw.masked_fill(~slots.valid, -torch.inf)",
+          "values = raw if slots.all_valid else raw.masked_fill(~slots.valid, -torch.inf)",
           "values = raw",
           ("tests/methods/test_padding.py", "tests/core/test_compress_tensors.py")),
     Fault("pivotal merging takes the whole of a pair", "stages/merge.py",

@@ -19,7 +19,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored
-from foveate.cache.pairs.form import COLUMN, WHOLE, Form, whole_bytes
+from foveate.cache.pairs.form import COLUMN, COUNT, Form, uncompressed_bytes
 from foveate.cache.slots import Slots
 from foveate.errors import InvalidBudget, UnsupportedModel
 from foveate.policies.policy import Policy
@@ -64,12 +64,12 @@ class Bytes:
         """Whether the layers, which keep every token, may hold them as they are: with the padding,
         and without columns.
         """
-        return self._fits_whole(slots.pos.shape[0]) and (slots.whole or not self.policy.beyond)
+        return self._fits_whole(slots.pos.shape[0]) and (slots.all_valid or not self.policy.beyond)
 
     def _fits_whole(self, rows: int) -> bool:
         if not (self.whole and self.policy.store.exact):
             return False
-        pairs = sum(whole_bytes(form, rows, self.columns) for form in self.forms)
+        pairs = sum(uncompressed_bytes(form, rows, self.columns) for form in self.forms)
         beside = [self._beside(place, rows, self.columns) for place in range(len(self.forms))]
         return pairs + sum(beside) <= self.allowed
 
@@ -83,7 +83,7 @@ class Bytes:
         merged = not self.policy.beyond or tokens < max(lengths)  # or it stays whole until it grows
         size = sum(self.of_layer(place, each, merged) for place, each in enumerate(counts))
         if self.policy.beyond and len(set(lengths)) > 1:  # rows that are not full yet are ragged
-            size += sum(len(lengths) * form.heads + 1 for form in self.forms) * WHOLE
+            size += sum(len(lengths) * form.heads + 1 for form in self.forms) * COUNT
         return size
 
     def _foreseen(self, tokens: int, lengths: list[int]) -> list[Int[Tensor, "b h"]]:
@@ -135,7 +135,7 @@ class Bytes:
             zeroed = merge.zeroed(form.key) if merge.recent <= residual else 0
         held = policy.store.bytes_of(Held(counts, form, self.columns, spare, zeroed))
         if policy.rewrites:  # columns of the room, too, and which slot is free
-            held += counts.numel() * (spare * COLUMN + WHOLE)
+            held += counts.numel() * (spare * COLUMN + COUNT)
         return held + self._beside(place, counts.shape[0], int(counts.max()) + spare)
 
     def _beside(self, place: int, rows: int, slots: int) -> int:

@@ -103,7 +103,7 @@ def score(
         refuse_not_finite(layer, queries, policy)
         raise
     raw = scores.values.float()
-    values = raw if slots.whole else raw.masked_fill(~slots.valid, -torch.inf)
+    values = raw if slots.all_valid else raw.masked_fill(~slots.valid, -torch.inf)
     alone = recompressed and layer.q.shape[2] == 1
     _refuse_no_numbers(policy, layer, values.detach(), queries, alone=alone)
     scores = scores._replace(values=torch.maximum(values, least))
@@ -212,7 +212,7 @@ def _check_mask(
             f"{policy.select!r} kept {held.tolist()} slots instead of {count.tolist()} of layer "
             f"{one.layer.number}."
         )
-    if not one.layer.slots.whole and bool((mask & ~one.layer.valid).any()):
+    if not one.layer.slots.all_valid and bool((mask & ~one.layer.valid).any()):
         raise InvalidParameter(f"{policy.select!r} kept padding of layer {one.layer.number}.")
 
 

@@ -113,7 +113,7 @@ class LaterTurns:
                 go_on(self._axes, state)
         if state.tokens.position is not None:
             places = _axes(_positions(inputs, seen - count))
-            state.tokens = state.tokens.place(places[:, 0])
+            state.tokens = state.tokens.add_positions(places[:, 0])
 
 
 def note_positions(state: CacheState, positions: Any, seen: int) -> None:
