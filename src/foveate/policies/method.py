@@ -158,8 +158,8 @@ class Method:
         """What each parameter takes: its type, with its range."""
         return get_type_hints(self.function, include_extras=True)
 
-    def given(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Those arguments that differ from the defaults."""
+    def non_default(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that differ from the defaults."""
         return {k: v for k, v in arguments.items() if v != self.parameters[k].default}
 
     def __call__(self, *unnamed: Any, **arguments: Any) -> Policy:

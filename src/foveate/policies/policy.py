@@ -332,7 +332,7 @@ class Policy:
             said = {s: stage for s, stage in slots.items() if stage != usual.get(s)}
             return f"policy:{print_arguments(said)}"
         overrides = {s: self.origin.overrides[s] for s in EVERY_SLOT if s in self.origin.overrides}
-        given = self.origin.build.given(self.origin.arguments) | overrides
+        given = self.origin.build.non_default(self.origin.arguments) | overrides
         return f"{self.name}:{print_arguments(given)}" if given else self.name
 
     def __str__(self) -> str:

@@ -24,8 +24,7 @@ class NarrowPairs(BodyAndRest[Exact]):
 
     @classmethod
     def of(cls, pairs: Exact, residual: int) -> NarrowPairs | Exact:
-        """Return the pairs without channels that are zero in all but the ``residual`` last of a
-        head.
+        """Return the pairs without channels that are zero in all but each head's ``residual`` last.
 
         Every head loses the same number of channels. Returns ``pairs`` if that number is 0.
         """
