@@ -240,4 +240,4 @@ _SHARED = {
 
 def meaning(method: Method, parameter: str) -> str:
     """Return what a parameter does; nothing where neither the docstring nor ``_SHARED`` says it."""
-    return method.said.arguments.get(parameter) or _SHARED.get(parameter, "")
+    return method.docs.arguments.get(parameter) or _SHARED.get(parameter, "")

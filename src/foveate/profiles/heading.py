@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from foveate.errors import InvalidInput, ProfileMismatch
-from foveate.policies.heads import made_by
+from foveate.policies.heads import instruction_for
 from foveate.policies.method import METHODS
 
 SCHEMA = "foveate-profile-1"
@@ -65,7 +65,7 @@ class Heading:
     @property
     def way_out(self) -> str:
         """What to do about one that does not fit."""
-        made = made_by(self.method)
+        made = instruction_for(self.method)
         parameters = METHODS[self.method].parameters if self.method in METHODS else {}
         taken = parameters.get("profile")
         needed = taken is not None and taken.default is taken.empty
@@ -84,13 +84,13 @@ def load_as(path: str, method: str, read: Callable[[Path, int], Read]) -> Read:
     """
     place = Path(path).absolute()
     if not place.exists():
-        raise InvalidInput(f"the profile {str(place)!r} does not exist. {made_by(method)}.")
+        raise InvalidInput(f"the profile {str(place)!r} does not exist. {instruction_for(method)}.")
     try:
         profile = read(place, place.stat().st_mtime_ns if place.is_file() else 0)
     except (InvalidInput, OSError) as error:
-        raise InvalidInput(f"{error} {made_by(method)}.") from error
+        raise InvalidInput(f"{error} {instruction_for(method)}.") from error
     if profile.method != method:
         raise ProfileMismatch(
-            f"{path} is a profile of {profile.method}, not of {method}. {made_by(method)}."
+            f"{path} is a profile of {profile.method}, not of {method}. {instruction_for(method)}."
         )
     return profile

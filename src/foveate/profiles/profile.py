@@ -125,8 +125,8 @@ def _check_fields(path: Path, record: Mapping[str, Any]) -> None:
             )
     if "by_layer" in record and not _is_table(record["by_layer"]):
         raise InvalidInput(
-            f"{path} is not a profile: its by_layer is no list of numbers from {NUMBERS.least} to "
-            f"{NUMBERS.most}, or of as many numbers for every layer."
+            f"{path} is not a profile: its by_layer is no list of numbers from {NUMBERS.low} to "
+            f"{NUMBERS.high}, or of as many numbers for every layer."
         )
 
 

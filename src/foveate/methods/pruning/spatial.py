@@ -20,7 +20,7 @@ class SpatialPrune(BeforeAllLayers):
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         visual = tokens.vision
-        number, given = visual.long().cumsum(-1), tokens.given[:, None]
-        wanted = going_on(share(self.keep), tokens.given)[:, None]
+        number, given = visual.long().cumsum(-1), tokens.visual_tokens[:, None]
+        wanted = going_on(share(self.keep), tokens.visual_tokens)[:, None]
         given = given.clamp_min(1)  # of a row without any, no token is marked anyway
         return Pruned(visual & (number * wanted // given > (number - 1) * wanted // given))
