@@ -236,7 +236,7 @@ class Methods(Registry[Method]):
         self[new.name] = new
 
     def unknown(self, name: str) -> UnknownMethod:
-        return UnknownMethod(f"no method named {shown(name)}. {suggest(name, self._held)}")
+        return UnknownMethod(f"no method named {shown(name)}. {suggest(name, self._entries)}")
 
 
 METHODS = Methods()

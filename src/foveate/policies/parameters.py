@@ -35,8 +35,8 @@ class Range:
         return above_low and below_high and not (self.odd and value % 2 == 0)
 
     def __str__(self) -> str:
-        start = f"above {self.least}" if self.above else f"from {self.least}"
-        end = f"below {self.most}" if self.below else f"to {self.most}"
+        start = f"above {self.low}" if self.above else f"from {self.low}"
+        end = f"below {self.high}" if self.below else f"to {self.high}"
         return f"{start}{', ' if self.below else ' '}{end}"
 
 
