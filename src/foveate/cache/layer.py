@@ -159,7 +159,7 @@ class Scored:
     raw: Float[Tensor, "b h n"]
     tokens: Int[Tensor, "b"]
     always: Int[Tensor, "b h"] | None = None  # ``protected``, if already counted
-    held: bool = False  # already the cache's pairs: ``k`` and ``v`` only have their shapes
+    is_stored: bool = False  # already the cache's pairs: ``k`` and ``v`` only have their shapes
 
     @property
     def importance(self) -> Float[Tensor, "b h n"]:

@@ -190,7 +190,9 @@ def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) 
         if not isinstance(policy.merge, NoMerge):
             k, v = policy.merge(scored_layer, mask)
         exact, limit = (None, count) if policy.spares else (count, None)
-        kept.append(Kept(mask, scored_layer.scores.values, k, v, exact, limit, scored_layer.held))
+        kept.append(
+            Kept(mask, scored_layer.scores.values, k, v, exact, limit, scored_layer.is_stored)
+        )
     return kept
 
 

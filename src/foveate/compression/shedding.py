@@ -54,7 +54,7 @@ def shed(
             continue
         mask = policy.select(scored, limit)
         k, v = scored.layer.k, scored.layer.v
-        kept_by_layer[scored.layer.ordinal] = Kept(mask, None, k, v, limit, held=scored.held)
+        kept_by_layer[scored.layer.ordinal] = Kept(mask, None, k, v, limit, held=scored.is_stored)
         remaining[index] = only(scored, mask, limit)
     return remaining, kept_by_layer
 
@@ -85,7 +85,7 @@ def only(scored: Scored, kept: Bool[Tensor, "b h n"], counts: Int[Tensor, "b h"]
             parts={name: taken(part, 0) for name, part in scores.parts.items()},
         ),
         raw=taken(scored.raw, 0),
-        held=True,
+        is_stored=True,
     )
 
 

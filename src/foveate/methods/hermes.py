@@ -64,7 +64,9 @@ class PseudoQuestions(WithoutQueries):
     def reading(self) -> Rereading:
         """The three texts."""
         both = f"{self.local}; {self.overall}"
-        return Rereading(chunk=1, prompt=False, asks=(self.local, self.overall, both), bare=True)
+        return Rereading(
+            chunk=1, prompt=False, follow_ups=(self.local, self.overall, both), bare=True
+        )
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """One more text has been read."""

@@ -59,7 +59,7 @@ class ChatAttention(WithoutQueries):
     def reading(self) -> Rereading:
         """The words."""
         asks = (self.words,) if self.words else ()
-        return Rereading(chunk=1, prompt=False, asks=asks, bare=True, closing=not asks)
+        return Rereading(chunk=1, prompt=False, follow_ups=asks, bare=True, closing=not asks)
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """The words have been read."""

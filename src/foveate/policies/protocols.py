@@ -62,7 +62,7 @@ class Rereading(NamedTuple):
     """Tokens read after a prompt, in probe passes that a score observes.
 
     ``prompt``: the prompt itself, at most ``chunk`` tokens at a time, each image separately if
-    ``by_image``. ``asks``: texts that the model is asked; each is read with the model's own greedy
+    ``by_image``. ``follow_ups``: questions as texts; each is read with the model's own greedy
     answer, of at most ``longest`` tokens; if ``bare``, as it is and without an answer. ``closing``:
     the text that the model's chat template puts after a user's message. ``questions`` are questions
     as token ids, which follow the prompt's first ``after`` tokens and replace the others, for a
@@ -72,7 +72,7 @@ class Rereading(NamedTuple):
     chunk: int
     prompt: bool = True
     by_image: bool = False
-    asks: tuple[str, ...] = ()
+    follow_ups: tuple[str, ...] = ()
     longest: int = 1
     bare: bool = False
     questions: tuple[tuple[int, ...], ...] = ()

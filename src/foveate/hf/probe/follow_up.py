@@ -88,10 +88,10 @@ class Asker(NamedTuple):
         """
         score = policy.reads_again
         if score is None or not any(
-            (score.reading.asks, score.reading.closing, score.reading.questions)
+            (score.reading.follow_ups, score.reading.closing, score.reading.questions)
         ):
             return None
-        if (score.reading.asks or score.reading.closing) and tokenizer is None:
+        if (score.reading.follow_ups or score.reading.closing) and tokenizer is None:
             raise InvalidInput(
                 f"{score!r} asks the model something, and nothing turns the words into tokens. "
                 "Give compress(model, policy, tokenizer=...)."

@@ -84,7 +84,7 @@ class Reconstruction(WithoutQueries):
             chunk=self.chunk,
             prompt=self.reads.startswith("prompt"),
             by_image=self.pieces == "images",
-            asks=() if what == "prompt" else _texts(self.asks or ASKED[what]),
+            follow_ups=() if what == "prompt" else _texts(self.asks or ASKED[what]),
             longest=self.longest,
         )
 
