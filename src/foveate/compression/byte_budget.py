@@ -56,7 +56,7 @@ class Bytes:
         if self._fits_uncompressed(len(lengths)) and not self.policy.beyond:
             return max(lengths)
         heads = sum(form.heads for form in self.forms)
-        high = self.allowed // heads + 1  # does not fit: a pair has more than a byte
+        high = self.allowed // heads + 1  # too many even at a byte per pair
         if not self.policy.beyond:  # no more than the prompt is kept
             high = min(high, max(lengths) + 1)
         return _largest(high, lambda tokens: self.at(tokens, lengths) <= self.allowed)
@@ -88,7 +88,8 @@ class Bytes:
         counts = self._counts_by_length(tokens, lengths)
         if computed:
             counts = [t.clamp_max(limit) for t, limit in zip(counts, computed, strict=True)]
-        merged = not self.policy.beyond or tokens < max(lengths)  # else not until it grows
+        # Pairs of a prompt that fits are not merged until the answer exceeds the budget.
+        merged = not self.policy.beyond or tokens < max(lengths)
         size = sum(self.of_layer(ordinal, kept, merged) for ordinal, kept in enumerate(counts))
         if self.policy.beyond and len(set(lengths)) > 1:  # rows below the budget make it ragged
             size += sum(len(lengths) * form.heads + 1 for form in self.forms) * COUNT
@@ -140,7 +141,7 @@ class Bytes:
             )
         merge, spare, zeroed = policy.merge, self.policy.beyond, 0
         if merged and isinstance(merge, Zeroes):
-            residual = getattr(policy.store, "residual", 0)  # stored with all channels
+            residual = getattr(policy.store, "residual", 0)  # these keep all channels
             zeroed = merge.zeroed(form.key) if merge.recent <= residual else 0
         size = policy.store.bytes_of(Held(counts, form, self.columns, spare, zeroed))
         if policy.rewrites:  # RewrittenPairs: columns of the room, and a free slot

@@ -416,7 +416,7 @@ def _parsed(spec: str, changes: dict[str, Any]) -> Policy:
         arguments["budget"] = new if hasattr(new, "spec_name") else with_amount(stage, new)
     arguments |= changes
     build = None if name == "policy" else find(name)
-    taken = build is not None and "prune" in build.parameters  # the name of a parameter
+    taken = build is not None and "prune" in build.parameters  # a parameter's name here
     slots = [slot for slot in (SLOTS if taken else EVERY_SLOT) if slot in arguments]
     if not hasattr(arguments.get("budget"), "spec_name") and "budget" in slots:
         slots.remove("budget")  # an amount, not a stage

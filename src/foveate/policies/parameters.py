@@ -68,9 +68,8 @@ def check(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         known = kinds(hints.get(key, Any))
         if type(value) is int and any(plain(kind)[0] is int for kind in known):
-            known = tuple(
-                kind for kind in known if plain(kind)[0] is not float
-            )  # 0 is a count, not a share
+            # 0 is a count, not a share
+            known = tuple(kind for kind in known if plain(kind)[0] is not float)
         if all(map(_checkable, known)) and not any(_takes(kind, value) for kind in known):
             raise InvalidParameter(f"{key}={shown(value)}: give {describe(hints[key])}.")
 

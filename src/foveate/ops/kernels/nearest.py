@@ -64,9 +64,8 @@ def _nearest_kernel(
     column = tl.arange(0, D)
     own = _unit(tile(k, row, column, n, d))
     best = tl.full([M], -float("inf"), tl.float32)
-    nearest = tl.zeros([M], tl.int64) + tl.load(
-        index
-    )  # a valid slot even if the head keeps nothing
+    # a valid slot even if the head keeps nothing
+    nearest = tl.zeros([M], tl.int64) + tl.load(index)
     count = tl.load(counts + head)
     for start in range(0, count, N):
         entry = start + tl.arange(0, N)
