@@ -231,8 +231,8 @@ def check_form(expected: Form, actual: Form) -> None:
     """Raise UnsupportedModel if pairs have another form than bytes were computed for."""
     if actual != expected:
         raise UnsupportedModel(
-            f"bytes were worked out for pairs of {expected}, as the model's configuration has "
-            f"them, and {actual} came. Write the shares out instead of auto, such as keep=50% and "
+            f"the model computes pairs of {actual}, but its configuration says {expected}, so a "
+            "budget in bytes cannot be divided. Replace auto by shares, such as keep=50% and "
             "bits=4."
         )
 

@@ -230,8 +230,8 @@ class Sum:
 
 def _no_effect_message(name: str, value: Any, sum_name: str, method: str) -> str:
     return (
-        f"{name}={value} changes nothing in {sum_name}: the stages that {method} would use it in "
-        "are others' here. Leave it out."
+        f"{name}={value} changes nothing in {sum_name}: other methods replace the stages in which "
+        f"{method} uses it. Leave it out."
     )
 
 
@@ -281,12 +281,12 @@ def find(name: str) -> Method | Sum:
         return METHODS[name]
     parts = [part.strip() for part in split(name, "+")]
     if not all(parts):
-        raise InvalidSpec(f"{shown(name)} adds nothing: there is no method beside a plus sign.")
+        raise InvalidSpec(f"{shown(name)} needs a method on each side of every plus sign.")
     prune = _prune_term(parts[0])
     if prune is not None and len(parts) == 1:
         raise InvalidSpec(
-            f"{shown(name)} says what is computed, and not what is kept of that: add a method "
-            f"behind it. '{name}+full' keeps all of it."
+            f"{shown(name)} only chooses the tokens to compute. Add a method that chooses the "
+            f"pairs to keep: '{name}+full' keeps all of them."
         )
     rest = parts[1:] if prune else parts
     return Sum([_term(part, first=not index) for index, part in enumerate(rest)], prune)
@@ -318,7 +318,7 @@ def _term(text: str, first: bool) -> Term:
         )
     if match["stage"] == "prune":
         raise InvalidSpec(
-            f"{shown(text)}: what is pruned has never been computed, so it stands first: "
+            f"{shown(text)}: a prune stage must be the first term of a sum: "
             f"'{text}+snapkv:budget=20%'."
         )
     method, slot = METHODS[match["method"]], match["stage"]
@@ -440,9 +440,9 @@ def _check_text(spec: object) -> None:
             f"{spec.name} is a method, which makes a policy when it is called: "
             f"foveate.{spec.name}({budget})."
         )
-    first = " The model comes first, the policy after it." if hasattr(spec, "forward") else ""
+    first = " Pass the model first, then the policy." if hasattr(spec, "forward") else ""
     if isinstance(spec, Sequence):
-        first = " One policy; it comes first, the layers after it."
+        first = " Pass one policy first, then the layers."
     raise InvalidSpec(
         f"{'None' if spec is None else f'this {type(spec).__name__}'} is no policy. Give a spec, "
         f"such as 'snapkv:budget=20%', or a policy, such as foveate.snapkv(budget=0.2).{first}"

@@ -267,8 +267,8 @@ def _check_totals(
     total = requested.tolist()
     if allocated != list(map(min, total, room)) or not inside:
         raise InvalidParameter(
-            f"{policy.budget!r} allocated {allocated} pairs of each row where {total} were asked "
-            "for, or left a head outside its limits."
+            f"{policy.budget!r} allocated {allocated} pairs of each row instead of {total}, or a "
+            "head's count is outside its limits."
         )
 
 

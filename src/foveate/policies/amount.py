@@ -28,7 +28,7 @@ _AMOUNT = re.compile(
 )
 WAY_OUT = (
     "Give a fraction in (0, 1] (0.2 or '20%'), a number of tokens (256) or of bytes ('64MB'), or a "
-    "share of what the scores say matters ('auto(0.98)')."
+    "share of the scores' importance ('auto(0.98)')."
 )
 _AUTO = re.compile(r"auto\((.{1,80})\)", re.ASCII)
 _AUTO_WAY_OUT = "Write auto(0.98), or with limits auto(0.98, floor=5%, cap=50%)."
@@ -130,15 +130,17 @@ def _auto(raw: str, inside: str) -> Amount:
     limits = dict(part.replace(" ", "").partition("=")[::2] for part in others)
     unknown = [name for name in limits if name not in ("floor", "cap")]
     if unknown or len(limits) != len(others):
-        raise InvalidBudget(f"budget {raw!r} has {shown(inside)} in it. {_AUTO_WAY_OUT}")
+        raise InvalidBudget(
+            f"budget {raw!r} has the invalid contents {shown(inside)}. {_AUTO_WAY_OUT}"
+        )
     try:
         share = Fraction(first.removesuffix("%")) / (100 if first.endswith("%") else 1)
     except (ValueError, ZeroDivisionError):
         share = Fraction(0)
     if not 0 < share <= 1:
         raise InvalidBudget(
-            f"budget {raw!r} asks for {first} of what the scores say matters: give a share above "
-            f"0, up to 1 (or 100%). {_AUTO_WAY_OUT}"
+            f"budget {raw!r} asks for {first} of the scores' importance: give a share above 0, up "
+            f"to 1 (or 100%). {_AUTO_WAY_OUT}"
         )
     try:
         floor, cap = (Amount.of(limits.get(name, text)) for name, text in LIMITS.items())
@@ -183,7 +185,7 @@ def _problem(kind: str, value: Fraction) -> str:
     if kind == "fraction" and value < LEAST:
         return "is less than 0.0000001 % of a prompt."
     limit = {"tokens": MOST, "bytes": MOST_BYTES}.get(kind, 1)
-    return f"is more than {limit} {kind}, the most that is counted." if value > limit else ""
+    return f"is more than the limit of {limit} {kind}." if value > limit else ""
 
 
 def _print(kind: str, value: Fraction) -> str:

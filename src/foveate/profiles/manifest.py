@@ -44,8 +44,8 @@ def read(path: Path, schema: str, remedy: str) -> dict[str, Any]:
     expected = manifest.pop("digest", None)
     if expected != digest(manifest) or not isinstance(manifest.get("files"), dict):
         raise InvalidInput(
-            f"{str(path)!r} was changed after it was written: its digest is not that of what it "
-            f"says. {remedy}"
+            f"{str(path)!r} was changed after it was written: its digest does not match its "
+            f"contents. {remedy}"
         )
     return manifest
 
@@ -60,7 +60,7 @@ def check(path: Path, expected: Any, remedy: str) -> None:
     what = (
         f"has {size} bytes where the manifest says {sizes}"
         if size != sizes
-        else "has as many bytes as the manifest says, and other ones"
+        else "has as many bytes as the manifest says, but other contents"
     )
     raise InvalidInput(
         f"{str(path)!r} {what}: it was cut short or changed after it was written. {remedy}"
