@@ -173,7 +173,7 @@ class Bytes:
         Raises:
             InvalidBudget: what is always kept does not fit, and the budget is ``strict``.
         """
-        allowed, tokens = self._of(scored), scored[0].tokens
+        allowed, tokens = self._allowed_for(scored), scored[0].tokens
         counts = self.policy.budget(scored, tokens)
         if self._weigh(scored, counts) <= allowed:
             return scored, counts
@@ -198,7 +198,7 @@ class Bytes:
             )
         return fitting
 
-    def _of(self, scored: Sequence[Scored]) -> int:
+    def _allowed_for(self, scored: Sequence[Scored]) -> int:
         """Return the bytes of these layers: all, or their share as determined by lengths."""
         if len(scored) == len(self.forms):
             return self.allowed
@@ -207,9 +207,9 @@ class Bytes:
         slots, tokens = scored[0].layer.slots, int(scored[0].tokens.max())
         planned = self._counts_by_length(tokens, slots.lengths.tolist())
         sizes = [self.of_layer(ordinal, counts) for ordinal, counts in enumerate(planned)]
-        mine = sum(sizes[scored_layer.layer.ordinal] for scored_layer in scored)
+        own_size = sum(sizes[scored_layer.layer.ordinal] for scored_layer in scored)
         # more than its share only if the budget was raised beyond the bytes
-        return max(mine, self.allowed * mine // sum(sizes))
+        return max(own_size, self.allowed * own_size // sum(sizes))
 
     def _weigh(self, scored: Sequence[Scored], counts: Counts) -> int:
         layers = zip(scored, counts, strict=True)

@@ -400,7 +400,7 @@ def refuse_unknown(
         if any(f"{key}=" in spec for key in unknown):
             spec = spec.partition(":")[0]
         joint = "" if not entries else "," if ":" in spec else ":"
-        takes = ", ".join(f"{each}=" for each in known[:-1])
+        takes = ", ".join(f"{argument}=" for argument in known[:-1])
         raise InvalidParameter(
             f"{name}= is no argument of {function}(), which takes {takes} and {known[-1]}=. "
             f"A method and its parameters are one spec: {call.format(spec + joint + entries)}."

@@ -71,8 +71,8 @@ class Kept:
 def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
     """Return the layer's running state after all running scores have observed its queries."""
     state = dict(layer.state)
-    for each in policy.running:
-        state |= each.observe(layer)
+    for running_score in policy.running:
+        state |= running_score.observe(layer)
     return state
 
 
@@ -85,8 +85,7 @@ def score(
         policy: its score and selection are used.
         layer: its ``slots.tokens`` are the budget.
         recompressed: True if the layer was compressed before. Then it is scored even if it fits: it
-            may
-            have more pairs than a budget that differs between layers allows it.
+            may have more pairs than a budget that differs between layers allows it.
         queries: number of the last queries that the score reads, if known.
 
     Returns:

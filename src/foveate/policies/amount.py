@@ -56,10 +56,8 @@ class Amount:
 
         Raises:
             InvalidBudget: ``raw`` is no amount, zero, negative, NaN, a fraction below 1e-9 or over
-                1,
-                2^31 tokens or more, or over 2^50 bytes; the same for values in auto(), or a floor
-                    above
-                the cap.
+                1, 2^31 tokens or more, or over 2^50 bytes; the same for values in auto(), or a
+                floor above the cap.
         """
         if isinstance(raw, Amount):
             return raw
@@ -94,8 +92,8 @@ class Amount:
 
         Args:
             lengths: tokens seen by each row, padding excluded.
-            pair_bytes: bytes of one token's keys and values over all heads of all compressed
-                layers (only used by a budget in bytes).
+            pair_bytes: bytes of one token's keys and values over all heads of all compressed layers
+                (only used by a budget in bytes).
 
         Raises:
             InvalidBudget: the bytes do not hold one token per row.

@@ -256,8 +256,8 @@ def method(
         adds: the stages that the method adds to another one with a plus sign.
         wraps: in a sum, its score wraps the current one instead of replacing it.
         foretold: arguments ("profile=FILE") with which kept slots follow from a prompt's length
-            alone,
-            if they do not by default. Servers that free memory before they know scores name them.
+            alone, if they do not by default. Servers that free memory before they know scores name
+            them.
     """
     if isinstance(adds, str) or not set(adds) <= set(SLOTS):
         raise InvalidParameter(f"adds={adds!r}: give a tuple of stages, of {SLOTS}.")

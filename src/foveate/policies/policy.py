@@ -282,7 +282,7 @@ class Policy:
     @cached_property
     def reads_column_sums(self) -> bool:
         """True if a score needs the attention's column sums."""
-        return any(trait(each, "reads_column_sums") for each in wrapped(self.score))
+        return any(trait(score, "reads_column_sums") for score in wrapped(self.score))
 
     @cached_property
     def reads_column_maxima(self) -> bool:
@@ -292,17 +292,17 @@ class Policy:
     @cached_property
     def reads_output_weight(self) -> bool:
         """True if a score needs the projection of the heads' outputs."""
-        return any(trait(each, "reads_output_weight") for each in wrapped(self.score))
+        return any(trait(score, "reads_output_weight") for score in wrapped(self.score))
 
     @cached_property
     def reads_residual_norm(self) -> bool:
         """True if a score needs the norms of the residual stream."""
-        return any(trait(each, "reads_residual_norm") for each in wrapped(self.score))
+        return any(trait(score, "reads_residual_norm") for score in wrapped(self.score))
 
     @cached_property
     def reads_window_sums(self) -> ReadsWindowSums | None:
         """The innermost score that needs sums of the last queries' attention, if any."""
-        scores = [each for each in wrapped(self.score) if isinstance(each, ReadsWindowSums)]
+        scores = [score for score in wrapped(self.score) if isinstance(score, ReadsWindowSums)]
         return scores[-1] if scores else None
 
     @cached_property

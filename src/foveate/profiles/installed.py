@@ -71,10 +71,10 @@ def find(method: str, model: str, weights: Callable[[], str] = str) -> Path | No
     ]
     if not named:
         return None
-    mine = weights()
-    fits = [profile for profile in named if not mine or profile.profile.weights in ("", mine)]
+    digest = weights()
+    fits = [profile for profile in named if not digest or profile.profile.weights in ("", digest)]
     if not fits:
-        named[-1].profile.check_weights(mine)
+        named[-1].profile.check_weights(digest)
     return fits[-1].path
 
 

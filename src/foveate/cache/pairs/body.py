@@ -109,7 +109,7 @@ def joined(first: Body, second: Body) -> Body:
     return _picked(both, pairs, groups, both.sizes[groups], first.counts + second.counts)
 
 
-def some(body: Body, kept: Bool[Tensor, "f"]) -> Body:
+def selected(body: Body, kept: Bool[Tensor, "f"]) -> Body:
     """Return the pairs where ``kept`` is true, in the groups that they were quantised in."""
     sizes = torch.zeros_like(body.sizes).index_add_(0, owners(body.sizes), kept.to(torch.int32))
     counts = torch.zeros_like(body.counts.flatten()).index_add_(0, _heads(body), kept.long())

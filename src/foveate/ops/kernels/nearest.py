@@ -58,8 +58,8 @@ def _nearest_kernel(
     blocks = tl.cdiv(n, M)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     row = (tl.program_id(0) % blocks) * M + tl.arange(0, M)
-    b, of = head // h, head % h
-    k = of_head(k, b, of)
+    b, kv_head = head // h, head % h
+    k = of_head(k, b, kv_head)
     index += head * longest
     column = tl.arange(0, D)
     own = _unit(tile(k, row, column, n, d))
