@@ -36,7 +36,7 @@ def budgeted(
     ``within`` are the bytes of a budget in bytes.
 
     Raises:
-        InvalidBudget: the budget holds fewer tokens than are always kept, with ``strict``; or none.
+        InvalidBudget: with ``strict``, the bytes do not hold one token.
     """
     lengths = slots.lengths + to_read
     if within is None:

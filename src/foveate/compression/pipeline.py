@@ -52,7 +52,7 @@ class Kept:
         return self.mask.sum(-1) if self.counted is None else self.counted
 
     def positions(self, row: int, head: int) -> Int[Tensor, "s"]:
-        """Return the kept slots of one head, ascending; padding counts."""
+        """Return the kept positions of one head, ascending, counted in the padded input."""
         return self.mask[row, head].nonzero()[:, 0]
 
     def keys(self, row: int, head: int) -> Float[Tensor, "s d"]:
