@@ -114,7 +114,7 @@ def test_the_shares_written_out_are_a_spec(spec):
         ("snapkv+kivi(bits=auto,of=visual):budget=9%", InvalidBudget, "does not say how many"),
         ("h2o+kivi(bits=auto):budget=9%,when=over_budget", InvalidBudget, "9% .*while it grows"),
         ("pyramiddrop.prune(keep=auto)+h2o:budget=9%", InvalidSpec, "no parameter 'keep'"),
-        ("sparsevlm.prune(keep=auto)+h2o:budget=9%", InvalidParameter, "keep=auto is no share"),
+        ("sparsevlm.prune(keep=auto)+h2o:budget=9%", InvalidParameter, "keep=auto needs a budget"),
         ("snapkv:budget=9%,window=auto", InvalidParameter, "window='auto'"),
     ],
 )

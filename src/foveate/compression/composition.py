@@ -231,7 +231,7 @@ class Sum:
 def _no_effect_message(name: str, value: Any, sum_name: str, method: str) -> str:
     return (
         f"{name}={value} changes nothing in {sum_name}: other methods replace the stages in which "
-        f"{method} uses it. Leave it out."
+        f"{method} would use it. Leave it out."
     )
 
 

@@ -183,7 +183,7 @@ def _problem(kind: str, value: Fraction) -> str:
     if kind == "fraction" and value < LEAST:
         return "is less than 0.0000001 % of a prompt."
     limit = {"tokens": MOST, "bytes": MOST_BYTES}.get(kind, 1)
-    return f"is more than the limit of {limit} {kind}." if value > limit else ""
+    return f"is more than {limit} {kind}, the limit." if value > limit else ""
 
 
 def _print(kind: str, value: Fraction) -> str:
