@@ -386,7 +386,7 @@ def test_a_sum_that_cannot_be_read_says_what_is_wrong_with_it(spec, error, says)
 
 
 def test_two_plus_signs_in_a_row_have_no_method_between_them():
-    with pytest.raises(InvalidSpec, match="beside a plus sign"):
+    with pytest.raises(InvalidSpec, match="each side of every plus sign"):
         foveate.policy("mixkv++prefixkv:budget=20%")
 
 
