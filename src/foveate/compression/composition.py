@@ -24,7 +24,7 @@ from foveate.errors import (
 )
 from foveate.policies.amount import AUTO, Amount
 from foveate.policies.method import METHODS, Method, Paper
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 from foveate.policies.policy import Origin, Policy, amount_of, with_amount
 from foveate.policies.prunes import PRUNES
 from foveate.policies.pruning import Prune
@@ -129,7 +129,7 @@ class Sum:
         for name in arguments:
             if name not in self.parameters:
                 raise InvalidParameter(
-                    f"no method of {self.name} has a parameter {shown(name)}. "
+                    f"no method of {self.name} has a parameter {short_repr(name)}. "
                     f"{suggest(name, self.parameters)}"
                 )
         if "budget" in arguments:
@@ -281,11 +281,11 @@ def find(name: str) -> Method | Sum:
         return METHODS[name]
     parts = [part.strip() for part in split(name, "+")]
     if not all(parts):
-        raise InvalidSpec(f"{shown(name)} needs a method on each side of every plus sign.")
+        raise InvalidSpec(f"{short_repr(name)} needs a method on each side of every plus sign.")
     prune = _prune_term(parts[0])
     if prune is not None and len(parts) == 1:
         raise InvalidSpec(
-            f"{shown(name)} only chooses the tokens to compute. Add a method that chooses the "
+            f"{short_repr(name)} only chooses the tokens to compute. Add a method that chooses the "
             f"pairs to keep: '{name}+full' keeps all of them."
         )
     rest = parts[1:] if prune else parts
@@ -303,7 +303,7 @@ def _prune_term(text: str) -> PruneTerm | None:
         return None
     name = match["method"]
     if name not in PRUNES:
-        raise UnknownMethod(f"nothing named {shown(name)} prunes. {suggest(name, PRUNES)}")
+        raise UnknownMethod(f"nothing named {short_repr(name)} prunes. {suggest(name, PRUNES)}")
     stage = make_stage(PRUNES[name].stage_name, parse_arguments(match["arguments"] or ""))
     printed = print_value(stage).partition("(")[2]
     return PruneTerm(stage, PRUNES[name].paper, f"{name}.prune({printed}")
@@ -313,21 +313,21 @@ def _term(text: str, first: bool) -> Term:
     match = _TERM.fullmatch(text) or _STAGE_LAST.fullmatch(text)
     if match is None:
         raise InvalidSpec(
-            f"{shown(text)} is no method of a sum: write method, method.stage or method(key=value)."
-            + _suggestion(text)
+            f"{short_repr(text)} is no method of a sum: write method, method.stage or "
+            "method(key=value)." + _suggestion(text)
         )
     if match["stage"] == "prune":
         raise InvalidSpec(
-            f"{shown(text)}: a prune stage must be the first term of a sum: "
+            f"{short_repr(text)}: a prune stage must be the first term of a sum: "
             f"'{text}+snapkv:budget=20%'."
         )
     method, slot = METHODS[match["method"]], match["stage"]
     arguments = parse_arguments(match["arguments"] or "")
     if slot is not None and (first or slot not in SLOTS):
         raise InvalidSpec(
-            f"{shown(text)}: the first method of a sum gives all its stages."
+            f"{short_repr(text)}: the first method of a sum gives all its stages."
             if first
-            else f"{shown(text)}: a method has no stage {slot!r}. {suggest(slot, SLOTS)}"
+            else f"{short_repr(text)}: a method has no stage {slot!r}. {suggest(slot, SLOTS)}"
         )
     printed = f"({print_arguments(arguments)})" if arguments else ""
     label = f"{method.name}.{slot}" if slot else method.name
@@ -351,7 +351,9 @@ def name_and_arguments(spec: str) -> tuple[str, dict[str, Any]]:
     """
     name, *rest = split(spec, ":")
     if not name.strip():
-        raise InvalidSpec(f"{shown(spec)} names no method. Write for example 'snapkv:budget=20%'.")
+        raise InvalidSpec(
+            f"{short_repr(spec)} names no method. Write for example 'snapkv:budget=20%'."
+        )
     return name.strip(), parse_arguments(":".join(rest))
 
 
@@ -457,10 +459,10 @@ def _as_stage(value: Any) -> Any:
 def _by_hand(spec: str, stages: dict[str, Any], others: dict[str, Any]) -> Policy:
     if others:
         name = next(iter(others))
-        raise InvalidSpec(f"a policy has no stage {shown(name)}. {suggest(name, EVERY_SLOT)}")
+        raise InvalidSpec(f"a policy has no stage {short_repr(name)}. {suggest(name, EVERY_SLOT)}")
     for slot in ("score", "budget", "select"):
         if slot not in stages:
             raise InvalidSpec(
-                f"{shown(spec)} has no {slot}: 'policy:' needs score, budget and select."
+                f"{short_repr(spec)} has no {slot}: 'policy:' needs score, budget and select."
             )
     return Policy(**stages)

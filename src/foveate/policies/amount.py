@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.errors import InvalidBudget
-from foveate.policies.parameters import MOST, shown
+from foveate.policies.parameters import MOST, short_repr
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 LIMITS = {"floor": "5%", "cap": "100%"}
@@ -62,14 +62,14 @@ class Amount:
         if isinstance(raw, Amount):
             return raw
         if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
-            raise InvalidBudget(f"budget {shown(raw)} is no amount. {WAY_OUT}")
+            raise InvalidBudget(f"budget {short_repr(raw)} is no amount. {WAY_OUT}")
         if isinstance(raw, float) and not math.isfinite(raw):
             raise InvalidBudget(f"budget {raw!r} is not a finite number. {WAY_OUT}")
         if isinstance(raw, str) and (match := _AUTO.fullmatch(raw.strip())):
             return _auto(raw, match[1])
         kind, value = _read(raw)
         if problem := _problem(kind, value):
-            raise InvalidBudget(f"budget {shown(raw)} {problem} {WAY_OUT}")
+            raise InvalidBudget(f"budget {short_repr(raw)} {problem} {WAY_OUT}")
         return cls(kind, value, _print(kind, value))
 
     @property
@@ -129,7 +129,7 @@ def _auto(raw: str, inside: str) -> Amount:
     unknown = [name for name in limits if name not in ("floor", "cap")]
     if unknown or len(limits) != len(others):
         raise InvalidBudget(
-            f"budget {raw!r} has the invalid contents {shown(inside)}. {_AUTO_WAY_OUT}"
+            f"budget {raw!r} has the invalid contents {short_repr(inside)}. {_AUTO_WAY_OUT}"
         )
     try:
         share = Fraction(first.removesuffix("%")) / (100 if first.endswith("%") else 1)
@@ -162,7 +162,7 @@ def _read(raw: int | float | str) -> tuple[Kind, Fraction]:
     text = raw.strip()
     number = _AMOUNT.fullmatch(text) if len(text) <= LONGEST else None
     if number is None:
-        raise InvalidBudget(f"budget {shown(raw)} is no amount. {WAY_OUT}")
+        raise InvalidBudget(f"budget {short_repr(raw)} is no amount. {WAY_OUT}")
     value, unit = Fraction(number[1]), (number[2] or "").upper()
     if unit == "%":
         return "fraction", value / 100

@@ -13,7 +13,7 @@ from typing import Any
 
 from foveate.data import files, read_record
 from foveate.errors import InvalidInput
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 
 
 def write(path: Path, manifest: Mapping[str, Any], names: tuple[str, ...]) -> Path:
@@ -38,7 +38,7 @@ def read(path: Path, schema: str, remedy: str) -> dict[str, Any]:
     manifest = dict(read_record(path).held)
     if manifest.get("schema") != schema:
         raise InvalidInput(
-            f"{str(path)!r} has schema={shown(manifest.get('schema'))}, and this version of "
+            f"{str(path)!r} has schema={short_repr(manifest.get('schema'))}, and this version of "
             f"Foveate reads {schema!r}. Read it with the version that wrote it."
         )
     expected = manifest.pop("digest", None)

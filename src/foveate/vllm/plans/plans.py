@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from foveate.errors import InvalidParameter, suggest
 from foveate.policies.amount import Amount
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 from foveate.policies.policy import Policy
 from foveate.vllm.plans.boundaries import Boundaries, Every, Move
 from foveate.vllm.plans.gap import Room
@@ -141,8 +141,8 @@ class Offer:
         chosen = self._number(extra.get("foveate_policy"))
         if chosen is None and amount is not None:
             raise InvalidParameter(
-                f"foveate_budget={shown(extra['foveate_budget'])} beside foveate_policy='full', "
-                "which keeps all."
+                f"foveate_budget={short_repr(extra['foveate_budget'])} beside "
+                "foveate_policy='full', which keeps all."
             )
         policy = None if chosen is None else self.policy(chosen, amount)
         if context is not None and policy is not None and Every.of(policy.when).tokens:
@@ -164,7 +164,7 @@ class Offer:
             return 0 if name is None else None
         if not isinstance(name, str) or name not in names:
             raise InvalidParameter(
-                f"foveate_policy={shown(name)} is not served here; these are: "
+                f"foveate_policy={short_repr(name)} is not served here; these are: "
                 f"{', '.join((*names, FULL))}. More are given at start, as 'policies'."
             )
         return names.index(name)
@@ -188,7 +188,7 @@ def _amount(given: Any) -> Amount | None:
     if given is None:
         return None
     if not isinstance(given, (str, int, float)):
-        raise InvalidParameter(f"foveate_budget={shown(given)}: budgets are single values.")
+        raise InvalidParameter(f"foveate_budget={short_repr(given)}: budgets are single values.")
     with amounts_of_a_server():
         return Amount.of(given)
 
@@ -198,7 +198,7 @@ def _context(given: Any, prompt: int) -> int | None:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= prompt:
         raise InvalidParameter(
-            f"foveate_context={shown(given)}: give how many of the prompt's {prompt} tokens the "
-            "context has, images included."
+            f"foveate_context={short_repr(given)}: give how many of the prompt's {prompt} tokens "
+            "the context has, images included."
         )
     return given
