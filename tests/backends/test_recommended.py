@@ -12,7 +12,7 @@ from foveate.compression.pipeline import score
 from foveate.compression.reading import PromptReading
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
 from foveate.hf.model.weights import weights_digest
-from foveate.methods.recommended import VALUE, say_once
+from foveate.methods.recommended import VALUE, suggest_profile_once
 from foveate.methods.recommended.fitting import RIDGE, SecondReading
 from foveate.methods.recommended.foretold import FACTS, LEAST, ForetoldReconstruction
 from foveate.methods.recommended.head_levels import LEVELS, HeadLevels, levels
@@ -251,7 +251,7 @@ def test_images_are_read_again_too(tmp_path, family):
 
 
 def test_without_a_profile_it_says_once_what_it_does_instead(caplog):
-    say_once.cache_clear()
+    suggest_profile_once.cache_clear()
     caplog.set_level("INFO", logger="foveate")
     policy = foveate.recommended(budget="30%")
     foveate.policy("recommended:budget=20%")
