@@ -14,10 +14,10 @@ Along = Literal["token", "channel"]
 
 
 class CodeLayout(NamedTuple):
-    """How numbers become codes of ``bits`` bits: ``group`` of them share a least value and a step.
+    """Layout of quantised numbers: codes of ``bits`` bits, a minimum and a step per ``group``.
 
-    Of keys these are of one channel, of tokens that follow each other. ``values`` are by "token":
-    of one token, channels that follow each other; or by "channel", as keys are.
+    A group of keys is one channel of consecutive tokens. A group of ``values`` is either
+    consecutive channels of one token ("token"), or like that of keys ("channel").
     """
 
     bits: int
@@ -26,10 +26,11 @@ class CodeLayout(NamedTuple):
 
 
 class Body(NamedTuple):
-    """``f`` pairs in ``G`` groups of keys; groups hold ``sizes`` pairs that follow each other.
+    """``f`` pairs whose keys are quantised in ``G`` groups of ``sizes`` consecutive pairs.
 
-    Keys have a least value and a step per group and channel; values per pair and group of channels,
-    or where they go by channel, as keys have (``s`` is ``f`` or ``G``).
+    Keys have a minimum and a step per group and channel. Values have these per pair and group of
+    channels (``s`` is ``f``), or as keys do if the layout's ``values`` are "channel" (``s`` is
+    ``G``).
     """
 
     k: UInt8[Tensor, "f w"]
@@ -50,7 +51,7 @@ def quantised(
     counts: Int[Tensor, "b h"],
     layout: CodeLayout,
 ) -> Body:
-    """The pairs of each head in groups, and one of what is left over."""
+    """Quantise the pairs of each head in groups; a head's last group may be smaller."""
     bits = layout.bits
     sizes = _sizes(counts.flatten(), layout.group)
     owner = owners(sizes)
@@ -79,7 +80,7 @@ def quantised(
 def restored(
     body: Body, layout: CodeLayout, width: int
 ) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
-    """Keys and values, to within half a step each; ``width`` is the channels of a value."""
+    """Return keys and values, each accurate to half a step; ``width`` is a value's channels."""
     owner = owners(body.sizes)
     k = decode(body.k, body.k_least[owner], body.k_step[owner], layout.bits)
     least, step = (_of_numbers(x, owner, width, layout) for x in (body.v_least, body.v_step))
@@ -89,27 +90,27 @@ def restored(
 def _of_numbers(
     scales: Float[Tensor, "s c"], owner: Int[Tensor, "f"], width: int, layout: CodeLayout
 ) -> Float[Tensor, "f e"]:
-    """The least value, or the step, of each of ``width`` numbers of every value."""
+    """Expand minima or steps of values to each of their ``width`` channels."""
     if layout.values == "channel":
         return scales[owner]
     return scales[:, _channels(width, layout, scales.device)]
 
 
 def _channels(width: int, layout: CodeLayout, device: torch.device) -> Int[Tensor, "e"]:
-    """The group of each channel of a value that goes by token."""
+    """Return the group of each channel of a value quantised by token."""
     return torch.arange(width, device=device) // layout.group
 
 
 def joined(first: Body, second: Body) -> Body:
-    """Of each head, the pairs of the first, then those of the second."""
+    """Concatenate two bodies per head: the first's pairs, then the second's."""
     pairs = torch.cat([_heads(first), _heads(second)]).argsort(stable=True)
     groups = torch.cat([_heads_of_groups(first), _heads_of_groups(second)]).argsort(stable=True)
     both = Body(*(torch.cat(parts) for parts in zip(first, second, strict=True)))
     return _picked(both, pairs, groups, both.sizes[groups], first.counts + second.counts)
 
 
-def some(body: Body, kept: Bool[Tensor, "f"]) -> Body:
-    """The pairs where ``kept`` is true, in the groups that they were quantised in."""
+def selected(body: Body, kept: Bool[Tensor, "f"]) -> Body:
+    """Return the pairs where ``kept`` is true, in the groups that they were quantised in."""
     sizes = torch.zeros_like(body.sizes).index_add_(0, owners(body.sizes), kept.to(torch.int32))
     counts = torch.zeros_like(body.counts.flatten()).index_add_(0, _heads(body), kept.long())
     groups = sizes.nonzero()[:, 0]
@@ -118,20 +119,20 @@ def some(body: Body, kept: Bool[Tensor, "f"]) -> Body:
 
 
 def renumbered(body: Body, table: Int[Tensor, "c"]) -> Body:
-    """The same pairs, of which column i is column ``table[i]``."""
+    """Return the pairs with column i replaced by ``table[i]``."""
     return body._replace(columns=_narrow(table[body.columns.long()]))
 
 
 def of_rows(body: Body, rows: Int[Tensor, "r"]) -> Body:
-    """The batch becomes these rows of it, in this order, repeats allowed."""
+    """Select rows of the batch, in this order, repeats allowed."""
     h = body.counts.shape[1]
     pairs, groups = (_of_rows(heads // h, rows) for heads in (_heads(body), _heads_of_groups(body)))
     return _picked(body, pairs, groups, body.sizes[groups], body.counts.index_select(0, rows))
 
 
 def _of_rows(row: Int[Tensor, "m"], rows: Int[Tensor, "r"]) -> Int[Tensor, "s"]:
-    """Where the elements of these rows stand, given the row of each element."""
-    return torch.cat([(row == one).nonzero()[:, 0] for one in rows])
+    """Return the indices of the elements of ``rows``, given each element's row."""
+    return torch.cat([(row == index).nonzero()[:, 0] for index in rows])
 
 
 def _picked(
@@ -141,7 +142,8 @@ def _picked(
     sizes: Int[Tensor, "g"],
     counts: Int[Tensor, "b h"],
 ) -> Body:
-    # as many scales of values as pairs: by token; or groups of one pair, and then both are the same
+    # Values by token have a scale per pair. Groups of one pair have as many, and then pairs and
+    # groups are equal.
     scales = pairs if len(body.v_least) == len(body.v) else groups
     return Body(
         body.k[pairs],
@@ -165,13 +167,13 @@ def _sizes(counts: Int[Tensor, "m"], group: int) -> Int[Tensor, "G"]:
 
 
 def owners(sizes: Int[Tensor, "G"], pairs: int | None = None) -> Int[Tensor, "f"]:
-    """The group of each pair. Told how many ``pairs`` there are, nothing waits for the device."""
+    """Return the group of each pair. With the number of ``pairs``, no device sync is needed."""
     groups = torch.arange(len(sizes), device=sizes.device)
     return groups.repeat_interleave(sizes.long(), output_size=pairs)
 
 
 def _heads(body: Body) -> Int[Tensor, "f"]:
-    """The (row, head) of each pair, counted through."""
+    """Return the head of each pair, as a flat index of (row, head)."""
     counts = body.counts.flatten()
     return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
 
@@ -181,6 +183,6 @@ def _heads_of_groups(body: Body) -> Int[Tensor, "G"]:
 
 
 def _narrow(columns: Int[Tensor, "f"]) -> Int[Tensor, "f"]:
-    """In 16 bits where they fit."""
+    """Return columns as int16 if they fit, else as int32."""
     fits = not columns.numel() or int(columns.max()) < 2**15
     return columns.to(torch.int16 if fits else torch.int32)
