@@ -89,7 +89,7 @@ def ask(run: Run, protocol: Protocol, folder: Path, seed: int = SEED) -> None:
     """Whatever of a run has not been asked yet; one bit an answer (`asking.py`)."""
     made = {"weights": ModelIdentity.of(_loaded().model).weights, **versions_of_results()}
     about = {"tasks": [run.task], "protocol": protocol, "seed": seed, "versions": made}
-    specs = contenders(run.methods, run.budgets.split(","))
+    specs = contenders(run.methods, [b for b in run.budgets.split(",") if b])
     with Results(folder, {"model": "demo", **about}, resume=True) as results:
         for sample in TASKS[run.task].samples(run.limit, seed):
             of = (results, _loaded(), TASKS[run.task], sample, specs, protocol)

@@ -12,11 +12,13 @@ import foveate
 from foveate.cache.pairs import Form
 from foveate.cache.pairs.ragged import store
 from foveate.errors import InvalidBudget, InvalidParameter, MissingModality
-from foveate.methods.turboquant import TurboQuant, TurboQuantByModality
+from foveate.methods.turboquant import TurboLayout, TurboQuant, TurboQuantByModality
 from foveate.ops import turbo_codes
 from foveate.ops.ragged_decode import ragged_decode
 from foveate.ops.turbo_decode import TILE, turbo_decode
 from foveate.policies.protocols import Held
+from tests import zoo
+from tests.answers import DRAWN
 from tests.core.test_storage import bytes_held
 
 CPU = torch.device("cpu")
@@ -206,3 +208,22 @@ def test_it_adds_to_any_method_and_prints_as_it_is_written():
         foveate.turboquant(text=4)
     with pytest.raises(InvalidParameter, match="bits=1"):
         foveate.turboquant(bits=1, sketch=True)
+
+
+def logits_of(model, inputs):
+    """Logits of 40 tokens: more than a group, some of which are encoded while decoding."""
+    how = {"max_new_tokens": 40, "return_dict_in_generate": True, "output_logits": True}
+    return torch.stack(model.generate(**inputs, **how, logits_processor=DRAWN).logits)
+
+
+@pytest.mark.parametrize("spec", ["turboquant", "random+turboquant(bits=3,sketch=true):budget=60%"])
+def test_a_model_answers_from_codes_as_from_what_they_say(spec, monkeypatch):
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(50, 31))
+    with foveate.compress(model, spec):
+        ours = logits_of(model, inputs)
+    monkeypatch.setattr(TurboLayout, "decodes_as_codes", False)
+    with foveate.compress(model, spec):
+        opened = logits_of(model, inputs)
+    assert_close(ours, opened, rtol=0.0, atol=2e-4)
+    with foveate.compress(model, "full"):
+        assert (logits_of(model, inputs) - ours).abs().max() > 1e-3
