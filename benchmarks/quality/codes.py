@@ -14,7 +14,16 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from benchmarks.quality.recipe import MEAN, PROFILES, RUNS, Run, answered, ask, shares, shown
+from benchmarks.quality.recipe import (
+    MEAN,
+    PROFILES,
+    RUNS,
+    Run,
+    answer_missing,
+    answered,
+    cell_text,
+    shares,
+)
 from benchmarks.written import demo, table, write
 from foveate_lab.defaults import Protocol
 
@@ -40,15 +49,15 @@ FOLDER = RUNS.parent / "codes"
 def bytes_share(rows: Sequence[Mapping[str, Any]], spec: str) -> float:
     """Return a policy's bytes over the full cache's, the mean of all questions."""
     own = [row for row in rows if row["spec"] == spec]
-    return mean(row["kv_bytes"] / row["kv_bytes_full"] for row in own)
+    return mean(float(row["kv_bytes"] / row["kv_bytes_full"]) for row in own)
 
 
 def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line per policy: its bytes, all tasks' share, and each task's."""
     of_tasks = [shares([row for row in rows if row["task"] == task], [task]) for task in MEAN]
     cells = [
-        [f"`{spec}`", f"{bytes_share(rows, spec):.3f}", shown(share)]
-        + [shown(of_task[spec]) for of_task in of_tasks]
+        [f"`{spec}`", f"{bytes_share(rows, spec):.3f}", cell_text(share)]
+        + [cell_text(of_task[spec]) for of_task in of_tasks]
         for spec, share in shares(rows, MEAN).items()
     ]
     return table(["policy", "bytes", "mean of the tasks", *MEAN], cells)
@@ -61,7 +70,7 @@ def main() -> None:
     parser.add_argument("--only-write", action="store_true", help="use the answers so far")
     a = parser.parse_args()
     for task in MEAN if not a.only_write else ():
-        ask(Run("codes", task, METHODS, a.limit, ""), PROTOCOL, FOLDER / task)
+        answer_missing(Run("codes", task, METHODS, a.limit, ""), PROTOCOL, FOLDER / task)
     rows = [row for task in MEAN for row in answered(FOLDER / task)]
     text = [
         "# Answers from pairs in few bits",

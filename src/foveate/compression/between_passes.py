@@ -71,7 +71,7 @@ class OneNumber:
 class Remembered:
     """One layer's memory of its prompt between passes.
 
-    ``queries`` are the last ones seen, ``images`` the image of each, and ``positions`` their
+    ``queries`` are the last ones seen, ``images`` the image of each, and ``places`` their
     positions if these need not be consecutive. ``state`` are a running score's sums, one number per
     slot. ``kept`` counts the pairs that each head kept (or its limit) when the layer was last
     compressed. ``tokens`` is each row's budget once the prompt, which ends at ``finished``, was
@@ -80,7 +80,7 @@ class Remembered:
 
     queries: Float[Tensor, "b hq w d"] | None = None
     images: Int[Tensor, "b w"] | None = None
-    positions: Int[Tensor, "b w"] | None = None
+    places: Int[Tensor, "b w"] | None = None  # saved files use these fields' names
     state: Mapping[str, Tensor] = field(default_factory=dict)
     kept: Int[Tensor, "b h"] | None = None
     tokens: Int[Tensor, "b"] | None = None
@@ -103,7 +103,7 @@ class Remembered:
         """Store copies of the last ``count`` queries: a view would keep all of them alive."""
         self.queries = q[:, :, -count:].clone() if count else None
         self.images = None if images is None or not count else images[:, -count:]
-        self.positions = None if positions is None or not count else positions[:, -count:]
+        self.places = None if positions is None or not count else positions[:, -count:]
 
     def add(self, q: Float[Tensor, "b hq m d"], images: Int[Tensor, "b m"], count: int) -> None:
         """Store the last ``count`` of the stored queries and these."""
@@ -129,10 +129,10 @@ class Remembered:
         q, q_image = torch.cat([self.queries, layer.q], dim=2), layer.slots.q_image
         if q_image is not None and self.images is not None:
             q_image = torch.cat([self.images, q_image], dim=1)
-        if self.positions is None:
+        if self.places is None:
             q_pos = layer.q_pos[:, -1:] + torch.arange(1 - q.shape[2], 1, device=q.device)
         else:
-            q, q_pos, q_image = self._in_front(self.positions, layer, q, q_image)
+            q, q_pos, q_image = self._in_front(self.places, layer, q, q_image)
         last = slice(-count, None)
         q_image = None if q_image is None else q_image[:, last]
         slots = replace(layer.slots, q_pos=q_pos[:, last], q_image=q_image)
@@ -170,7 +170,7 @@ class Remembered:
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Select rows of the batch, in this order."""
-        for name in ("queries", "images", "positions", "kept", "tokens"):
+        for name in ("queries", "images", "places", "kept", "tokens"):
             if (t := getattr(self, name)) is not None:
                 setattr(self, name, t.index_select(0, rows.to(t.device)))
         self.state = {name: t.index_select(0, rows) for name, t in self.state.items()}

@@ -36,7 +36,7 @@ def budgeted(
     ``within`` are the bytes of a budget in bytes.
 
     Raises:
-        InvalidBudget: the budget holds fewer tokens than are always kept, with ``strict``; or none.
+        InvalidBudget: with ``strict``, the bytes do not hold one token.
     """
     lengths = slots.lengths + to_read
     if within is None:
@@ -109,10 +109,10 @@ def warn_where_raised(policy: Policy, budgets: Budgeted) -> None:
     _warned.add(policy.spec)
     row = rows[0]
     logging.getLogger("foveate").warning(
-        "%s asks for %d of the %d tokens of row %d, and always keeps %d of them (observation "
-        "window and sinks count inside the budget): the budget is raised to that. Said once of "
-        "this policy; session.stats tells it of every prompt (asked, held), and strict=True "
-        "refuses it.%s",
+        "%s asks for %d of the %d tokens of row %d, but always keeps %d of them (observation "
+        "window and sinks count inside the budget), so its budget is raised to that. This warning "
+        "appears once per policy. session.stats has both numbers of every prompt (asked, held); "
+        "strict=True raises an error instead.%s",
         policy,
         int(budgets.requested[row]),
         int(lengths[row]),

@@ -56,7 +56,7 @@ class Bytes:
         if self._fits_uncompressed(len(lengths)) and not self.policy.beyond:
             return max(lengths)
         heads = sum(form.heads for form in self.forms)
-        high = self.allowed // heads + 1  # does not fit: a pair has more than a byte
+        high = self.allowed // heads + 1  # too many even at a byte per pair
         if not self.policy.beyond:  # no more than the prompt is kept
             high = min(high, max(lengths) + 1)
         return _largest(high, lambda tokens: self.at(tokens, lengths) <= self.allowed)
@@ -88,7 +88,8 @@ class Bytes:
         counts = self._counts_by_length(tokens, lengths)
         if computed:
             counts = [t.clamp_max(limit) for t, limit in zip(counts, computed, strict=True)]
-        merged = not self.policy.beyond or tokens < max(lengths)  # else not until it grows
+        # Pairs of a prompt that fits are not merged until the answer exceeds the budget.
+        merged = not self.policy.beyond or tokens < max(lengths)
         size = sum(self.of_layer(ordinal, kept, merged) for ordinal, kept in enumerate(counts))
         if self.policy.beyond and len(set(lengths)) > 1:  # rows below the budget make it ragged
             size += sum(len(lengths) * form.heads + 1 for form in self.forms) * COUNT
@@ -140,7 +141,7 @@ class Bytes:
             )
         merge, spare, zeroed = policy.merge, self.policy.beyond, 0
         if merged and isinstance(merge, Zeroes):
-            residual = getattr(policy.store, "residual", 0)  # stored with all channels
+            residual = getattr(policy.store, "residual", 0)  # these keep all channels
             zeroed = merge.zeroed(form.key) if merge.recent <= residual else 0
         size = policy.store.bytes_of(Held(counts, form, self.columns, spare, zeroed))
         if policy.rewrites:  # RewrittenPairs: columns of the room, and a free slot
@@ -172,7 +173,7 @@ class Bytes:
         Raises:
             InvalidBudget: what is always kept does not fit, and the budget is ``strict``.
         """
-        allowed, tokens = self._of(scored), scored[0].tokens
+        allowed, tokens = self._allowed_for(scored), scored[0].tokens
         counts = self.policy.budget(scored, tokens)
         if self._weigh(scored, counts) <= allowed:
             return scored, counts
@@ -197,7 +198,7 @@ class Bytes:
             )
         return fitting
 
-    def _of(self, scored: Sequence[Scored]) -> int:
+    def _allowed_for(self, scored: Sequence[Scored]) -> int:
         """Return the bytes of these layers: all, or their share as determined by lengths."""
         if len(scored) == len(self.forms):
             return self.allowed
@@ -206,9 +207,9 @@ class Bytes:
         slots, tokens = scored[0].layer.slots, int(scored[0].tokens.max())
         planned = self._counts_by_length(tokens, slots.lengths.tolist())
         sizes = [self.of_layer(ordinal, counts) for ordinal, counts in enumerate(planned)]
-        mine = sum(sizes[scored_layer.layer.ordinal] for scored_layer in scored)
+        own_size = sum(sizes[scored_layer.layer.ordinal] for scored_layer in scored)
         # more than its share only if the budget was raised beyond the bytes
-        return max(mine, self.allowed * mine // sum(sizes))
+        return max(own_size, self.allowed * own_size // sum(sizes))
 
     def _weigh(self, scored: Sequence[Scored], counts: Counts) -> int:
         layers = zip(scored, counts, strict=True)
@@ -230,8 +231,8 @@ def check_form(expected: Form, actual: Form) -> None:
     """Raise UnsupportedModel if pairs have another form than bytes were computed for."""
     if actual != expected:
         raise UnsupportedModel(
-            f"bytes were worked out for pairs of {expected}, as the model's configuration has "
-            f"them, and {actual} came. Write the shares out instead of auto, such as keep=50% and "
+            f"the model computes pairs of {actual}, but its configuration says {expected}, so a "
+            "budget in bytes cannot be divided. Replace auto by shares, such as keep=50% and "
             "bits=4."
         )
 

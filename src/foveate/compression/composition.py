@@ -24,7 +24,7 @@ from foveate.errors import (
 )
 from foveate.policies.amount import AUTO, Amount
 from foveate.policies.method import METHODS, Method, Paper
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 from foveate.policies.policy import Origin, Policy, amount_of, with_amount
 from foveate.policies.prunes import PRUNES
 from foveate.policies.pruning import Prune
@@ -129,7 +129,7 @@ class Sum:
         for name in arguments:
             if name not in self.parameters:
                 raise InvalidParameter(
-                    f"no method of {self.name} has a parameter {shown(name)}. "
+                    f"no method of {self.name} has a parameter {short_repr(name)}. "
                     f"{suggest(name, self.parameters)}"
                 )
         if "budget" in arguments:
@@ -230,8 +230,8 @@ class Sum:
 
 def _no_effect_message(name: str, value: Any, sum_name: str, method: str) -> str:
     return (
-        f"{name}={value} changes nothing in {sum_name}: the stages that {method} would use it in "
-        "are others' here. Leave it out."
+        f"{name}={value} changes nothing in {sum_name}: other methods replace the stages in which "
+        f"{method} would use it. Leave it out."
     )
 
 
@@ -281,12 +281,12 @@ def find(name: str) -> Method | Sum:
         return METHODS[name]
     parts = [part.strip() for part in split(name, "+")]
     if not all(parts):
-        raise InvalidSpec(f"{shown(name)} adds nothing: there is no method beside a plus sign.")
+        raise InvalidSpec(f"{short_repr(name)} needs a method on each side of every plus sign.")
     prune = _prune_term(parts[0])
     if prune is not None and len(parts) == 1:
         raise InvalidSpec(
-            f"{shown(name)} says what is computed, and not what is kept of that: add a method "
-            f"behind it. '{name}+full' keeps all of it."
+            f"{short_repr(name)} only chooses the tokens to compute. Add a method that chooses the "
+            f"pairs to keep: '{name}+full' keeps all of them."
         )
     rest = parts[1:] if prune else parts
     return Sum([_term(part, first=not index) for index, part in enumerate(rest)], prune)
@@ -303,7 +303,7 @@ def _prune_term(text: str) -> PruneTerm | None:
         return None
     name = match["method"]
     if name not in PRUNES:
-        raise UnknownMethod(f"nothing named {shown(name)} prunes. {suggest(name, PRUNES)}")
+        raise UnknownMethod(f"nothing named {short_repr(name)} prunes. {suggest(name, PRUNES)}")
     stage = make_stage(PRUNES[name].stage_name, parse_arguments(match["arguments"] or ""))
     printed = print_value(stage).partition("(")[2]
     return PruneTerm(stage, PRUNES[name].paper, f"{name}.prune({printed}")
@@ -313,21 +313,21 @@ def _term(text: str, first: bool) -> Term:
     match = _TERM.fullmatch(text) or _STAGE_LAST.fullmatch(text)
     if match is None:
         raise InvalidSpec(
-            f"{shown(text)} is no method of a sum: write method, method.stage or method(key=value)."
-            + _suggestion(text)
+            f"{short_repr(text)} is no method of a sum: write method, method.stage or "
+            "method(key=value)." + _suggestion(text)
         )
     if match["stage"] == "prune":
         raise InvalidSpec(
-            f"{shown(text)}: what is pruned has never been computed, so it stands first: "
+            f"{short_repr(text)}: a prune stage must be the first term of a sum: "
             f"'{text}+snapkv:budget=20%'."
         )
     method, slot = METHODS[match["method"]], match["stage"]
     arguments = parse_arguments(match["arguments"] or "")
     if slot is not None and (first or slot not in SLOTS):
         raise InvalidSpec(
-            f"{shown(text)}: the first method of a sum gives all its stages."
+            f"{short_repr(text)}: the first method of a sum gives all its stages."
             if first
-            else f"{shown(text)}: a method has no stage {slot!r}. {suggest(slot, SLOTS)}"
+            else f"{short_repr(text)}: a method has no stage {slot!r}. {suggest(slot, SLOTS)}"
         )
     printed = f"({print_arguments(arguments)})" if arguments else ""
     label = f"{method.name}.{slot}" if slot else method.name
@@ -351,7 +351,9 @@ def name_and_arguments(spec: str) -> tuple[str, dict[str, Any]]:
     """
     name, *rest = split(spec, ":")
     if not name.strip():
-        raise InvalidSpec(f"{shown(spec)} names no method. Write for example 'snapkv:budget=20%'.")
+        raise InvalidSpec(
+            f"{short_repr(spec)} names no method. Write for example 'snapkv:budget=20%'."
+        )
     return name.strip(), parse_arguments(":".join(rest))
 
 
@@ -400,7 +402,7 @@ def refuse_unknown(
         if any(f"{key}=" in spec for key in unknown):
             spec = spec.partition(":")[0]
         joint = "" if not entries else "," if ":" in spec else ":"
-        takes = ", ".join(f"{each}=" for each in known[:-1])
+        takes = ", ".join(f"{argument}=" for argument in known[:-1])
         raise InvalidParameter(
             f"{name}= is no argument of {function}(), which takes {takes} and {known[-1]}=. "
             f"A method and its parameters are one spec: {call.format(spec + joint + entries)}."
@@ -416,7 +418,7 @@ def _parsed(spec: str, changes: dict[str, Any]) -> Policy:
         arguments["budget"] = new if hasattr(new, "spec_name") else with_amount(stage, new)
     arguments |= changes
     build = None if name == "policy" else find(name)
-    taken = build is not None and "prune" in build.parameters  # the name of a parameter
+    taken = build is not None and "prune" in build.parameters  # a parameter's name here
     slots = [slot for slot in (SLOTS if taken else EVERY_SLOT) if slot in arguments]
     if not hasattr(arguments.get("budget"), "spec_name") and "budget" in slots:
         slots.remove("budget")  # an amount, not a stage
@@ -440,9 +442,9 @@ def _check_text(spec: object) -> None:
             f"{spec.name} is a method, which makes a policy when it is called: "
             f"foveate.{spec.name}({budget})."
         )
-    first = " The model comes first, the policy after it." if hasattr(spec, "forward") else ""
+    first = " Pass the model first, then the policy." if hasattr(spec, "forward") else ""
     if isinstance(spec, Sequence):
-        first = " One policy; it comes first, the layers after it."
+        first = " Pass one policy first, then the layers."
     raise InvalidSpec(
         f"{'None' if spec is None else f'this {type(spec).__name__}'} is no policy. Give a spec, "
         f"such as 'snapkv:budget=20%', or a policy, such as foveate.snapkv(budget=0.2).{first}"
@@ -457,10 +459,10 @@ def _as_stage(value: Any) -> Any:
 def _by_hand(spec: str, stages: dict[str, Any], others: dict[str, Any]) -> Policy:
     if others:
         name = next(iter(others))
-        raise InvalidSpec(f"a policy has no stage {shown(name)}. {suggest(name, EVERY_SLOT)}")
+        raise InvalidSpec(f"a policy has no stage {short_repr(name)}. {suggest(name, EVERY_SLOT)}")
     for slot in ("score", "budget", "select"):
         if slot not in stages:
             raise InvalidSpec(
-                f"{shown(spec)} has no {slot}: 'policy:' needs score, budget and select."
+                f"{short_repr(spec)} has no {slot}: 'policy:' needs score, budget and select."
             )
     return Policy(**stages)

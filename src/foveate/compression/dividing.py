@@ -59,13 +59,13 @@ def check_one_budget(policy: Policy) -> None:
     shares, amount = " and ".join(f"{name}=auto" for name in policy.left_open), policy.amount
     if amount.everything:
         raise InvalidBudget(
-            f"{policy}: {shares} is to be a part of one budget, and this one is of everything, or "
-            f"there is none: nothing is left to divide. {_WAY_OUT}"
+            f"{policy}: {shares} needs a budget to divide, and this policy keeps everything. "
+            f"{_WAY_OUT}"
         )
     if amount.kind not in ("fraction", "bytes"):
         raise InvalidBudget(
-            f"{policy}: {shares} is to be a part of one budget in bytes, and budget {amount} "
-            f"counts pairs. {_WAY_OUT}"
+            f"{policy}: {shares} needs a budget in bytes to divide, and budget {amount} counts "
+            f"pairs. {_WAY_OUT}"
         )
     try:  # the checks of any budget in bytes, with this budget's text
         amount = Amount("bytes", amount.value, f"{amount} (of bytes, for {shares})")

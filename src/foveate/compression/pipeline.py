@@ -52,7 +52,7 @@ class Kept:
         return self.mask.sum(-1) if self.counted is None else self.counted
 
     def positions(self, row: int, head: int) -> Int[Tensor, "s"]:
-        """Return the kept slots of one head, ascending; padding counts."""
+        """Return the kept positions of one head, ascending, counted in the padded input."""
         return self.mask[row, head].nonzero()[:, 0]
 
     def keys(self, row: int, head: int) -> Float[Tensor, "s d"]:
@@ -71,8 +71,8 @@ class Kept:
 def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
     """Return the layer's running state after all running scores have observed its queries."""
     state = dict(layer.state)
-    for each in policy.running:
-        state |= each.observe(layer)
+    for running_score in policy.running:
+        state |= running_score.observe(layer)
     return state
 
 
@@ -85,8 +85,7 @@ def score(
         policy: its score and selection are used.
         layer: its ``slots.tokens`` are the budget.
         recompressed: True if the layer was compressed before. Then it is scored even if it fits: it
-            may
-            have more pairs than a budget that differs between layers allows it.
+            may have more pairs than a budget that differs between layers allows it.
         queries: number of the last queries that the score reads, if known.
 
     Returns:
@@ -267,8 +266,8 @@ def _check_totals(
     total = requested.tolist()
     if allocated != list(map(min, total, room)) or not inside:
         raise InvalidParameter(
-            f"{policy.budget!r} allocated {allocated} pairs of each row where {total} were asked "
-            "for, or left a head outside its limits."
+            f"{policy.budget!r} allocated {allocated} pairs of each row instead of {total}, or a "
+            "head's count is outside its limits."
         )
 
 

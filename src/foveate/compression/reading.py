@@ -36,12 +36,10 @@ class PromptReading:
         policy: what to keep.
         depth: number of layers that are compressed.
         forms: form of each layer's pairs; by default that of the layer at hand. Only a budget in
-            bytes
-            needs it.
+            bytes needs it.
         strict: refuse a budget smaller than what is always kept, instead of raising it.
         most_heads: KV heads of all layers, or more, if pairs may be removed before all layers are
-            read
-            (:mod:`foveate.compression.shedding`).
+            read (:mod:`foveate.compression.shedding`).
 
     ``layers`` are the layers' memories, by ordinal. ``requested`` are the tokens per KV head that
     each row's budget requests, once the prompt has been read; None under an auto budget.
@@ -78,18 +76,15 @@ class PromptReading:
 
         Args:
             layer: tensors of the pass, and all stored slots. Its budget (``tokens`` of its slots)
-                is the
-                policy's (:meth:`with_budget`) if it is None; ``state`` and ``earlier`` are filled
-                    in
-                here.
+                is the policy's (:meth:`with_budget`) if it is None; ``state`` and ``earlier`` are
+                filled in here.
             at: progress of the pass.
             stored: pairs per KV head.
             budget: replaces the policy's at this layer.
 
         Returns:
             By ordinal, the layers that keep fewer pairs from now on, or that have to be stored now:
-                at
-            most this one, or all of them at once if the budget spans the layers.
+            at most this one, or all of them at once if the budget spans the layers.
 
         Raises:
             InvalidInput: a row has no tokens, or the last pass is too short for the window.
@@ -263,8 +258,8 @@ class PromptReading:
         """Record the requested budget, once per prompt, and warn if it was raised."""
         if self.policy.amount.kind == "auto":
             return
-        own = replace(layer.slots, tokens=None)
-        budgets = self._budgeted(own, at, 0, partial(_form, layer))
+        without_budget = replace(layer.slots, tokens=None)
+        budgets = self._budgeted(without_budget, at, 0, partial(_form, layer))
         self.requested = budgets.requested
         if not self.strict:
             warn_where_raised(self.policy, budgets._replace(slots=layer.slots))
@@ -303,8 +298,8 @@ class PromptReading:
         self, layer: Layer, budget: Budget | None, seen: int, queries: int | None
     ) -> dict[int, Kept]:
         policy = self.policy if budget is None else self._under(budget)
-        before = self.layers[layer.ordinal].kept is not None
-        scored = score(self.policy, layer, recompressed=before, queries=queries)
+        recompressed = self.layers[layer.ordinal].kept is not None
+        scored = score(self.policy, layer, recompressed=recompressed, queries=queries)
         notes = scored.scores.notes if scored else {}
         self.notes = [*(self.notes if layer.ordinal else ()), notes]
         kept_by_layer: dict[int, Kept] = {}
@@ -316,8 +311,8 @@ class PromptReading:
             kept_by_layer = self._all_together(layer, scored, within)
         elif scored is not None:
             kept_by_layer = {layer.ordinal: keep(policy, [scored], within)[0]}
-        as_it_is = policy.store.exact and (within is None or within.stays(layer.slots))
-        if scored is None and not as_it_is:
+        stored_unchanged = policy.store.exact and (within is None or within.stays(layer.slots))
+        if scored is None and not stored_unchanged:
             check_finite(layer, 0, policy)  # in codes a NaN would spread to others of its group
             kept_by_layer[layer.ordinal] = everything(layer)
         for ordinal, kept in kept_by_layer.items():

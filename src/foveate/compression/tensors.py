@@ -116,8 +116,8 @@ def left_padding(
 
     Raises:
         InvalidInput: ``attention_mask`` is not of shape [b, n], or has padding elsewhere than on
-            the
-            left, or, if rows are ``complete`` and not only their first columns, a row has no token.
+            the left, or, if rows are ``complete`` and not only their first columns, a row has no
+            token.
     """
     if attention_mask is None:
         return torch.zeros(b, dtype=torch.long, device="cpu")

@@ -1,4 +1,4 @@
-"""All methods, a file or a folder each: the five papers first, then those they compare with."""
+"""All methods, one file or folder each: the five papers first, then their baselines."""
 
 # The order is that of every listing.
 from foveate.methods.mixkv import mixkv as mixkv  # isort: skip

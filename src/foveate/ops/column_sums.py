@@ -177,9 +177,8 @@ def _add(sums: Float[Tensor, "b h g n"], block: QueryBlock) -> None:
     """Add every query's weights to the sums of its head."""
     c, lanes, g, rows, end = block.weights.shape
     unit_counts = block.weights.new_ones(1, 1, rows).expand(c * lanes * g, 1, rows)
-    added = torch.bmm(
-        unit_counts, block.weights.view(c * lanes * g, rows, end)
-    )  # faster than a sum
+    # faster than a sum
+    added = torch.bmm(unit_counts, block.weights.view(c * lanes * g, rows, end))
     _sums_of_block(sums, block)[...] += added.view(c, lanes, g, end).sum(1)
 
 

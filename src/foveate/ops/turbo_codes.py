@@ -160,5 +160,6 @@ def _table(d: int, bits: int, device: torch.device) -> Float[Tensor, "n p"]:
 def _lists(bits: int, device: torch.device) -> Int[Tensor, "n p"]:
     word_bits = 12 if bits == 3 else 8
     words = torch.arange(2**word_bits, device=device)
-    shifted: Tensor = words[:, None] >> torch.arange(0, word_bits, bits, device=device)
-    return shifted & (2**bits - 1)
+    shifted = words[:, None] >> torch.arange(0, word_bits, bits, device=device)
+    numbers: Tensor = shifted & (2**bits - 1)
+    return numbers

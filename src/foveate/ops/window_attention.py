@@ -61,7 +61,7 @@ def window_sums(
 
     ``counts`` are the weights of each query in each of ``c`` sums; other arguments are the same.
     """
-    if chosen(impl) == "triton":  # a product with the whole matrix
+    if chosen(impl) == "triton":  # no kernel sums: multiply all weights
         paid = window_attention(q, k, visible, scale, n, impl=impl)
         return counts.flatten(2)[:, None] @ paid.flatten(2, 3)
     # all heads reuse the memory of one

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.errors import InvalidBudget
-from foveate.policies.parameters import MOST, shown
+from foveate.policies.parameters import MOST, short_repr
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 LIMITS = {"floor": "5%", "cap": "100%"}
@@ -28,7 +28,7 @@ _AMOUNT = re.compile(
 )
 WAY_OUT = (
     "Give a fraction in (0, 1] (0.2 or '20%'), a number of tokens (256) or of bytes ('64MB'), or a "
-    "share of what the scores say matters ('auto(0.98)')."
+    "share of the scores' importance ('auto(0.98)')."
 )
 _AUTO = re.compile(r"auto\((.{1,80})\)", re.ASCII)
 _AUTO_WAY_OUT = "Write auto(0.98), or with limits auto(0.98, floor=5%, cap=50%)."
@@ -56,22 +56,20 @@ class Amount:
 
         Raises:
             InvalidBudget: ``raw`` is no amount, zero, negative, NaN, a fraction below 1e-9 or over
-                1,
-                2^31 tokens or more, or over 2^50 bytes; the same for values in auto(), or a floor
-                    above
-                the cap.
+                1, 2^31 tokens or more, or over 2^50 bytes; the same for values in auto(), or a
+                floor above the cap.
         """
         if isinstance(raw, Amount):
             return raw
         if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
-            raise InvalidBudget(f"budget {shown(raw)} is no amount. {WAY_OUT}")
+            raise InvalidBudget(f"budget {short_repr(raw)} is no amount. {WAY_OUT}")
         if isinstance(raw, float) and not math.isfinite(raw):
             raise InvalidBudget(f"budget {raw!r} is not a finite number. {WAY_OUT}")
         if isinstance(raw, str) and (match := _AUTO.fullmatch(raw.strip())):
             return _auto(raw, match[1])
         kind, value = _read(raw)
         if problem := _problem(kind, value):
-            raise InvalidBudget(f"budget {shown(raw)} {problem} {WAY_OUT}")
+            raise InvalidBudget(f"budget {short_repr(raw)} {problem} {WAY_OUT}")
         return cls(kind, value, _print(kind, value))
 
     @property
@@ -94,8 +92,8 @@ class Amount:
 
         Args:
             lengths: tokens seen by each row, padding excluded.
-            pair_bytes: bytes of one token's keys and values over all heads of all compressed
-                layers (only used by a budget in bytes).
+            pair_bytes: bytes of one token's keys and values over all heads of all compressed layers
+                (only used by a budget in bytes).
 
         Raises:
             InvalidBudget: the bytes do not hold one token per row.
@@ -130,15 +128,17 @@ def _auto(raw: str, inside: str) -> Amount:
     limits = dict(part.replace(" ", "").partition("=")[::2] for part in others)
     unknown = [name for name in limits if name not in ("floor", "cap")]
     if unknown or len(limits) != len(others):
-        raise InvalidBudget(f"budget {raw!r} has {shown(inside)} in it. {_AUTO_WAY_OUT}")
+        raise InvalidBudget(
+            f"budget {raw!r} has the invalid contents {short_repr(inside)}. {_AUTO_WAY_OUT}"
+        )
     try:
         share = Fraction(first.removesuffix("%")) / (100 if first.endswith("%") else 1)
     except (ValueError, ZeroDivisionError):
         share = Fraction(0)
     if not 0 < share <= 1:
         raise InvalidBudget(
-            f"budget {raw!r} asks for {first} of what the scores say matters: give a share above "
-            f"0, up to 1 (or 100%). {_AUTO_WAY_OUT}"
+            f"budget {raw!r} asks for {first} of the scores' importance: give a share above 0, up "
+            f"to 1 (or 100%). {_AUTO_WAY_OUT}"
         )
     try:
         floor, cap = (Amount.of(limits.get(name, text)) for name, text in LIMITS.items())
@@ -162,7 +162,7 @@ def _read(raw: int | float | str) -> tuple[Kind, Fraction]:
     text = raw.strip()
     number = _AMOUNT.fullmatch(text) if len(text) <= LONGEST else None
     if number is None:
-        raise InvalidBudget(f"budget {shown(raw)} is no amount. {WAY_OUT}")
+        raise InvalidBudget(f"budget {short_repr(raw)} is no amount. {WAY_OUT}")
     value, unit = Fraction(number[1]), (number[2] or "").upper()
     if unit == "%":
         return "fraction", value / 100
@@ -183,7 +183,7 @@ def _problem(kind: str, value: Fraction) -> str:
     if kind == "fraction" and value < LEAST:
         return "is less than 0.0000001 % of a prompt."
     limit = {"tokens": MOST, "bytes": MOST_BYTES}.get(kind, 1)
-    return f"is more than {limit} {kind}, the most that is counted." if value > limit else ""
+    return f"is more than {limit} {kind}, the limit." if value > limit else ""
 
 
 def _print(kind: str, value: Fraction) -> str:

@@ -93,7 +93,7 @@ def read(path: str | Path) -> tuple[Float[Tensor, "L hq"], int]:
         InvalidInput: the file does not exist, is no such object, or lacks a head.
     """
     try:
-        record = read_record(Path(path)).held
+        record = read_record(Path(path)).fields
         means = {_parse_key(name): _mean(scores) for name, scores in record.items()}
         samples = max(len(s) if isinstance(s, list) else 1 for s in record.values())
     except (ValueError, TypeError, OverflowError) as error:  # InvalidInput is a ValueError

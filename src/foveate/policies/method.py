@@ -21,7 +21,7 @@ from foveate.policies import docstring
 from foveate.policies.amount import Amount as Amount
 from foveate.policies.gathering import GATHERINGS
 from foveate.policies.heads import HEAD_READINGS, instruction_for, is_read
-from foveate.policies.parameters import check, shown
+from foveate.policies.parameters import check, short_repr
 from foveate.policies.policy import Origin
 from foveate.policies.policy import Policy as Policy
 from foveate.policies.registry import Registry, load_own_before
@@ -98,8 +98,8 @@ def find_paper(cited: Paper | str | None) -> Paper | None:
         return cited
     if cited not in references():
         raise InvalidParameter(
-            f"no paper {shown(cited)} in methods/references.bib. {suggest(cited, references())} "
-            "Give a paper of your own as Paper(title=...)."
+            f"no paper {short_repr(cited)} in methods/references.bib. "
+            f"{suggest(cited, references())} Give a paper of your own as Paper(title=...)."
         )
     return references()[cited]
 
@@ -172,14 +172,15 @@ class Method:
         """
         if unnamed:
             first = next(iter(self.parameters), "")
-            example = f"{first}={shown(unnamed[0])}" if first else ""
+            example = f"{first}={short_repr(unnamed[0])}" if first else ""
             raise InvalidParameter(
                 f"{self.name} takes its parameters by name: {self.name}({example})."
             )
         for key in arguments:
             if key not in self.parameters:
                 raise InvalidParameter(
-                    f"{self.name} has no parameter {shown(key)}. {suggest(key, self.parameters)}"
+                    f"{self.name} has no parameter {short_repr(key)}. "
+                    f"{suggest(key, self.parameters)}"
                 )
         for key, parameter in self.parameters.items():
             if parameter.default is inspect.Parameter.empty and key not in arguments:
@@ -236,7 +237,7 @@ class Methods(Registry[Method]):
         self[new.name] = new
 
     def unknown(self, name: str) -> UnknownMethod:
-        return UnknownMethod(f"no method named {shown(name)}. {suggest(name, self._entries)}")
+        return UnknownMethod(f"no method named {short_repr(name)}. {suggest(name, self._entries)}")
 
 
 METHODS = Methods()
@@ -256,8 +257,8 @@ def method(
         adds: the stages that the method adds to another one with a plus sign.
         wraps: in a sum, its score wraps the current one instead of replacing it.
         foretold: arguments ("profile=FILE") with which kept slots follow from a prompt's length
-            alone,
-            if they do not by default. Servers that free memory before they know scores name them.
+            alone, if they do not by default. Servers that free memory before they know scores name
+            them.
     """
     if isinstance(adds, str) or not set(adds) <= set(SLOTS):
         raise InvalidParameter(f"adds={adds!r}: give a tuple of stages, of {SLOTS}.")

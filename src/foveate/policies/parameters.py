@@ -68,11 +68,10 @@ def check(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         known = kinds(hints.get(key, Any))
         if type(value) is int and any(plain(kind)[0] is int for kind in known):
-            known = tuple(
-                kind for kind in known if plain(kind)[0] is not float
-            )  # 0 is a count, not a share
+            # 0 is a count, not a share
+            known = tuple(kind for kind in known if plain(kind)[0] is not float)
         if all(map(_checkable, known)) and not any(_takes(kind, value) for kind in known):
-            raise InvalidParameter(f"{key}={shown(value)}: give {describe(hints[key])}.")
+            raise InvalidParameter(f"{key}={short_repr(value)}: give {describe(hints[key])}.")
 
 
 def describe(hint: Any) -> str:
@@ -81,7 +80,7 @@ def describe(hint: Any) -> str:
     return " or ".join(map(_words, known)) if all(map(_checkable, known)) else ""
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return a value for an error message, shortened if it is very long."""
     if isinstance(value, int) and value.bit_length() > 200:
         return f"a number of about {int(value.bit_length() * math.log10(2)) + 1} digits"

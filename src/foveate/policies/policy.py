@@ -84,8 +84,8 @@ class Policy:
             elsewhere = slot == "merge" and isinstance(value, others)
             if isinstance(value, type) or elsewhere or not isinstance(value, protocol):
                 raise InvalidParameter(
-                    f"{slot}={value!r} is not a {slot} stage: it lacks what "
-                    f"{protocol.__module__}.{protocol.__name__} asks for."
+                    f"{slot}={value!r} is not a {slot} stage: it does not implement "
+                    f"{protocol.__module__}.{protocol.__name__}."
                 )
         self._check_bytes()
         self._check_auto()
@@ -112,17 +112,17 @@ class Policy:
             )
         if not self.store.exact and self.beyond:
             raise InvalidBudget(
-                f"budget {self.amount} bounds the answer, too, under {self.when!r}, and how many "
-                f"bytes {self.store!r} comes to while it grows is not known beforehand. Give a "
-                "share (20%) or a number of tokens, or when=after_prefill."
+                f"budget {self.amount} also limits the answer under {self.when!r}, and the size of "
+                f"{self.store!r} while it grows is not known beforehand. Give a share (20%) or a "
+                "number of tokens, or when=after_prefill."
             )
 
     def _check_auto(self) -> None:
         auto, rule = self.amount.kind == "auto", self.when
         if isinstance(self.budget, EachByItself) and not auto:
             raise InvalidBudget(
-                f"budget {self.amount}: {self.budget!r} has no total, as every head keeps what "
-                "holds a share of its own importance. Give an auto amount, such as auto(0.98)."
+                f"budget {self.amount}: {self.budget!r} has no total, because every head keeps a "
+                "share of its own importance. Give an auto amount, such as auto(0.98)."
             )
         absolute = trait(self.budget, "absolute")
         if auto and not absolute and (rule.reads or self.compresses_again):
@@ -138,8 +138,8 @@ class Policy:
         goes_on = score is not None and rule.reads and score.reading.prompt
         if goes_on or (score and self.compresses_again):
             raise InvalidParameter(
-                f"{score!r} looks on while more is read after the whole prompt, and {rule!r} "
-                "compresses as tokens arrive. Use when=after_prefill."
+                f"{score!r} needs passes after the complete prompt, and {rule!r} compresses as "
+                "tokens arrive. Use when=after_prefill."
             )
 
     def _check_growing(self) -> None:
@@ -147,7 +147,7 @@ class Policy:
             return
         if self.amount.kind != "fraction":
             raise InvalidBudget(
-                f"budget {self.amount} does not grow with the answer, as {self.when!r} asks for. "
+                f"budget {self.amount} does not grow with the answer, as {self.when!r} needs. "
                 "Give a share (20%), or leave growing out."
             )
         if self.budget.scope == "model" or isinstance(self.budget, (Planned, ForeseeableByHead)):
@@ -282,7 +282,7 @@ class Policy:
     @cached_property
     def reads_column_sums(self) -> bool:
         """True if a score needs the attention's column sums."""
-        return any(trait(each, "reads_column_sums") for each in wrapped(self.score))
+        return any(trait(score, "reads_column_sums") for score in wrapped(self.score))
 
     @cached_property
     def reads_column_maxima(self) -> bool:
@@ -292,17 +292,17 @@ class Policy:
     @cached_property
     def reads_output_weight(self) -> bool:
         """True if a score needs the projection of the heads' outputs."""
-        return any(trait(each, "reads_output_weight") for each in wrapped(self.score))
+        return any(trait(score, "reads_output_weight") for score in wrapped(self.score))
 
     @cached_property
     def reads_residual_norm(self) -> bool:
         """True if a score needs the norms of the residual stream."""
-        return any(trait(each, "reads_residual_norm") for each in wrapped(self.score))
+        return any(trait(score, "reads_residual_norm") for score in wrapped(self.score))
 
     @cached_property
     def reads_window_sums(self) -> ReadsWindowSums | None:
         """The innermost score that needs sums of the last queries' attention, if any."""
-        scores = [each for each in wrapped(self.score) if isinstance(each, ReadsWindowSums)]
+        scores = [score for score in wrapped(self.score) if isinstance(score, ReadsWindowSums)]
         return scores[-1] if scores else None
 
     @cached_property

@@ -71,8 +71,8 @@ class EnteringTokens:
         """
         if self.before is None:
             raise UnsupportedModel(
-                f"tokens are to be chosen before layer {self.layer} by the attention of the layer "
-                "before it, which has no full attention here. Choose another layer."
+                f"the layer before layer {self.layer} has no full attention to choose tokens by. "
+                "Choose another layer."
             )
         return self.before
 
@@ -84,8 +84,8 @@ class EnteringTokens:
         """
         if self.tower is None:
             raise UnsupportedModel(
-                "tokens are to be chosen by the image tower's attention, and nobody noted it: the "
-                "stage has to say reads_tower = True, and to choose before layer 0."
+                "the image tower's attention was not recorded. A stage that chooses tokens by it "
+                "needs reads_tower = True, and has to choose before layer 0."
             )
         return self.tower
 
@@ -144,8 +144,8 @@ def share(keep: AmountLike) -> Amount:
     """
     if keep == AUTO:
         raise InvalidParameter(
-            "keep=auto is no share before a budget has been divided, and this stage or this "
-            "place divides none. Give a share, such as keep=50%."
+            "keep=auto needs a budget to divide, and none is divided for this stage or here. Give "
+            "a share, such as keep=50%."
         )
     try:
         amount = Amount.of(keep)

@@ -14,7 +14,7 @@ from dataclasses import field
 from typing import Any, TypeVar, dataclass_transform, get_type_hints
 
 from foveate.errors import InvalidParameter, InvalidSpec, UnknownMethod, suggest
-from foveate.policies.parameters import check, is_protocol, shown
+from foveate.policies.parameters import check, is_protocol, short_repr
 from foveate.policies.registry import Registry, load_own_before
 
 SLOTS = ("score", "budget", "select", "merge", "when", "attend", "store")
@@ -61,7 +61,9 @@ def _checked(cls: T) -> T:
     def init(self: Any, *args: Any, **values: Any) -> None:
         if args:
             name = cls.__name__
-            raise InvalidParameter(f"{name} takes its parameters by name, not {shown(args[0])}.")
+            raise InvalidParameter(
+                f"{name} takes its parameters by name, not {short_repr(args[0])}."
+            )
         check(_hints(cls), values)
         fill(self, **values)
 
@@ -108,9 +110,11 @@ def parse_arguments(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         key = key.strip()
         if not equals or not key.isidentifier() or not value.strip():
-            raise InvalidSpec(f"{shown(part)} is not of the form key=value.{_suggestion(part)}")
+            raise InvalidSpec(
+                f"{short_repr(part)} is not of the form key=value.{_suggestion(part)}"
+            )
         if key in arguments:
-            raise InvalidSpec(f"{shown(key)} is given twice in {shown(text)}.")
+            raise InvalidSpec(f"{short_repr(key)} is given twice in {short_repr(text)}.")
         arguments[key] = parse_value(value)
     return arguments
 
@@ -145,12 +149,12 @@ def make_stage(name: str, arguments: Mapping[str, Any]) -> Any:
         InvalidSpec: the stage has no such parameter, or lacks one.
     """
     if name not in STAGES:
-        raise UnknownMethod(f"no stage named {shown(name)}. {suggest(name, STAGES)}")
+        raise UnknownMethod(f"no stage named {short_repr(name)}. {suggest(name, STAGES)}")
     fields = [f for f in dataclasses.fields(STAGES[name]) if f.init]
     known = [f.name for f in fields]
     for key in arguments:
         if key not in known:
-            raise InvalidSpec(f"{name} has no parameter {shown(key)}. {suggest(key, known)}")
+            raise InvalidSpec(f"{name} has no parameter {short_repr(key)}. {suggest(key, known)}")
     for f in fields:
         optional = (
             f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
@@ -191,7 +195,7 @@ def split(text: str, separator: str) -> list[str]:
         depth += 0 if quoted else (char == "(") - (char == ")")
         if not 0 <= depth <= DEEPEST:
             what = "a parenthesis that nothing opened" if depth < 0 else "too many parentheses"
-            raise InvalidSpec(f"{shown(text)} has {what}.")
+            raise InvalidSpec(f"{short_repr(text)} has {what}.")
         escaped = char == "\\" and not escaped
         if char == separator and depth == 0 and not quoted:
             parts.append(current)
@@ -199,5 +203,7 @@ def split(text: str, separator: str) -> list[str]:
         else:
             current += char
     if depth or quoted:
-        raise InvalidSpec(f"{shown(text)} has an unclosed {'quote' if quoted else 'parenthesis'}.")
+        raise InvalidSpec(
+            f"{short_repr(text)} has an unclosed {'quote' if quoted else 'parenthesis'}."
+        )
     return [*parts, current]

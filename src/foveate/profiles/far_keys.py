@@ -63,8 +63,8 @@ def _tokens(slots: Slots) -> int:
 @cache
 def _warn_once(path: str, method: str, longest: int) -> None:
     logging.getLogger("foveate").warning(
-        f"{path} was made of prompts of up to {longest} tokens, and this one has more than "
-        f"{FARTHEST} times as many: it foretells less of keys that far away. Make one of prompts "
-        f"as long as yours ('foveate calibrate {method} --model MODEL --prompts FILE'), or take a "
-        "method without one ('foveate methods')."
+        f"the profile {path} was measured on prompts of up to {longest} tokens, and this prompt "
+        f"has more than {FARTHEST} times as many: it predicts keys that far away less well. "
+        f"Measure one on prompts as long as yours ('foveate calibrate {method} --model MODEL "
+        "--prompts FILE'), or use a method without a profile ('foveate methods')."
     )

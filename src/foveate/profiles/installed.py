@@ -65,16 +65,18 @@ def find(method: str, model: str, weights: Callable[[], str] = str) -> Path | No
         ProfileMismatch: all profiles for that name are of other weights.
     """
     named = [
-        profile
-        for profile in listed()[0]
-        if (profile.profile.method, profile.profile.model) == (method, model)
+        candidate
+        for candidate in listed()[0]
+        if (candidate.profile.method, candidate.profile.model) == (method, model)
     ]
     if not named:
         return None
-    mine = weights()
-    fits = [profile for profile in named if not mine or profile.profile.weights in ("", mine)]
+    digest = weights()
+    fits = [
+        candidate for candidate in named if not digest or candidate.profile.weights in ("", digest)
+    ]
     if not fits:
-        named[-1].profile.check_weights(mine)
+        named[-1].profile.check_weights(digest)
     return fits[-1].path
 
 

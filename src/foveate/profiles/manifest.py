@@ -13,7 +13,7 @@ from typing import Any
 
 from foveate.data import files, read_record
 from foveate.errors import InvalidInput
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 
 
 def write(path: Path, manifest: Mapping[str, Any], names: tuple[str, ...]) -> Path:
@@ -35,17 +35,17 @@ def read(path: Path, schema: str, remedy: str) -> dict[str, Any]:
     Raises:
         InvalidInput: it cannot be read, has another schema, or was changed.
     """
-    manifest = dict(read_record(path).held)
+    manifest = dict(read_record(path).fields)
     if manifest.get("schema") != schema:
         raise InvalidInput(
-            f"{str(path)!r} has schema={shown(manifest.get('schema'))}, and this version of "
+            f"{str(path)!r} has schema={short_repr(manifest.get('schema'))}, and this version of "
             f"Foveate reads {schema!r}. Read it with the version that wrote it."
         )
     expected = manifest.pop("digest", None)
     if expected != digest(manifest) or not isinstance(manifest.get("files"), dict):
         raise InvalidInput(
-            f"{str(path)!r} was changed after it was written: its digest is not that of what it "
-            f"says. {remedy}"
+            f"{str(path)!r} was changed after it was written: its digest does not match its "
+            f"contents. {remedy}"
         )
     return manifest
 
@@ -60,7 +60,7 @@ def check(path: Path, expected: Any, remedy: str) -> None:
     what = (
         f"has {size} bytes where the manifest says {sizes}"
         if size != sizes
-        else "has as many bytes as the manifest says, and other ones"
+        else "has as many bytes as the manifest says, but other contents"
     )
     raise InvalidInput(
         f"{str(path)!r} {what}: it was cut short or changed after it was written. {remedy}"

@@ -24,7 +24,7 @@ from foveate.data import files
 from foveate.data.texts import read_json
 from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.policies.gathering import GATHERINGS
-from foveate.policies.parameters import Range, shown
+from foveate.policies.parameters import Range, short_repr
 from foveate.policies.policy import Policy
 from foveate.policies.registry import Registry
 from foveate.profiles.heading import SCHEMA, Heading, load_as
@@ -105,7 +105,9 @@ def _read(path: Path, stamp: int) -> Profile:
         raise InvalidInput(f"{path} is not a profile: {error}") from error
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         version = record.get("schema") if isinstance(record, dict) else None
-        raise InvalidInput(f"{path} has the profile schema {shown(version)}, expected {SCHEMA!r}.")
+        raise InvalidInput(
+            f"{path} has the profile schema {short_repr(version)}, expected {SCHEMA!r}."
+        )
     _check_fields(path, record)
     try:
         profile = Profile(**record)
@@ -113,7 +115,7 @@ def _read(path: Path, stamp: int) -> Profile:
         raise InvalidInput(f"{path} is not a profile: {error}.") from error
     if len(profile.by_layer) != profile.layers:
         raise InvalidInput(
-            f"{path} says {shown(profile.layers)} layers and lists {len(profile.by_layer)}."
+            f"{path} says {short_repr(profile.layers)} layers and lists {len(profile.by_layer)}."
         )
     return profile
 
@@ -124,7 +126,7 @@ def _check_fields(path: Path, record: Mapping[str, Any]) -> None:
         if expected in (int, str) and name in record and type(record[name]) is not expected:
             what = "whole number" if expected is int else "text"
             raise InvalidInput(
-                f"{path} is not a profile: its {name} is no {what}, but {shown(record[name])}."
+                f"{path} is not a profile: its {name} is no {what}, but {short_repr(record[name])}."
             )
     if "by_layer" in record and not _is_table(record["by_layer"]):
         raise InvalidInput(

@@ -50,7 +50,7 @@ def read_redundancies(path: str | Path) -> tuple[Float[Tensor, "L h"], int]:
 
     Returns:
         Redundancies in float64, clamped to [0, 1], and the number of samples that they are the mean
-            of.
+        of.
 
     Raises:
         InvalidInput: the file does not exist, is no such table, or lacks a head.

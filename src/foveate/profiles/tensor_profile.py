@@ -22,7 +22,7 @@ from foveate.data.texts import check_file
 from foveate.errors import InvalidInput
 from foveate.ops.rotation import Rotation, no_rotation
 from foveate.policies.gathering import GATHERINGS, TURNS, targets_of, turns_far_keys
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 from foveate.profiles.heading import SCHEMA, Heading, load_as
 
 FIELDS = ("schema", "method", "model", "layers", "samples", "budget")
@@ -142,19 +142,23 @@ def _read(path: Path, stamp: int) -> TensorProfile:
         ) from error
     if note.get("schema") != SCHEMA:
         raise InvalidInput(
-            f"{path} has the profile schema {shown(note.get('schema'))}, expected {SCHEMA!r}."
+            f"{path} has the profile schema {short_repr(note.get('schema'))}, expected {SCHEMA!r}."
         )
     for name in (*FIELDS, "longest"):
         entry = note.get(name, "0" if name in LATER else None)
         counts = name in ("layers", "samples", "longest")
         if entry is None or (counts and not (entry.isascii() and entry.isdigit())):
-            raise InvalidInput(f"{path} is not a profile of tensors: its {name} is {shown(entry)}.")
+            raise InvalidInput(
+                f"{path} is not a profile of tensors: its {name} is {short_repr(entry)}."
+            )
     layers = int(note["layers"][:9])
     by_layer: list[dict[str, Tensor]] = [{} for _ in range(min(layers, len(tensors)))]
     for name, tensor in tensors.items():
         kind, _, number = name.rpartition(".")
         if not number.isdigit() or int(number[:9]) >= len(by_layer):
-            raise InvalidInput(f"{path} says {layers} layers and holds the tensor {shown(name)}.")
+            raise InvalidInput(
+                f"{path} says {layers} layers and holds the tensor {short_repr(name)}."
+            )
         by_layer[int(number)][kind] = tensor
     profile = TensorProfile(
         method=note["method"],
@@ -180,8 +184,9 @@ def _check_tensors(path: Path, profile: TensorProfile) -> None:
     may_have = TURNS if turns_far_keys(gathering) else ()
     if targets and profile.target not in targets:
         raise InvalidInput(
-            f"{path} is a profile of {profile.method} whose target is {shown(profile.target)}: it "
-            f"is of another version, and this one knows {', '.join(targets)}."
+            f"{path} is a profile of {profile.method} whose target is "
+            f"{short_repr(profile.target)}: it is of another version, and this one knows "
+            f"{', '.join(targets)}."
         )
     if len(profile.by_layer) != profile.layers or not profile.layers:
         raise InvalidInput(

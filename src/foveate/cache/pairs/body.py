@@ -185,7 +185,7 @@ def joined(first: Body, second: Body) -> Body:
     return _picked(both, pairs, groups, _some_sizes(both, groups), first.counts + second.counts)
 
 
-def some(body: Body, kept: Bool[Tensor, "f"]) -> Body:
+def selected(body: Body, kept: Bool[Tensor, "f"]) -> Body:
     """Return the pairs where ``kept`` is true, in the groups that they were quantised in."""
     counts = torch.zeros_like(body.counts.flatten()).index_add_(0, _heads(body), kept.long())
     pairs = kept.nonzero()[:, 0]

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.cache.pairs.body import Body, Layout, joined, some
+from foveate.cache.pairs.body import Body, Layout, joined, selected
 from foveate.cache.pairs.dense import Padded
 from foveate.cache.pairs.pairs import Exact, Pairs
 from foveate.cache.pairs.quantised import CodedPairs, QuantisedPairs, codes_of
@@ -51,9 +51,9 @@ class ModalityPairs(CodedPairs[Text]):
         chosen = of_columns(visual, exact.columns)
         if not bool(chosen.any()):
             return self
-        left = only(exact, (exact.columns >= 0) & ~chosen)
+        remaining = only(exact, (exact.columns >= 0) & ~chosen)
         body = joined(self.body, codes_of(exact, chosen, self.layout))
-        rest = text.but(left) if isinstance(text, QuantisedPairs) else left
+        rest = text.but(remaining) if isinstance(text, QuantisedPairs) else remaining
         copied: ModalityPairs = self.but(rest, body)
         return copied
 
@@ -97,10 +97,10 @@ class ModalityPairs(CodedPairs[Text]):
         columns = torch.cat([early, newer], dim=2)
         order = columns.argsort(dim=-1)[..., columns.shape[2] - self.longest :]
         kept_by_column = torch.zeros_like(columns, dtype=torch.bool).scatter(2, order, kept)
-        coded, left = torch.split(kept_by_column, [early.shape[2], newer.shape[2]], dim=2)
-        body = some(self.body, coded[early >= 0])
-        text, left = self.rest, left & (newer >= 0)
-        rest = text.only(left) if isinstance(text, QuantisedPairs) else only(text, left)
+        kept_body, kept_rest = torch.split(kept_by_column, [early.shape[2], newer.shape[2]], dim=2)
+        body = selected(self.body, kept_body[early >= 0])
+        text, kept_rest = self.rest, kept_rest & (newer >= 0)
+        rest = text.only(kept_rest) if isinstance(text, QuantisedPairs) else only(text, kept_rest)
         copied: ModalityPairs = self.but(rest, body)
         return copied
 

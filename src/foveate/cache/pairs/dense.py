@@ -216,8 +216,7 @@ def listed(
     """Append new pairs with ``columns``, -1 where there is none, to the ``stored`` ones, if any.
 
     Heads with fewer pairs than others get empty slots in front. ``first`` is the next token's
-    column. Pairs that are not dense are passed padded, in full precision, until the prompt has been
-    read.
+    column. Pairs stored in another form become dense ones until the prompt has been read.
     """
     if stored is None:
         return DensePairs(k, v, columns, first)

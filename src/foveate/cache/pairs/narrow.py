@@ -54,14 +54,14 @@ class NarrowPairs(BodyAndRest[Exact]):
     def opened(self) -> Exact:
         """Return all pairs with all channels: a temporary copy."""
         early, body = self.body.padded(), self.rest.padded()
-        parts = zip((self._wide(early.k, body.k), early.v, early.columns), body, strict=True)
+        parts = zip((self._widened(early.k, body.k), early.v, early.columns), body, strict=True)
         k, v, columns = (torch.cat(both, dim=2) for both in parts)
         end = self.rest.next_column
         if isinstance(self.body, DensePairs) and isinstance(self.rest, DensePairs):
             return DensePairs(k, v, columns, end)
         return store(k, v, columns, columns >= 0, end)
 
-    def _wide(
+    def _widened(
         self, k: Float[Tensor, "b h n c"], like: Float[Tensor, "b h m d"]
     ) -> Float[Tensor, "b h n d"]:
         index = self.channels.long()[:, :, None].expand_as(k)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.cache.pairs.body import Body, Layout, joined, of_rows, renumbered, some
+from foveate.cache.pairs.body import Body, Layout, joined, of_rows, renumbered, selected
 from foveate.cache.pairs.dense import DensePairs, Padded
 from foveate.cache.pairs.pairs import BodyAndRest, Exact, Others
 from foveate.cache.pairs.ragged import RaggedPairs, only
@@ -157,8 +157,10 @@ class QuantisedPairs(CodedPairs[Exact]):
         """Return a copy with the kept slots only; codes stay as they are."""
         kept_pairs, coded, rest = kept[self._slots()], self._coded(), self.rest
         slots = rest.columns >= 0
-        left = torch.zeros_like(slots).masked_scatter(slots, kept_pairs[~coded])
-        copied: QuantisedPairs = self.but(only(rest, left), some(self.body, kept_pairs[coded]))
+        kept_rest = torch.zeros_like(slots).masked_scatter(slots, kept_pairs[~coded])
+        copied: QuantisedPairs = self.but(
+            only(rest, kept_rest), selected(self.body, kept_pairs[coded])
+        )
         return copied
 
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:

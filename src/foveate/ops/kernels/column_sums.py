@@ -178,9 +178,9 @@ def _softmax_kernel(
     blocks = tl.cdiv(m, M)
     head = (tl.program_id(0) // blocks).to(tl.int64)  # counted through all rows
     block = tl.program_id(0) % blocks
-    b, of = head // hq, (head % hq) // g
+    b, kv_head = head // hq, (head % hq) // g
     row, column, channel = block * M + tl.arange(0, M), tl.arange(0, D), tl.arange(0, E)
-    k, v, seen = of_head(k, b, of), of_head(v, b, of), of_head(seen, b, of)
+    k, v, seen = of_head(k, b, kv_head), of_head(v, b, kv_head), of_head(seen, b, kv_head)
     pad = tl.load(pads + b)
     queries = tile(of_head(q, b, head % hq), row, column, m, d)
     top = tl.full([M], -float("inf"), tl.float32)
@@ -239,11 +239,11 @@ def _sums_kernel(
     blocks = tl.cdiv(n, N)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     block = tl.program_id(0) % blocks
-    b, of = head // hq, (head % hq) // g
+    b, kv_head = head // hq, (head % hq) // g
     slot, column = block * N + tl.arange(0, N), tl.arange(0, D)
-    q, seen = of_head(q, b, head % hq), of_head(seen, b, of)
+    q, seen = of_head(q, b, head % hq), of_head(seen, b, kv_head)
     pad = tl.load(pads + b)
-    keys = tile(of_head(k, b, of), slot, column, n, d)
+    keys = tile(of_head(k, b, kv_head), slot, column, n, d)
     of_sums = tl.arange(0, C)
     counts = of_head(counts, b, head % g)
     total = tl.zeros([C, N] if COUNTED else [N], tl.float32)

@@ -69,8 +69,8 @@ def _copy_kernel(
     blocks = tl.cdiv(n, N)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     begin = (tl.program_id(0) % blocks) * N
-    b, of = head // h, head % h
-    mask, mask_n = mask[0] + b * mask[1] + of * mask[2], mask[3]
+    b, kv_head = head // h, head % h
+    mask, mask_n = mask[0] + b * mask[1] + kv_head * mask[2], mask[3]
     before = tl.zeros([WIDE], tl.int32)
     for start in range(0, begin, WIDE):
         slot = start + tl.arange(0, WIDE)
@@ -84,13 +84,13 @@ def _copy_kernel(
     column, channel = tl.arange(0, D), tl.arange(0, E)
     # tile() does not read slots beyond the end, so dropped ones are moved there
     taken = tl.where(stays, slot, n)
-    keys = tile(of_head(k, b, of), taken, column, n, d)
-    values = tile(of_head(v, b, of), taken, channel, n, e)
-    some = stays[:, None]
-    tl.store(flat_k + to[:, None] * d + column[None, :], keys, mask=some & (column < d)[None, :])
+    keys = tile(of_head(k, b, kv_head), taken, column, n, d)
+    values = tile(of_head(v, b, kv_head), taken, channel, n, e)
+    copied = stays[:, None]
+    tl.store(flat_k + to[:, None] * d + column[None, :], keys, mask=copied & (column < d)[None, :])
     tl.store(
-        flat_v + to[:, None] * e + channel[None, :], values, mask=some & (channel < e)[None, :]
+        flat_v + to[:, None] * e + channel[None, :], values, mask=copied & (channel < e)[None, :]
     )
-    at = columns[0] + b * columns[1] + of * columns[2] + far * columns[3]
+    at = columns[0] + b * columns[1] + kv_head * columns[2] + far * columns[3]
     number = tl.load(at, mask=stays, other=0)
     tl.store(flat_columns + to, number.to(tl.int32), mask=stays)

@@ -98,10 +98,10 @@ def _sums_kernel(
     parts = tl.cdiv(n, PART)
     head = (tl.program_id(0) // parts).to(tl.int64)
     part = tl.program_id(0) % parts
-    b, of = head // h, head % h
+    b, kv_head = head // h, head % h
     column, channel = tl.arange(0, D), tl.arange(0, E)
-    k, v = of_head(k, b, of), of_head(v, b, of)
-    real = real[0] + b * real[1] + of * real[2], real[3]
+    k, v = of_head(k, b, kv_head), of_head(v, b, kv_head)
+    real = real[0] + b * real[1] + kv_head * real[2], real[3]
     total = tl.zeros([D], tl.float32)
     count = tl.zeros([N], tl.float32)
     for start in range(part * PART, tl.minimum((part + 1) * PART, n), N):
@@ -136,7 +136,7 @@ def _diversity_kernel(
     parts = tl.cdiv(n, PART)
     head = (tl.program_id(0) // parts).to(tl.int64)
     part = tl.program_id(0) % parts
-    b, of = head // h, head % h
+    b, kv_head = head // h, head % h
     column = tl.arange(0, D)
     mean = tl.zeros([D], tl.float32)
     tokens = tl.zeros([1], tl.float32)
@@ -148,8 +148,8 @@ def _diversity_kernel(
     if part == 0:
         r = (tokens * tl.sum(mean * mean, 0) - 1) / tl.maximum(tokens - 1, 1.0)
         tl.store(redundancy + head + tl.arange(0, 1), r)
-    k = of_head(k, b, of)
-    real = real[0] + b * real[1] + of * real[2], real[3]
+    k = of_head(k, b, kv_head)
+    real = real[0] + b * real[1] + kv_head * real[2], real[3]
     for start in range(part * PART, tl.minimum((part + 1) * PART, n), N):
         slot = start + tl.arange(0, N)
         direction, _, _ = _directions(k, real, slot, column, n, d)

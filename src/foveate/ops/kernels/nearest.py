@@ -58,15 +58,14 @@ def _nearest_kernel(
     blocks = tl.cdiv(n, M)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     row = (tl.program_id(0) % blocks) * M + tl.arange(0, M)
-    b, of = head // h, head % h
-    k = of_head(k, b, of)
+    b, kv_head = head // h, head % h
+    k = of_head(k, b, kv_head)
     index += head * longest
     column = tl.arange(0, D)
     own = _unit(tile(k, row, column, n, d))
     best = tl.full([M], -float("inf"), tl.float32)
-    nearest = tl.zeros([M], tl.int64) + tl.load(
-        index
-    )  # a valid slot even if the head keeps nothing
+    # a valid slot even if the head keeps nothing
+    nearest = tl.zeros([M], tl.int64) + tl.load(index)
     count = tl.load(counts + head)
     for start in range(0, count, N):
         entry = start + tl.arange(0, N)

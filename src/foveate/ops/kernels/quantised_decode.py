@@ -79,10 +79,10 @@ def _attend_codes(
 
 @triton.jit
 @no_type_check
-def _unpacked(codes, at, some, width, SIZE: tl.constexpr, BITS: tl.constexpr):
+def _unpacked(codes, at, valid, width, SIZE: tl.constexpr, BITS: tl.constexpr):
     """Return [pairs, SIZE] codes as float32; the first column is in the lowest bits."""
     byte = tl.arange(0, SIZE * BITS // 8)
-    inside = some[:, None] & (byte < width)[None, :]
+    inside = valid[:, None] & (byte < width)[None, :]
     packed = tl.load(codes + at[:, None] * width + byte[None, :], mask=inside, other=0)
     if BITS == 8:
         numbers = packed
@@ -143,9 +143,9 @@ def _codes_kernel(
     k_width, v_width, v_groups = widths
     head = (tl.program_id(0) // early).to(tl.int64)
     index = tl.program_id(0) % early
-    b, of = head // h, head % h
+    b, kv_head = head // h, head % h
     member, column, channel = tl.arange(0, G), tl.arange(0, D), tl.arange(0, E)
-    queries = tile(of_head(q, b, of), member, column, g, d)
+    queries = tile(of_head(q, b, kv_head), member, column, g, d)
     first = tl.load(starts + head)
     length = tl.load(starts + head + 1) - first
     begin = tl.minimum(index * chunk, length).to(tl.int32)
@@ -155,19 +155,19 @@ def _codes_kernel(
     out = tl.zeros([G, E], tl.float32)
     for start in range(begin, end, N):
         pair = start + tl.arange(0, N)
-        some = pair < end
+        valid = pair < end
         at = first + pair
-        owner = tl.load(group + at, mask=some, other=0).to(tl.int64)
-        codes = _unpacked(k, at, some, k_width, D, BITS)
-        inside = some[:, None] & (column < d)[None, :]
+        owner = tl.load(group + at, mask=valid, other=0).to(tl.int64)
+        codes = _unpacked(k, at, valid, k_width, D, BITS)
+        inside = valid[:, None] & (column < d)[None, :]
         keys = _scaled(codes, k_least, k_step, owner[:, None] * d + column[None, :], inside)
         logits = product(queries, tl.trans(keys)) * scale
-        logits = tl.where(some[None, :], logits, -float("inf"))
+        logits = tl.where(valid[None, :], logits, -float("inf"))
         new = tl.maximum(top, tl.max(logits, 1))
         weights = tl.exp2(logits - new[:, None])
         shrunk = tl.exp2(top - new)
-        codes = _unpacked(v, at, some, v_width, E, BITS)
-        inside = some[:, None] & (channel < e)[None, :]
+        codes = _unpacked(v, at, valid, v_width, E, BITS)
+        inside = valid[:, None] & (channel < e)[None, :]
         scale_index = at[:, None] * v_groups + (channel // CHANNELS)[None, :]
         values = _scaled(codes, v_least, v_step, scale_index, inside)
         out = out * shrunk[:, None] + product(weights.to(values.dtype), values)

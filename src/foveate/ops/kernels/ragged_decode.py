@@ -211,9 +211,9 @@ def _chunk_kernel(
     chunks = total_chunks - before
     head = (tl.program_id(0) // chunks).to(tl.int64)  # KV heads, counted through all rows
     index = tl.program_id(0) % chunks
-    b, of = head // h, head % h
+    b, kv_head = head // h, head % h
     group = tl.arange(0, G)
-    queries = tile(of_head(q, b, of), group, tl.arange(0, D), g, d)
+    queries = tile(of_head(q, b, kv_head), group, tl.arange(0, D), g, d)
     if index < early:
         start = tl.load(starts + head)
         length = tl.load(starts + head + 1) - start
@@ -228,14 +228,14 @@ def _chunk_kernel(
             end = tl.load(tail_length).to(tl.int32)
         begin = tl.minimum((index - early) * chunk, end)
         end = tl.minimum((index - early + 1) * chunk, end)
-        late_k, late_v = of_head(tail_k, b, of), of_head(tail_v, b, of)
+        late_k, late_v = of_head(tail_k, b, kv_head), of_head(tail_v, b, kv_head)
         top, total, out = _attend(queries, late_k, late_v, begin, end, d, e, scale, D, E, N)
     at = (head * g + group) * total_chunks + before + index
     tl.store(tops + at, top, mask=group < g)
     tl.store(totals + at, total, mask=group < g)
     channel = tl.arange(0, E)
-    some = (group < g)[:, None] & (channel < e)[None, :] & (total > 0)[:, None]
-    tl.store(mixed + at[:, None] * e + channel[None, :], out, mask=some)
+    valid = (group < g)[:, None] & (channel < e)[None, :] & (total > 0)[:, None]
+    tl.store(mixed + at[:, None] * e + channel[None, :], out, mask=valid)
 
 
 @triton.jit(do_not_specialize=["chunks"])
@@ -253,8 +253,8 @@ def _join_kernel(mixed, tops, totals, out, e, chunks, log_n, E: tl.constexpr, CH
     for i in range(chunks):
         at = head * chunks + i
         level = tl.load(tops + at + tl.zeros([E], tl.int32))
-        some = (channel < e) & (level > -float("inf"))  # empty chunks wrote nothing
-        part = tl.load(mixed + at * e + channel, mask=some, other=0.0)
+        valid = (channel < e) & (level > -float("inf"))  # empty chunks wrote nothing
+        part = tl.load(mixed + at * e + channel, mask=valid, other=0.0)
         sum_of_all += part * tl.exp2(level - best)
     result = sum_of_all / tl.where(total_of_all > 0, total_of_all, 1.0)
     tl.store(out + head * e + channel, result.to(out.dtype.element_ty), mask=channel < e)

@@ -76,14 +76,14 @@ def _logits_kernel(
     above = tl.program_id(0) // blocks
     queries_of = tl.cdiv(w, W)
     head = (above // queries_of).to(tl.int64)
-    b, of = head // hq, (head % hq) // g
+    b, kv_head = head // hq, (head % hq) // g
     row = (above % queries_of) * W + tl.arange(0, W)
     slot, column = block * N + tl.arange(0, N), tl.arange(0, D)
     queries = tile(of_head(q, b, head % hq), row, column, w, d)
-    keys = tile(of_head(k, b, of), slot, column, n, d)
+    keys = tile(of_head(k, b, kv_head), slot, column, n, d)
     logits = product(queries, tl.trans(keys)) * scale
     inside = (row < w)[:, None] & (slot < n)[None, :]
-    seen, seen_w, seen_n = of_head(seen, b, of)
+    seen, seen_w, seen_n = of_head(seen, b, kv_head)
     at = row.to(tl.int64)[:, None] * seen_w + (slot - before).to(tl.int64)[None, :] * seen_n
     inside_before = inside & (slot >= before)[None, :]
     visible = tl.load(seen + at, mask=inside_before, other=1) != 0

@@ -79,7 +79,7 @@ def _of_kind(records: Iterator[Record], kind: str | None, folder: Folder) -> Ite
 
 def _masks(record: Record) -> Mapping[str, str]:
     """The entity of every mask."""
-    held = record.held.get("A")
+    held = record.fields.get("A")
     masks = held if isinstance(held, Mapping) else loogle.mapping(str(held))
     if not masks:
         raise InvalidInput(

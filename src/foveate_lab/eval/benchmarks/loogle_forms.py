@@ -60,9 +60,9 @@ def _by_question(paths: Sequence[Path]) -> Iterator[Record]:
         document = record.text_or_number("doc_id" if record.has("doc_id") else "context")
         number, place = entry = places.setdefault(document, [len(places), 0])
         entry[1] += 1
-        answer = record.held.get("answer")
+        answer = record.fields.get("answer")
         yield record.also(
-            type=record.held.get("type", record.held.get("task")),
+            type=record.fields.get("type", record.fields.get("task")),
             name=f"{number}/{place}",
             input=record.text("context"),
             Q=record.text("question") if record.has("question") else "",
@@ -74,7 +74,7 @@ def asked_of(record: Record) -> list[Record]:
     """The questions of a document: a list, or as the files have it, the Python text of one; a
     document without any is to be summarized.
     """
-    held = record.held.get("qa_pairs", "none")
+    held = record.fields.get("qa_pairs", "none")
     if held == "none":
         return [record.also(Q="", A=record.text("output"))]
     if isinstance(held, str):

@@ -133,7 +133,7 @@ class Source:
         if wanted and paths[0].suffix == ".parquet":
             return wanted <= {*columns_of(paths[0])}
         if wanted and paths[0].suffix == ".jsonl":
-            return wanted <= {*next((record.held for record in read_lines(paths[0])), ())}
+            return wanted <= {*next((record.fields for record in read_lines(paths[0])), ())}
         return True
 
     def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
@@ -189,7 +189,7 @@ class Source:
                 yield BenchmarkRow(record)
 
     def _named(self, record: Record) -> Record:
-        held = record.held
+        held = record.fields
         record = record.also(**{new: held[old] for old, new in self.renamed.items() if old in held})
         for name in self.lists:
             record = as_list(record, name)
