@@ -17,7 +17,7 @@ from .prompts import compressed, prompt
 
 HEADS, DEPTH = 2, 3
 READS_AGAIN = {"kvzip", "streammem"}  # of a model: tests/conformance/test_short_prompts.py
-KEEPS_ALL = {"full", "kivi"}
+KEEPS_ALL = {"full", "kivi", "turboquant"}
 NAMES = sorted(set(foveate.METHODS) - READS_AGAIN - KEEPS_ALL)
 CHANGES = {"": {}, "text": {"protect_text": True}, "half": {"recent": 0.5, "sinks": 9}}
 

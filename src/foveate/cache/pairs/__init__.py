@@ -8,7 +8,7 @@ All store the original column of each slot: a token's index in the batch's padde
 from the start of the conversation. :class:`Pairs` is the protocol of them all.
 """
 
-from foveate.cache.pairs.body import Along, CodeLayout
+from foveate.cache.pairs.body import Along, Body, CodeLayout, Layout, short_columns
 from foveate.cache.pairs.by_modality import ModalityPairs, bits_held
 from foveate.cache.pairs.dense import GROWTH, DensePairs, Padded, listed
 from foveate.cache.pairs.form import Form, exact_bytes, uncompressed_bytes
@@ -21,10 +21,12 @@ from foveate.cache.pairs.rewritten import RewrittenPairs, rewritten
 __all__ = [
     "GROWTH",
     "Along",
+    "Body",
     "CodeLayout",
     "Coded",
     "DensePairs",
     "Form",
+    "Layout",
     "ModalityPairs",
     "NarrowPairs",
     "Padded",
@@ -40,6 +42,7 @@ __all__ = [
     "listed",
     "only",
     "rewritten",
+    "short_columns",
     "store",
     "uncompressed_bytes",
 ]

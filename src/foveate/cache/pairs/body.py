@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from foveate.ops.affine_codes import decode, encode, extremes, step_of
+from foveate.ops.choice import chosen
+from foveate.ops.compaction import starts_of
+from foveate.ops.quantised_decode import FlatCodes, quantised_decode
 
 Along = Literal["token", "channel"]
 
@@ -24,13 +28,62 @@ class CodeLayout(NamedTuple):
     group: int
     values: Along = "token"
 
+    @property
+    def decodes_as_codes(self) -> bool:
+        """True if decoding reads the codes directly. The reference decodes them first."""
+        return self.values == "token" and chosen() != "reference"
+
+    def encode(
+        self,
+        k: Float[Tensor, "f d"],
+        v: Float[Tensor, "f e"],
+        columns: Int[Tensor, "f"],
+        counts: Int[Tensor, "b h"],
+    ) -> Body:
+        """Quantise the pairs of each head in groups; a head's last group may be smaller."""
+        return _quantised(k, v, columns, counts, self)
+
+    def decode(
+        self, body: Body, key: int, value: int
+    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
+        """Return keys and values of these sizes, each accurate to half a step."""
+        owner = owners(body.sizes)
+        k = decode(body.k, body.k_least[owner], body.k_step[owner], self.bits)
+        least, step = (_of_numbers(x, owner, value, self) for x in (body.v_least, body.v_step))
+        return k, decode(body.v, least, step, self.bits)
+
+    def flat(self, body: Body, longest: int) -> FlatCodes:
+        """Return what :attr:`attention` takes, ``longest`` being the most pairs of a head.
+
+        Starts of groups and heads are temporary.
+        """
+        return FlatCodes(
+            body.k,
+            body.k_least,
+            body.k_step,
+            owners(body.sizes, len(body.k)),
+            body.v,
+            body.v_least,
+            body.v_step,
+            starts_of(body.counts),
+            longest,
+            self.bits,
+            self.group,
+        )
+
+    @property
+    def attention(self) -> Callable[..., Float[Tensor, "b hq 1 e"]]:
+        """Operator of a decoding step."""
+        return quantised_decode
+
 
 class Body(NamedTuple):
     """``f`` pairs whose keys are quantised in ``G`` groups of ``sizes`` consecutive pairs.
 
     Keys have a minimum and a step per group and channel. Values have these per pair and group of
     channels (``s`` is ``f``), or as keys do if the layout's ``values`` are "channel" (``s`` is
-    ``G``).
+    ``G``). No ``sizes`` at all mean that every pair is a group. Other layouts store what they need
+    of a group in place of minima and steps.
     """
 
     k: UInt8[Tensor, "f w"]
@@ -44,14 +97,47 @@ class Body(NamedTuple):
     counts: Int[Tensor, "b h"]
 
 
-def quantised(
+@runtime_checkable
+class Layout(Protocol):
+    """A way to encode pairs, such as :class:`CodeLayout`, and to attend to them.
+
+    ``bits`` are those of a number; pairs are encoded ``group`` at a time while decoding.
+    """
+
+    @property
+    def bits(self) -> int: ...
+
+    @property
+    def group(self) -> int: ...
+
+    @property
+    def decodes_as_codes(self) -> bool: ...
+
+    def encode(
+        self,
+        k: Float[Tensor, "f d"],
+        v: Float[Tensor, "f e"],
+        columns: Int[Tensor, "f"],
+        counts: Int[Tensor, "b h"],
+    ) -> Body: ...
+
+    def decode(
+        self, body: Body, key: int, value: int
+    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]: ...
+
+    def flat(self, body: Body, longest: int) -> Any: ...
+
+    @property
+    def attention(self) -> Callable[..., Float[Tensor, "b hq 1 e"]]: ...
+
+
+def _quantised(
     k: Float[Tensor, "f d"],
     v: Float[Tensor, "f e"],
     columns: Int[Tensor, "f"],
     counts: Int[Tensor, "b h"],
     layout: CodeLayout,
 ) -> Body:
-    """Quantise the pairs of each head in groups; a head's last group may be smaller."""
     bits = layout.bits
     sizes = _sizes(counts.flatten(), layout.group)
     owner = owners(sizes)
@@ -72,19 +158,9 @@ def quantised(
         encode(v, least, step, bits),
         v_least.contiguous(),
         v_step.contiguous(),
-        _narrow(columns),
+        short_columns(columns),
         counts,
     )
-
-
-def restored(
-    body: Body, layout: CodeLayout, width: int
-) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
-    """Return keys and values, each accurate to half a step; ``width`` is a value's channels."""
-    owner = owners(body.sizes)
-    k = decode(body.k, body.k_least[owner], body.k_step[owner], layout.bits)
-    least, step = (_of_numbers(x, owner, width, layout) for x in (body.v_least, body.v_step))
-    return k, decode(body.v, least, step, layout.bits)
 
 
 def _of_numbers(
@@ -106,28 +182,32 @@ def joined(first: Body, second: Body) -> Body:
     pairs = torch.cat([_heads(first), _heads(second)]).argsort(stable=True)
     groups = torch.cat([_heads_of_groups(first), _heads_of_groups(second)]).argsort(stable=True)
     both = Body(*(torch.cat(parts) for parts in zip(first, second, strict=True)))
-    return _picked(both, pairs, groups, both.sizes[groups], first.counts + second.counts)
+    return _picked(both, pairs, groups, _some_sizes(both, groups), first.counts + second.counts)
 
 
 def selected(body: Body, kept: Bool[Tensor, "f"]) -> Body:
     """Return the pairs where ``kept`` is true, in the groups that they were quantised in."""
-    sizes = torch.zeros_like(body.sizes).index_add_(0, owners(body.sizes), kept.to(torch.int32))
     counts = torch.zeros_like(body.counts.flatten()).index_add_(0, _heads(body), kept.long())
-    groups = sizes.nonzero()[:, 0]
     pairs = kept.nonzero()[:, 0]
-    return _picked(body, pairs, groups, sizes[groups], counts.view_as(body.counts))
+    groups, sizes = pairs, body.sizes
+    if len(sizes):
+        sizes = torch.zeros_like(sizes).index_add_(0, owners(sizes), kept.to(torch.int32))
+        groups = sizes.nonzero()[:, 0]
+        sizes = sizes[groups]
+    return _picked(body, pairs, groups, sizes, counts.view_as(body.counts))
 
 
 def renumbered(body: Body, table: Int[Tensor, "c"]) -> Body:
     """Return the pairs with column i replaced by ``table[i]``."""
-    return body._replace(columns=_narrow(table[body.columns.long()]))
+    return body._replace(columns=short_columns(table[body.columns.long()]))
 
 
 def of_rows(body: Body, rows: Int[Tensor, "r"]) -> Body:
     """Select rows of the batch, in this order, repeats allowed."""
     h = body.counts.shape[1]
     pairs, groups = (_of_rows(heads // h, rows) for heads in (_heads(body), _heads_of_groups(body)))
-    return _picked(body, pairs, groups, body.sizes[groups], body.counts.index_select(0, rows))
+    counts = body.counts.index_select(0, rows)
+    return _picked(body, pairs, groups, _some_sizes(body, groups), counts)
 
 
 def _of_rows(row: Int[Tensor, "m"], rows: Int[Tensor, "r"]) -> Int[Tensor, "s"]:
@@ -139,7 +219,7 @@ def _picked(
     body: Body,
     pairs: Int[Tensor, "s"],
     groups: Int[Tensor, "g"],
-    sizes: Int[Tensor, "g"],
+    sizes: Int[Tensor, "z"],
     counts: Int[Tensor, "b h"],
 ) -> Body:
     # Values by token have a scale per pair. Groups of one pair have as many, and then pairs and
@@ -179,10 +259,15 @@ def _heads(body: Body) -> Int[Tensor, "f"]:
 
 
 def _heads_of_groups(body: Body) -> Int[Tensor, "G"]:
-    return _heads(body)[body.sizes.cumsum(0) - 1]
+    heads = _heads(body)
+    return heads[body.sizes.cumsum(0) - 1] if len(body.sizes) else heads
 
 
-def _narrow(columns: Int[Tensor, "f"]) -> Int[Tensor, "f"]:
+def _some_sizes(body: Body, groups: Int[Tensor, "g"]) -> Int[Tensor, "z"]:
+    return body.sizes[groups] if len(body.sizes) else body.sizes
+
+
+def short_columns(columns: Int[Tensor, "f"]) -> Int[Tensor, "f"]:
     """Return columns as int16 if they fit, else as int32."""
     fits = not columns.numel() or int(columns.max()) < 2**15
     return columns.to(torch.int16 if fits else torch.int32)

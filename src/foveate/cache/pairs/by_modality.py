@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.cache.pairs.body import Body, CodeLayout, joined, restored, selected
+from foveate.cache.pairs.body import Body, Layout, joined, selected
 from foveate.cache.pairs.dense import Padded
 from foveate.cache.pairs.pairs import Exact, Pairs
 from foveate.cache.pairs.quantised import CodedPairs, QuantisedPairs, codes_of
@@ -23,7 +23,7 @@ class ModalityPairs(CodedPairs[Text]):
 
     name = "visual"
 
-    def __init__(self, body: Body, rest: Text, layout: CodeLayout):
+    def __init__(self, body: Body, rest: Text, layout: Layout):
         self.body, self.rest, self.layout = body, rest, layout
 
     @classmethod
@@ -31,8 +31,8 @@ class ModalityPairs(CodedPairs[Text]):
         cls,
         pairs: Exact,
         visual: Bool[Tensor, "b c"],
-        layout: CodeLayout,
-        text: CodeLayout | None,
+        layout: Layout,
+        text: Layout | None,
         residual: int,
     ) -> ModalityPairs:
         """Quantise the pairs of ``visual`` columns.
@@ -66,7 +66,7 @@ class ModalityPairs(CodedPairs[Text]):
     def padded(self) -> Padded:
         """Return all slots in full precision, in the order of their columns: a temporary copy."""
         text = self.rest.padded()
-        k, v = restored(self.body, self.layout, text.v.shape[3])
+        k, v = self.layout.decode(self.body, text.k.shape[3], text.v.shape[3])
         early = (self._padded(k, 0), self._padded(v, 0), self._padded(self.body.columns.long(), -1))
         k, v, columns = (torch.cat(both, dim=2) for both in zip(early, text, strict=True))
         order = columns.argsort(dim=-1)[..., columns.shape[2] - self.longest :]

@@ -15,23 +15,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.cache.pairs.body import (
-    Body,
-    CodeLayout,
-    joined,
-    of_rows,
-    owners,
-    quantised,
-    renumbered,
-    restored,
-    selected,
-)
+from foveate.cache.pairs.body import Body, Layout, joined, of_rows, renumbered, selected
 from foveate.cache.pairs.dense import DensePairs, Padded
 from foveate.cache.pairs.pairs import BodyAndRest, Exact, Others
 from foveate.cache.pairs.ragged import RaggedPairs, only
-from foveate.ops.choice import chosen
-from foveate.ops.compaction import starts_of
-from foveate.ops.quantised_decode import FlatCodes
 from foveate.ops.ragged_decode import FlatPairs
 
 
@@ -81,13 +68,13 @@ class QuantisedPairs(CodedPairs[Exact]):
 
     name = "body"
 
-    def __init__(self, body: Body, rest: Exact, layout: CodeLayout, residual: int):
+    def __init__(self, body: Body, rest: Exact, layout: Layout, residual: int):
         self.body, self.rest = body, rest
         self.layout, self.residual = layout, residual
         self._longest: tuple[Body, int] | None = None  # cached with its body, needs a sync
 
     @classmethod
-    def of(cls, pairs: Exact, layout: CodeLayout, residual: int) -> QuantisedPairs:
+    def of(cls, pairs: Exact, layout: Layout, residual: int) -> QuantisedPairs:
         """Quantise all but the last ``residual`` pairs of every head."""
         no_slots = torch.zeros_like(pairs.padded().columns, dtype=torch.bool)
         quantised_pairs = cls(codes_of(pairs, no_slots, layout), pairs, layout, residual)
@@ -114,42 +101,31 @@ class QuantisedPairs(CodedPairs[Exact]):
         return index < self.body.counts.flatten().repeat_interleave(counts)
 
     @property
-    def decodes_as_codes(self) -> bool:
-        """True if decoding reads the codes directly. The reference decodes them first."""
-        return self.layout.values == "token" and chosen() != "reference"
-
-    @property
-    def parts(self) -> tuple[FlatCodes, FlatPairs, Tensor, Tensor]:
+    def parts(self) -> tuple[Any, FlatPairs, Tensor, Tensor]:
         """Inputs of decoding: codes, flat pairs in full precision, and the tail's keys and values.
 
-        Starts of groups and heads are temporary.
+        Codes are in the form of the layout's ``attention``.
         """
         body, rest = self.body, self.rest
         if self._longest is None or self._longest[0] is not body:
             self._longest = body, int(body.counts.max())
-        coded = FlatCodes(
-            body.k,
-            body.k_least,
-            body.k_step,
-            owners(body.sizes, len(body.k)),
-            body.v,
-            body.v_least,
-            body.v_step,
-            starts_of(body.counts),
-            self._longest[1],
-            self.layout.bits,
-            self.layout.group,
-        )
+        coded = self.layout.flat(body, self._longest[1])
         if isinstance(rest, RaggedPairs):
             flat = FlatPairs(rest.flat_k, rest.flat_v, rest.starts, rest.longest_body)
             return coded, flat, rest.tail.k, rest.tail.v
         no_k, no_v = (x.new_empty(0, x.shape[3]) for x in (rest.k, rest.v))
         return coded, FlatPairs(no_k, no_v, torch.zeros_like(coded.starts), 0), rest.k, rest.v
 
+    def attend(
+        self, q: Float[Tensor, "b hq 1 d"], scale: float, n: float
+    ) -> Float[Tensor, "b hq 1 e"]:
+        """Compute a decoding step's attention without opening the codes; ``n`` is softmax-n's."""
+        return self.layout.attention(q, *self.parts, scale, n)
+
     def opened(self) -> DensePairs | RaggedPairs:
         """Return all pairs in full precision: a temporary copy."""
         body, rest = self.body, self.rest
-        k, v = restored(body, self.layout, rest.tensors()["v"].shape[-1])
+        k, v = self.layout.decode(body, *(rest.tensors()[x].shape[-1] for x in "kv"))
         columns, counts = body.columns.int(), body.counts
         if isinstance(rest, DensePairs) and bool((counts == counts[0, 0]).all()):
             shape = (*counts.shape, int(counts[0, 0]))
@@ -202,7 +178,7 @@ class QuantisedPairs(CodedPairs[Exact]):
         self.body, self.rest = joined(self.body, new), only(self.rest, slots & ~old)
 
 
-def codes_of(pairs: Exact, chosen: Bool[Tensor, "b h n"], layout: CodeLayout) -> Body:
+def codes_of(pairs: Exact, chosen: Bool[Tensor, "b h n"], layout: Layout) -> Body:
     """Quantise the chosen pairs."""
     k, v, columns = (t[chosen] for t in pairs.padded())
-    return quantised(k, v, columns, chosen.sum(-1), layout)
+    return layout.encode(k, v, columns, chosen.sum(-1))
