@@ -153,7 +153,7 @@ class TurboQuantByModality:
     Source: TurboQuant (arXiv:2504.19874), Algorithms 1 and 2.
     """
 
-    visual: Bits
+    visual: Bits = 4
     text: TextBits = 16
     residual: Count = 0
     sketch: bool = False
