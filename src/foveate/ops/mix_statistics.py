@@ -83,7 +83,7 @@ def mix_statistics(
 def redundancy_of(
     products: Float[Tensor, "b h"], tokens: int | Int[Tensor, "b h 1"]
 ) -> Float[Tensor, "b h"]:
-    """Compute MixKV's eq. 4 in O(T).
+    """Compute MixKV eq. 4 in O(T).
 
     ``products`` are the product of the sum of T directions with itself: the sum of the cosines of
     all pairs, including those of a key with itself.
