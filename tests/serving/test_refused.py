@@ -78,7 +78,7 @@ def companions():
     for method in ("draft_model", "eagle", "eagle3", "medusa", "mtp"):
         said = rf"by '{method}' \(--speculative-config\): {DRAFTS}"
         yield drafts(method, model="MODEL"), said, POLICY
-    yield drafts("suffix"), "by 'suffix' .* without a model 'ngram' is served", POLICY
+    yield drafts("suffix"), "by 'suffix' .* without a model, only 'ngram' is served", POLICY
     yield {"spec_method": "ngram_gpu", "spec_tokens": 2}, r"'ngram_gpu' \(--spec-method\)", POLICY
     for way in ("decode", "prefill"):
         size = f"{way}_context_parallel_size"

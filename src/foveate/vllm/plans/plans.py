@@ -203,7 +203,7 @@ def _context(raw: Any, prompt: int) -> int | None:
         return None
     if isinstance(raw, bool) or not isinstance(raw, int) or not 1 <= raw <= prompt:
         raise InvalidParameter(
-            f"foveate_context={short_repr(raw)}: give the number of tokens of the context, "
-            f"from 1 to the prompt's {prompt}, images included."
+            f"foveate_context={short_repr(raw)}: give the number of tokens of the context, from 1 "
+            f"to the prompt's {prompt}, images included."
         )
     return raw
