@@ -140,8 +140,8 @@ def compare_runs(
     """Yield a table for each published run: scores by set, and how many answers are alike."""
     for run in runs_of(experiment):
         mine = {name for task in experiment.trial.tasks() for name in find_sources(task)}
-        found = read_run(folder, run.name)
-        published = {name: found[name] for name in found if name in mine}
+        results = read_run(folder, run.name)
+        published = {name: results[name] for name in results if name in mine}
         for setting in settings:
             if published and setting.model == run.model:
                 yield _table(run, published, _rows(experiment, run, setting))
