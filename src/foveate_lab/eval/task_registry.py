@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from itertools import count
 from typing import Any
@@ -45,7 +45,8 @@ class Task:
     ``reference``: the first answer is a text to compare with, and every cache is told its tokens
     (perplexity), ``told`` of them at most. ``divisible``: an answer without its first token can be
     scored. ``fit`` makes of a sample what the model is asked, where that depends on its tokens;
-    ``pixels`` bound images.
+    ``pixels`` bound images. ``conversations`` name those in which the benchmark's authors asked
+    families of models, where these are not the defaults (:mod:`foveate_lab.eval.conversations`).
     ``unjudged``: nothing scores the answers without a judge, and there is none.
     """
 
@@ -60,6 +61,7 @@ class Task:
     pixels: Pixels = AS_THEY_ARE
     unjudged: bool = False
     reference_length: int | None = None
+    conversations: Mapping[str, str] = field(default_factory=dict)
 
 
 TASKS: dict[str, Task] = {}

@@ -12,7 +12,7 @@ from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.ask import Asked
 from foveate_lab.reproduce.calibrations import CalibrationRun
-from foveate_lab.reproduce.models import MODELS, image_note
+from foveate_lab.reproduce.models import MODELS, image_note, prompt_notes
 from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.tables.table import Table
@@ -135,8 +135,10 @@ class Experiment:
 
     @property
     def settled(self) -> tuple[str, ...]:
-        """What is done to its models' images as the authors did it."""
-        return tuple(said for name in self.models if (said := image_note(name)))
+        """How its models read images and are asked, where that follows the authors' code."""
+        images = (note for name in self.models if (note := image_note(name)))
+        tasks = self.trial.tasks()
+        return (*images, *(note for name in self.models for note in prompt_notes(name, tasks)))
 
     def to_json(self, bring: Sequence[str]) -> dict[str, Any]:
         """What ``--list --json`` says of it."""

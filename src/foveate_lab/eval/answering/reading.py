@@ -24,6 +24,7 @@ from foveate.prompts.sample import PLACE, Sample
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.shorten import without_middle
 from foveate_lab.eval.contenders import is_oracle, resolved
+from foveate_lab.eval.conversations import in_conversation
 from foveate_lab.eval.pixels import bounded, seen_sizes
 from foveate_lab.eval.task_registry import Task
 
@@ -46,7 +47,8 @@ class Reading:
     depends on that policy alone, and not on those that it is compared with.
 
     ``cut`` is the number of tokens that are compressed. ``timed`` decodes every answer token by
-    token, on its own.
+    token, on its own. ``conversation`` names the authors' template that words the prompt, "" where
+    the model's own does.
     """
 
     loaded: Loaded
@@ -55,6 +57,7 @@ class Reading:
     prompt: Prompt
     cut: int
     timed: bool
+    conversation: str = ""
     _last: tuple[bool, Prune | None, Recorded] | None = field(default=None, repr=False)
 
     @property
@@ -111,6 +114,7 @@ def read_prompt(
     Raises:
         InvalidInput: it cannot be worded, or not be cut where its question begins.
     """
+    loaded, conversation = asked_in(loaded, task, sample)
     if task.fit:
         sample = task.fit(loaded.tokenizer, sample)
     if longest_prompt:
@@ -126,7 +130,18 @@ def read_prompt(
     if "box" in sample.facts and sample.images:  # the answer is a place on the image
         seen["view"] = view_of(loaded, prompt, sample.images)
     sample = replace(sample, facts={**sample.facts, **seen})
-    return Reading(loaded, task, sample, prompt, cut, timed)
+    return Reading(loaded, task, sample, prompt, cut, timed, conversation)
+
+
+def asked_in(loaded: Loaded, task: Task, sample: Sample) -> tuple[Loaded, str]:
+    """Return the model with the template that words a sample's prompt, and the name of that
+    conversation, or "" where it is the model's own template.
+
+    Videos are left to the model's own template, as the authors' conversations have none.
+    """
+    if sample.plain or sample.videos:
+        return loaded, ""
+    return in_conversation(loaded, task.conversations)
 
 
 def _read(loaded: Loaded, task: Task, sample: Sample) -> Prompt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,8 @@ Reader = Callable[..., Iterator[Sample]]
 """Takes a folder, and its options by name."""
 Parts = Callable[..., Sources | Mapping[str, Sources]]
 """The data sets that a benchmark reads under its options; several have names."""
+Conversations = Mapping[str, str] | Callable[..., Mapping[str, str]]
+"""Names of conversations by family of models, or a function of the benchmark's options."""
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -44,6 +46,7 @@ class Benchmark:
         contents: what has to be in the folder, if that is not to be taken from ``sources``.
         judged: scores with a judge.
         reference, divisible, fit: see :class:`Task`.
+        conversations: those in which its authors asked models, or a function of its options.
         read: the function.
     """
 
@@ -59,6 +62,7 @@ class Benchmark:
     reference: bool = False
     divisible: bool = True
     fit: Fit | None = None
+    conversations: Conversations = field(default_factory=dict)
     read: Reader = _unread
 
     def __call__(self, read: Reader) -> Reader:
@@ -110,7 +114,15 @@ class Benchmark:
             self.fit,
             taken.pixels,
             unjudged=self.judged is not None and not judge and "rules" not in taken.own.values(),
+            conversations=self._conversations(**taken.own),
         )
+
+    def conversations_given(self, given: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the conversations of its task, by family, by the options ``given``."""
+        return self._conversations(**options(self.name, self.read, given).own)
+
+    def _conversations(self, **own: Any) -> Mapping[str, str]:
+        return self.conversations(**own) if callable(self.conversations) else self.conversations
 
     def parts(self, **own: Any) -> Mapping[str, Sources]:
         """The data sets that it reads by its own options, by name; one alone has none."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from foveate.data import Folder
 from foveate.prompts.sample import PLACE, Sample
 from foveate_lab.eval.benchmarks.folder import Benchmark
-from foveate_lab.eval.benchmarks.mm_vet import GRADE, graded
+from foveate_lab.eval.benchmarks.mm_vet import GRADE, PREFIXKV, graded
 from foveate_lab.eval.benchmarks.source import Source
 from foveate_lab.eval.benchmarks.sources import Sources
 
@@ -38,6 +38,7 @@ SOURCES = Sources(
     longest=1024,
     reference=True,
     divisible=False,
+    conversations=PREFIXKV,
 )
 def llava_description(folder: Folder) -> Iterator[Sample]:
     """Detailed descriptions of photographs, by perplexity and ROUGE-L to the full cache."""

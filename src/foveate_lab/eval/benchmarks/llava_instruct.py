@@ -16,6 +16,7 @@ from foveate.data import Folder, Record
 from foveate.policies.parameters import Count, Positive, Seed
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.mm_vet import PREFIXKV
 from foveate_lab.eval.benchmarks.source import Source
 from foveate_lab.eval.benchmarks.sources import Sources
 
@@ -39,6 +40,7 @@ SOURCES = Sources(
     longest=1024,
     reference=True,
     divisible=False,
+    conversations=PREFIXKV,
 )
 def llava_instruct(
     folder: Folder,

@@ -2,9 +2,9 @@
 
 Song et al., arXiv:2404.18532. From https://github.com/MileBench/MileBench; a set is a folder that
 holds a JSON file of its own name and images/. Prompts, their cut, the length of answers and scores
-are the authors': see :mod:`foveate_lab.eval.benchmarks.milebench_prompt`. Departures: the model's
-own chat template words the prompt, not LLaVA's for Llama 2; an answer may be empty, which the
-authors rule out; and a task's score here is the mean over samples, over sets in a report.
+are the authors': see :mod:`foveate_lab.eval.benchmarks.milebench_prompt`. LLaVA-1.5 is asked in the
+conversation of their worker. Departures: an answer may be empty, which the authors rule out; and a
+task's score here is the mean over samples, over sets in a report.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ TASKS = {
     "I-1": ("GPR1200",),
 }
 LONGEST = 512  # tokens of an answer, whatever the task
+CONVERSATIONS = {"llava-1.5": "llava_llama_2", "internvl-chat-v1.5": "internlm2-chat"}
+"""Conversations of workers/model_workers.py: LLaVA's is MileBench's own, and both are LOOK-M's and
+CSP's. LLaVA-1.5 was not trained on Llama 2's.
+"""
 METRICS: dict[str, Metric] = {
     "multi-choice": score.choice,
     "open-ended": score.described,
@@ -158,6 +162,7 @@ def _register(short: str, sets: tuple[str, ...]) -> None:
         longest=LONGEST,
         divisible=False,
         fit=fitted,
+        conversations=CONVERSATIONS,
         summary=f"MileBench {short}: {', '.join(sets)}.",
     )(reader)
 

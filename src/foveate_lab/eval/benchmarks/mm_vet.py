@@ -3,8 +3,8 @@
 Yu et al., arXiv:2308.02490. From https://github.com/yuweihao/MM-Vet (mm-vet.zip), as the list that
 https://github.com/THU-MIG/PrefixKV links to, from https://huggingface.co/datasets/lmms-lab/MMVet,
 or as VLMEvalKit's MMVet.tsv. PrefixKV measures perplexity of the answers, and ROUGE-L to the full
-cache's, which need no judge, on all 218, with the image behind the question; ``image=before`` puts
-it first, as all others do.
+cache's, which need no judge, on all 218, with the image behind the question, in the conversation
+``llava_v1``; ``image=before`` puts it first, as all others do.
 
 The judge is asked as the authors ask theirs: what to do, a table of graded examples, and in its
 last row the question, the ground truth, the prediction and a place for the grade. Words and
@@ -27,6 +27,9 @@ from foveate_lab.eval.benchmarks.folder import Benchmark
 from foveate_lab.eval.benchmarks.source import Source, in_kit, on_hub
 from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.judge import Judge, said_by
+
+PREFIXKV = {"llava-1.5": "llava_v1", "llava-next-vicuna": "llava_v1"}
+"""Conversations of PrefixKV's eval_ppl.py and eval_rouge.py, for every model of Vicuna."""
 
 GRADE = """\
 Grade how correct a prediction is, from 0.0 (nothing is right) to 1.0 (all is right), in steps of
@@ -96,6 +99,7 @@ SOURCES = Sources(
     longest=1024,
     reference=True,
     divisible=False,
+    conversations=lambda image="after": PREFIXKV if image == "after" else {},
 )
 def mm_vet(folder: Folder, *, image: Literal["after", "before"] = "after") -> Iterator[Sample]:
     """Questions that need several abilities at once; graded by a judge."""

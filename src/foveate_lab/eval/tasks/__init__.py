@@ -29,6 +29,7 @@ from foveate_lab.eval.tasks import (
 
 __all__ = [
     "drawn",
+    "find_conversations",
     "find_sources",
     "find_task",
     "find_tasks",
@@ -150,6 +151,21 @@ def find_sources(name: str) -> Mapping[str, Sources]:
     if kind not in BENCHMARKS:
         raise InvalidInput(f"no benchmark named {kind!r}. {suggest(kind, BENCHMARKS)}")
     return BENCHMARKS[kind].parts_given(_options_and_folder(rest)[0])
+
+
+def find_conversations(name: str) -> Mapping[str, str]:
+    """Return the conversations in which a benchmark, with its options, asks families of models.
+
+    Raises:
+        InvalidInput: there is no such benchmark.
+        InvalidParameter: no such option, or a value that it does not take.
+    """
+    kind, rest = _kind(name)
+    if kind in TASKS:
+        return {}
+    if kind not in BENCHMARKS:
+        raise InvalidInput(f"no benchmark named {kind!r}. {suggest(kind, BENCHMARKS)}")
+    return BENCHMARKS[kind].conversations_given(_options_and_folder(rest)[0])
 
 
 def _kind(name: str) -> tuple[str, str]:
