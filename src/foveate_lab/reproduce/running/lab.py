@@ -178,7 +178,8 @@ class Lab(AbstractContextManager["Lab"]):
         """What rows of a model are made with, and have to agree in."""
         return {
             "model": place.at,
-            **({"pad_images": True} if place.pad_images else {}),
+            # LLaVA-1.5's rows of before its authors' conversations had other prompts
+            **({"pad_images": True, "prompts": "authors"} if place.pad_images else {}),
             **({"weights": weights} if (weights := self._weights(place)) else {}),
             "limit": self.limit,
             "seed": self.seed,
