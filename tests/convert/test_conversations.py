@@ -185,7 +185,7 @@ SAMPLES = {
     "one image": Sample("0", "What is it?", ("a hen",), images=(Image.new("RGB", (24, 24)),)),
     "three images within the text": Sample(
         "0",
-        f"One: {PLACE} Two: {PLACE}{PLACE} Which?",
+        f"One: {PLACE} Two: {PLACE} Three: {PLACE} Which?",
         ("a hen",),
         images=tuple(Image.new("RGB", (24, 24), color) for color in ("red", "green", "blue")),
     ),

@@ -54,6 +54,6 @@ def llava_description(folder: Folder) -> Iterator[Sample]:
 
 
 def _with_place(text: str) -> str:
-    """The request; where the image does not come first, with its place."""
+    """Return the request, with the image's place unless it comes first."""
     before, _, after = (part.strip() for part in text.partition(MARK))
     return f"{before}\n{PLACE}{after}" if before and MARK in text else before or after

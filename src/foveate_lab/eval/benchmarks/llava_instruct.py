@@ -68,9 +68,9 @@ def llava_instruct(
 
 
 def _turns(record: Record) -> list[str]:
-    """Texts of the complete rounds, without the marks of images."""
+    """Return the texts of the complete rounds, without the marks of images."""
     texts = [
-        one.text("value").replace(MARK, "").strip()
-        for one in record.records("conversations", at_least=2)
+        turn.text("value").replace(MARK, "").strip()
+        for turn in record.records("conversations", at_least=2)
     ]
     return texts[: len(texts) // 2 * 2]

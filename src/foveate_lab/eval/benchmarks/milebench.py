@@ -54,12 +54,12 @@ METRICS: dict[str, Metric] = {
 
 
 def scored(prediction: str, sample: Sample) -> float | None:
-    """By the metric of the sample's set."""
+    """Return the score by the metric of the sample's set."""
     return METRICS[sample.facts["kind"]](prediction, sample)
 
 
 def read(sets: Sequence[str], folder: Folder, cut: Cut, combined: bool) -> Iterator[Sample]:
-    """The samples of several sets, one of each in turn, so that the first ones are of all sets.
+    """Yield the samples of several sets, one of each in turn, so that the first are of all sets.
 
     Prompts are cut as ``cut`` says. ``combined``: all images of a sample are joined to one.
     """
@@ -98,7 +98,7 @@ def _set(folder: Folder, name: str, cut: Cut, combined: bool) -> Iterator[Sample
 
 
 def sources_of(sets: Sequence[str], combined: bool = False) -> Mapping[str, Sources]:
-    """Each set's file; the authors' file for joined images where that is asked, and there."""
+    """Return each set's file; if ``combined``, the authors' one of joined images, where there."""
     return {name: Sources(f"MileBench {name}", _source(name, combined)) for name in sets}
 
 
@@ -114,7 +114,7 @@ def _source(name: str, combined: bool) -> Source:
 
 
 def _level(record: Record) -> dict[str, str]:
-    """How many images it counts as having; some sets do not say it."""
+    """Return the class of its number of images, which some sets lack."""
     there = record.has("image_quantity_level")
     return {"level": record.text("image_quantity_level")} if there else {}
 

@@ -46,10 +46,10 @@ What is odd here? | The man irons his shirt on the roof of a moving taxi. | A ma
 
 
 def graded(judge: Judge, prediction: str, sample: Sample) -> float:
-    """What the judge says, 0 to 1.
+    """Return the judge's grade, 0 to 1.
 
     Raises:
-        InvalidInput: it says anything else.
+        InvalidInput: the reply is anything else.
     """
     truth = sample.answers[0].replace("<AND>", " <AND> ").replace("<OR>", " <OR> ")
     question = sample.question.replace(PLACE, "").strip()
@@ -118,7 +118,7 @@ def mm_vet(folder: Folder, *, image: Literal["after", "before"] = "after") -> It
 
 
 def _abilities(record: Record) -> list[str]:
-    """A list of words, or a text with commas; PrefixKV's list does not say any."""
+    """Return the abilities, from a list or a text with commas; PrefixKV's list has none."""
     if not record.has("capability"):
         return []
-    return [one for text in record.one_or_more("capability") for one in text.split(",")]
+    return [word for text in record.one_or_more("capability") for word in text.split(",")]
