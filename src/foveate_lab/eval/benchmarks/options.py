@@ -46,22 +46,24 @@ def types(read: Callable[..., Any]) -> dict[str, Any]:
     return {name: hints[name] for name in parameters(read)}
 
 
-def options(name: str, read: Callable[..., Any], given: Mapping[str, Any]) -> Options:
-    """Return the options that differ from their defaults.
+def options(name: str, read: Callable[..., Any], overrides: Mapping[str, Any]) -> Options:
+    """Return the options that differ from their defaults, and all general ones.
 
     Raises:
         InvalidParameter: there is no such option, or it does not take such a value.
     """
     own, known = parameters(read), {**types(read), **GENERAL}
-    for key in given:
+    for key in overrides:
         if key not in known:
             raise InvalidParameter(f"{name} has no option {shown(key)}. {suggest(key, known)}")
-    check(known, given)
-    least, greatest = given.get("min_pixels"), given.get("max_pixels")
+    check(known, overrides)
+    least, greatest = overrides.get("min_pixels"), overrides.get("max_pixels")
     if least and greatest and least > greatest:
         raise InvalidParameter(f"{name}: min_pixels={least} is more than max_pixels={greatest}.")
     changed = {
-        key: value for key, value in given.items() if key in GENERAL or own[key].default != value
+        key: value
+        for key, value in overrides.items()
+        if key in GENERAL or own[key].default != value
     }
     ordered = {key: changed[key] for key in known if key in changed}
     return Options(

@@ -102,7 +102,7 @@ def find_task(
                 f"write {kind}=FOLDER."
             )
         given = _with_frames(name, given, films, parameters(benchmark.read))
-        return benchmark.task(Path(folder).expanduser(), judge, outside=outside, given=given)
+        return benchmark.task(Path(folder).expanduser(), judge, outside=outside, overrides=given)
     if kind not in TASKS:
         raise InvalidInput(f"no task named {name!r}. {suggest(kind, [*TASKS, *BENCHMARKS])}")
     return _with_options(TASKS[kind], rest)
@@ -150,7 +150,7 @@ def find_sources(name: str) -> Mapping[str, Sources]:
     kind, rest = _kind(name)
     if kind not in BENCHMARKS:
         raise InvalidInput(f"no benchmark named {kind!r}. {suggest(kind, BENCHMARKS)}")
-    return BENCHMARKS[kind].parts_given(_options_and_folder(rest)[0])
+    return BENCHMARKS[kind].parts_with(_options_and_folder(rest)[0])
 
 
 def find_conversations(name: str) -> Mapping[str, str]:
@@ -165,7 +165,7 @@ def find_conversations(name: str) -> Mapping[str, str]:
         return {}
     if kind not in BENCHMARKS:
         raise InvalidInput(f"no benchmark named {kind!r}. {suggest(kind, BENCHMARKS)}")
-    return BENCHMARKS[kind].conversations_given(_options_and_folder(rest)[0])
+    return BENCHMARKS[kind].conversations_with(_options_and_folder(rest)[0])
 
 
 def _kind(name: str) -> tuple[str, str]:
