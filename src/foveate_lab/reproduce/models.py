@@ -72,7 +72,7 @@ class Model:
         return f"{kind}({','.join([given, *own] if given else own)})"
 
 
-ASKED_SO = {
+ORIGINS = {
     "": "of the converted model",
     "vicuna_v1": "of LLaVA's code, with its system prompt",
     "llava_v1": "of PrefixKV's code, with its system prompt and the image where it puts it",
@@ -139,17 +139,17 @@ def prompt_notes(name: str, tasks: Sequence[str]) -> list[str]:
     model = MODELS[name]
     if not model.family:
         return [f"{name} is asked {model.template}"] if tasks and model.template else []
-    asked: dict[str, list[str]] = {}
+    benchmarks: dict[str, list[str]] = {}
     for task in tasks:
         conversations = model.conversations_of(task, find_conversations(task))
         kind = task.partition("(")[0]
-        kinds = asked.setdefault(conversation_of(model.family, conversations), [])
+        kinds = benchmarks.setdefault(conversation_of(model.family, conversations), [])
         if kind not in kinds:
             kinds.append(kind)
     return [
         f"{name} is asked {', '.join(kinds)} in the conversation {conversation}, "
-        f"{ASKED_SO[conversation]}"
-        for conversation, kinds in asked.items()
+        f"{ORIGINS[conversation]}"
+        for conversation, kinds in benchmarks.items()
     ]
 
 
