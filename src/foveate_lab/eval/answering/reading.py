@@ -19,7 +19,7 @@ from foveate.models.token_grids import Box
 from foveate.policies.policy import Policy
 from foveate.policies.pruning import Prune
 from foveate.prompts.evidence import in_text, on_images, tokens_of
-from foveate.prompts.prompt import Prompt, read
+from foveate.prompts.prompt import Prompt, read, takes_videos
 from foveate.prompts.sample import PLACE, Sample
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.shorten import without_middle
@@ -137,9 +137,10 @@ def asked_in(loaded: Loaded, task: Task, sample: Sample) -> tuple[Loaded, str]:
     """Return the model with the template that words a sample's prompt, and the name of that
     conversation, or "" where it is the model's own template.
 
-    Videos are left to the model's own template, as the authors' conversations have none.
+    A processor that takes videos words them by its own template, as the authors' conversations have
+    no place for them. For others frames are images.
     """
-    if sample.plain or sample.videos:
+    if sample.plain or (sample.videos and takes_videos(loaded)):
         return loaded, ""
     return in_conversation(loaded, task.conversations)
 
