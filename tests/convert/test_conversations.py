@@ -6,16 +6,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 import foveate.prompts.prompt
-from foveate.loading.model import Loaded, load
+from foveate.loading.model import load
 from foveate.prompts.sample import PLACE, Sample
 from foveate_lab.convert import templates
 from foveate_lab.eval.answering.measure import measured
@@ -70,11 +70,11 @@ def stand_in(make):
 
     def made(family):
         model_type, text_type, template = HUB[family]
-        config = SimpleNamespace(
-            model_type=model_type, text_config=SimpleNamespace(model_type=text_type)
-        )
-        reader = with_template(make("llava").loaded, template).reader
-        return Loaded(family, SimpleNamespace(config=config), reader, sees=True)
+        loaded = with_template(make("llava").loaded, template)
+        model = copy.copy(loaded.model)
+        model.config = copy.deepcopy(model.config)
+        model.config.model_type, model.config.text_config.model_type = model_type, text_type
+        return replace(loaded, model=model)
 
     return made
 
