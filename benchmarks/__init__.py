@@ -1,1 +1,1 @@
-"""Measurements that Foveate stands on: speed, memory, quality and serving, each in a folder."""
+"""Benchmarks of speed, memory, quality and serving, each in a folder."""

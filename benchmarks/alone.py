@@ -1,7 +1,7 @@
-"""What a policy's stages take of one layer by themselves, its attention having been done.
+"""Work of a policy's stages on one layer, without the model's attention.
 
-The layer is drawn. What the attention makes on its way for a score (column sums, sums over a long
-window) is drawn, too, so that only the policy's own work is left.
+The layer is random, and so are the by-products of the attention that a score uses (column sums,
+sums over a long window). Only the policy's own work remains.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from foveate.policies.policy import Policy
 
 @dataclass(frozen=True)
 class Heads:
-    """The heads of one attention layer: ``heads`` for queries and ``kv_heads`` for pairs."""
+    """Heads of one attention layer: ``heads`` for queries and ``kv_heads`` for pairs."""
 
     heads: int
     kv_heads: int
@@ -37,9 +37,10 @@ def drawn(
     *,
     queries: int = 1,
 ) -> Layer:
-    """A layer of one row with so many tokens, the middle half of them one image: normal deviates,
-    no more queries than the policy's score reads (but ``queries`` at least), and the by-products
-    that it asks for.
+    """Draw a layer of one row with ``tokens`` tokens, the middle half of them one image.
+
+    It has normal deviates, at least ``queries`` queries and otherwise no more than the policy's
+    score reads, and the by-products that the policy needs.
     """
     generator = torch.Generator(device).manual_seed(0)
 
@@ -74,21 +75,19 @@ def _slots(policy: Policy, tokens: int, heads: Heads, device: torch.device, quer
     pair_bytes = 2 * 4 * heads.kv_heads * heads.size
     budget = policy.tokens(pos.new_tensor([tokens]), pair_bytes)
     m = max(queries, min(tokens, policy.score.queries(int(budget))))
-    each = (1, heads.kv_heads, tokens)
+    shape = (1, heads.kv_heads, tokens)
     return Slots(
-        pos=pos.expand(each),
+        pos=pos.expand(shape),
         q_pos=pos[None, -m:],
-        image=image.expand(each),
-        spot=torch.where(inside, pos - tokens // 4, -1).expand(each),
+        image=image.expand(shape),
+        spot=torch.where(inside, pos - tokens // 4, -1).expand(shape),
         q_image=image[None, -m:],
         tokens=budget,
     )
 
 
 def _with_window_sums(policy: Policy, layer: Layer) -> Layer:
-    """A long window's sums, as the attention adds them up: with the weights that the score declares
-    of these very slots.
-    """
+    """Add random sums of a long window, with the weights that the score declares for its slots."""
     window = policy.reads_window_sums
     if policy.reads_column_sums or window is None or layer.q.shape[2] < WORTH:
         return layer
@@ -101,13 +100,14 @@ def _with_window_sums(policy: Policy, layer: Layer) -> Layer:
 
 
 def anew(policy: Policy, layer: Layer) -> Layer:
-    """The layer as the first of a prompt: nothing has been derived from its slots yet."""
+    """Return the layer with fresh slots, from which nothing has been derived yet."""
     return _with_window_sums(policy, replace(layer, slots=replace(layer.slots)))
 
 
 def work(policy: Policy, layer: Layer) -> Pairs:
-    """All that a policy does with a layer at its prompt's end: score, budget, selection, merge,
-    and the storage of what is kept.
+    """Do everything that a policy does with a layer at the end of a prompt.
+
+    Score, budget, selection, merge, and storage of what is kept.
     """
     kept = PromptReading(policy, 1).completed(layer)[0]
     pairs, by_modality = kept.store(layer.slots.pos, layer.k.shape[2]), policy.stores_by_modality

@@ -1,4 +1,4 @@
-"""A prompt that is read in chunks: under a policy, by the stock model, and with no cache at all."""
+"""Prompts prefilled in chunks: under a policy, by the stock model, and without a cache."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from foveate_lab.bench.timing import FilledCache
 
 
 def chunks(subject: Subject, chunk: int) -> Iterator[Int[Tensor, "b c"]]:
-    """The prompt's tokens, so many at a time."""
+    """Iterate over the prompt's tokens, ``chunk`` at a time."""
     return iter(torch.split(subject.ids, chunk, dim=1))
 
 
 @torch.no_grad()
 def read(subject: Subject, policy: Policy, chunk: int) -> FilledCache:
-    """The prompt's cache under a policy."""
+    """Prefill the prompt under a policy and return its cache."""
     with compress(subject.model, policy) as session:
         session.expect(subject.ids.shape[1])
         cache = DynamicCache(config=subject.model.config)
-        for some in chunks(subject, chunk):
-            subject.model(input_ids=some, **{CACHE: cache}, logits_to_keep=1)
+        for ids in chunks(subject, chunk):
+            subject.model(input_ids=ids, **{CACHE: cache}, logits_to_keep=1)
         return FilledCache(policy, cache, session.stats)
 
 
 @torch.no_grad()
 def stock(subject: Subject, chunk: int) -> DynamicCache:
-    """The stock cache of the prompt."""
+    """Prefill the prompt into the stock cache."""
     cache = DynamicCache(config=subject.model.config)
-    for some in chunks(subject, chunk):
-        subject.model(input_ids=some, **{CACHE: cache}, logits_to_keep=1)
+    for ids in chunks(subject, chunk):
+        subject.model(input_ids=ids, **{CACHE: cache}, logits_to_keep=1)
     return cache
 
 
 @torch.no_grad()
 def without_cache(subject: Subject, chunk: int) -> None:
-    """Every chunk by itself: what a forward of that size takes, whatever is cached."""
-    for some in chunks(subject, chunk):
-        subject.model(input_ids=some, use_cache=False, logits_to_keep=1)
+    """Run every chunk by itself, which measures the memory of a forward pass without a cache."""
+    for ids in chunks(subject, chunk):
+        subject.model(input_ids=ids, use_cache=False, logits_to_keep=1)

@@ -1,4 +1,4 @@
-"""Processes of their own, in which memory and time are those of one piece of work."""
+"""Separate processes, so that memory and time are those of one piece of work."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ Result = TypeVar("Result")
 
 
 def apart(work: Callable[Of, Result], *of: Of.args, **more: Of.kwargs) -> Result:
-    """Return what a function of a module gives in a new process, which has done nothing else."""
+    """Return the result of a module's function in a new process that has done nothing else."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(work, *of, **more).result()

@@ -1,4 +1,4 @@
-"""Where measurements are written: a table for people, and the same as JSON, with the machine."""
+"""Output of benchmarks: a Markdown page, and the same as JSON, with the machine."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CPU = torch.device("cpu")
 
 
 def demo() -> str:
-    """Return the demo model's name and version: other weights answer otherwise."""
+    """Return the demo model's name and version: answers depend on the weights."""
     with DEMO.open("rb") as file:
         version = tomllib.load(file)["project"]["version"]
     return f"demo model {version}"
 
 
 def machine() -> dict[str, Any]:
-    """Return what figures that are compared must have in common."""
+    """Return the facts that compared figures must share."""
     return {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -38,7 +38,7 @@ def machine() -> dict[str, Any]:
 
 
 def earlier(name: str) -> dict[str, Any]:
-    """Return the data of ``results/NAME.json``, or nothing where there is none."""
+    """Return the data of ``results/NAME.json``, or an empty dict if it is missing."""
     path = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return found
@@ -51,20 +51,20 @@ def table(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> list[str]:
 
 
 def write(name: str, text: str, data: Any, folder: Path = RESULTS) -> None:
-    """Write NAME.md and NAME.json, each whole or not at all."""
+    """Write NAME.md and NAME.json, each atomically."""
     write_data(name, data, folder)
     files.write(folder / f"{name}.md", text.rstrip("\n") + "\n")
 
 
 def write_data(name: str, data: Any, folder: Path = RESULTS) -> None:
-    """Write NAME.json alone."""
+    """Write NAME.json only."""
     with files.reporting(folder):
         folder.mkdir(parents=True, exist_ok=True)
     files.write(folder / f"{name}.json", json.dumps(data, indent=1) + "\n")
 
 
 def write_part(name: str, part: str, text: str) -> None:
-    """Replace what is between ``<!-- PART -->`` and ``<!-- /PART -->`` in ``results/NAME.md``."""
+    """Replace the text between ``<!-- PART -->`` and ``<!-- /PART -->`` in ``results/NAME.md``."""
     page = RESULTS / f"{name}.md"
     begin, end = f"<!-- {part} -->\n", f"\n<!-- /{part} -->"
     before, rest = page.read_text().split(begin)

@@ -22,7 +22,7 @@ K = torch.zeros(1, 2, 40, 4)
 MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "the wrong way round": (
         lambda model: foveate.compress("snapkv:budget=20%", model),
-        "LlamaForCausalLM is no policy.*The model comes first, the policy after it",
+        "LlamaForCausalLM is no policy.*Pass the model first, then the policy",
     ),
     "a method that was not called": (
         lambda model: foveate.compress(model, foveate.snapkv),
@@ -38,7 +38,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "a part of the model": (
         lambda model: foveate.compress(model.model, "snapkv:budget=20%"),
-        "LlamaModel has no generate.*Pass the model that generates",
+        "LlamaModel has no generate.*Pass the complete model",
     ),
     "a budget without its name": (
         lambda _: foveate.snapkv(0.2),
@@ -115,7 +115,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a block in a block": (lambda model: nested(model), "Leave that block first"),
     "tensors before the policy": (
         lambda _: foveate.compress_tensors([(K, K, K)], "snapkv:budget=20%"),
-        "this list is no policy.*it comes first, the layers after it",
+        "this list is no policy.*Pass one policy first, then the layers",
     ),
     "a tensor for a layer": (
         lambda _: foveate.compress_tensors("snapkv:budget=90%", [K]),
@@ -193,12 +193,12 @@ def test_methods_about_images_on_a_model_without_any(
 ) -> None:
     from foveate.hf.attach import model_policy
 
-    model_policy._say.cache_clear()
+    model_policy._log_once.cache_clear()
     caplog.set_level(logging.INFO, logger="foveate")
     for _ in range(2):
         foveate.compress(zoo.build(family), spec)
     assert len(caplog.messages) == said
-    assert all("LlamaForCausalLM reads text alone" in one for one in caplog.messages)
+    assert all("LlamaForCausalLM reads text only" in one for one in caplog.messages)
 
 
 def test_no_policy_is_the_one_to_begin_with(model: Any, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""All that has to be measured on a GPU, in parts that run by themselves, onto one page."""
+"""GPU suite: everything that is measured on a GPU, in independent parts, on one page."""
 
 from benchmarks.gpu.models import SuiteSetting
 from benchmarks.gpu.run import run_suite, wrong

@@ -1,6 +1,4 @@
-"""What is done once for a prompt, beside the attention that a model does anyway: FlashAttention, as
-scaled_dot_product_attention has it, and FlexAttention.
-"""
+"""Prefill operators beside FlashAttention (scaled_dot_product_attention) and FlexAttention."""
 
 from __future__ import annotations
 
@@ -22,10 +20,12 @@ AIM = "Aim at 32k: attention with sums at most 1.4 times FlashAttention."
 
 
 def rows(setting: SuiteSetting) -> Iterator[Row]:
-    """Milliseconds of each, and as a multiple of FlashAttention's; the reference's at 8k alone."""
+    """Yield the milliseconds of each operator and its ratio to FlashAttention; references at 8k
+    only.
+    """
     for n in QUICK_TOKENS if setting.quick else TOKENS:
         size = Size(1, n, h=2, g=2, d=16, w=4) if setting.quick else Size(1, n)
-        inputs = Inputs(size, torch.bfloat16, setting.place)
+        inputs = Inputs(size, torch.bfloat16, setting.torch_device)
         flash = None
         for what, work in _works(inputs, setting, reference=n == min(TOKENS)):
             row = attempted({"tokens": n, "what": what}, _timed, work, setting)
@@ -34,7 +34,7 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
 
 
 def _timed(work: Callable[[], Any], setting: SuiteSetting) -> dict[str, float]:
-    return {"ms": milliseconds(work, 2 if setting.quick else 10, setting.place)}
+    return {"ms": milliseconds(work, 2 if setting.quick else 10, setting.torch_device)}
 
 
 def _works(
@@ -55,22 +55,22 @@ def _flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, *, compiled: bool) -> Callable[[], Any]:
-    """Causal; compiled at the first call, as it is meant to be used."""
+    """Return a call of causal FlexAttention, compiled at the first call, as intended."""
     attention: Any = torch.compile(flex_attention, dynamic=False) if compiled else flex_attention
-    n, made = q.shape[2], list[Any]()
+    n, masks = q.shape[2], list[Any]()
 
     def causal(b: Tensor, h: Tensor, query: Tensor, slot: Tensor) -> Tensor:
         return query >= slot
 
     def work() -> Any:
-        if not made:
-            made.append(create_block_mask(causal, None, None, n, n, device=q.device.type))
-        return attention(q, k, v, block_mask=made[0], enable_gqa=True)
+        if not masks:
+            masks.append(create_block_mask(causal, None, None, n, n, device=q.device.type))
+        return attention(q, k, v, block_mask=masks[0], enable_gqa=True)
 
     return work
 
 
 def page(measured: Sequence[Row]) -> list[str]:
-    """All of them."""
+    """Return the table of all rows."""
     columns = {"tokens": "tokens", "what": "what", "ms": "ms", "to_flash": "to FlashAttention"}
     return [AIM, "", *table(measured, columns)]

@@ -1,5 +1,6 @@
-"""The tests of a checkout that can run on a GPU: kernels, models against their oracle, and steps in
-CUDA graphs. pytest runs them in several processes, since most of the time goes into compiling.
+"""Tests of a checkout that can run on a GPU: kernels, models against their oracle, CUDA graphs.
+
+pytest runs them in several processes, because most of the time goes into compiling.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TESTS = (
     "tests/backends/test_captured.py",
     "tests/ops/kernels",
 )
-LEAVE_OUT = "tests/ops/kernels/test_ahead.py"  # compiles for a GPU that is not there
+LEAVE_OUT = "tests/ops/kernels/test_ahead.py"  # compiles for other GPUs
 QUICK = (
     "tests/conformance/test_on_device.py::test_a_model_there_answers_like_the_oracle_here"
     "[llama-snapkv-reference]",
@@ -34,13 +35,13 @@ QUICK = (
     "tests/ops/kernels/test_compaction.py::test_nothing_kept_is_nothing_copied",
 )
 AT_ONCE = 12  # processes: each compiles on a core, and takes half a GB of the GPU's memory
-STUCK = 17  # the exit status of one that CUDA no longer answers; the next goes on
-PATIENCE = 0.1  # seconds between two looks
+STUCK = 17  # exit status after a CUDA failure that blocks the process; a new process continues
+PATIENCE = 0.1  # seconds between two polls
 
 
 @dataclass
 class CheckWorker:
-    """A process that runs its part of the tests. The results of those before it stay."""
+    """Process that runs its part of the tests, restarted after a crash; earlier results stay."""
 
     command: Sequence[str]
     environment: dict[str, str]
@@ -50,7 +51,7 @@ class CheckWorker:
     process: Any = None
 
     def start(self) -> None:
-        """In the checkout, from where pytest imports the tests."""
+        """Start the process in the checkout, where pytest imports the tests."""
         output = self.results.with_suffix(".txt").open("w")
         with output:
             self.process = subprocess.Popen(
@@ -58,10 +59,10 @@ class CheckWorker:
             )
 
     def news(self) -> Iterator[Row]:
-        """The results of the tests that have ended since the last look."""
+        """Yield results of tests that ended since the last call."""
         if not self.results.exists():
             return
-        lines = self.results.read_bytes().split(b"\n")[:-1]  # what follows is not whole yet
+        lines = self.results.read_bytes().split(b"\n")[:-1]  # the rest is not written completely
         for line in lines[self.taken :]:
             self.taken += 1
             message = json.loads(line)
@@ -72,9 +73,9 @@ class CheckWorker:
                 yield _row(message)
 
     def ended(self) -> Iterator[Row]:
-        """What took the process down, if anything; it is started again if tests may be left."""
+        """Yield the failure that ended the process, if any; restart it if tests may be left."""
         status = self.process.returncode
-        done, self.process = status in (0, 1, 5), None  # pytest's: passed, failed, no tests
+        done, self.process = status in (0, 1, 5), None  # pytest: passed, failed, no tests
         if done:
             return
         if not self.begun and status != STUCK:
@@ -88,7 +89,7 @@ class CheckWorker:
 
 
 def rows(setting: SuiteSetting) -> Iterator[Row]:
-    """One for every test, as it ends.
+    """Yield a row for every test as it ends.
 
     Raises:
         InvalidInput: Foveate does not run from a checkout, or pytest is missing.
@@ -97,20 +98,20 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
         raise InvalidInput(why)
     with TemporaryDirectory() as folder, ExitStack() as stack:
         workers = _workers(setting, Path(folder))
-        for one in workers:
-            one.start()
-            stack.callback(_stop, one)
-        while any(one.process is not None for one in workers):
-            for one in workers:
-                over = one.process is not None and one.process.poll() is not None
-                yield from one.news()
+        for worker in workers:
+            worker.start()
+            stack.callback(_stop, worker)
+        while any(worker.process is not None for worker in workers):
+            for worker in workers:
+                over = worker.process is not None and worker.process.poll() is not None
+                yield from worker.news()
                 if over:
-                    yield from one.ended()
+                    yield from worker.ended()
             time.sleep(PATIENCE)
 
 
 def missing() -> str | None:
-    """What the tests need and is not there, if anything."""
+    """Return the missing requirement of the tests, or None."""
     if not (CHECKOUT / "tests" / "in_parts.py").exists():
         return "the tests are not installed: run the suite from a checkout of Foveate."
     try:
@@ -130,9 +131,9 @@ def _workers(setting: SuiteSetting, folder: Path) -> list[CheckWorker]:
         "FOVEATE_TESTS_DEVICE": setting.device,
         "FOVEATE_TESTS_CHECKED": "0",
         "HF_HUB_OFFLINE": "1",
-        "NVIDIA_TF32_OVERRIDE": "0",  # vision towers would round to 10 bits in their convolutions
+        "NVIDIA_TF32_OVERRIDE": "0",  # TF32 would round convolutions of vision towers to 10 bits
         "OMP_NUM_THREADS": "1",
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # of whatever else is installed
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # other installed packages may bring plugins
         "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
         "TRITON_INTERPRET": "0" if setting.on_gpu else "1",
     }
@@ -166,12 +167,12 @@ def _row(message: dict[str, Any]) -> Row:
 
 
 def wrong(measured: Sequence[Row]) -> list[Row]:
-    """Those that failed."""
+    """Return the rows that failed."""
     return [row for row in measured if "failed" in row]
 
 
 def page(measured: Sequence[Row]) -> list[str]:
-    """How many passed, those that did not, and why some did not run."""
+    """Return counts, failures, and reasons of tests that did not run."""
     failed = wrong(measured)
     left = [row["not_run"] for row in measured if "not_run" in row]
     lines = [

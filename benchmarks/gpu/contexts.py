@@ -1,4 +1,4 @@
-"""Long contexts: prompts of 16k to 128k tokens in chunks, and the policies' own work alone."""
+"""Long contexts: prompts of 16k to 128k tokens in chunks, and the work of policies alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEADS = Heads(28, 4, 128)
 
 
 def rows(setting: SuiteSetting) -> Iterator[Row]:
-    """What grows how in the policies' own work; then reading and decoding, at both ends first."""
+    """Yield how the policies' own work grows; then prefill and decoding, both ends first."""
     for name in ALONE:
         yield attempted({"part": "alone", "policy": name}, _alone, name, setting)
     yield from _of_model(subject_of(MODEL, 1, setting, layers=LAYERS), setting)
@@ -38,12 +38,12 @@ def _of_model(model: Subject, setting: SuiteSetting) -> Iterator[Row]:
     ends_first = (TOKENS[0], TOKENS[-1], *TOKENS[1:-1])
     for tokens in TOKENS[:1] if setting.quick else ends_first:
         prompt = with_other_prompt(model, tokens, setting)
-        what = {"part": "read", "tokens": tokens}
-        full = attempted(what, _stock, prompt, setting)
+        about = {"part": "read", "tokens": tokens}
+        full = attempted(about, _stock, prompt, setting)
         yield full | {"policy": "(stock)"}
         for spec in READ:
-            of = (prompt, _policy(spec, setting), full, setting)
-            yield attempted(what | {"policy": spec}, _read, *of)
+            arguments = (prompt, _policy(spec, setting), full, setting)
+            yield attempted(about | {"policy": spec}, _read, *arguments)
 
 
 def _policy(spec: str, setting: SuiteSetting) -> Policy:
@@ -60,21 +60,26 @@ def _chunk(setting: SuiteSetting) -> int:
 
 
 def _stock(subject: Subject, setting: SuiteSetting) -> dict[str, Any]:
-    """The stock cache: what reading takes beyond the same chunks without any, and decoding (with
-    the full cache, preallocated).
+    """Measure the stock cache: memory beyond that of the same chunks without a cache, and decoding.
+    Decoding uses the full cache, preallocated.
     """
-    chunk, device, caches = _chunk(setting), setting.place, []
+    chunk, device, caches = _chunk(setting), setting.torch_device, []
     with measured_with(setting):
         bare = peak_of(lambda: chunks.without_cache(subject, chunk), device)
         peak = peak_of(lambda: caches.append(chunks.stock(subject, chunk)), device)
-        held = _bytes(caches.pop())
+        cache_bytes = _bytes(caches.pop())
         decoded = steps(subject, chunks.read(subject, policy_of("full"), chunk), DECODED)
-    return {"bare": bare, "ms": 1e3 * decoded, "kept_mib": held / 2**20, **_beyond(peak, bare)}
+    return {
+        "bare": bare,
+        "ms": 1e3 * decoded,
+        "kept_mib": cache_bytes / 2**20,
+        **_beyond(peak, bare),
+    }
 
 
 def _read(subject: Subject, policy: Policy, full: Row, setting: SuiteSetting) -> dict[str, Any]:
-    """Under a policy: after one reading that warms up, one between two stock ones."""
-    chunk, device = _chunk(setting), setting.place
+    """Measure a policy: after a warm-up, one prefill between two stock ones."""
+    chunk, device = _chunk(setting), setting.torch_device
     caches: list[FilledCache] = []
     with measured_with(setting):
         peak = peak_of(lambda: caches.append(chunks.read(subject, policy, chunk)), device)
@@ -97,20 +102,20 @@ def _bytes(cache: DynamicCache) -> int:
 
 
 def _alone(name: str, setting: SuiteSetting) -> dict[str, Any]:
-    """Milliseconds a layer at the ends, and their ratio, the aim of which is 8 to 9."""
-    ms = []
+    """Return milliseconds per layer at both ends and their ratio, which should be 8 to 9."""
+    ms, device = [], setting.torch_device
     for tokens in (TOKENS[0], TOKENS[-1]):
         policy = policy_of(name, budget="20%" if name != "lookm" else short(KEEP, setting) // 2)
         if setting.quick and name in ("snapkv", "mixkv", "adakv"):
             policy = policy.but(window=4)
-        layer = drawn(policy, short(tokens, setting), HEADS, setting.place, torch.bfloat16)
+        layer = drawn(policy, short(tokens, setting), HEADS, device, torch.bfloat16)
         with measured_with(setting):
-            ms.append(milliseconds(lambda p=policy, x=layer: work(p, anew(p, x)), 3, setting.place))  # type: ignore[misc]
+            ms.append(milliseconds(lambda p=policy, x=layer: work(p, anew(p, x)), 3, device))  # type: ignore[misc]
     return {"first_ms": ms[0], "last_ms": ms[1], "grows": ms[1] / ms[0]}
 
 
 def page(measured: Sequence[Row]) -> list[str]:
-    """Both tables."""
+    """Return both tables."""
     read = {
         "tokens": "tokens", "policy": "policy", "ratio": "reading, to stock",
         "peak_mib": "peak, MiB", "kept_mib": "kept, MiB", "ms": "ms a token",

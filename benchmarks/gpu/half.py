@@ -17,13 +17,13 @@ AIM = "Aim: at most 1.2 times the stock prefill."
 
 
 def rows(setting: SuiteSetting) -> Iterator[Row]:
-    """Every policy between stock prefills."""
+    """Yield a row for every policy, between stock prefills."""
     subject = subject_of(MODEL, TOKENS[0], setting, layers=LAYERS)
     for tokens in TOKENS[:1] if setting.quick else TOKENS:
         prompt = with_other_prompt(subject, tokens, setting)
         for spec in POLICIES:
-            what = {"tokens": tokens, "policy": spec}
-            yield attempted(what, _measured, prompt, spec, setting)
+            about = {"tokens": tokens, "policy": spec}
+            yield attempted(about, _measured, prompt, spec, setting)
 
 
 def _measured(subject: Subject, spec: str, setting: SuiteSetting) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def _measured(subject: Subject, spec: str, setting: SuiteSetting) -> dict[str, A
 
 
 def page(measured: Sequence[Row]) -> list[str]:
-    """All of them."""
+    """Return the table of all rows."""
     columns = {"tokens": "tokens", "policy": "policy", "ratio": "prefill, to stock",
                "stock_s": "stock, s", "stages_s": "stages alone, s"}  # fmt: skip
     return [

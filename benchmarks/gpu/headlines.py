@@ -1,4 +1,4 @@
-"""The papers' own figures of speed, set up again: claimed beside measured."""
+"""Speed figures of the papers, reproduced: claimed beside measured."""
 
 from __future__ import annotations
 
@@ -25,15 +25,18 @@ from foveate_lab.bench.subject import Subject
 
 WARM_UP, ROUNDS = 8, 2
 TIMED = {False: 32, True: 128}
-"""Tokens of an answer that are timed, without and with CUDA graphs. All take equally long, but for
-the pairs that a full cache gains.
+"""Timed tokens of an answer, without and with CUDA graphs.
+
+All tokens take equally long, except for the pairs that a full cache gains.
 """
 
 
 @dataclass(frozen=True)
 class Headline:
-    """One figure of a paper. ``shorter`` says what is compared, and ``claimed`` by how much the
-    policy's is shorter than that of ``base``. What the paper leaves open is ours: ``assumed``.
+    """Speed figure of a paper.
+
+    ``shorter``: the time that is compared. ``claimed``: ratio of ``base``'s time to the policy's.
+    ``assumed``: settings that the paper leaves open.
     """
 
     paper: str
@@ -44,12 +47,12 @@ class Headline:
     batch: int
     shorter: str
     claimed: float
-    said: str
+    quote: str
     assumed: str
     base: str = "full"
 
 
-# Prompts of 7B LLaVA follow from the cache that the papers report, at 512 KiB a token in 16 bits
+# Prompt lengths of LLaVA-7B follow from the reported cache sizes, at 512 KiB a token in 16 bits.
 HEADLINES = (
     Headline(
         "PrefixKV, table 3", "prefixkv:budget=20%", "llava-1.5-7b", 1024, 512, 16, "all", 1.8,
@@ -79,59 +82,59 @@ HEADLINES = (
 
 
 class AnsweredSeconds(NamedTuple):
-    """Seconds of reading and of answering, bytes of the cache then."""
+    """Seconds of prefill and decoding, and bytes of the cache at the end."""
 
     read: float
     answered: float
-    held: int
+    cache_bytes: int
 
 
 def rows(setting: SuiteSetting) -> Iterator[Row]:
-    """Every headline, eager and with CUDA graphs; models of one shape are made once."""
-    for name, some in groupby(HEADLINES, lambda one: one.dims):
-        yield from _of_model(name, list(some), setting)
+    """Yield every headline, eager and with CUDA graphs; models of one shape are built once."""
+    for name, group in groupby(HEADLINES, lambda headline: headline.dims):
+        yield from _of_model(name, list(group), setting)
 
 
 def _of_model(name: str, headlines: Sequence[Headline], setting: SuiteSetting) -> Iterator[Row]:
-    """When this ends the model is gone: two of them may not fit."""
+    """Yield one model's rows; it is freed at the end, because two may not fit."""
     model = subject_of(name, 1, setting)
-    for one in headlines:
-        batch = min(2, one.batch) if setting.quick else one.batch
-        prompt = with_other_prompt(model, one.tokens, setting, batch=batch)
+    for headline in headlines:
+        batch = min(2, headline.batch) if setting.quick else headline.batch
+        prompt = with_other_prompt(model, headline.tokens, setting, batch=batch)
         for graphs in (False, True):
-            what = {
-                "paper": one.paper,
-                "policy": one.policy,
-                "base": one.base,
-                "said": one.said,
-                "claimed": one.claimed,
+            about = {
+                "paper": headline.paper,
+                "policy": headline.policy,
+                "base": headline.base,
+                "said": headline.quote,
+                "claimed": headline.claimed,
                 "how": "CUDA graph" if graphs else "eager",
             }
-            yield attempted(what, _measured, one, prompt, graphs, setting)
+            yield attempted(about, _measured, headline, prompt, graphs, setting)
 
 
 def _measured(
-    one: Headline, subject: Subject, graphs: bool, setting: SuiteSetting
+    headline: Headline, subject: Subject, graphs: bool, setting: SuiteSetting
 ) -> dict[str, Any]:
-    """The base and the policy in turns, after a short answer each that warms up; medians."""
+    """Measure base and policy in turns, after a short warm-up answer of each; medians."""
     if graphs and not setting.on_gpu:
         return {"failed": NEEDS_CUDA}
-    count = short(one.answer, setting)
+    count = short(headline.answer, setting)
     timed = min(count, TIMED[graphs])
-    runs: dict[str, list[AnsweredSeconds]] = {one.base: [], one.policy: []}
+    runs: dict[str, list[AnsweredSeconds]] = {headline.base: [], headline.policy: []}
     peaks = []
     with measured_with(setting):
         for spec in runs:
             warm = (subject, _small(spec, setting), min(count, WARM_UP), count, graphs)
-            peaks.append(peak_of(lambda warm=warm: answer(*warm), setting.place))  # type: ignore[misc]
+            peaks.append(peak_of(lambda warm=warm: answer(*warm), setting.torch_device))  # type: ignore[misc]
         for _ in range(ROUNDS):
             for spec, timings in runs.items():
                 timings.append(answer(subject, _small(spec, setting), timed, count, graphs))
-    return _figures(one, runs, peaks, count)
+    return _figures(headline, runs, peaks, count)
 
 
 def _small(spec: str, setting: SuiteSetting) -> str:
-    """What fits a toy prompt: a budget that its windows leave room in."""
+    """Return a spec that fits a toy prompt: its windows leave room in the budget."""
     if spec == "full" or not setting.quick:
         return spec
     windows = ",window=2" if spec.startswith(("mixkv", "snapkv")) else ""
@@ -139,11 +142,11 @@ def _small(spec: str, setting: SuiteSetting) -> str:
 
 
 def _figures(
-    one: Headline, runs: dict[str, list[AnsweredSeconds]], peaks: list[int | None], count: int
+    headline: Headline, runs: dict[str, list[AnsweredSeconds]], peaks: list[int | None], count: int
 ) -> dict[str, Any]:
     base, mine = (
         [median(figures) for figures in zip(*runs[spec], strict=True)]
-        for spec in (one.base, one.policy)
+        for spec in (headline.base, headline.policy)
     )
     pairs = {
         "read_s": (base[0], mine[0]),
@@ -151,15 +154,15 @@ def _figures(
         "all_s": (base[0] + base[1], mine[0] + mine[1]),
         "cache_mib": (base[2] / 2**20, mine[2] / 2**20),
     }
-    compared = pairs["token_ms" if one.shorter == "a token" else "all_s"]
+    compared = pairs["token_ms" if headline.shorter == "a token" else "all_s"]
     if None not in peaks:
         pairs["peak_mib"] = tuple(peak / 2**20 for peak in peaks)  # type: ignore[operator, assignment]
     return {"measured": compared[0] / compared[1], **{k: list(v) for k, v in pairs.items()}}
 
 
 def answer(subject: Subject, spec: str, timed: int, count: int, graphs: bool) -> AnsweredSeconds:
-    """Reads the prompt, and feeds back its last token ``timed`` times; ``count`` times take as much
-    longer. Capturing is not timed.
+    """Prefill the prompt and decode ``timed`` tokens, extrapolated to ``count``. Capturing is not
+    timed.
     """
     device = subject.device
     with compress(subject.model, policy_of(spec), vision=subject.vision) as session:
@@ -176,7 +179,7 @@ def answer(subject: Subject, spec: str, timed: int, count: int, graphs: bool) ->
 
 
 def page(measured: Sequence[Row]) -> list[str]:
-    """Claimed beside measured, then what was set up."""
+    """Return the table of claimed and measured figures, then the settings."""
     columns = {
         "paper": "claim of", "policy": "policy", "base": "instead of", "how": "how",
         "said": "said", "claimed": "claimed", "measured": "measured", "read_s": "read, s",
@@ -184,9 +187,9 @@ def page(measured: Sequence[Row]) -> list[str]:
         "peak_mib": "peak, MiB",
     }  # fmt: skip
     set_up = [
-        f"* {one.paper}, `{one.policy}`: {one.dims}, batch {one.batch}, {one.tokens:,} + "
-        f"{one.answer} tokens; assumed: {one.assumed}."
-        for one in HEADLINES
+        f"* {h.paper}, `{h.policy}`: {h.dims}, batch {h.batch}, {h.tokens:,} + "
+        f"{h.answer} tokens; assumed: {h.assumed}."
+        for h in HEADLINES
     ]
     return [
         "Claimed and measured are by how much the policy's time is shorter; pairs of figures are "
@@ -194,13 +197,13 @@ def page(measured: Sequence[Row]) -> list[str]:
         f"first {TIMED[False]} tokens are timed, with CUDA graphs {TIMED[True]}, and taken as many "
         "times as it is longer. Peaks are above the model.",
         "",
-        *table([_shown(row) for row in measured], columns),
+        *table([_joined_pairs(row) for row in measured], columns),
         "",
         *set_up,
     ]
 
 
-def _shown(row: Row) -> Row:
+def _joined_pairs(row: Row) -> Row:
     return {
         name: " to ".join(f"{x:.4g}" for x in value) if isinstance(value, list) else value
         for name, value in row.items()

@@ -1,4 +1,4 @@
-"""Random tensors of one layer, and every operator that has a kernel on them."""
+"""Random tensors of one layer, and calls of every operator that has a kernel."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from foveate.ops.ragged_decode import ragged_decode
 from foveate.ops.window_attention import window_attention
 
 Call = Callable[[str], Any]
-"""An operator with its arguments, given the implementation."""
+"""Operator with its arguments, called with the name of an implementation."""
 
 KEEP = 0.1
 
 
 class Size(NamedTuple):
-    """Rows, tokens, KV heads, query heads per KV head, head size, queries of a window."""
+    """Rows, tokens, KV heads, query heads per KV head, head size, window queries."""
 
     b: int
     n: int
@@ -38,13 +38,13 @@ class Size(NamedTuple):
 
 
 class Inputs:
-    """One layer's tensors, drawn with a seed; every head keeps a tenth of its pairs."""
+    """Random tensors of one layer; every head keeps a tenth of its pairs."""
 
     def __init__(self, size: Size, dtype: torch.dtype, device: torch.device):
         b, n, h, g, d, w = size
         generator = torch.Generator(device).manual_seed(0)
 
-        def normal(heads: int) -> Tensor:  # as a projection leaves them: tokens first
+        def normal(heads: int) -> Tensor:  # in memory order of a projection: tokens first
             shape = (b, n, heads, d)
             drawn = torch.randn(shape, generator=generator, device=device, dtype=dtype)
             return drawn.transpose(1, 2)
@@ -61,11 +61,11 @@ class Inputs:
         self.seen = (torch.arange(n, device=device) <= last).expand(b, 1, w, n)
 
     def prefill(self) -> dict[str, Call]:
-        """What is done once, when a prompt has been read."""
+        """Return the operators that run once, after a prefill."""
         q, k, v, scale, kept = self.q, self.k, self.v, self.scale, self.kept
         counts = q.new_ones(len(q), 2, self.size.g, q.shape[2], dtype=torch.float32)
         window = q[:, :, -self.size.w :]
-        of: dict[str, Callable[[Any], Any]] = {
+        calls: dict[str, Callable[[Any], Any]] = {
             "column_sums": lambda impl: column_sums(q, k, scale, impl=impl),
             "attention_with_sums": lambda impl: attention_with_sums(q, k, v, scale, impl=impl),
             "attention_with_counted_sums": lambda impl: attention_with_counted_sums(
@@ -78,19 +78,19 @@ class Inputs:
             "compaction": lambda impl: compaction(k, v, self.columns, kept, self.counts, impl=impl),
             "nearest_by_cosine": lambda impl: nearest_by_cosine(k, kept, impl=impl),
         }
-        return of
+        return calls
 
     def decode(self) -> dict[str, Call]:
-        """One step over what was kept and a few new pairs, with and without softmax-n."""
+        """Return one decoding step over kept and a few new pairs, with and without softmax-n."""
         flat = compaction(self.k, self.v, self.columns, self.kept, self.counts, impl="reference")
         lengths = self.starts.diff().tolist()
         query, tail = self.q[:, :, -1:], (self.k[:, :, -33:], self.v[:, :, -33:])
-        places = {"starts": self.starts, "longest": max(lengths)}
+        layout = {"starts": self.starts, "longest": max(lengths)}
         decode: Any = ragged_decode
 
         def step(n: float) -> Call:
             return lambda impl: decode(
-                query, flat.k, flat.v, lengths, *tail, self.scale, n, **places, impl=impl
+                query, flat.k, flat.v, lengths, *tail, self.scale, n, **layout, impl=impl
             )
 
         return {"ragged_decode": step(0.0), "ragged_decode, softmax-n": step(1.0)}
@@ -99,8 +99,9 @@ class Inputs:
 def decode_step(
     size: Size, lengths: list[int], room: int, dtype: torch.dtype, device: torch.device, impl: Any
 ) -> Callable[[], Tensor]:
-    """A ragged decoding step whose tensors stay where they are: bodies of these lengths, and a tail
-    of ``room`` pairs, of which all are taken.
+    """Return a ragged decoding step on fixed tensors.
+
+    Bodies have ``lengths``; the tail has room for ``room`` pairs, all of which are used.
     """
     b, _, h, g, d, _ = size
 
@@ -111,5 +112,5 @@ def decode_step(
     flat = normal(sum(lengths), d), normal(sum(lengths), d)
     starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.long, device=device)
     taken = starts.new_tensor([room])
-    places: dict[str, Any] = {"starts": starts, "longest": max(lengths), "tail_length": taken}
-    return lambda: ragged_decode(q, *flat, lengths, *tail, d**-0.5, **places, impl=impl)
+    layout: dict[str, Any] = {"starts": starts, "longest": max(lengths), "tail_length": taken}
+    return lambda: ragged_decode(q, *flat, lengths, *tail, d**-0.5, **layout, impl=impl)

@@ -1,5 +1,6 @@
-"""Every Triton kernel against its reference, on the GPU, for several types and head sizes. On a CPU
-they are interpreted, where Triton's interpreter can: it tells whether the suite runs.
+"""Triton kernels against their references on the GPU, for several types and head sizes.
+
+On a CPU they run in Triton's interpreter where possible, which only shows that the suite runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ROUNDED = ("ragged_decode", "attention_with")
 
 
 def rows(setting: SuiteSetting) -> Iterator[Row]:
-    """One for every kernel, type and head size; one that is off its tolerance is not ``ok``."""
+    """Yield a row for every kernel, type and head size; ``ok`` only within tolerance."""
     if setting.quick:
         yield from _of_type(torch.float32, 16, QUICK, setting)
         return
@@ -38,10 +39,10 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
 
 
 def _of_type(dtype: torch.dtype, d: int, size: Size, setting: SuiteSetting) -> Iterator[Row]:
-    inputs = Inputs(size._replace(d=d), dtype, setting.place)
+    inputs = Inputs(size._replace(d=d), dtype, setting.torch_device)
     for name, call in (inputs.prefill() | inputs.decode()).items():
-        what = {"kernel": name, **_type(dtype, d)}
-        row = attempted(what, compared, call, name, dtype)
+        about = {"kernel": name, **_type(dtype, d)}
+        row = attempted(about, compared, call, name, dtype)
         yield row if setting.on_gpu else _not_run(row)
 
 
@@ -50,21 +51,21 @@ def _type(dtype: torch.dtype, d: int) -> Row:
 
 
 def _not_run(row: Row) -> Row:
-    """What has not even run on a CPU is not wrong: there is no Triton, or no interpreter."""
+    """Mark failures on a CPU as not run: Triton or its interpreter may be missing."""
     return {"not_run" if name == "failed" else name: value for name, value in row.items()}
 
 
 def wrong(measured: Sequence[Row]) -> list[Row]:
-    """Those that are off their tolerance, or fail where they should run."""
+    """Return rows off their tolerance, or that failed where they should run."""
     return [row for row in measured if not row.get("ok") and "not_run" not in row]
 
 
 def compared(call: Call, name: str, dtype: torch.dtype) -> dict[str, Any]:
-    """The largest difference of any result, over 1 or the number's size, and whether it is allowed.
+    """Return the largest relative difference of any result, and if it is within tolerance.
 
-    Copies are exact. Outputs of attention carry the rounding of their weights to the type; all else
-    is added up in float32. A nearest slot may differ where two cosines do by rounding, so there the
-    cosines alone are compared.
+    Differences are relative to the value, or absolute below 1. Copies must be exact. Attention
+    outputs carry the rounding of weights to the type; everything else is summed in float32. For the
+    nearest slot only cosines are compared, because rounding may swap two slots with equal cosines.
     """
     ours, expected = call("triton"), call("reference")
     if name == "nearest_by_cosine":
@@ -85,13 +86,13 @@ def _apart(x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def page(measured: Sequence[Row]) -> list[str]:
-    """How many agree, those that do not, and why others have not run."""
+    """Return counts, failures, and reasons of kernels that did not run."""
     bad = wrong(measured)
     left = [row["not_run"] for row in measured if "not_run" in row]
     ran = len(measured) - len(left)
-    said = [f"{ran} comparisons with the reference; {len(bad)} are wrong or failed."]
-    said += [f"{left.count(why)} not run here: {why}." for why in dict.fromkeys(left)]
+    lines = [f"{ran} comparisons with the reference; {len(bad)} are wrong or failed."]
+    lines += [f"{left.count(why)} not run here: {why}." for why in dict.fromkeys(left)]
     if not bad:
-        return said
+        return lines
     columns = {"kernel": "kernel", "dtype": "type", "d": "head size"}
-    return [*said, "", *table(bad, columns | {"difference": "off by", "allowed": "allowed"})]
+    return [*lines, "", *table(bad, columns | {"difference": "off by", "allowed": "allowed"})]

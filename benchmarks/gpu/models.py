@@ -1,4 +1,4 @@
-"""Where the suite runs, and shapes of published models with drawn weights there."""
+"""Setting of the suite, and models in published shapes with random weights."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from foveate_lab.bench.subject import Subject, with_drawn_ids
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteSetting:
-    """Where the suite runs.
+    """Setting of the suite: device, sizes and kernels.
 
-    ``quick`` has toy sizes, whose figures mean nothing: they show that the suite runs. ``kernels``
-    are those under which models are measured; ``peer_python`` is the interpreter of an environment
-    that has kvpress, or None.
+    ``quick`` uses toy sizes, whose figures only show that the suite runs. ``kernels`` is the
+    implementation for models; ``peer_python`` is the interpreter of an environment with
+    kvpress, or None.
 
     Raises:
-        InvalidInput: a device that is not there, or a CPU without ``quick``.
-        MissingPackage: Triton's kernels, and Triton is not installed.
+        InvalidInput: a missing device, or a CPU without ``quick``.
+        MissingPackage: Triton's kernels without Triton.
     """
 
     device: str = "cuda"
@@ -50,24 +50,22 @@ class SuiteSetting:
         chosen(self.kernels)
 
     @property
-    def place(self) -> torch.device:
-        """Where tensors go."""
+    def torch_device(self) -> torch.device:
+        """Device for tensors."""
         return torch.device(self.device)
 
     @property
     def on_gpu(self) -> bool:
-        """Whether there are CUDA graphs, events and synchronisations."""
+        """True on a CUDA GPU, which has graphs, events and synchronisations."""
         return self.device == "cuda"
 
 
 def subject_of(
     name: str, tokens: int, setting: SuiteSetting, *, layers: int | None = None, batch: int = 1
 ) -> Subject:
-    """A model in bfloat16 with a prompt of so many drawn tokens in each row; a toy of that shape
-    and the prompt's first few tokens where the setting is quick.
-    """
+    """Return a model in bfloat16 with ``tokens`` random tokens in each row; a toy if ``quick``."""
     dims = shape(name, layers)
-    model = of_shape(toy(dims) if setting.quick else dims, setting.place, torch.bfloat16)
+    model = of_shape(toy(dims) if setting.quick else dims, setting.torch_device, torch.bfloat16)
     none = torch.empty(0, dtype=torch.long, device="cpu")
     return with_other_prompt(Subject(name, model, none, random=True), tokens, setting, batch=batch)
 
@@ -75,25 +73,25 @@ def subject_of(
 def with_other_prompt(
     subject: Subject, tokens: int, setting: SuiteSetting, *, batch: int = 1
 ) -> Subject:
-    """The same model with another prompt."""
-    one = with_drawn_ids(subject.name, subject.model, short(tokens, setting))
-    return Subject(one.name, one.model, one.ids.expand(batch, -1), random=True)
+    """Return the same model with another prompt."""
+    other = with_drawn_ids(subject.name, subject.model, short(tokens, setting))
+    return Subject(other.name, other.model, other.ids.expand(batch, -1), random=True)
 
 
 def short(tokens: int, setting: SuiteSetting) -> int:
-    """So many tokens, or a few where the setting is quick."""
+    """Return ``tokens``, or a small number if ``quick``."""
     return min(96, max(2, tokens // 128)) if setting.quick else tokens
 
 
 @contextmanager
 def measured_with(setting: SuiteSetting) -> Iterator[None]:
-    """The setting's kernels, and no gradients."""
+    """Use the setting's kernels, without gradients."""
     with using(setting.kernels), torch.no_grad():
         yield
 
 
 def stepping(subject: Subject, cache: DynamicCache | Any) -> Callable[[], Tensor]:
-    """A decoding step, of the prompt's last token."""
+    """Return a decoding step with the prompt's last token."""
     token = subject.ids[:, -1:].clone()
 
     def step() -> Tensor:

@@ -1,4 +1,4 @@
-"""The parts of the suite: what each is called, what it measures, and how long it may take."""
+"""Parts of the suite: titles, functions and time limits."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from benchmarks.gpu.rows import Row
 
 
 class SuitePart(NamedTuple):
-    """A part: ``rows`` measures, ``page`` tells of what was found in Markdown; ``limit`` is in
-    seconds. ``missing`` is what the page says until it has been measured.
+    """Part of the suite.
+
+    ``rows`` measures, ``page`` renders Markdown, ``limit`` is in seconds, ``missing`` is the text
+    before the part has been measured.
     """
 
     title: str
@@ -57,7 +59,9 @@ PARTS = {
         "Not measured yet: `--peer-python` names the Python of an environment that has kvpress.",
     ),
 }
-"""By name, in the order in which they run. Those up to "half" end within four minutes together, the
-imports and what ends a part included, and so do the three after it: a machine may be lent for no
-longer. What a part has not measured by then its page does not show.
+"""Parts by name, in running order.
+
+The parts up to "half" end within four minutes in total, imports and shutdown included, and so do
+the three after it, because a machine may be available for no longer. The page shows what a part
+measured until its limit.
 """

@@ -1,4 +1,4 @@
-"""kvpress on the same shape and prompt, where an environment that has it is named."""
+"""kvpress on the same shape and prompt, if an environment with it is named."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SHOWN = ("method", "prefill_ratio", "peak_bytes", "kv_bytes", "decode_ms_per_tok
 
 
 def rows(setting: SuiteSetting) -> Iterator[Row]:
-    """Ours, then theirs.
+    """Yield Foveate's rows, then kvpress's.
 
     Raises:
-        InvalidInput: no Python of theirs was named.
+        InvalidInput: no Python with kvpress was named.
     """
     if setting.peer_python is None:
         raise InvalidInput("no Python that has kvpress: name it with --peer-python.")
@@ -32,14 +32,14 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
     chosen = [_policy(name, setting) for name in METHODS]
     rounds, steps = (1, 2) if setting.quick else (ROUNDS, STEPS)
     with measured_with(setting):
-        for one in bench(subject, chosen, rounds=rounds, steps=steps, memory=0):
-            yield {"library": "foveate", **_figures(asdict(one))}
+        for row in bench(subject, chosen, rounds=rounds, steps=steps, memory=0):
+            yield {"library": "foveate", **_figures(asdict(row))}
     try:
         theirs = kvpress(subject, chosen, setting.peer_python, rounds=rounds, steps=steps)
-    except FoveateError as error:  # ours stand by themselves
+    except FoveateError as error:  # Foveate's rows are useful alone
         yield {"library": "kvpress", "failed": why(error)}
         return
-    yield from ({"library": "kvpress", **_figures(one)} for one in theirs)
+    yield from ({"library": "kvpress", **_figures(row)} for row in theirs)
 
 
 def _policy(name: str, setting: SuiteSetting) -> Policy:
@@ -53,20 +53,20 @@ def _figures(row: dict[str, Any]) -> Row:
     figures = {name: row[name] for name in SHOWN}
     figures["method"] = row["method"].partition(":")[0]
     for name in ("peak", "kv"):
-        held = figures.pop(f"{name}_bytes")
-        figures[f"{name}_mib"] = None if held is None else held / 2**20
+        size = figures.pop(f"{name}_bytes")
+        figures[f"{name}_mib"] = None if size is None else size / 2**20
     return figures
 
 
 def page(measured: Sequence[Row]) -> list[str]:
-    """A method's two rows beside each other."""
-    place = {name: i for i, name in enumerate(PRESSES)}
+    """Return a table with a method's two rows side by side."""
+    order = {name: i for i, name in enumerate(PRESSES)}
     columns = {
         "method": "method", "library": "library", "prefill_ratio": "prefill, to stock",
         "peak_mib": "peak, MiB", "kv_mib": "KV, MiB", "decode_ms_per_token": "ms a token",
         "decode_ratio": "to the full cache",
     }  # fmt: skip
-    both = sorted(measured, key=lambda row: place.get(row.get("method", ""), -1))
+    both = sorted(measured, key=lambda row: order.get(row.get("method", ""), -1))
     return [
         f"{MODEL}'s shape with {LAYERS} layers, bfloat16, {TOKENS:,} tokens, 20 % kept; each "
         "against its own stock prefill and its own full cache.",

@@ -1,7 +1,7 @@
-"""Work in processes of its own: what goes wrong in one, or never ends, ends there.
+"""Separate processes for work that may fail or hang.
 
-A part of the suite runs apart from the rest. Inside a part, several processes may measure side by
-side what is right or wrong, never what is timed: most of that time goes into compiling kernels.
+Each part of the suite runs in its own process. Within a part, processes may check correctness in
+parallel, but never time: most of the checks' time goes into compiling kernels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ State = Literal["done", "stopped", "failed"]
 
 @dataclass
 class PartOutcome:
-    """What came of a part: its rows so far, and why there are no more."""
+    """Outcome of a part: its rows so far, and the reason if there are no more."""
 
     state: State = "done"
     reason: str = ""
@@ -47,20 +47,18 @@ def apart(
     limit: int,
     heard: Callable[[PartOutcome], object] = lambda so_far: None,
 ) -> PartOutcome:
-    """Runs a part, and stops it after ``limit`` seconds; what it had measured stays. ``heard`` gets
-    what there is after every row: a part that is stopped, should the run end there.
-
-    The process is forked from one that has imported everything and has touched no GPU.
+    """Run a part and stop it after ``limit`` seconds, keeping its rows. ``heard`` gets the outcome
+    after every row, marked as stopped in case the run ends there.
     """
     context: Any = get_context("forkserver" if sys.platform != "win32" else "spawn")
     if sys.platform != "win32":
         context.set_forkserver_preload(["benchmarks.gpu.parts"])
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_measured, args=(name, setting, sender))
-    # Triton reads it when it is imported: kernels run on a GPU, or are interpreted on a CPU
+    # Triton reads it at import: kernels run on a GPU, or are interpreted on a CPU
     environment = {
         INTERPRET: "0" if setting.on_gpu else "1",
-        "PYTHONPATH": os.pathsep.join(sys.path),  # for the server, which knows no more
+        "PYTHONPATH": os.pathsep.join(sys.path),  # the fork server inherits only the environment
     }
     with patch.dict(os.environ, environment):
         process.start()
@@ -89,7 +87,7 @@ def _listen(
     outcome: PartOutcome,
     arrived: Callable[[], object] = lambda: None,
 ) -> tuple[State, str]:
-    """Takes rows until the part ends, fails, dies or runs out of time."""
+    """Receive rows until the part ends, fails, dies or runs out of time."""
     while receiver.poll(max(0.0, until - time.monotonic())):
         try:
             kind, value = receiver.recv()
@@ -103,7 +101,7 @@ def _listen(
 
 
 def _measured(name: str, setting: SuiteSetting, sender: Connection) -> None:
-    """Measure a part, as the leader of a process group, so that what it starts ends with it."""
+    """Measure a part as leader of a process group, so that its child processes end with it."""
     if hasattr(os, "setsid"):
         os.setsid()
     from benchmarks.gpu.parts import PARTS
@@ -131,8 +129,10 @@ def _end(process: Any) -> None:
 
 
 def side_by_side(works: Sequence[tuple[Row, Work]]) -> Iterator[Row]:
-    """Yield the rows of all as they come, each from a process that is forked from this one: it may
-    not have touched a GPU. One that fails or dies gives a row that names it, and the reason.
+    """Yield the rows of all works as they arrive, each forked from this process.
+
+    This process must not have used a GPU. A work that fails or dies yields a row with its name and
+    the reason.
     """
     context = get_context("fork")
     open_ends: dict[Any, tuple[Row, Any]] = {}

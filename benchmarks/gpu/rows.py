@@ -1,4 +1,4 @@
-"""What the parts of the suite have in common: a row of figures, and how one is measured."""
+"""Rows of figures, and helpers to measure them, shared by the parts of the suite."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from foveate.errors import UnsupportedKernel
 from foveate.hf.layer.stats import now
 
 Row = dict[str, Any]
-"""Figures by name, as JSON holds them. ``failed`` says why there are none."""
+"""Figures by name, as stored in JSON. ``failed`` is the reason if there are none."""
 
 NEEDS_CUDA = "needs CUDA"
 WARM = 3
-"""Steps that are taken before a capture."""
+"""Steps before a capture."""
 
 
 def attempted(what: Mapping[str, Any], work: Callable[..., Mapping[str, Any]], *of: Any) -> Row:
-    """Return the row of what is measured, with the figures of ``work(*of)``, or with why there are
-    none: the rows that come after it are measured all the same.
-    """
+    """Return ``what`` with the figures of ``work(*of)``, or with the error in ``failed``."""
     try:
         result = dict(work(*of))
     except Exception as error:
         result = {"failed": why(error)}
-    # here the error is gone, and with it the tensors of the frames that it came through
+    # the error is gone here, and with it the tensors that its traceback's frames referenced
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
@@ -38,15 +36,15 @@ def attempted(what: Mapping[str, Any], work: Callable[..., Mapping[str, Any]], *
 
 
 def why(error: BaseException) -> str:
-    """One line for the page."""
-    said = " ".join((str(error).strip().splitlines() or ["no message"])[0].split())
+    """Describe an error in one line."""
+    message = " ".join((str(error).strip().splitlines() or ["no message"])[0].split())
     if isinstance(error, torch.cuda.OutOfMemoryError):
-        return f"out of memory: {said}"
-    return f"{type(error).__name__}: {said}"
+        return f"out of memory: {message}"
+    return f"{type(error).__name__}: {message}"
 
 
 def milliseconds(work: Callable[[], object], repeats: int, device: torch.device) -> float:
-    """Median time on the device, after two calls that compile and warm up."""
+    """Return the median time on the device, after two warm-up calls that compile."""
     for _ in range(2):
         work()
     if device.type == "cuda":
@@ -70,15 +68,15 @@ def _on_gpu(work: Callable[[], object]) -> float:
 
 
 def graphed(step: Callable[[], Tensor], *, same: bool = False) -> Callable[[], Any]:
-    """The step as a CUDA graph, after ``WARM`` steps on a stream of their own that make what is
-    made once. Capturing runs nothing, and the replay goes on where the last of them stopped.
+    """Capture the step as a CUDA graph, after ``WARM`` steps on a side stream that initialise
+    state. Capturing runs nothing; the replay continues where the last step stopped.
 
     Args:
-        step: works on tensors that stay where they are.
-        same: it gives the same every time, which the replay is checked against.
+        step: a function of tensors with fixed addresses.
+        same: the step returns the same every time; the replay is checked against it.
 
     Raises:
-        UnsupportedKernel: the replay gives something else.
+        UnsupportedKernel: the replay returns something else.
     """
     stream: Any = torch.cuda.Stream
     aside, current = stream(), torch.cuda.current_stream()
@@ -99,8 +97,10 @@ def graphed(step: Callable[[], Tensor], *, same: bool = False) -> Callable[[], A
 
 
 def table(rows: Sequence[Row], columns: Mapping[str, str]) -> list[str]:
-    """Lines of a Markdown table: ``columns`` are names of figures and what heads them. What failed
-    says so in the first cell that has no figure.
+    """Return the lines of a Markdown table.
+
+    ``columns`` maps names of figures to headings. A failed row has the reason in its first empty
+    cell.
     """
     return written.table(list(columns.values()), (_cells(row, columns) for row in rows))
 

@@ -1,4 +1,4 @@
-"""The whole suite, part by part. Each row is written as it comes, and kept however the run ends."""
+"""Runner of the suite. Every row is written as it arrives, so an interrupted run keeps its rows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NO_GPU = (
 )
 TOY = "**Toy sizes.** These figures show that the suite runs, and nothing else."
 PATIENCE = 10
-"""At toy sizes, how many times a part's limit it may take: a CPU may have other work to do."""
+"""Factor on a part's limit at toy sizes, because a CPU may have other work."""
 
-Told = Callable[[str, str], object]
-"""Called with a part's name and what there is to say of it."""
+Report = Callable[[str, str], object]
+"""Callback with a part's name and a status text."""
 
 
 def run_suite(
@@ -37,31 +37,30 @@ def run_suite(
     *,
     only: Sequence[str] = (),
     anew: bool = False,
-    report: Told = lambda part, said: None,
+    report: Report = lambda part, text: None,
 ) -> dict[str, Any]:
-    """Measures the parts that an earlier run has not, and writes gpu.json and gpu.md after
-    each row.
+    """Measure the parts that an earlier run has not, writing gpu.json and gpu.md after each row.
 
     Args:
-        setting: where, and how large.
-        folder: where the results are, and go; made if there is none.
-        only: these parts, whether or not they have been measured.
-        anew: all parts, whatever the folder holds.
-        report: hears of every part as it begins and ends.
+        setting: device and sizes.
+        folder: folder of the results; created if missing.
+        only: parts to measure, even if they have been measured.
+        anew: measure all parts again.
+        report: called as every part begins and ends.
 
     Returns:
-        By part's name: its "state" ("done", "stopped", "failed"), the "reason", "seconds", "rows".
+        For each part: its "state" ("done", "stopped", "failed"), the "reason", "seconds", "rows".
 
     Raises:
-        InvalidInput: no such part, or a folder whose results were measured otherwise.
-        CannotWrite: the disk is full, or the folder is not to be written to.
+        InvalidInput: an unknown part, or results measured with other settings.
+        CannotWrite: the disk is full, or the folder is not writable.
     """
     for name in only:
         if name not in PARTS:
             raise InvalidInput(f"the suite has no part {name!r}. {suggest(name, PARTS)}")
     facts = machine(setting)
     measured = {} if anew else earlier(folder, facts)
-    _write(folder, facts, measured)  # an impossible folder shows before minutes have passed
+    _write(folder, facts, measured)  # fails early if the folder is not writable
     for name in only or _missing(measured, setting):
         report(name, "measuring")
 
@@ -76,15 +75,13 @@ def run_suite(
 
 
 def wrong(measured: dict[str, Any]) -> list[Row]:
-    """Of kernels and tests: what did not come out as it should."""
+    """Return kernels and tests with wrong results."""
     rows = {name: measured.get(name, {}).get("rows", []) for name in ("kernels", "tests")}
     return [*kernels.wrong(rows["kernels"]), *checks.wrong(rows["tests"])]
 
 
 def _missing(measured: dict[str, Any], setting: SuiteSetting) -> list[str]:
-    """The parts that are not done; kvpress's where there is one to compare with, and the tests
-    where they are.
-    """
+    """Return the parts to measure; kvpress and tests only where they are available."""
     here = {"kvpress": setting.peer_python is not None, "tests": checks.missing() is None}
     return [
         name
@@ -106,9 +103,9 @@ def _write(folder: Path, facts: Mapping[str, Any], parts: Mapping[str, Any]) -> 
 
 
 def machine(setting: SuiteSetting) -> dict[str, Any]:
-    """What figures must have in common to stand on one page."""
+    """Return the facts that figures on one page must share."""
     facts: dict[str, Any] = {
-        "device": processor(setting.place),
+        "device": processor(setting.torch_device),
         "quick": setting.quick,
         "kernels": setting.kernels,
         "versions": versions("foveate", "torch", "transformers"),
@@ -121,10 +118,10 @@ def machine(setting: SuiteSetting) -> dict[str, Any]:
 
 
 def earlier(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts that a run before this one has measured, by name.
+    """Return the parts that an earlier run measured, by name.
 
     Raises:
-        InvalidInput: they were measured on another machine or otherwise, or cannot be read.
+        InvalidInput: another machine or other settings, or an unreadable file.
     """
     path = folder / f"{NAME}.json"
     if not path.exists():
@@ -133,20 +130,20 @@ def earlier(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
         results = json.loads(path.read_text(encoding="utf-8"))
         before, parts = results["machine"], results["parts"]
     except (ValueError, KeyError, TypeError, OSError) as error:
-        said = f"{str(path)!r} is no result of the suite ({error}). Move it away."
-        raise InvalidInput(said) from error
+        message = f"{str(path)!r} is no result of the suite ({error}). Move it away."
+        raise InvalidInput(message) from error
     differ = [name for name in facts if before.get(name) != facts[name]]
     if differ:
-        said = "; ".join(f"{name} {before.get(name)!r}, now {facts[name]!r}" for name in differ)
+        message = "; ".join(f"{name} {before.get(name)!r}, now {facts[name]!r}" for name in differ)
         raise InvalidInput(
-            f"{str(path)!r} was measured otherwise: {said}. Measure all parts --anew, or give "
+            f"{str(path)!r} was measured otherwise: {message}. Measure all parts --anew, or give "
             "another folder with --out."
         )
     return {name: part for name, part in parts.items() if name in PARTS}
 
 
 def page(facts: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
-    """The page of all parts; those that are missing, or stopped, say so."""
+    """Return the page of all parts; missing and stopped parts are marked."""
     versions = ", ".join(f"{name} {of}" for name, of in facts["versions"].items())
     gpu = "" if "capability" not in facts else (
         f", capability {facts['capability']}, {facts['memory_gib']} GiB, CUDA {facts['cuda']}"
@@ -159,11 +156,11 @@ def page(facts: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
         "`foveate bench --suite gpu` wrote this page.",
     ]  # fmt: skip
     for name, part in PARTS.items():
-        lines += ["", f"## {part.title}", "", *_told(name, parts.get(name))]
+        lines += ["", f"## {part.title}", "", *_part_lines(name, parts.get(name))]
     return "\n".join(lines) + "\n"
 
 
-def _told(name: str, result: Mapping[str, Any] | None) -> list[str]:
+def _part_lines(name: str, result: Mapping[str, Any] | None) -> list[str]:
     if result is None:
         return [PARTS[name].missing]
     lines = []

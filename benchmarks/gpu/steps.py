@@ -1,5 +1,6 @@
-"""One decoding step after compression: eager, as a CUDA graph and compiled; and how often the host
-waits for the device in it, which should be never.
+"""One decoding step after compression: eager, as a CUDA graph and compiled.
+
+Also counts how often the host waits for the device in a step, which should be never.
 """
 
 from __future__ import annotations
@@ -22,23 +23,24 @@ MODEL, LAYERS, TOKENS = "qwen2-vl-7b", 4, 16384
 POLICIES = ("full", "snapkv:budget=20%", "adakv:budget=20%")
 RULES = ("prefixkv:budget=20%", "h2o:budget=20%,when=over_budget")
 HOW = ("eager", "CUDA graph", "compiled")
-WAITS = "synchroniz"  # in what PyTorch says
+WAITS = "synchroniz"  # in PyTorch's warnings
 
 
 def rows(setting: SuiteSetting) -> Iterator[Row]:
-    """Every policy in all three ways; rules that evict while decoding in the first alone. What has
-    to be compiled comes last: that takes longer than all else.
+    """Yield every policy in all three ways; policies that evict while decoding only eagerly.
+
+    Compiled steps come last, because compiling takes longest.
     """
     subject = subject_of(MODEL, TOKENS, setting, layers=LAYERS)
     for how in HOW:
         for spec in (*POLICIES, *RULES) if how == "eager" else POLICIES:
             policy = _small(spec) if setting.quick else spec
-            what = {"policy": spec, "how": how}
-            yield attempted(what, _measured, subject, policy, how, setting)
+            about = {"policy": spec, "how": how}
+            yield attempted(about, _measured, subject, policy, how, setting)
 
 
 def _small(spec: str) -> str:
-    """What fits a toy prompt: its windows are longer than its budgets."""
+    """Return a spec that fits a toy prompt, with shorter windows."""
     return spec + ",window=4" if spec.startswith(("snapkv", "adakv")) else spec
 
 
@@ -56,37 +58,38 @@ def _measured(subject: Subject, spec: str, how: str, setting: SuiteSetting) -> d
             work = graphed(step)
         if how == "compiled":
             work = _compiled(subject, cache)
-        ms = milliseconds(work, repeats, setting.place)
+        ms = milliseconds(work, repeats, setting.torch_device)
         waits = synchronisations(step) if how == "eager" and setting.on_gpu else None
         return {"ms": ms, "waits": waits, "mib": session.bytes_held / 2**20}
 
 
 def _compiled(subject: Subject, cache: Any) -> Callable[[], Any]:
-    torch.compiler.reset()  # or the policies before it would count as recompilations
+    torch.compiler.reset()  # otherwise earlier policies count as recompilations
     model: Any = torch.compile(subject.model, dynamic=False)
     token = subject.ids[:, -1:].clone()
     return lambda: model(input_ids=token, **{CACHE: cache}).logits
 
 
 def synchronisations(step: Callable[[], object]) -> int:
-    """How often the host waits for the GPU in a step: by PyTorch's own count, and by calls of
-    torch.cuda.synchronize, which that does not count.
+    """Count how often the host waits for the GPU in a step.
+
+    PyTorch's own count, plus calls of torch.cuda.synchronize, which it does not count.
     """
     step()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with _explicit() as calls, warnings.catch_warnings(record=True) as said:
+        with _explicit() as calls, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             step()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    return len(calls) + sum(WAITS in str(one.message) for one in said)
+    return len(calls) + sum(WAITS in str(warning.message) for warning in caught)
 
 
 @contextmanager
 def _explicit() -> Iterator[list[object]]:
-    """Notes every call of torch.cuda.synchronize."""
+    """Record every call of torch.cuda.synchronize."""
     calls: list[object] = []
     original = torch.cuda.synchronize
 
@@ -102,7 +105,7 @@ def _explicit() -> Iterator[list[object]]:
 
 
 def page(measured: Sequence[Row]) -> list[str]:
-    """All of them."""
+    """Return the table of all rows."""
     columns = {"policy": "policy", "how": "how", "ms": "ms a step", "waits": "waits", "mib": "MiB"}
     return [
         f"{MODEL}'s shape with {LAYERS} layers after {TOKENS:,} tokens. Aim: the host never waits.",

@@ -1,1 +1,1 @@
-"""Bytes: what fills the memory, and streams without an end in a fixed one."""
+"""Memory benchmarks: predictions against measurements, and endless streams in fixed memory."""

@@ -1,4 +1,4 @@
-"""A random model in Qwen2-VL's shape, a processor that needs nothing else, and drawn frames."""
+"""Random model in Qwen2-VL's shape, a processor without files, and random frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers import (
     Qwen2VLImageProcessorPil,
 )
 
-SIDE = 28  # pixels of a visual token's side
+SIDE = 28  # pixels per side of a visual token
 START, END, PAD = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", START, END, PAD, "<|video_pad|>")
 TEMPLATE = (
@@ -26,7 +26,7 @@ TEMPLATE = (
 
 
 class Processor:
-    """One token for every byte, and images as Qwen2-VL has them, of at most 16 tokens."""
+    """Processor with one token per byte, and Qwen2-VL's images of at most 16 tokens."""
 
     def __init__(self) -> None:
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -41,13 +41,13 @@ class Processor:
         self._images = Qwen2VLImageProcessorPil(min_pixels=SIDE**2, max_pixels=SIDE**2 * 16)
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Any:
-        """The tokenizer's."""
+        """Apply the tokenizer's chat template."""
         return self.tokenizer.apply_chat_template(messages, **options)
 
     def __call__(
         self, text: Sequence[str], images: Sequence[Image.Image] = (), **options: Any
     ) -> dict[str, Any]:
-        """One text, with a placeholder for each image."""
+        """Tokenize one text, with a placeholder for each image."""
         pixels = dict(self._images(images=list(images), return_tensors="pt")) if images else {}
         pieces = text[0].split(PAD)
         counts = [int(grid.prod()) // 4 for grid in pixels.get("image_grid_thw", [])]
@@ -57,12 +57,12 @@ class Processor:
         return {"input_ids": ids, "mm_token_type_ids": types, **pixels}
 
     def id_of(self, token: str) -> int:
-        """Of a special token."""
+        """Return the id of a special token."""
         return int(self.tokenizer.convert_tokens_to_ids(token))
 
 
 def model(processor: Processor, **text: Any) -> Qwen2VLForConditionalGeneration:
-    """Random weights, in float32; ``text`` is of its language model, small unless it says more."""
+    """Build a model with random weights in float32; ``text`` overrides the small language model."""
     shape = {"hidden_size": 64, "num_attention_heads": 4, **text}
     size = shape["hidden_size"] // shape["num_attention_heads"]
     axes = [size // 8, 3 * size // 16]
@@ -96,13 +96,13 @@ def model(processor: Processor, **text: Any) -> Qwen2VLForConditionalGeneration:
         **ids,
     )
     torch.manual_seed(0)
-    made = Qwen2VLForConditionalGeneration(config)
-    made.eval()  # type: ignore[no-untyped-call]
-    return made
+    model = Qwen2VLForConditionalGeneration(config)
+    model.eval()  # type: ignore[no-untyped-call]
+    return model
 
 
 def frame(number: int, width: int = 2 * SIDE, height: int = 2 * SIDE) -> Image.Image:
-    """Noise of its own on a slow wave of colour."""
+    """Draw a frame of noise on a slow wave of colour."""
     generator = torch.Generator().manual_seed(number)
     noise = torch.randint(0, 128, (height, width, 3), generator=generator)
     wave = 64 + 63 * torch.sin(torch.tensor([0.1, 0.13, 0.17], dtype=torch.float32) * number)

@@ -1,12 +1,12 @@
-"""What ``foveate fit`` foretells against what is measured: weights, tower, prefill and KV cache.
+"""Predictions of ``foveate fit`` against measurements: weights, tower, prefill and KV cache.
 
     python -m benchmarks.memory.fit [--only NAME ...]
 
-Seven kinds of models with drawn weights, hundreds of megabytes each, in float32 on a CPU: each in a
-process of its own, by resident memory (Linux with glibc). Folders hold config.json and the image
-processor's configuration, which is all that ``foveate.memory.fit`` reads; the pixels that are
-measured are what the processor makes of noise. What is measured is written at once, and a run goes
-on where the last one stopped, with the same versions. Writes benchmarks/results/fit.md and .json.
+Seven kinds of models with random weights, hundreds of megabytes each, in float32 on a CPU. Each
+runs in its own process and is measured by resident memory (Linux with glibc). Folders contain
+config.json and the image processor's configuration, which is all that ``foveate.memory.fit`` reads;
+images are noise. Results are written at once, and a run with the same versions continues the last
+one. Writes benchmarks/results/fit.md and .json.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from foveate.hf.model.decoder import find
 from foveate.hf.model.internals import CACHE, last_logits
 from foveate.loading.hardware import versions
 from foveate.memory import Request
-from foveate.memory.attention import using
+from foveate.memory.attention import use_attention
 from foveate.memory.model import bare, weights
 from foveate.memory.processors.inputs import prompt, takes
 from foveate.memory.trace import trace
@@ -51,7 +51,7 @@ ATTENTIONS: tuple[AttentionName, ...] = ("sdpa", "eager")
 
 @dataclass(frozen=True)
 class Row:
-    """One model, asked in one way; bytes of each part."""
+    """Predicted and measured bytes of each part, for one model and attention."""
 
     model: str
     attention: str
@@ -62,7 +62,7 @@ class Row:
 
 
 def main() -> None:
-    """Measures what is not there yet, and writes the page."""
+    """Measure missing rows, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS))
     names = parser.parse_args().only
@@ -77,60 +77,58 @@ def main() -> None:
 
 
 def facts() -> dict[str, str]:
-    """The versions that figures depend on."""
+    """Return the versions that figures depend on."""
     return dict(versions("torch", "transformers"))
 
 
 def known() -> list[Row]:
-    """The rows of an earlier run with the same versions."""
+    """Return the rows of an earlier run with the same versions."""
     found = earlier("fit")
     return [Row(**row) for row in found["rows"]] if found.get("versions") == facts() else []
 
 
 @torch.no_grad()
 def measured(name: str, attention: AttentionName) -> Row:
-    """One row, in a process that has done nothing else."""
+    """Measure one row, in a process that has done nothing else."""
     torch.set_num_threads(1)
     sample = MODELS[name]()
-    asked = replace(sample.request, attention=attention)
+    request = replace(sample.request, attention=attention)
     with tempfile.TemporaryDirectory() as folder:
         sample.config.save_pretrained(folder)
         sample.processor.save_pretrained(folder)
-        made = bare(folder, "float32")
-        foretold = trace(made, asked)
+        bare_model = bare(folder, "float32")
+        foretold = trace(bare_model, request)
         reader: Any = AutoImageProcessor
-        pixels = dict(reader.from_pretrained(folder)(noise(asked), return_tensors="pt"))
-    given = prompt(made, asked, foretold.visual // asked.images)
-    said = (weights(made).bytes, foretold.tower, foretold.activations, foretold.cache)
-    found = peaks(sample, given, pixels, attention)
+        pixels = dict(reader.from_pretrained(folder)(noise(request), return_tensors="pt"))
+    inputs = prompt(bare_model, request, foretold.visual // request.images)
+    predicted = (weights(bare_model).bytes, foretold.tower, foretold.activations, foretold.cache)
+    found = peaks(sample, inputs, pixels, attention)
     return Row(
         name,
         attention,
         foretold.tokens,
         foretold.visual,
-        dict(zip(PARTS, said, strict=True)),
+        dict(zip(PARTS, predicted, strict=True)),
         dict(zip(PARTS, found, strict=True)),
     )
 
 
-def noise(asked: Request) -> list[Image.Image]:
-    """Images without two alike."""
-    width, height = asked.size or (0, 0)
+def noise(request: Request) -> list[Image.Image]:
+    """Draw images, no two alike."""
+    width, height = request.size or (0, 0)
     drawn = np.random.default_rng(0)
     shape = (height, width, 3)
-    return [Image.fromarray(drawn.integers(0, 256, shape, np.uint8)) for _ in range(asked.images)]
+    return [Image.fromarray(drawn.integers(0, 256, shape, np.uint8)) for _ in range(request.images)]
 
 
 def peaks(
     sample: Sample,
-    given: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
     pixels: Mapping[str, Any],
     attention: AttentionName,
 ) -> tuple[int, int, int, int]:
-    """Resident bytes of the weights, at the tower's peak, at the decoder's without the KV cache,
-    and of the KV cache.
-    """
-    model, held = grown(lambda: drawn(sample))
+    """Return resident bytes: weights, tower's peak, decoder's peak without KV cache, KV cache."""
+    model, weight_bytes = grown(lambda: drawn(sample))
     seen = takes(model.forward, pixels)
     decoder = find(model, text_config(model)).decoder
     marks: list[int] = []
@@ -141,13 +139,13 @@ def peaks(
 
     def read() -> DynamicCache:
         cache = DynamicCache(config=text_config(model))
-        own = {name: value.clone() for name, value in {**given, **seen}.items()}
-        model(**own, **{CACHE: cache}, **last_logits(model, given), use_cache=True)
+        own = {name: value.clone() for name, value in {**inputs, **seen}.items()}
+        model(**own, **{CACHE: cache}, **last_logits(model, inputs), use_cache=True)
         marks.append(resident("VmHWM"))
         return cache
 
-    with using(model, attention), freed_at_once():
-        read()  # what libraries keep for themselves is there from then on
+    with use_attention(model, attention), freed_at_once():
+        read()  # libraries allocate their own buffers in the first call
         marks.clear()
         hook = decoder.register_forward_pre_hook(mark)
         CLEAR.write_text("5")
@@ -156,31 +154,31 @@ def peaks(
         hook.remove()
         pairs = in_use() - before
         del cache
-    tower, prefill = (each - before for each in marks)
-    return held, tower, prefill - pairs, pairs
+    tower, prefill = (peak - before for peak in marks)
+    return weight_bytes, tower, prefill - pairs, pairs
 
 
 def grown(make: Callable[[], PreTrainedModel]) -> tuple[PreTrainedModel, int]:
-    """What is made, and by how much it makes the process larger."""
+    """Build a model; return it with the growth of the process."""
     with freed_at_once():
         before = in_use()
-        made = make()
-        return made, in_use() - before
+        model = make()
+        return model, in_use() - before
 
 
 def drawn(sample: Sample) -> PreTrainedModel:
-    """The model, with drawn weights."""
+    """Build the model with random weights."""
     auto: Any = AutoModelForImageTextToText
     with no_init_weights():
         model: PreTrainedModel = auto.from_config(sample.config, dtype=torch.float32)
-    model.tie_weights()  # which goes with the initialisation
+    model.tie_weights()  # skipped together with the initialisation
     for weight in model.parameters():
         weight.uniform_(-0.02, 0.02)
     return model.eval()  # type: ignore[no-untyped-call, no-any-return]
 
 
 def page(rows: Sequence[Row]) -> str:
-    """A table, in megabytes."""
+    """Return the page: a table, in megabytes."""
     apart = [abs(row.foretold[part] / row.measured[part] - 1) for row in rows for part in PARTS]
     lines = [
         "# What foveate fit foretells",
@@ -196,8 +194,8 @@ def page(rows: Sequence[Row]) -> str:
     ]
     for row in rows:
         figures = [_against(row.foretold[part], row.measured[part]) for part in PARTS]
-        said = f"{row.model} | {row.attention} | {row.tokens:,}, {row.visual:,}"
-        lines.append(f"| {said} | {' | '.join(figures)} |")
+        cells = f"{row.model} | {row.attention} | {row.tokens:,}, {row.visual:,}"
+        lines.append(f"| {cells} | {' | '.join(figures)} |")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Models of several kinds, of hundreds of megabytes, and what each is asked by ``fit.py``."""
+"""Models of several kinds, of hundreds of megabytes each, with the requests of ``fit.py``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from foveate.memory import Request
 
 
 class Sample(NamedTuple):
-    """A model's configuration, its image processor, and a request."""
+    """Model configuration with its image processor and a request."""
 
     config: PreTrainedConfig
     processor: Any
@@ -70,14 +70,14 @@ SIZE, LARGE = (840, 560), (980, 700)
 
 
 def llava() -> Sample:
-    """One grid of 576 tokens an image."""
+    """Return LLaVA: one grid of 576 tokens per image."""
     text = {"model_type": "llama", **TEXT}
     config = LlavaConfig(vision_config=CLIP, text_config=text, image_token_index=32000)
     return Sample(config, CLIPImageProcessorPil(**CROPPED), Request(images=4, size=SIZE))
 
 
 def llava_next() -> Sample:
-    """An overview and tiles."""
+    """Return LLaVA-NeXT: an overview and tiles."""
     text = {"model_type": "llama", **TEXT}
     config = LlavaNextConfig(
         vision_config=CLIP,
@@ -90,7 +90,7 @@ def llava_next() -> Sample:
 
 
 def qwen2_vl() -> Sample:
-    """As many patches as an image has."""
+    """Return Qwen2-VL: as many patches as the image has."""
     seen = {"embed_dim": 640, "hidden_size": 1024, "depth": 6, "num_heads": 8}
     text = {**TEXT, "rope_parameters": MROPE}
     config = Qwen2VLConfig(
@@ -100,7 +100,7 @@ def qwen2_vl() -> Sample:
 
 
 def qwen2_5_vl() -> Sample:
-    """The same, in windows but for one layer."""
+    """Return Qwen2.5-VL: windowed attention in all but one layer of the tower."""
     seen = {**QWEN, "fullatt_block_indexes": [3]}
     text = {**TEXT, "rope_parameters": MROPE}
     config = Qwen2_5_VLConfig(
@@ -110,7 +110,7 @@ def qwen2_5_vl() -> Sample:
 
 
 def internvl() -> Sample:
-    """Tiles and a thumbnail."""
+    """Return InternVL: tiles and a thumbnail."""
     seen = {**TOWER, "num_attention_heads": 12, "image_size": [448, 448], "patch_size": [14, 14]}
     text = {"model_type": "qwen2", **TEXT}
     config = InternVLConfig(vision_config=seen, text_config=text, image_token_id=32001)
@@ -121,7 +121,7 @@ def internvl() -> Sample:
 
 
 def gemma3() -> Sample:
-    """Sliding windows beside full attention, images that see themselves in both directions."""
+    """Return Gemma 3: sliding windows beside full attention, bidirectional attention in images."""
     seen = {**TOWER, "num_attention_heads": 12, "image_size": 448, "patch_size": 14}
     text = {
         **TEXT,
@@ -141,7 +141,7 @@ def gemma3() -> Sample:
 
 
 def qwen3_vl_moe() -> Sample:
-    """Experts, and features of the tower that are added to the first layers."""
+    """Return Qwen3-VL-MoE: experts, and tower features added to the first layers."""
     seen = {**QWEN, "deepstack_visual_indexes": [1, 3, 5]}
     text = {
         **TEXT,

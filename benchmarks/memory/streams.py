@@ -1,14 +1,13 @@
-"""A video without an end: memory and time of a frame, a kill in the middle, an hour of frames.
+"""Endless video: memory and time per frame, a kill in the middle, an hour of frames.
 
     python -m benchmarks.memory.streams [--frames 10000] [--policy SPEC]
 
-Random models in Qwen2-VL's shape read drawn frames of 4 tokens, with `foveate.Stream`, on one
-thread, whose own seconds are counted. oneDNN, which multiplies matrices for PyTorch on a CPU, keeps
-code for each shape that it has met, 1,024 of them unless it is told otherwise: here 1. Each part
-is a process of its own: `--part watch` notes resident memory and time; `--part kill` ends a process
-by SIGKILL while it reads, loads what it saved last and goes on; `--part hour` is 3,600 frames,
-eight at a time, at the head sizes of a 7B model, in 2 layers with narrow MLPs. Writes
-benchmarks/results/streams.md, .json and .svg.
+Random models in Qwen2-VL's shape read random frames of 4 tokens with `foveate.Stream` on one
+thread; times are CPU seconds of that thread. oneDNN caches code per matrix shape, 1,024 shapes by
+default, here 1. Each part is a process of its own: `--part watch` records resident memory and time;
+`--part kill` ends a process by SIGKILL while it reads, loads what it saved last and continues;
+`--part hour` is 3,600 frames, eight at a time, at the head sizes of a 7B model, in 2 layers with
+narrow MLPs. Writes benchmarks/results/streams.md, .json and .svg.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "1")  # before torch is there
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "1")  # before torch is imported
 
 import torch
 from transformers import __version__ as transformers_version
@@ -52,8 +51,8 @@ SAVED, KILLED, COMPARED = 250, 600, 800  # frames
 
 
 def watch(spec: str, frames: int, size: int = 2, together: int = 1, **shape: int) -> dict[str, Any]:
-    """Resident memory and what is held after every hundredth frame, and the time of each; so many
-    are shown ``together``.
+    """Record resident memory and stored pairs every hundredth frame, and the time per frame.
+    ``together`` frames are shown at once.
     """
     torch.set_num_threads(1)
     processor = Processor()
@@ -61,20 +60,20 @@ def watch(spec: str, frames: int, size: int = 2, together: int = 1, **shape: int
     marks, seconds = [], []
     for number in range(together - 1, frames, together):
         new = range(number - together + 1, number + 1)
-        shown = [frame(one, size * SIDE, size * SIDE) for one in new]
-        start = time.process_time()  # others use the machine, too
-        held = stream.see(shown)
+        images = [frame(index, size * SIDE, size * SIDE) for index in new]
+        start = time.process_time()  # CPU time, because others use the machine
+        state = stream.see(images)
         seconds += [(time.process_time() - start) / together] * together
         if (number + 1) % 100 == 0:
             ms = 1e3 * median(seconds[-100:])
-            marks.append({"frame": number + 1, "resident": in_use(), "ms": ms, **held._asdict()})
+            marks.append({"frame": number + 1, "resident": in_use(), "ms": ms, **state._asdict()})
             print(marks[-1], file=sys.stderr, flush=True)
     answer = stream.ask("what was that?", max_new_tokens=8, do_sample=False)
     return {"policy": stream.policy.spec, "marks": marks, "answer": answer.ids.tolist()}
 
 
 def reading(file: Path, frames: int) -> None:
-    """Reads frames and saves every now and then; for :func:`kill`."""
+    """Read frames and save regularly; for :func:`kill`."""
     processor = Processor()
     small = model(processor)
     stream = (
@@ -104,7 +103,7 @@ def _reader(file: Path) -> subprocess.Popen[str]:
 
 
 def kill() -> dict[str, Any]:
-    """The same frames read whole, and by a process that is killed and one that goes on."""
+    """Compare an uninterrupted process with one that is killed and resumed."""
     with tempfile.TemporaryDirectory() as folder:
         outputs = []
         for name in ("whole", "killed"):
@@ -119,26 +118,31 @@ def kill() -> dict[str, Any]:
                 process = _reader(file)
             out, _ = process.communicate()
             outputs.append(out.strip().splitlines())
-    whole, killed = (json.loads(lines[-1]) for lines in outputs)
-    for one in (whole, killed):
-        del one["held"]["peak"]  # room to grow is made anew where a file is loaded
+    uninterrupted, killed = (json.loads(lines[-1]) for lines in outputs)
+    for result in (uninterrupted, killed):
+        del result["held"]["peak"]  # loading a file allocates new room
     went_on = int(outputs[1][0])
-    return {"went_on_from": went_on, "same": whole == killed, "whole": whole, "killed": killed}
+    return {
+        "went_on_from": went_on,
+        "same": uninterrupted == killed,
+        "whole": uninterrupted,
+        "killed": killed,
+    }
 
 
 def plot(marks: list[dict[str, Any]]) -> str:
-    """Resident memory and time of a frame against frames."""
+    """Plot resident memory and time per frame against frames."""
     figure, (left, right) = axes(2)
-    frames = [one["frame"] for one in marks]
-    left.plot(frames, [one["resident"] / 1e6 for one in marks], color=PALETTE[0])
-    right.plot(frames, [one["ms"] for one in marks], color=PALETTE[1])
+    frames = [mark["frame"] for mark in marks]
+    left.plot(frames, [mark["resident"] / 1e6 for mark in marks], color=PALETTE[0])
+    right.plot(frames, [mark["ms"] for mark in marks], color=PALETTE[1])
     left.set(xlabel="frames", ylabel="MB in main memory", ylim=(0, None))
     right.set(xlabel="frames", ylabel="CPU ms a frame", ylim=(0, None))
     return svg(figure)
 
 
 def page(found: dict[str, Any]) -> str:
-    """The tables for people."""
+    """Return the page."""
     marks, hour, killed = found["watch"]["marks"], found["hour"]["marks"], found["kill"]
     lines = [
         "# Streams",
@@ -156,7 +160,7 @@ def page(found: dict[str, Any]) -> str:
         "3 layers of a tiny Qwen2-VL, 4 tokens a frame and 2 of words, "
         f"`{found['watch']['policy']}`.",
         "",
-        *_table([one for one in marks if one["frame"] in _shown(marks)]),
+        *_table([mark for mark in marks if mark["frame"] in _selected(marks)]),
         "",
         "## Killed in the middle",
         "",
@@ -172,22 +176,22 @@ def page(found: dict[str, Any]) -> str:
         "28 query and 4 KV heads of 128 channels, 2 layers, float32, MLPs 1,024 wide; "
         f"`{found['hour']['policy']}`. The bound is what `held.bound` says.",
         "",
-        *_table([one for one in hour if one["frame"] in _shown(hour)]),
+        *_table([mark for mark in hour if mark["frame"] in _selected(hour)]),
     ]
     return "\n".join(lines)
 
 
-def _shown(marks: list[dict[str, Any]]) -> set[int]:
+def _selected(marks: list[dict[str, Any]]) -> set[int]:
     last = marks[-1]["frame"]
     return {100, 1000, last // 4, last // 2, last}
 
 
 def _table(marks: list[dict[str, Any]]) -> list[str]:
     rows = [
-        f"| {one['frame']:,} | {one['resident'] / 1e6:.1f} | {one['ms']:.1f} | {one['seen']:,} | "
-        f"{one['tokens']:.0f} | {one['bytes'] / 1e6:.2f} | {one['peak'] / 1e6:.2f} | "
-        f"{one['bound'] / 1e6:.2f} |"
-        for one in marks
+        f"| {mark['frame']:,} | {mark['resident'] / 1e6:.1f} | {mark['ms']:.1f} | "
+        f"{mark['seen']:,} | {mark['tokens']:.0f} | {mark['bytes'] / 1e6:.2f} | "
+        f"{mark['peak'] / 1e6:.2f} | {mark['bound'] / 1e6:.2f} |"
+        for mark in marks
     ]
     heads = (
         "| frames | MB in main memory | CPU ms a frame | tokens seen | held | KV MB | peak | "
@@ -198,7 +202,7 @@ def _table(marks: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--frames", type=int, default=10_000)
     parser.add_argument("--policy", default=POLICY)
@@ -206,19 +210,19 @@ def main() -> None:
         "--part", choices=("all", "watch", "hour", "kill", "reading"), default="all"
     )
     parser.add_argument("--file", type=Path, default=Path())
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    if given.part == "reading":
-        reading(given.file, COMPARED)
-    elif given.part == "watch":
-        print(json.dumps(watch(given.policy, given.frames)))
-    elif given.part == "hour":
+    if args.part == "reading":
+        reading(args.file, COMPARED)
+    elif args.part == "watch":
+        print(json.dumps(watch(args.policy, args.frames)))
+    elif args.part == "hour":
         print(json.dumps(watch(HOUR, 3600, 2, together=8, **SEVEN)))
-    elif given.part == "kill":
+    elif args.part == "kill":
         print(json.dumps(kill()))
     else:
         found: dict[str, Any] = {
-            "watch": apart(watch, given.policy, given.frames),
+            "watch": apart(watch, args.policy, args.frames),
             "kill": apart(kill),
             "hour": apart(watch, HOUR, 3600, 2, together=8, **SEVEN),
             "machine": platform.machine(),

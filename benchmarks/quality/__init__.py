@@ -1,1 +1,1 @@
-"""Answers: what survives of the full cache's, by method, budget and protocol."""
+"""Quality benchmarks: answers by method, budget and protocol."""

@@ -1,10 +1,9 @@
-"""Right or wrong, for many policies on one question: each answer is followed as far as it can still
-be right.
+"""Right or wrong, for many policies on one question, with as little decoding as possible.
 
-`foveate eval` writes down much more of an answer; of that a leaderboard needs one bit, the bytes
-held, and what compressing costs. So a policy reads what follows of the prompt and the full cache's
-whole answer in one pass: if each token of it is the likeliest, it would have answered the same; if
-not, what it begins with instead tells mostly at once that it is wrong.
+`foveate eval` records much more of an answer. A leaderboard needs only one bit, the bytes stored,
+and the cost of compression. So a policy reads the rest of the prompt and the full cache's complete
+answer in one pass. If it predicts every token, its answer would be the same. If not, its first
+different token usually shows that it is wrong.
 """
 
 from __future__ import annotations
@@ -37,8 +36,9 @@ Row = dict[str, Any]
 
 @dataclass
 class Question:
-    """A prompt, and what the full cache answers. ``prefill_s`` are CPU seconds of reading it, by
-    whether column sums are added up on the way.
+    """Prompt with the full cache's answer.
+
+    ``prefill_s``: CPU seconds of prefills, by column sums and pruning.
     """
 
     reading: Reading
@@ -46,7 +46,7 @@ class Question:
     full: list[int] = field(default_factory=list)
 
     def recording(self, sums: bool, prune: Prune | None) -> Recording:
-        """The prompt as it was read, which is timed."""
+        """Return the recorded prefill, timed the first time."""
         start = process_time()
         found = self.reading.recorded(sums=sums, prune=prune).recording
         self.prefill_s.setdefault((sums, prune), process_time() - start)
@@ -56,7 +56,7 @@ class Question:
 def rows(
     loaded: Loaded, task: Task, sample: Sample, specs: Sequence[str], protocol: Protocol
 ) -> Iterator[Row]:
-    """One row for the full cache, and for each spec; what Foveate refuses has an ``error``."""
+    """Yield a row for the full cache and for each spec; a refused spec has an ``error``."""
     reading = read_prompt(loaded, task, sample, protocol, timed=False, longest_prompt=None)
     question = Question(reading)
     yield _row(question, FULL)
@@ -73,14 +73,14 @@ def ask_missing(
     protocol: Protocol,
     **more: Any,
 ) -> None:
-    """Ask a question under the specs that have no row yet; rows get ``more`` columns."""
+    """Answer a question under the specs that have no row yet; rows get ``more`` columns."""
     missing = [s for s in dict.fromkeys(specs) if (task.name, sample.name, s) not in results]
     for row in rows(loaded, task, sample, missing, protocol) if missing else ():
         results.add({**row, **more})
 
 
 def _policy(reading: Reading, spec: str) -> tuple[Policy | FoveateError, bool]:
-    """The policy, or what refuses it, and whether it reads column sums."""
+    """Return the policy, or the error that refuses it, and if it reads column sums."""
     try:
         policy = reading.policy(spec)
     except FoveateError as error:
@@ -121,38 +121,38 @@ def _row(question: Question, spec: str) -> Row:
 
 
 def _right(question: Question, session: Session, recording: Recording, cache: Any) -> float:
-    """1 if the greedy answer is right, letter by letter."""
+    """Return 1 if the greedy answer is exactly right."""
     reading = question.reading
     if question.full and not session.policy.when.decodes:
         fed = torch.cat([reading.rest, torch.tensor([question.full[:-1]])], dim=1)
         logits = session.model(input_ids=fed, **{CACHE: cache}).logits[0]
         ahead = torch.cat([recording.logits, logits])[-len(question.full) :]
-        said = _until_it_differs(ahead.argmax(-1).tolist(), question.full)
-        ended = said == question.full or said[-1] in ends(session.model)
-        if ended or not _may_be_right(reading, said):
-            return _score(reading, said)
+        beginning = _common_start(ahead.argmax(-1).tolist(), question.full)
+        ended = beginning == question.full or beginning[-1] in ends(session.model)
+        if ended or not _may_be_right(reading, beginning):
+            return _score(reading, beginning)
         cache = branch(session, recording)
     first = with_the_rest(session.model, cache, recording.logits, reading.rest)
 
-    def goes_on(said: Sequence[int]) -> bool:
-        return not question.full or _may_be_right(reading, said)
+    def may_continue(tokens: Sequence[int]) -> bool:
+        return not question.full or _may_be_right(reading, tokens)
 
-    tokens = greedy(session.model, cache, first, reading.task.longest, goes_on)
+    tokens = greedy(session.model, cache, first, reading.task.longest, may_continue)
     question.full = question.full or tokens
     return _score(reading, tokens)
 
 
-def _until_it_differs(likeliest: Sequence[int], full: Sequence[int]) -> list[int]:
-    """The full cache's answer up to the first token that is not the likeliest, and that instead."""
-    for place, (mine, theirs) in enumerate(zip(likeliest, full, strict=True)):
+def _common_start(likeliest: Sequence[int], full: Sequence[int]) -> list[int]:
+    """Return the full cache's answer up to the first different token, followed by that token."""
+    for index, (mine, theirs) in enumerate(zip(likeliest, full, strict=True)):
         if mine != theirs:
-            return [*full[:place], mine]
+            return [*full[:index], mine]
     return list(full)
 
 
-def _may_be_right(reading: Reading, said: Sequence[int]) -> bool:
-    """Whether an answer that begins with these tokens can be right."""
-    text = _text(reading, said)
+def _may_be_right(reading: Reading, tokens: Sequence[int]) -> bool:
+    """Check if an answer that begins with these tokens can be right."""
+    text = _text(reading, tokens)
     return any(answer.strip().startswith(text) for answer in reading.sample.answers)
 
 

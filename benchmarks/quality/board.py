@@ -1,12 +1,12 @@
-r"""A board with power: the best methods and the five papers' on many questions of four hard tasks.
+r"""Board of the best methods and the five papers' methods, on many questions of four hard tasks.
 
     python -m benchmarks.quality.board [--limit 100] [--budget 10%] [--protocols ...] \
         [--methods SPEC ...]
-    python -m benchmarks.quality.board --merge FILE...     what other machines have asked
+    python -m benchmarks.quality.board --merge FILE...     results of other machines
 
-One bit a question and method is written to benchmarks/results/board.json after every question, and
-board.md beside it: the same command goes on where the last one ended, on any machine. Answers of
-other weights or releases are neither gone on with nor merged.
+One bit per question and method is written to benchmarks/results/board.json after every question,
+and board.md beside it. The same command continues the last run, on any machine. Answers of other
+weights or releases are neither continued nor merged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from foveate_lab.eval.task_registry import TASKS
 
 FILE = RESULTS / "board.json"
 TASKS_ASKED = ("eight_people", "sixteen_people", "chart", "mixed")
-METHODS = (  # those of the papers, then the best of the leaderboard, then what they are beside
+METHODS = (  # methods of the papers, the best of the leaderboard, then references
     "mixkv:window=0.25",
     "prefixkv:when=after_prefill",
     "csp",
@@ -64,12 +64,12 @@ METHODS = (  # those of the papers, then the best of the leaderboard, then what 
     "random:recent=0.25",
 )
 RIGHT, WRONG, REFUSED = "1", "0", "x"
-TIMED = 12  # questions of which bytes and times are written down
+TIMED = 12  # questions whose bytes and times are recorded
 Board = dict[str, Any]
 
 
 def main() -> None:
-    """Asks, or merges, and writes."""
+    """Answer questions or merge files, and write the board."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--limit", type=int, default=100, help="questions of each task")
     parser.add_argument("--budget", default="10%")
@@ -87,43 +87,48 @@ def main() -> None:
         return
     make_missing()
     loaded = load("demo")
-    board = merged(board, _begun(loaded, a.budget), str(a.file))
+    board = merged(board, _empty_board(loaded, a.budget), str(a.file))
     drawn = {task: TASKS[task].samples(a.limit, 0) for task in a.tasks}
-    for place in range(a.limit):
+    for index in range(a.limit):
         samples = {task: next(of_task) for task, of_task in drawn.items()}
         for protocol in a.protocols:
             for task, sample in samples.items():
-                _ask(board, loaded, protocol, task, sample, a.methods, place)
+                _answer_question(board, loaded, protocol, task, sample, a.methods, index)
                 files.write(a.file, json.dumps(board, indent=1) + "\n")
         _write(a.file, board)
-        print(f"{place + 1} of {a.limit} questions of each task", flush=True)
+        print(f"{index + 1} of {a.limit} questions of each task", flush=True)
 
 
 def _write(path: Path, board: Board) -> None:
-    """The answers, and the page of their tables."""
+    """Write the answers, and the page of their tables."""
     files.write(path, json.dumps(board, indent=1) + "\n")
     files.write(path.with_suffix(".md"), board_page.text(board) + "\n")
 
 
-def _begun(loaded: Any, budget: str) -> Board:
-    """An empty board, and what its answers depend on."""
-    made = {
+def _empty_board(loaded: Any, budget: str) -> Board:
+    """Return an empty board with the settings that its answers depend on."""
+    settings = {
         "weights": ModelIdentity.of(loaded.model).weights,
         "demo": demo(),
         "budget": budget,
         **versions_of_results(),
     }
-    return {"made": made, "machine": processor(torch.device("cpu")), "seconds": 0.0, "asked": {}}
+    return {
+        "made": settings,
+        "machine": processor(torch.device("cpu")),
+        "seconds": 0.0,
+        "asked": {},
+    }
 
 
 def merged(mine: Board | None, theirs: Board, name: str) -> Board:
-    """Both boards' answers, each question once; refused where they were made otherwise."""
+    """Merge the answers of two boards; refuse boards with different settings."""
     if mine is None:
         return theirs
     if differing := {
-        what: (mine["made"].get(what), theirs["made"].get(what))
-        for what in {*mine["made"], *theirs["made"]}
-        if mine["made"].get(what) != theirs["made"].get(what)
+        key: (mine["made"].get(key), theirs["made"].get(key))
+        for key in {*mine["made"], *theirs["made"]}
+        if mine["made"].get(key) != theirs["made"].get(key)
     }:
         raise SystemExit(f"{name} was made otherwise (ours, theirs): {differing}.")
     new = False
@@ -144,34 +149,34 @@ def _cells(board: Board) -> Iterator[tuple[tuple[str, str, str], Board]]:
 
 
 def _cell(board: Board, protocol: str, task: str, method: str) -> Board:
-    """Bits of the questions so far, in order; of the first ones the shares of bytes and of time."""
+    """Return the cell of a method: bits of its questions in order, and shares of bytes and time."""
     methods = board["asked"].setdefault(protocol, {}).setdefault(task, {})
     empty = {"right": "", "bytes": [], "cost": []}
     found: Board = methods.setdefault(method, empty)
     return found
 
 
-def _ask(
+def _answer_question(
     board: Board,
     loaded: Any,
     protocol: Protocol,
     task: str,
     sample: Sample,
     methods: Sequence[str],
-    place: int,
+    index: int,
 ) -> None:
-    """One question, of those that were asked all before it and not this one."""
+    """Answer one question under the methods that answered all before it but not this one."""
     start, budget = time.time(), board["made"]["budget"]
-    wanted = {
+    methods_by_spec = {
         contenders([method], [budget])[0]: method
         for method in methods
-        if len(_cell(board, protocol, task, method)["right"]) == place
+        if len(_cell(board, protocol, task, method)["right"]) == index
     }
-    if not wanted:
+    if not methods_by_spec:
         return
-    for row in rows(loaded, TASKS[task], sample, list(wanted), protocol):
-        cell = _cell(board, protocol, task, wanted.get(row["spec"], FULL))
-        if len(cell["right"]) == place:
+    for row in rows(loaded, TASKS[task], sample, list(methods_by_spec), protocol):
+        cell = _cell(board, protocol, task, methods_by_spec.get(row["spec"], FULL))
+        if len(cell["right"]) == index:
             _note(cell, row)
     board["seconds"] = round(board["seconds"] + time.time() - start, 1)
 

@@ -1,4 +1,4 @@
-"""What each paper claims, as two policies that differ in nothing else: a part of `quality.py`.
+"""Claims of the papers, each as two policies that differ in one choice: a part of `quality.py`.
 
 Its page is benchmarks/results/quality.md.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.quality.recipe import Run, answered, ask
+from benchmarks.quality.recipe import Run, answer_missing, answered
 from benchmarks.written import demo
 from foveate.compression.labels import Named, named
 from foveate.loading.hardware import versions_of_results
@@ -27,9 +27,9 @@ WHY = "No 5%: of the shortest, 99 tokens before the question, that is less than 
 
 
 class Claim(NamedTuple):
-    """What a paper says, as two policies of which the first should be better."""
+    """Claim of a paper, as two policies of which the first should be better."""
 
-    says: str
+    statement: str
     first: str
     second: str
 
@@ -68,14 +68,14 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def scored(cell: SummaryCell) -> Estimate:
-    """Its score: every question here has a right answer."""
+    """Return a cell's score, which every question here has."""
     if cell.score is None:
         raise SystemExit(f"{cell.spec} has no score in {cell.task}: ask again, or another task.")
     return cell.score
 
 
 def grid(found: Iterable[SummaryCell], budgets: Sequence[str]) -> list[str]:
-    """One task: a row for each method, a column for each budget; the best of each is bold."""
+    """Return one task's table: a row per method, a column per budget, the best in bold."""
     table: dict[str, dict[str, SummaryCell]] = {}
     for cell in found:
         method, budget = named(cell.spec)
@@ -91,17 +91,17 @@ def grid(found: Iterable[SummaryCell], budgets: Sequence[str]) -> list[str]:
         f"|---|{'---|' * len(budgets)}",
     ]
     for name, row in table.items():
-        shown = []
+        texts = []
         for budget in budgets:
             text = _share(scored(row[budget])) if budget in row else ""
             is_best = name != "oracle" and text and scored(row[budget]).mean == best[budget]
-            shown.append(f"**{text}**" if is_best else text)
-        lines.append(f"| `{name}` | {' | '.join(shown)} |")
+            texts.append(f"**{text}**" if is_best else text)
+        lines.append(f"| `{name}` | {' | '.join(texts)} |")
     return lines
 
 
 def verdicts(rows: Rows, budgets: Sequence[str]) -> list[str]:
-    """One row for each claim: by how much the first is better, in points of the score."""
+    """Return a row per claim: how much better the first policy is, in points of the score."""
     scores: dict[Named, dict[tuple[str, str], float]] = {}
     for row in rows:
         scores.setdefault(named(row["spec"]), {})[row["task"], row["sample"]] = float(row["score"])
@@ -114,21 +114,21 @@ def verdicts(rows: Rows, budgets: Sequence[str]) -> list[str]:
             both = sorted(first.keys() & second.keys())
             if both:
                 found[budget] = mean_difference([first[key] - second[key] for key in both])
-        shown = [_points(found[budget]) if budget in found else "" for budget in budgets]
-        lines.append(f"| {claim.says} | {' | '.join(shown)} | {_verdict(found)} |")
+        texts = [_points(found[budget]) if budget in found else "" for budget in budgets]
+        lines.append(f"| {claim.statement} | {' | '.join(texts)} | {_verdict(found)} |")
     return lines
 
 
 def _verdict(found: Mapping[str, Estimate]) -> str:
-    """At which budgets the interval excludes zero, and on which side."""
-    holds = [budget for budget, x in found.items() if x.low > 0]
-    fails = [budget for budget, x in found.items() if x.high < 0]
-    said = [
-        f"{word} at {', '.join(which)}"
-        for word, which in (("holds", holds), ("the reverse", fails))
-        if which
+    """Describe the budgets at which the interval excludes zero, and on which side."""
+    above = [budget for budget, x in found.items() if x.low > 0]
+    below = [budget for budget, x in found.items() if x.high < 0]
+    verdicts = [
+        f"{word} at {', '.join(at)}"
+        for word, at in (("holds", above), ("the reverse", below))
+        if at
     ]
-    return "; ".join(said) or "no difference seen"
+    return "; ".join(verdicts) or "no difference seen"
 
 
 def _share(x: Estimate) -> str:
@@ -140,16 +140,16 @@ def _points(x: Estimate) -> str:
     return f"**{text}**" if x.low > 0 or x.high < 0 else text
 
 
-class Told(NamedTuple):
-    """One protocol: its part of the page, its cells, and for each task its blind budgets."""
+class ProtocolPart(NamedTuple):
+    """Part of the page for one protocol, with its cells and each task's blind budgets."""
 
     lines: list[str]
     cells: list[SummaryCell]
     blind: dict[str, list[str]]
 
 
-def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> Told:
-    """All tasks of one protocol, and the claims over what can tell methods apart."""
+def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> ProtocolPart:
+    """Return all tasks of one protocol, and the claims at budgets that distinguish methods."""
     found = cells(rows)
     lines, unseen = [f"## {protocol.capitalize()}", ""], {}
     for task in dict.fromkeys(cell.task for cell in found):
@@ -166,28 +166,28 @@ def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> Told:
         if (protocol, task) in NOT_ASKED:
             lines += [WHY, ""]
         lines += [*grid(mine, budgets), ""]
-    telling = [row for row in rows if named(row["spec"]).budget not in unseen[row["task"]]]
+    distinguishing = [row for row in rows if named(row["spec"]).budget not in unseen[row["task"]]]
     lines += [
         f"### What the papers claim, over {' and '.join(unseen)}",
         "",
         "Points of the score by which the first policy is better, with 95 % intervals; bold "
         "where they exclude zero.",
         "",
-        *verdicts(telling, budgets),
+        *verdicts(distinguishing, budgets),
         "",
     ]
-    return Told(lines, found, unseen)
+    return ProtocolPart(lines, found, unseen)
 
 
 def measured(
     runs: Path, protocol: Protocol, tasks: str, budgets: str, limit: int
 ) -> dict[str, Any]:
-    """One protocol; goes on where it was broken off."""
+    """Measure one protocol, continuing an earlier run."""
     rows: list[Mapping[str, Any]] = []
     for task in tasks.split(","):
         folder, left_out = runs / protocol / task, NOT_ASKED.get((protocol, task), ())
-        asked = ",".join(b for b in budgets.split(",") if b not in left_out)
-        ask(Run("claims", task, METHODS, limit, asked), protocol, folder, SEED)
+        task_budgets = ",".join(b for b in budgets.split(",") if b not in left_out)
+        answer_missing(Run("claims", task, METHODS, limit, task_budgets), protocol, folder, SEED)
         rows += answered(folder)
     summary = page(protocol, rows, budgets.split(","))
     return {
@@ -201,7 +201,7 @@ def measured(
 
 
 def text(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """The page of all protocols."""
+    """Return the page of all protocols."""
     first = next(iter(found.values()))
     head = [
         "# What the papers claim, and what is seen",
@@ -213,11 +213,11 @@ def text(found: Mapping[str, Mapping[str, Any]]) -> str:
         "[docs/quality.md](../../docs/quality.md).",
         "",
     ]
-    return "\n".join([*head, *(line for one in found.values() for line in one["page"])])
+    return "\n".join([*head, *(line for part in found.values() for line in part["page"])])
 
 
 def _plain(cell: SummaryCell) -> dict[str, Any]:
-    """What is worth keeping of a cell."""
+    """Return the parts of a cell to store."""
     if cell.difference is None:
         raise SystemExit(f"{cell.spec} was asked without the full cache in {cell.task}.")
     score, difference = ([x.mean, x.low, x.high] for x in (scored(cell), cell.difference))

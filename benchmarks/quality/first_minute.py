@@ -1,10 +1,10 @@
-"""How often the answer is kept by what `foveate run` shows on the demo model.
+"""Share of answers that stay right under the policies that `foveate run` shows.
 
     python -m benchmarks.quality.first_minute [--limit 100] [--runs DIR]
 
 Runs `foveate eval` on questions about three documents each, under the policies that `foveate run`
-shows, and goes on where it was broken off. Writes demo_model/foveate_demo/figures.json, which comes
-with the package: `foveate run` and the README read it.
+shows on the demo model, continuing an earlier run. Writes demo_model/foveate_demo/figures.json,
+which is part of the package: `foveate run` and the README read it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def counted(spec: str, rows: Rows) -> dict[str, Any]:
-    """What all questions say about one policy; bytes are means over the questions."""
+    """Summarize all questions under one policy; bytes are means over the questions."""
     right = [exact(row["prediction"], Sample("", "", tuple(row["answers"]))) for row in rows]
     return {
         "spec": short(spec),
@@ -43,10 +43,10 @@ def counted(spec: str, rows: Rows) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Asks, and writes."""
+    """Answer the questions, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--limit", type=int, default=100, help="questions")
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the answers")
     a = parser.parse_args()
     specs = [policy.spec for policy in policies(ON_THE_DEMO, [])]
     evaluate(

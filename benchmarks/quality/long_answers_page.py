@@ -1,4 +1,4 @@
-"""What `long_answers.py` measured, as a page for people and a picture."""
+"""Page and plot of `long_answers.py`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from foveate.pictures.shown import without_folders
 from foveate_lab.report.charts import axes, svg
 
 PARTS = 4  # of the answer, for what changes over time
-EACH = 64  # tokens that are told at a time, between which policies compress
+EACH = 64  # tokens fed at a time; policies compress in between
 
 
 def page(found: Sequence[dict[str, Any]], facts: dict[str, Any]) -> str:
-    """The table, and what was done."""
+    """Return the page: settings and table."""
     length, lines = facts["tokens"], facts["lines"] * facts["prompts"]
     head = [f"part {part + 1}" for part in range(PARTS)]
     head = ["policy", "perplexity", *head, "agreement", "recalled: prompt's", "answer's"]
@@ -39,28 +39,28 @@ def page(found: Sequence[dict[str, Any]], facts: dict[str, Any]) -> str:
         f"| {' | '.join(head)} |",
         "|---" * len(head) + "|",
     ]
-    rows += [_row(one) for one in found]
+    rows += [_table_row(row) for row in found]
     return "\n".join([*rows, "", "![Bytes and perplexity while answering](long_answers.svg)"])
 
 
-def _row(one: dict[str, Any]) -> str:
-    cells = [f"`{without_folders(one['policy'])}`", f"{one['perplexity']:.2f}"]
-    cells += [f"{x:.2f}" for x in one["perplexity_by_part"]]
-    cells += [f"{one['agreement']:.3f}"]
-    cells += [str(one[f"recalled_of_{where}"]) for where in ("prompt", "answer")]
-    cells += [f"{one[f'bytes_at_{when}'] / 1e6:.1f}" for when in ("most", "end")]
+def _table_row(row: dict[str, Any]) -> str:
+    cells = [f"`{without_folders(row['policy'])}`", f"{row['perplexity']:.2f}"]
+    cells += [f"{x:.2f}" for x in row["perplexity_by_part"]]
+    cells += [f"{row['agreement']:.3f}"]
+    cells += [str(row[f"recalled_of_{where}"]) for where in ("prompt", "answer")]
+    cells += [f"{row[f'bytes_at_{when}'] / 1e6:.1f}" for when in ("most", "end")]
     return f"| {' | '.join(cells)} |"
 
 
 def plot(found: Sequence[dict[str, Any]]) -> str:
-    """Bytes against the answer's tokens, and perplexity by its quarters."""
+    """Plot bytes against the answer's tokens, and perplexity by its quarters."""
     figure, (left, right) = axes(columns=2)
-    for one in found:
-        name = without_folders(one["policy"]).split(":")[0]
-        places = [EACH * place for place in range(len(one["bytes"]))]
-        left.plot(places, [held / 1e6 for held in one["bytes"]], lw=1.2, label=name)
+    for row in found:
+        name = without_folders(row["policy"]).split(":")[0]
+        tokens = [EACH * index for index in range(len(row["bytes"]))]
+        left.plot(tokens, [size / 1e6 for size in row["bytes"]], lw=1.2, label=name)
         parts = range(1, PARTS + 1)
-        right.plot(parts, one["perplexity_by_part"], "o-", lw=1.2, ms=3, label=name)
+        right.plot(parts, row["perplexity_by_part"], "o-", lw=1.2, ms=3, label=name)
     left.set(xlabel="tokens of the answer", ylabel="MB held", ylim=(0, None))
     right.set(xlabel="quarter of the answer", ylabel="perplexity", xticks=list(parts))
     left.legend(frameon=False, fontsize=7)

@@ -1,4 +1,4 @@
-"""What a row of a table of policies is called."""
+"""Names of policies in tables."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from foveate.pictures.shown import without_folders
 
 
 def name(method: str) -> str:
-    """The spec, but for a policy that is put together by hand."""
+    """Return the spec in code style, or a name for a policy that is composed by hand."""
     if "best_heads" in method:
         return "`duo_attention` with HeadKV's scores"
     return f"`{without_folders(method)}`"
 
 
 def short(method: str) -> str:
-    """The same without its settings, and with a star for a profile."""
+    """Return a short name without settings, with a star for a profile."""
     if "best_heads" in method:
         return "duo_attention*"
     plain = re.sub(r"\([^)]*\)|:.*", "", method)

@@ -1,10 +1,9 @@
-"""A page among many, all with the same fields: which can still be asked for, by their number and
-by the place of the one that is asked for.
+"""A page among many with the same fields: right answers by number of pages and depth.
 
     python -m benchmarks.quality.needle_map [--each 2] [--budget 10%]
 
-The question is not known when the cache is compressed. Asks the demo model, which writes answers
-down one by one under benchmarks/runs/needle_map, and goes on where it was broken off. Writes
+The question is not known when the cache is compressed. Answers of the demo model are stored one by
+one under benchmarks/runs/needle_map, so that a later run continues. Writes
 benchmarks/results/needle_map.md and .json, and docs/needle_map.svg.
 """
 
@@ -44,8 +43,8 @@ METHODS = (
 )
 
 
-def ask(each: int, specs: Sequence[str]) -> None:
-    """What has not been asked yet, ``each`` questions a cell."""
+def answer_missing(each: int, specs: Sequence[str]) -> None:
+    """Answer missing questions, ``each`` per cell."""
     task, loaded = find_task(TASK), load("demo")
     with results_of(RUNS, TASK, "query-agnostic") as results:
         for sample in task.samples(each * CELLS, 0):
@@ -55,7 +54,7 @@ def ask(each: int, specs: Sequence[str]) -> None:
 
 
 def drawn(answers: Sequence[Mapping[str, Any]]) -> str:
-    """The maps, of the full cache first; methods by short names, which fit above a map."""
+    """Draw the maps, the full cache's first, titled by short names."""
     scored = [
         {**row, "score": row["right"], "spec": short(row["spec"])}
         for row in answers
@@ -67,13 +66,13 @@ def drawn(answers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def page(answers: Sequence[Mapping[str, Any]], budget: str) -> str:
-    """Right answers of each policy by the number of pages."""
-    asked, right = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    """Return right answers of each policy by the number of pages."""
+    totals, right = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for row in answers:
         cell = row["spec"], row["labels"]["pages"]
-        asked[cell] += 1
+        totals[cell] += 1
         right[cell] += int(row.get("right", 0))
-    pages = sorted({count for _, count in asked})
+    pages = sorted({count for _, count in totals})
     lines = [
         "# A page among many, by its place",
         "",
@@ -84,8 +83,8 @@ def page(answers: Sequence[Mapping[str, Any]], budget: str) -> str:
         f"| policy | {' | '.join(f'{count} pages' for count in pages)} |",
         f"|---|{'---|' * len(pages)}",
     ]
-    for spec in dict.fromkeys(spec for spec, _ in sorted(asked, key=lambda one: one[0] != FULL)):
-        cells = " | ".join(f"{right[spec, n]} of {asked[spec, n]}" for n in pages)
+    for spec in dict.fromkeys(spec for spec, _ in sorted(totals, key=lambda key: key[0] != FULL)):
+        cells = " | ".join(f"{right[spec, n]} of {totals[spec, n]}" for n in pages)
         lines.append(f"| `{spec}` | {cells} |")
     return "\n".join(
         [*lines, "", "![The same by the place of the page](../../docs/needle_map.svg)"]
@@ -93,12 +92,12 @@ def page(answers: Sequence[Mapping[str, Any]], budget: str) -> str:
 
 
 def main() -> None:
-    """Asks, and writes."""
+    """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--each", type=int, default=2, help="questions of each cell")
     parser.add_argument("--budget", default="10%")
     a = parser.parse_args()
-    ask(a.each, contenders(METHODS, [a.budget]))
+    answer_missing(a.each, contenders(METHODS, [a.budget]))
     answers = read(RUNS).rows
     PICTURE.write_text(drawn(answers) + "\n", encoding="utf-8")
     write("needle_map", page(answers, a.budget), {"each": a.each, "answers": answers})

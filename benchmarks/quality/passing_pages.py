@@ -1,12 +1,12 @@
-"""Pages pass by and one of long ago is asked for: what methods for video still answer, by distance.
+"""Questions about a page that passed before others: right answers of video methods, by distance.
 
     python -m benchmarks.quality.passing_pages [--limit 300] [--only-write]
 
-Asks the demo model `passing_pages`, the question after the compression, and goes on where it was
-broken off; then writes benchmarks/results/passing_pages.md and .json: right answers, letter by
-letter, as shares of the full cache's, with 95 % intervals (bootstrap over
-questions, paired), for each number of pages that passed after the one asked for. Budgets are those
-at which `recent_frames` holds less than one of the eight pages, about one, and one to two.
+Answers `passing_pages` with the demo model, the question after the compression, continuing an
+earlier run. Then writes benchmarks/results/passing_pages.md and .json: exactly right answers as
+shares of the full cache's, with 95 % intervals (paired bootstrap over questions), by the number of
+pages that followed. At the budgets, `recent_frames` keeps less than one of the eight pages, about
+one, and one to two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.recipe import Run, Share, answered, ask, shares, shown
+from benchmarks.quality.recipe import Run, Share, answer_missing, answered, cell_text, shares
 from benchmarks.written import demo, write
 from foveate.compression.labels import named
 from foveate.pictures.shown import without_folders
@@ -38,9 +38,7 @@ BUDGETS = ("20%", "10%", "5%")
 
 
 def by_distance(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, each under the name of its distance, so that each is a task of its own; profiles
-    without the folders in which they stand.
-    """
+    """Return rows with their distance as task, and specs without folders."""
     return [
         {**row, "task": str(row["labels"]["distance"]), "spec": without_folders(row["spec"])}
         for row in rows
@@ -48,7 +46,7 @@ def by_distance(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def right_of_full(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
-    """How many questions the full cache answers, of how many, at each distance."""
+    """Return how many questions the full cache answers right, and of how many, by distance."""
     found: dict[str, tuple[int, int]] = {}
     for row in rows:
         if row["spec"] == FULL:
@@ -58,7 +56,7 @@ def right_of_full(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int
 
 
 def measured(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """All figures: of each spec, the share at each distance, and over all of them."""
+    """Return all figures: each spec's share at each distance, and over all of them."""
     full = right_of_full(rows)
     answerable = [distance for distance, (right, _) in full.items() if right]
     found: dict[str, dict[str, Share]] = {}
@@ -73,7 +71,7 @@ def measured(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """The tables for people, one a budget."""
+    """Return the page, with one table per budget."""
     columns = [*found["distances"], "all"]
     right = " ".join(f"{d}: {n} of {of}." for d, (n, of) in found["full"].items())
     lines = [
@@ -92,21 +90,21 @@ def page(found: Mapping[str, Any]) -> str:
         lines.append(f"|---|{'---|' * len(columns)}")
         for spec, of in found["shares"].items():
             method, kept = named(spec)
-            cells = [shown(Share(**of[d])) if d in of else "" for d in columns]
+            cells = [cell_text(Share(**of[d])) if d in of else "" for d in columns]
             lines += [f"| `{method}` | {' | '.join(cells)} |"] * (kept == budget)
         lines.append("")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Asks, and writes."""
+    """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--limit", type=int, default=300, help="questions, 50 a distance")
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where answers are written down")
-    parser.add_argument("--only-write", action="store_true", help="what has been asked so far")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the answers")
+    parser.add_argument("--only-write", action="store_true", help="write the results so far")
     a = parser.parse_args()
     if not a.only_write:
-        ask(Run("pages", TASK, METHODS, a.limit, ",".join(BUDGETS)), PROTOCOL, a.runs)
+        answer_missing(Run("pages", TASK, METHODS, a.limit, ",".join(BUDGETS)), PROTOCOL, a.runs)
     found = measured(by_distance(answered(a.runs)))
     write("passing_pages", page(found), found)
 

@@ -1,11 +1,11 @@
-"""Whether a second reading still finds what matters where photographs are in the prompt.
+"""Probe passes with photographs in the prompt: right answers of methods that use them.
 
     python -m benchmarks.quality.photographs [--limit 20] [--protocol query-agnostic]
 
-The demo model reads drawn pages and names small drawn pictures; it never saw a photograph, and
-cannot be asked what one shows. So the questions are about a page: one that stands between two
-photographs (`beside`), and one that a photograph shows through (`behind`). The photographs are the
-two that come with scikit-learn, cut at random. Writes benchmarks/results/photographs.md and .json.
+The demo model reads drawn pages and names small drawings; it was not trained on photographs and
+cannot say what one shows. So the questions are about a page: between two photographs (`beside`), or
+blended with one (`behind`). The photographs are the two that come with scikit-learn, cropped at
+random. Writes benchmarks/results/photographs.md and .json.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, get_args
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from benchmarks.quality.recipe import RUNS, Run, answered, ask, shares, table
+from benchmarks.quality.recipe import RUNS, Run, answer_missing, answered, shares, table
 from benchmarks.written import RESULTS, demo, write
 from foveate.prompts.sample import Sample, Span
 from foveate_demo import questions
@@ -37,72 +37,78 @@ METHODS = (
 )
 BUDGETS = "10%"
 THROUGH = 0.3
-"""How much of a photograph shows through a page."""
+"""Weight of the photograph that shows through a page."""
 
 Images = tuple[Image.Image, ...]
 
 
 def photograph(r: Random, size: tuple[int, int]) -> Image.Image:
-    """A piece of one of the two, of that size."""
-    whole = Image.fromarray(r.choice(load_sample_images().images))
+    """Return a random crop of one of the two photographs."""
+    image = Image.fromarray(r.choice(load_sample_images().images))
     width, height = size
-    left, top = r.randint(0, whole.width - width), r.randint(0, whole.height - height)
-    return whole.crop((left, top, left + width, top + height))
+    left, top = r.randint(0, image.width - width), r.randint(0, image.height - height)
+    return image.crop((left, top, left + width, top + height))
 
 
 def beside(r: Random, page: Image.Image) -> Images:
-    """The page between two photographs of its size."""
+    """Place the page between two photographs of its size."""
     return photograph(r, page.size), page, photograph(r, page.size)
 
 
 def behind(r: Random, page: Image.Image) -> Images:
-    """The page, with a photograph behind it."""
+    """Blend the page with a photograph behind it."""
     return (Image.blend(page.convert("RGB"), photograph(r, page.size), THROUGH),)
 
 
-def shown(name: str, how: Callable[[Random, Image.Image], Images], place: int) -> Task:
-    """Questions about a page that is the image at that place."""
+def page_task(
+    name: str, compose: Callable[[Random, Image.Image], Images], index: int, summary: str
+) -> Task:
+    """Build a task of questions about the page that is image ``index``."""
 
     def samples(count: int, seed: int) -> Iterator[Sample]:
         for number in range(count):
-            r = Random(f"photographs/{seed}/{number}")  # both tasks ask the same
+            r = Random(f"photographs/{seed}/{number}")  # both tasks have the same questions
             album = questions.document(r, (BUILT_IN,))
-            asked, (page,) = r.choice(album.questions), album.images
-            rows = [row for _, row in asked.evidence]
+            question, (page,) = r.choice(album.questions), album.images
+            rows = [row for _, row in question.evidence]
             boxes = [(0, row * CELL, WIDTH, (row + 1) * CELL) for row in rows]
             yield Sample(
                 name=str(number),
-                question=asked.question,
-                answers=(asked.answer, asked.value),
-                images=how(r, page.image),
+                question=question.question,
+                answers=(question.answer, question.value),
+                images=compose(r, page.image),
                 evidence=tuple(
-                    Span(page.says[row], place, box) for row, box in zip(rows, boxes, strict=True)
+                    Span(page.texts[row], index, box) for row, box in zip(rows, boxes, strict=True)
                 ),
             )
 
-    return Task(name, (how.__doc__ or "").strip(), samples, anls, longest=16)
+    return Task(name, summary, samples, anls, longest=16)
 
 
 ASKED = {
-    "photographs_beside": shown("photographs_beside", beside, 1),
-    "photograph_behind": shown("photograph_behind", behind, 0),
+    "photographs_beside": page_task(
+        "photographs_beside", beside, 1, "The page between two photographs of its size."
+    ),
+    "photograph_behind": page_task(
+        "photograph_behind", behind, 0, "The page, with a photograph behind it."
+    ),
 }
 TASKS.update(ASKED)
 
 
 def section(name: str, protocol: Any, limit: int) -> list[str]:
-    """A task's table under how often the full cache is right."""
+    """Return a task's table, and how often the full cache is right."""
     run = Run("photographs", name, METHODS, limit, BUDGETS)
     folder = RUNS / protocol / name
-    ask(run, protocol, folder)
+    answer_missing(run, protocol, folder)
     rows = answered(folder)
     right = sum(int(row["score"]) for row in rows if row["spec"] == FULL)
-    said = f"{TASKS[name].summary} The full cache is right in {right} of {limit} questions."
-    return [*table(name, shares(rows, [name])), said, ""]
+    summary = f"{TASKS[name].summary} The full cache is right in {right} of {limit} questions."
+    return [*table(name, shares(rows, [name])), summary, ""]
 
 
 def main() -> None:
-    """Asks, and writes."""
+    """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--limit", type=int, default=20, help="questions of each task")
     parser.add_argument("--protocol", choices=get_args(Protocol), default="query-agnostic")
@@ -119,7 +125,8 @@ def main() -> None:
         "",
     ]
     for protocol, of_task in data.items():
-        head += [f"## {protocol.capitalize()}", "", *(x for one in of_task.values() for x in one)]
+        head += [f"## {protocol.capitalize()}", ""]
+        head += [line for task_lines in of_task.values() for line in task_lines]
     write("photographs", "\n".join(head), data)
 
 

@@ -1,4 +1,4 @@
-"""Profiles that benchmarks of quality need, made where they are missing: minutes."""
+"""Profiles for the quality benchmarks, calibrated if missing, in minutes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ ON_PAGES = ("q_filters", "kvzap")
 
 
 def make_missing(model: str = SEES) -> None:
-    """Those of a model that comes with Foveate. Query filters and KVzap's maps are measured on
-    drawn pages, or a manual's where it reads alone, of other seeds than the questions; queries'
-    statistics and centres on passages of a text, as positions have to count the tokens.
+    """Calibrate the missing profiles of a model that comes with Foveate.
+
+    Query filters and KVzap's maps are measured on drawn pages, or on a manual's for a text model,
+    with seeds other than the questions'. Statistics and centres of queries are measured on passages
+    of text, because positions must count the tokens.
     """
     missing = [path for path in MADE[model] if not Path(path).exists()]
     if not missing:

@@ -1,13 +1,13 @@
-"""What pruning, eviction and both leave of the answers, where about as much of the cache is left.
+"""Right answers under pruning, eviction and both, at about the same share of the cache.
 
     python -m benchmarks.quality.pruned_answers [--limit 25] [--protocols ...] [--tasks ...]
 
-At a share S, pruning alone has S of the visual tokens computed and evicts nothing, eviction alone
-computes all and holds S of the pairs, and both together prune down to the square root of S before
-they evict down to S. Every policy is asked the same questions of the demo model, once with the
-question at hand and once before it is known. Answers are written down one by one under
-benchmarks/runs/pruned, and a run goes on where it was broken off; with other weights or other code
-of the same version, give another --runs. Writes benchmarks/results/pruned_answers.md and .json.
+At a share S, pruning alone computes S of the visual tokens and evicts nothing. Eviction alone
+computes all tokens and keeps S of the pairs. Both together prune to the square root of S, then
+evict to S. Every policy answers the same questions with the demo model, query-aware and
+query-agnostic. Answers are stored one by one under benchmarks/runs/pruned, so that a later run
+continues. With other weights, or other code of the same version, give another --runs. Writes
+benchmarks/results/pruned_answers.md and .json.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ EVICTION = {
     "recommended": "recommended:budget={budget},profile=" + f"{PROFILES}/recommended.safetensors",
 }
 Kind = tuple[str, str]
-"""Of a row of the table: "pruning", "eviction" or "both", and its method."""
+"""Kind of a row ("pruning", "eviction" or "both"), and its method."""
 
 
 def percent(share: float) -> str:
-    """As budgets are written."""
+    """Format a share as budgets are written."""
     return f"{100 * share:.4g}%"
 
 
 def specs_at(share: float) -> dict[Kind, str]:
-    """What is asked at a share."""
+    """Return the specs at a share."""
     left, root = percent(share), percent(math.sqrt(share))
     found: dict[Kind, str] = {}
     for name, prune in PRUNING.items():
@@ -67,9 +67,9 @@ def specs_at(share: float) -> dict[Kind, str]:
     return found
 
 
-def ask(runs: Path, protocol: Protocol, tasks: Sequence[str], limit: int) -> None:
-    """Asks what is missing of the first questions of each task."""
-    wanted = [spec for share in SHARES for spec in specs_at(share).values()]
+def answer_missing(runs: Path, protocol: Protocol, tasks: Sequence[str], limit: int) -> None:
+    """Answer what is missing of the first questions of each task."""
+    specs = [spec for share in SHARES for spec in specs_at(share).values()]
     with ExitStack() as stack:
         found = {
             task: stack.enter_context(results_of(runs / protocol / task, task, protocol))
@@ -77,28 +77,28 @@ def ask(runs: Path, protocol: Protocol, tasks: Sequence[str], limit: int) -> Non
         }
         loaded = load("demo")
         for task, results in found.items():
-            for place, sample in enumerate(TASKS[task].samples(limit, 0)):
-                ask_missing(results, loaded, TASKS[task], sample, wanted, protocol)
-                print(f"{protocol}, {task}: {place + 1} of {limit}", flush=True)
+            for index, sample in enumerate(TASKS[task].samples(limit, 0)):
+                ask_missing(results, loaded, TASKS[task], sample, specs, protocol)
+                print(f"{protocol}, {task}: {index + 1} of {limit}", flush=True)
 
 
 def standing(of_spec: Sequence[Mapping[str, Any]], full: Mapping[Any, Any]) -> dict[str, float]:
-    """What one spec did: shares of right answers, of the full cache's bytes and of its prefill."""
-    told = [row for row in of_spec if "right" in row]
-    if not told:
+    """Return one spec's right answers, and its shares of the full cache's bytes and time."""
+    rows = [row for row in of_spec if "right" in row]
+    if not rows:
         return {}
     return {
-        "questions": len(told),
-        "right": mean(row["right"] for row in told),
-        "bytes": mean(row["kv_bytes"] / row["kv_bytes_full"] for row in told),
+        "questions": len(rows),
+        "right": mean(row["right"] for row in rows),
+        "bytes": mean(row["kv_bytes"] / row["kv_bytes_full"] for row in rows),
         "prefill": median(
-            row["prefill_s"] / full[row["task"], row["sample"]]["prefill_s"] for row in told
+            row["prefill_s"] / full[row["task"], row["sample"]]["prefill_s"] for row in rows
         ),
     }
 
 
 def measured(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> dict[str, Any]:
-    """One protocol's table, by share, kind and method."""
+    """Return one protocol's table, by share, kind and method."""
     by_spec: dict[str, list[Mapping[str, Any]]] = {}
     for task in tasks:
         for row in read(runs / protocol / task).rows:
@@ -115,7 +115,7 @@ def measured(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> dict[str, 
 
 
 def page(found: Mapping[str, Any], tasks: Sequence[str]) -> str:
-    """The tables."""
+    """Return the page."""
     lines = ["# Pruning, eviction, and both: what is left of the answers", ""]
     lines += [
         f"The {demo()}; tasks: {', '.join(tasks)}. Right answers, and in parentheses the prefill "
@@ -130,33 +130,33 @@ def page(found: Mapping[str, Any], tasks: Sequence[str]) -> str:
         lines += [f"| | method | {shares} |", f"|---|---|{'---|' * len(SHARES)}"]
         for kind in ("pruning", "eviction", "both"):
             for name, cells in table[kind].items():
-                said = " | ".join(_cell(cells[percent(share)]) for share in SHARES)
-                lines.append(f"| {kind} | `{name}` | {said} |")
+                row = " | ".join(_cell(cells[percent(share)]) for share in SHARES)
+                lines.append(f"| {kind} | `{name}` | {row} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def _cell(one: Mapping[str, float]) -> str:
-    if not one:
+def _cell(cell: Mapping[str, float]) -> str:
+    if not cell:
         return "refused"
-    return f"{one['right']:.0%} ({one['prefill']:.2f}, {one['bytes']:.0%})"
+    return f"{cell['right']:.0%} ({cell['prefill']:.2f}, {cell['bytes']:.0%})"
 
 
 def main() -> None:
-    """Asks, and writes."""
+    """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--limit", type=int, default=25, help="questions of each task")
     parser.add_argument("--tasks", nargs="+", default=["three_documents", "chart"])
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
     )
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
-    given = parser.parse_args()
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the answers")
+    args = parser.parse_args()
     found = {}
-    for protocol in given.protocols:
-        ask(given.runs, protocol, given.tasks, given.limit)
-        found[protocol] = measured(given.runs, protocol, given.tasks)
-    write("pruned_answers", page(found, given.tasks), {"limit": given.limit, **found})
+    for protocol in args.protocols:
+        answer_missing(args.runs, protocol, args.tasks, args.limit)
+        found[protocol] = measured(args.runs, protocol, args.tasks)
+    write("pruned_answers", page(found, args.tasks), {"limit": args.limit, **found})
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Which method keeps the answer: all of them on the same questions, and what the papers claim.
+"""Leaderboard of all methods on the same questions, and the claims of the papers.
 
     python -m benchmarks.quality.quality [--limit 40] [--protocols ...]      the leaderboard
     python -m benchmarks.quality.quality --parts claims [--claims-limit 100]  the claims, for hours
 
-Goes on where it was broken off; with a higher limit only what is missing is asked, and what has
-changed since (a profile, a method's code) with `--again SPEC`, the beginning of specs. Writes
+Continues an earlier run: a higher limit answers only what is missing. `--again SPEC`, the beginning
+of specs, answers again what has changed since (a profile, a method's code). Writes
 benchmarks/results/quality.json, from which `python docs/scripts/tables.py` makes docs/quality.md,
-and of the claims benchmarks/results/quality.md. What is not asked stays as it was written.
+and for the claims benchmarks/results/quality.md. Other results stay as they were.
 """
 
 from __future__ import annotations
@@ -28,17 +28,21 @@ TASKS = "three_documents,chart"
 
 
 def main() -> None:
-    """Asks, and writes."""
+    """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=["leaderboard"])
     parser.add_argument("--limit", type=int, default=40, help="questions of each task")
-    parser.add_argument("--claims-limit", type=int, default=100, help="the same, of the claims")
+    parser.add_argument(
+        "--claims-limit", type=int, default=100, help="questions of each task, for claims"
+    )
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
     )
-    parser.add_argument("--again", nargs="+", default=[], metavar="SPEC", help="ask these anew")
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
-    parser.add_argument("--only-write", action="store_true", help="what is answered already")
+    parser.add_argument(
+        "--again", nargs="+", default=[], metavar="SPEC", help="specs to answer again"
+    )
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the answers")
+    parser.add_argument("--only-write", action="store_true", help="write the results so far")
     a = parser.parse_args()
     data = json.loads((RESULTS / "quality.json").read_text())
     for part in a.parts:
@@ -47,13 +51,15 @@ def main() -> None:
 
 
 def _leaderboard(a: argparse.Namespace, data: dict[str, Any]) -> None:
-    """Protocol by protocol, on the first questions that all methods were asked."""
+    """Update the leaderboard of each protocol, on the questions that all methods answered."""
     make_missing()
     if a.again:
         same_questions.forget(a.runs / "leaderboard", a.again)
     for protocol in a.protocols:
         if not a.only_write:
-            same_questions.ask(a.runs / "leaderboard", protocol, a.limit, same_questions.METHODS)
+            same_questions.answer_missing(
+                a.runs / "leaderboard", protocol, a.limit, same_questions.METHODS
+            )
         data[protocol] = standings(a.runs / "leaderboard" / protocol)
 
 

@@ -1,9 +1,9 @@
-"""What is lost when kept pairs are held in few bits, and how many bytes they take.
+"""Quality and bytes of kept pairs that are stored in few bits.
 
     python -m benchmarks.quality.quantised [--tokens 4096]
 
-Reads a text with the 16-bit model, keeps 20 % of it by SnapKV, holds that in several layouts, and
-lets the model predict the 256 tokens that follow. Writes benchmarks/results/quantised.md and .json.
+Prefills a text with the 16-bit model, keeps 20 % of it by SnapKV in several layouts, and predicts
+the 256 tokens that follow. Writes benchmarks/results/quantised.md and .json.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ LAYOUTS = [
     for bits in (8, 4, 2)
     for group, residual in ((32, 128), (32, 32), (64, 32), (128, 16))
 ]
+TURBO = [f"turboquant(bits={bits})" for bits in (4, 3, 2)]
+TURBO += [f"turboquant(bits={bits},sketch=true)" for bits in (4, 3)]
+TURBO += ["turboquant(bits=4,residual=32)"]
 
 
 @torch.inference_mode()
 def measure(model: PreTrainedModel, spec: str, ids: torch.Tensor, tokens: int) -> dict[str, Any]:
-    """Bytes after the prefill, and the logits of what follows, which is read one by one."""
+    """Return bytes after the prefill, and logits of the following tokens, fed one by one."""
     logits = []
     with foveate.compress(model, spec) as session:
         cache = session.prefill(input_ids=ids[:, :tokens])
@@ -52,7 +55,7 @@ def measure(model: PreTrainedModel, spec: str, ids: torch.Tensor, tokens: int) -
 
 
 def compared(row: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
-    """The row without its logits, and how near they are to those of unquantised pairs."""
+    """Replace a row's logits by their distance to those of unquantised pairs."""
     own, other = row.pop("logits"), plain["logits"]
     row["same_token"] = float((own.argmax(-1) == other.argmax(-1)).float().mean())
     p, q = other.log_softmax(-1), own.log_softmax(-1)
@@ -61,7 +64,7 @@ def compared(row: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     head = [
         "policy",
         "KV bytes, % of full",
@@ -79,7 +82,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measures every layout, and writes the results."""
+    """Measure every layout, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tokens", type=int, default=4096)
     tokens = parser.parse_args().tokens
@@ -87,8 +90,9 @@ def main() -> None:
     ids = prose(tokenizer, tokens + FOLLOWING)
     plain = measure(model, KEEP.format(""), ids, tokens)
     rows = [compared(measure(model, "full", ids, tokens), plain)]
-    for bits, group, residual in LAYOUTS:
-        spec = KEEP.format(f"+kivi(bits={bits},group={group},residual={residual})")
+    stores = [f"kivi(bits={b},group={group},residual={rest})" for b, group, rest in LAYOUTS]
+    for store in (*stores, *TURBO):
+        spec = KEEP.format(f"+{store}")
         rows.append(compared(measure(model, spec, ids, tokens), plain))
         print(table(rows[-1:]), flush=True)
     rows.insert(1, compared(plain, {"logits": plain["logits"]}))

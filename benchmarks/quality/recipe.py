@@ -1,11 +1,11 @@
-r"""What the recommended recipe keeps of the answers, beside what it is measured against.
+r"""Right answers under the recommended recipe, beside the methods it is compared with.
 
     python -m benchmarks.quality.recipe [--limit 50] [--long 50] \
         [--protocols query-agnostic query-aware]
 
-Asks the demo model, and goes on where it was broken off; then writes
-benchmarks/results/recipe.md and .json: right answers, letter by letter, as shares of the full
-cache's, with 95 % intervals (bootstrap over questions, paired). The profiles saw other pages: other
+Answers questions with the demo model, continuing an earlier run. Then writes
+benchmarks/results/recipe.md and .json: exactly right answers as shares of the full cache's, with
+95 % intervals (paired bootstrap over questions). The profiles were fitted to other pages: other
 seeds, and no page of `naming` and `image_needle` at all.
 """
 
@@ -55,11 +55,11 @@ FREE = (
 READ_TWICE = "kvzip"
 BUDGETS = "20%,10%,5%,3%"
 DRAWS = 2000
-SEED = 3026  # 2026 was looked at while the defaults were chosen
+SEED = 3026  # 2026 was used while the defaults were chosen
 
 
 class Run(NamedTuple):
-    """One task, asked in one way."""
+    """Task with the methods, questions and budgets to answer it under."""
 
     kind: str
     task: str
@@ -69,15 +69,15 @@ class Run(NamedTuple):
 
 
 def runs(a: argparse.Namespace) -> list[Run]:
-    """In the order in which they tell most."""
-    asked = [
+    """Return the runs, most informative first."""
+    all_runs = [
         *(Run("profile", task, a.methods, a.limit) for task in MEAN),
         *(Run("profile", task, a.methods, a.long, "20%,10%,5%") for task in LONG),
         *(Run("profile", task, a.methods, a.unseen) for task in UNSEEN),
         *(Run("free", task, FREE, a.limit, "20%,10%") for task in MEAN),
         *(Run("twice", task, (READ_TWICE,), a.again, "20%,10%,5%") for task in (*MEAN, *LONG)),
     ]
-    return [run for run in asked if run.kind in a.kinds and run.limit]
+    return [run for run in all_runs if run.kind in a.kinds and run.limit]
 
 
 @cache
@@ -85,27 +85,27 @@ def _loaded() -> Loaded:
     return load("demo")
 
 
-def ask(run: Run, protocol: Protocol, folder: Path, seed: int = SEED) -> None:
-    """Whatever of a run has not been asked yet; one bit an answer (`asking.py`)."""
-    made = {"weights": ModelIdentity.of(_loaded().model).weights, **versions_of_results()}
-    about = {"tasks": [run.task], "protocol": protocol, "seed": seed, "versions": made}
-    specs = contenders(run.methods, run.budgets.split(","))
+def answer_missing(run: Run, protocol: Protocol, folder: Path, seed: int = SEED) -> None:
+    """Answer what is missing of a run, one bit per answer (`asking.py`)."""
+    versions = {"weights": ModelIdentity.of(_loaded().model).weights, **versions_of_results()}
+    about = {"tasks": [run.task], "protocol": protocol, "seed": seed, "versions": versions}
+    specs = contenders(run.methods, [b for b in run.budgets.split(",") if b])
     with Results(folder, {"model": "demo", **about}, resume=True) as results:
         for sample in TASKS[run.task].samples(run.limit, seed):
-            of = (results, _loaded(), TASKS[run.task], sample, specs, protocol)
-            ask_missing(*of, labels=dict(sample.labels))
+            arguments = (results, _loaded(), TASKS[run.task], sample, specs, protocol)
+            ask_missing(*arguments, labels=dict(sample.labels))
     print(f"{protocol}, {run.task}: {run.limit} questions", flush=True)
 
 
 def answered(folder: Path) -> list[Mapping[str, Any]]:
-    """The rows so far, with a score that is 1 where the answer is right letter by letter."""
+    """Return the rows so far, with a score of 1 for exactly right answers."""
     if not (folder / CONFIGURATION).exists():
         return []
     return [{**row, "score": row["right"]} for row in read(folder).rows if "error" not in row]
 
 
 class Share(NamedTuple):
-    """Right answers as a share of the full cache's, over some tasks; the mean of the tasks'."""
+    """Right answers as a share of the full cache's, mean over tasks, with its interval."""
 
     mean: float
     low: float
@@ -114,7 +114,7 @@ class Share(NamedTuple):
 
 
 def shares(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> dict[str, Share]:
-    """Of every spec that was asked in all of the tasks."""
+    """Return the share of every spec that was asked in all of the tasks."""
     scores: dict[str, dict[str, dict[str, float]]] = {}
     for row in rows:
         of_task = scores.setdefault(row["spec"], {}).setdefault(row["task"], {})
@@ -134,16 +134,17 @@ def _share(pairs: Sequence[np.ndarray]) -> Share:
     r = np.random.default_rng(0)
     drawn = np.zeros((DRAWS, 2))
     for of_task in pairs:
-        places = r.integers(0, len(of_task), (DRAWS, len(of_task)))
-        drawn += of_task[places].mean(1)
-    told = drawn[drawn[:, 1] > 0]  # of few questions, the full cache may answer none that is drawn
-    low, high = np.percentile(told[:, 0] / told[:, 1], [2.5, 97.5])
+        indices = r.integers(0, len(of_task), (DRAWS, len(of_task)))
+        drawn += of_task[indices].mean(1)
+    # with few questions, the full cache may answer none of a draw
+    defined = drawn[drawn[:, 1] > 0]
+    low, high = np.percentile(defined[:, 0] / defined[:, 1], [2.5, 97.5])
     ours, theirs = sum(of_task.mean(0) for of_task in pairs)
     return Share(float(ours / theirs), float(low), float(high), sum(map(len, pairs)))
 
 
 def table(title: str, found: Mapping[str, Share]) -> list[str]:
-    """A row for each method, a column for each budget."""
+    """Return a table: a row per method, a column per budget."""
     cells: dict[str, dict[str, Share]] = {}
     for spec, share in found.items():
         method, budget = named(spec)
@@ -152,14 +153,14 @@ def table(title: str, found: Mapping[str, Share]) -> list[str]:
     lines = [f"#### {title}", "", f"| method | questions | {' | '.join(budgets)} |"]
     lines.append(f"|---|---|{'---|' * len(budgets)}")
     for method, row in cells.items():
-        texts = [shown(row[b]) if b in row else "" for b in budgets]
+        texts = [cell_text(row[b]) if b in row else "" for b in budgets]
         questions = max(share.questions for share in row.values())
         lines.append(f"| `{method}` | {questions} | {' | '.join(texts)} |")
     return [*lines, ""]
 
 
-def shown(x: Share) -> str:
-    """A cell of a table."""
+def cell_text(x: Share) -> str:
+    """Format a cell of a table."""
     return f"{x.mean:.2f} ({x.low:.2f} to {x.high:.2f})"
 
 
@@ -171,26 +172,26 @@ TITLES = {
 
 
 def tables(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The mean over the tasks that are told together, and each task by itself."""
-    asked = list(dict.fromkeys(row["task"] for row in rows))
+    """Return the mean over the tasks that are combined, and each task by itself."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
     lines = [f"### {TITLES[kind]} ({demo()})", ""]
-    if set(MEAN) <= set(asked):
+    if set(MEAN) <= set(tasks):
         lines += table(f"Mean of {', '.join(MEAN)}", shares(rows, MEAN))
-    for task in asked:
+    for task in tasks:
         lines += table(task, shares([row for row in rows if row["task"] == task], [task]))
     return lines
 
 
 def main() -> None:
-    """Asks, and writes."""
+    """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--methods", nargs="+", default=METHODS, help="those with a profile")
+    parser.add_argument("--methods", nargs="+", default=METHODS, help="methods with a profile")
     parser.add_argument("--limit", type=int, default=50, help="questions of each short task")
     parser.add_argument("--long", type=int, default=50, help=f"questions of {', '.join(LONG)}")
     parser.add_argument("--unseen", type=int, default=50, help="questions of each unseen task")
-    parser.add_argument("--again", type=int, default=25, help="questions for what reads twice")
+    parser.add_argument("--again", type=int, default=25, help="questions for kvzip")
     parser.add_argument("--kinds", nargs="+", choices=list(TITLES), default=list(TITLES))
-    parser.add_argument("--only-write", action="store_true", help="what has been asked so far")
+    parser.add_argument("--only-write", action="store_true", help="write the results so far")
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
     )
@@ -202,7 +203,7 @@ def main() -> None:
         for run in runs(a):
             folder = RUNS / protocol / f"{run.kind}-{run.task}"
             if not a.only_write:
-                ask(run, protocol, folder)
+                answer_missing(run, protocol, folder)
             of_kinds.setdefault(run.kind, []).extend(answered(folder))
         new = {kind: tables(kind, rows) for kind, rows in of_kinds.items() if rows}
         data[protocol] = {**data.get(protocol, {}), **new}

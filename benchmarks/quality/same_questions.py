@@ -1,7 +1,7 @@
-"""All methods on the same questions, in both protocols: what `quality.py` writes as a leaderboard.
+"""All methods on the same questions, in both protocols: the leaderboard of `quality.py`.
 
-Answers are written down one by one under benchmarks/runs, so that a run goes on where it was broken
-off, and a later one with more questions, budgets or methods asks only what is missing.
+Answers are stored one by one under benchmarks/runs. A later run continues, and with more questions,
+budgets or methods answers only what is missing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from foveate_lab.eval.task_registry import TASKS
 HEADS = f"profile={PROFILES}/headkv.json"
 BUDGETS = ("40%", "20%", "10%", "5%")
 TASKS_ASKED = ("three_documents", "chart")
-LEFT_OUT = {"chart": ("5%",)}  # 5 tokens, of which the oracle answers nothing
-METHODS = (  # prompts are short: windows are a quarter of the budget, or what else fits 5 %
+LEFT_OUT = {"chart": ("5%",)}  # 5 tokens, with which even the oracle answers nothing
+METHODS = (  # prompts are short: windows are a quarter of the budget, or fit 5 %
     "oracle",
     f"recommended:profile={PROFILES}/recommended.safetensors",
     f"keydiff(recent=0.25)+headkv.budget({HEADS})",
@@ -87,12 +87,12 @@ METHODS = (  # prompts are short: windows are a quarter of the budget, or what e
 
 
 def specs_of(task: str, methods: Sequence[str], budgets: Sequence[str]) -> list[str]:
-    """What is asked on a task."""
+    """Return the specs of a task."""
     return contenders(methods, [b for b in budgets if b not in LEFT_OUT.get(task, ())])
 
 
-def ask(runs: Path, protocol: Protocol, limit: int, methods: Sequence[str]) -> None:
-    """Asks what is missing of the first questions of each task, question by question."""
+def answer_missing(runs: Path, protocol: Protocol, limit: int, methods: Sequence[str]) -> None:
+    """Answer what is missing of the first questions of each task, question by question."""
     with ExitStack() as stack:
         found = {
             task: stack.enter_context(results_of(runs / protocol / task, task, protocol))
@@ -100,22 +100,22 @@ def ask(runs: Path, protocol: Protocol, limit: int, methods: Sequence[str]) -> N
         }
         drawn = {task: list(TASKS[task].samples(limit, 0)) for task in TASKS_ASKED}
         loaded = load("demo")
-        for place in range(limit):
+        for index in range(limit):
             for task, results in found.items():
-                sample, wanted = drawn[task][place], specs_of(task, methods, BUDGETS)
-                ask_missing(results, loaded, TASKS[task], sample, wanted, protocol)
-            print(f"{protocol}: {place + 1} of {limit} questions of each task", flush=True)
+                sample, specs = drawn[task][index], specs_of(task, methods, BUDGETS)
+                ask_missing(results, loaded, TASKS[task], sample, specs, protocol)
+            print(f"{protocol}: {index + 1} of {limit} questions of each task", flush=True)
 
 
 def forget(runs: Path, again: Sequence[str]) -> None:
-    """Answers under specs that begin so are to be asked anew, as a profile or code has changed."""
+    """Delete answers under specs that begin so, because a profile or code has changed."""
     for path in runs.glob(f"*/*/{ROWS}"):
         kept = [row for row in lines.read(path) if not row["spec"].startswith(tuple(again))]
         lines.write(path, kept)
 
 
 def results_of(folder: Path, task: str, protocol: Protocol) -> Results:
-    """The answers of one task, which are gone on with."""
+    """Open the answers of one task for continuation."""
     configuration = {
         "model": "demo",
         "tasks": [task],

@@ -1,16 +1,14 @@
-"""What computing fewer tokens, holding fewer pairs and holding them in fewer bits leave of the
-answers, alone and together, at the same bytes.
+"""Right answers with fewer tokens, fewer pairs and fewer bits, alone and together, at equal bytes.
 
     python -m benchmarks.quality.stack [--limit 12] [--tasks ...] [--protocols ...]
 
-A budget is a share of the full cache's bytes, of every prompt. Pairs alone evict down to it; bits
-alone hold all pairs in as many bits as fit; tokens alone compute as few visual tokens as it takes.
-A split holds what it holds in 8, 4 or 2 bits and evicts what that leaves too much, and may compute
-fewer tokens before: the square root of the share that is held at last, or, where tokens come last,
-so few that nothing is left to evict. The same questions are asked of the demo model with the
-question at hand and before it is known; tokens are pruned by DivPrune, before the first layer.
-Answers are written down one by one under benchmarks/runs/stack, and a run goes on where it was
-broken off; with other weights or other code of the same version, give another --runs. Writes
+A budget is a share of each prompt's full cache in bytes. Pairs alone evict down to it; bits alone
+store all pairs in as many bits as fit; tokens alone compute as few visual tokens as needed. A split
+stores pairs in 8, 4 or 2 bits and evicts the excess. It may also compute fewer tokens: the square
+root of the share of pairs kept at the end, or so few that nothing is left to evict. The demo model
+answers the same questions query-aware and query-agnostic; DivPrune prunes tokens before the first
+layer. Answers are stored one by one under benchmarks/runs/stack, so that a later run continues.
+With other weights, or other code of the same version, give another --runs. Writes
 benchmarks/results/stack.md, .json and .svg.
 """
 
@@ -41,13 +39,15 @@ ASKED = ("three_documents", "document", "chart", "naming")
 
 
 def sizes_of(loaded: Loaded, task: Task, sample: Sample, protocol: Protocol) -> Sizes:
-    """Of what is compressed of a sample's prompt."""
+    """Return the sizes of the compressed part of a sample's prompt."""
     reading = read_prompt(loaded, task, sample, protocol, timed=False, longest_prompt=None)
     return Sizes(reading.cut, int(reading.prompt.vision[: reading.cut].sum()))
 
 
-def ask(runs: Path, protocols: Sequence[Protocol], tasks: Sequence[str], limit: int) -> None:
-    """Asks what is missing of the first questions of each task, question by question."""
+def answer_missing(
+    runs: Path, protocols: Sequence[Protocol], tasks: Sequence[str], limit: int
+) -> None:
+    """Answer what is missing of the first questions of each task, question by question."""
     with ExitStack() as stack:
         results_by = {
             (protocol, task): stack.enter_context(
@@ -58,33 +58,33 @@ def ask(runs: Path, protocols: Sequence[Protocol], tasks: Sequence[str], limit: 
         }
         drawn = {task: list(TASKS[task].samples(limit, 0)) for task in tasks}
         loaded = load("demo")
-        for place in range(limit):
+        for index in range(limit):
             for (protocol, task), results in results_by.items():
-                sample = drawn[task][place]
+                sample = drawn[task][index]
                 sizes = sizes_of(loaded, TASKS[task], sample, protocol)
-                wanted = [s for share in SHARES for s in specs_at(share, sizes).values()]
-                of = (results, loaded, TASKS[task], sample, wanted, protocol)
-                ask_missing(*of, visual=sizes.visual)
-            print(f"{place + 1} of {limit} questions of each task", flush=True)
+                specs = [s for share in SHARES for s in specs_at(share, sizes).values()]
+                arguments = (results, loaded, TASKS[task], sample, specs, protocol)
+                ask_missing(*arguments, visual=sizes.visual)
+            print(f"{index + 1} of {limit} questions of each task", flush=True)
 
 
 def main() -> None:
-    """Asks, and writes."""
+    """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--limit", type=int, default=12, help="questions of each task; 0 asks none")
+    parser.add_argument("--limit", type=int, default=12, help="questions of each task, or 0")
     parser.add_argument("--tasks", nargs="+", default=ASKED)
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
     )
-    parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
-    given = parser.parse_args()
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder of the answers")
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    if given.limit:
-        ask(given.runs, given.protocols, given.tasks, given.limit)
+    if args.limit:
+        answer_missing(args.runs, args.protocols, args.tasks, args.limit)
     measurements = {
-        protocol: measured(given.runs, protocol, given.tasks) for protocol in given.protocols
+        protocol: measured(args.runs, protocol, args.tasks) for protocol in args.protocols
     }
-    write("stack", page(measurements, given.tasks), measurements)
+    write("stack", page(measurements, args.tasks), measurements)
     (RESULTS / "stack.svg").write_text(plot(measurements), encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What ``stack.py`` asked, as tables and a picture."""
+"""Tables and plot of ``stack.py``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from foveate_lab.eval.results import read
 from foveate_lab.report.charts import axes, style, svg
 
 Answered = dict[str, dict[str, list[Mapping[str, Any]]]]
-"""Rows by split and share, as "10%"."""
+"""Rows by split and share, such as "10%"."""
 
 
 def answered(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> Answered:
-    """The rows of the questions that every split was asked; "full" has one list."""
+    """Return the rows of questions that every split answered; "full" has one list."""
     answers: Answered = {name: {f"{share:.0%}": [] for share in SHARES} for name in NAMES}
     answers[FULL] = {"100%": []}
     for task in tasks:
@@ -33,7 +33,7 @@ def answered(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> Answered:
             sizes = Sizes(full["tokens"], full["visual"])
             specs = {share: specs_at(share, sizes) for share in SHARES}
             if not all(spec in mine for named in specs.values() for spec in named.values()):
-                continue  # the run was broken off here
+                continue  # an interrupted run ends here
             answers[FULL]["100%"].append(full)
             for share, named in specs.items():
                 for name, spec in named.items():
@@ -42,16 +42,16 @@ def answered(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> Answered:
 
 
 def measured(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> dict[str, Any]:
-    """What each split did, by what it is called and by share; the full cache's has one, "100%"."""
+    """Return figures by name of split and share; the full cache has only "100%"."""
     return {
-        NAMES.get(name, name): {share: standing(some) for share, some in by_share.items()}
+        NAMES.get(name, name): {share: standing(rows) for share, rows in by_share.items()}
         for name, by_share in answered(runs, protocol, tasks).items()
     }
 
 
-def standing(some: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Of one split at one share: how many were asked, how many answers are right, bytes held."""
-    rows = [row for row in some if "right" in row]
+def standing(answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return number of questions, right answers and bytes of one split at one share."""
+    rows = [row for row in answers if "right" in row]
     if not rows:
         return {}
     return {
@@ -62,7 +62,7 @@ def standing(some: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def page(measurements: Mapping[str, Any], tasks: Sequence[str]) -> str:
-    """The tables."""
+    """Return the page."""
     lines = [
         "# One budget: tokens, pairs, bits",
         "",
@@ -81,28 +81,28 @@ def page(measurements: Mapping[str, Any], tasks: Sequence[str]) -> str:
         lines += [f"{full['questions']} questions; the full cache: {full['right']:.0%} right.", ""]
         lines += [f"| | {' | '.join(f'{share:.0%}' for share in SHARES)} |"]
         lines += [f"|---|{'---|' * len(SHARES)}"]
-        for said in NAMES.values():
-            cells = (_cell(table[said][f"{s:.0%}"], full["questions"]) for s in SHARES)
-            lines.append(f"| {said} | {' | '.join(cells)} |")
+        for split in NAMES.values():
+            cells = (_cell(table[split][f"{s:.0%}"], full["questions"]) for s in SHARES)
+            lines.append(f"| {split} | {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def _cell(one: Mapping[str, float], all_asked: float) -> str:
-    if not one:
+def _cell(cell: Mapping[str, float], all_asked: float) -> str:
+    if not cell:
         return "-"
-    some = "" if one["questions"] == all_asked else f" of {one['questions']}"
-    return f"{one['right']:.0%}{some} ({one['bytes']:.1%})"
+    some = "" if cell["questions"] == all_asked else f" of {cell['questions']}"
+    return f"{cell['right']:.0%}{some} ({cell['bytes']:.1%})"
 
 
 def plot(measurements: Mapping[str, Any]) -> str:
-    """Right answers against the bytes, a panel for each protocol, a line for each split."""
+    """Plot right answers against bytes: a panel per protocol, a line per split."""
     figure, panels = axes(columns=len(measurements), height=3.4)
     for axis, (protocol, table) in zip(np.ravel(panels), measurements.items(), strict=True):
-        for place, said in enumerate(NAMES.values()):
-            cells = [one for one in table[said].values() if one]
+        for index, split in enumerate(NAMES.values()):
+            cells = [cell for cell in table[split].values() if cell]
             x, y = [100 * c["bytes"] for c in cells], [100 * c["right"] for c in cells]
-            axis.plot(x, y, **style(place), markersize=4, linewidth=1.2, label=said)
+            axis.plot(x, y, **style(index), markersize=4, linewidth=1.2, label=split)
         axis.axhline(
             100 * table[FULL]["100%"]["right"], color="#808080", linestyle="--", linewidth=1
         )

@@ -1,4 +1,4 @@
-"""What the answers of a leaderboard say: a row for each method, over the questions that all had."""
+"""Summary of a leaderboard's answers: a row per method, over questions that all answered."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from foveate_lab.eval.summary import Estimate, estimate, mean_difference
 
 Row = Mapping[str, Any]
 Key = tuple[str, str]  # task and sample
-REFERENCES = ("oracle", "random")  # what is no method
+REFERENCES = ("oracle", "random")  # not methods
 
 
 def standings(folder: Path) -> dict[str, Any]:
-    """One protocol's. Every cell is over the same questions, as many of each task; where a budget
-    is not asked on one task, over the other.
+    """Summarize one protocol, every cell over the same questions, equally many of each task.
+
+    A budget that is missing in one task is summarized over the other.
     """
-    rows = {task: _whole(read(folder / task).rows, task) for task in TASKS_ASKED}
+    rows = {task: _complete_rows(read(folder / task).rows, task) for task in TASKS_ASKED}
     count = min(len(samples) for samples in rows.values())
     if not count:
         raise SystemExit(f"{folder}: no question of each task has been asked under every method.")
@@ -38,7 +39,9 @@ def standings(folder: Path) -> dict[str, Any]:
     methods = _methods(by_spec)
     return {
         "questions": dict.fromkeys(TASKS_ASKED, count),
-        "tasks": {b: [t for t in TASKS_ASKED if _asked(by_spec.values(), t, b)] for b in BUDGETS},
+        "tasks": {
+            b: [t for t in TASKS_ASKED if _is_asked(by_spec.values(), t, b)] for b in BUDGETS
+        },
         "tokens": [
             min(r["tokens"] for r in full.values()),
             max(r["tokens"] for r in full.values()),
@@ -54,14 +57,14 @@ def standings(folder: Path) -> dict[str, Any]:
     }
 
 
-def _whole(rows: Sequence[Row], task: str) -> dict[str, list[Row]]:
-    """The rows of the samples that were asked under everything that is asked today."""
-    wanted = {FULL, *specs_of(task, METHODS, BUDGETS)}
+def _complete_rows(rows: Sequence[Row], task: str) -> dict[str, list[Row]]:
+    """Return the rows of samples that were answered under every spec of today."""
+    specs = {FULL, *specs_of(task, METHODS, BUDGETS)}
     found: dict[str, dict[str, Row]] = {}
     for row in rows:
-        if row["spec"] in wanted:
+        if row["spec"] in specs:
             found.setdefault(row["sample"], {})[row["spec"]] = row
-    return {name: list(of.values()) for name, of in found.items() if set(of) == wanted}
+    return {name: list(of.values()) for name, of in found.items() if set(of) == specs}
 
 
 def _methods(by_spec: Mapping[str, Mapping[Key, Row]]) -> dict[str, dict[str, Mapping[Key, Row]]]:
@@ -72,7 +75,7 @@ def _methods(by_spec: Mapping[str, Mapping[Key, Row]]) -> dict[str, dict[str, Ma
     return found
 
 
-def _asked(cells: Iterable[Mapping[Key, Row]], task: str, budget: str) -> bool:
+def _is_asked(cells: Iterable[Mapping[Key, Row]], task: str, budget: str) -> bool:
     return any(
         key[0] == task and named(row["spec"]).budget == budget
         for rows in cells
@@ -81,7 +84,7 @@ def _asked(cells: Iterable[Mapping[Key, Row]], task: str, budget: str) -> bool:
 
 
 def _method(name: str, cells: Mapping[str, Mapping[Key, Row]], others: Any) -> dict[str, Any]:
-    """Its cells, what compressing costs in the median, and what it refused, with the reason."""
+    """Summarize a method: cells, median cost of compression, and refusals with reasons."""
     answered = [row for rows in cells.values() for row in rows.values() if "error" not in row]
     costs = [(row["compress_s"] + row["sums_s"]) / row["prefill_s"] for row in answered]
     return {
@@ -109,14 +112,14 @@ def _cell(rows: Mapping[Key, Row], best: Mapping[Key, float]) -> dict[str, Any]:
 
 
 def _right(rows: Mapping[Key, Row]) -> dict[Key, float]:
-    """1 for every right answer; nothing if a question was refused, as the others are not all."""
+    """Return 1 for every right answer; empty if a question was refused, so that sets stay equal."""
     if any("error" in row for row in rows.values()):
         return {}
     return {key: row["right"] for key, row in rows.items()}
 
 
 def _best(methods: Mapping[str, Mapping[str, Mapping[Key, Row]]], budget: str) -> dict[Key, float]:
-    """Of the method with the most right answers at that budget."""
+    """Return the answers of the method with the most right answers at a budget."""
     found = [
         _right(cells[budget])
         for name, cells in methods.items()

@@ -1,13 +1,13 @@
-"""Whether the recommended recipe holds on text: SmolLM2-135M-Instruct, and what else there is.
+"""The recommended recipe and other methods on text, with SmolLM2-135M-Instruct.
 
     python -m benchmarks.quality.texts [--limits 40 40 10] [--protocols query-agnostic query-aware]
 
-Of the questions that the full cache answers right, it counts those whose answer each method gives
-too, token for token: the answer's tokens are fed, and each has to be the likeliest. It goes on
-where it was broken off, and writes benchmarks/results/texts.md and .json, with 95 % intervals
-(bootstrap over questions). The profile of `recommended` was made by
-`foveate calibrate recommended --model smollm2` of other prompts; `text_line` has another template
-than those.
+Of the questions that the full cache answers right, it counts those that each method answers with
+the same tokens: the answer's tokens are fed, and each must be the most likely. Continues an earlier
+run, and writes benchmarks/results/texts.md and .json, with 95 % intervals (bootstrap over
+questions). The profile of `recommended` was calibrated by
+`foveate calibrate recommended --model smollm2` on other prompts, with templates other than that of
+`text_line`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from foveate.prompts.sample import Sample
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
 from foveate_lab.eval.contenders import contenders
-from foveate_lab.eval.metrics import says
+from foveate_lab.eval.metrics import has_words
 from foveate_lab.eval.task_registry import TASKS, Task
 from foveate_lab.eval.tasks.text_needle import samples
 
@@ -55,43 +55,41 @@ METHODS = (
 BUDGETS = ("20%", "10%", "5%")
 SEED = 2026
 LINES = {"text_line": 400, "text_line_long": 1300}
-"""Words around the line that is to be completed."""
+"""Words around the line to complete."""
 
 
 def lines(name: str) -> Task:
-    """The needle again, without a chat: what stands before its colon is said once more at the end,
-    and what stands behind it is to come.
+    """Return a needle task without a chat: the text before the needle's colon is repeated at the
+    end, and its value is to be completed.
     """
 
     def draw(count: int, seed: int) -> Iterator[Sample]:
-        for one in samples(name, LINES[name])(count, seed):
-            owned = one.question.removeprefix("What is ").removesuffix("?")
-            yield replace(one, question=f"{owned}:", plain=True)
+        for sample in samples(name, LINES[name])(count, seed):
+            owned = sample.question.removeprefix("What is ").removesuffix("?")
+            yield replace(sample, question=f"{owned}:", plain=True)
 
-    return Task(name, f"A line in {LINES[name]:,} words, begun again.", draw, says, longest=12)
+    return Task(name, f"A line in {LINES[name]:,} words, begun again.", draw, has_words, longest=12)
 
 
 ASKED = {"text_needle": TASKS["text_needle"], **{name: lines(name) for name in LINES}}
 
 
 def right_answer(reading: Reading, loaded: Loaded) -> list[int]:
-    """The tokens of what the full cache says, up to the last that makes it right; none if it is
-    wrong.
-    """
+    """Return the full cache's answer up to the token that makes it right; empty if it is wrong."""
     recording = reading.recorded(sums=True).recording
     with foveate.compress(loaded.model, FULL) as session, torch.no_grad():
         cache = branch(session, recording)
         first = with_the_rest(loaded.model, cache, recording.logits, reading.rest)
         tokens = greedy(loaded.model, cache, first, reading.task.longest)
     for count in range(1, len(tokens) + 1):
-        said = loaded.tokenizer.decode(tokens[:count], skip_special_tokens=True)
-        if says(said, reading.sample):
+        text = loaded.tokenizer.decode(tokens[:count], skip_special_tokens=True)
+        if has_words(text, reading.sample):
             return tokens[:count]
     return []
 
 
 def gives(reading: Reading, loaded: Loaded, policy: Policy, right: Sequence[int]) -> bool:
-    """Whether each of the tokens is the likeliest under the policy, too."""
+    """Check if each of the tokens is the most likely under the policy, too."""
     recording = reading.recorded(sums=True).recording
     fed = torch.tensor([right[:-1]], dtype=torch.long)
     fed = torch.cat([reading.rest, fed], dim=1)
@@ -107,7 +105,7 @@ def gives(reading: Reading, loaded: Loaded, policy: Policy, right: Sequence[int]
 def rows(
     loaded: Loaded, task: Task, sample: Sample, protocol: Protocol, specs: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """One for the full cache, and one for each spec where that is right."""
+    """Yield a row for the full cache, and one for each spec if that answer is right."""
     reading = read_prompt(loaded, task, sample, protocol, timed=False, longest_prompt=None)
     same = {"task": task.name, "sample": sample.name, "tokens": reading.prompt.tokens}
     right = right_answer(reading, loaded)
@@ -117,8 +115,10 @@ def rows(
         yield {**same, "spec": spec, "score": score}
 
 
-def ask(loaded: Loaded, name: str, protocol: Protocol, limit: int) -> list[dict[str, Any]]:
-    """All rows of a task; those on disk are not asked again."""
+def answer_missing(
+    loaded: Loaded, name: str, protocol: Protocol, limit: int
+) -> list[dict[str, Any]]:
+    """Return all rows of a task; stored questions are not answered again."""
     path = RUNS / protocol / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     done = {}
@@ -135,26 +135,30 @@ def ask(loaded: Loaded, name: str, protocol: Protocol, limit: int) -> list[dict[
 
 
 def of_right(found: Sequence[Mapping[str, Any]]) -> dict[str, Share]:
-    """The share of the full cache's right answers that each spec gives."""
+    """Return each spec's share of the full cache's right answers."""
     right = {row["sample"] for row in found if row["spec"] == FULL and row["score"]}
     known = [row for row in found if row["sample"] in right]
     return shares(known, [known[0]["task"]]) if known else {}
 
 
 def section(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A task's table under its size."""
+    """Return a task's table, and its size."""
     full = [row for row in found if row["spec"] == FULL]
     right, name = sum(int(row["score"]) for row in full), full[0]["task"]
     tokens = [row["tokens"] for row in full]
-    said = f"{min(tokens)} to {max(tokens)} tokens; the full cache is right in {right} of "
-    return [*table(name, of_right(found)), f"{said}{len(full)} questions.", ""]
+    summary = f"{min(tokens)} to {max(tokens)} tokens; the full cache is right in {right} of "
+    return [*table(name, of_right(found)), f"{summary}{len(full)} questions.", ""]
 
 
 def main() -> None:
-    """Asks, and writes."""
+    """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--limits", nargs=len(ASKED), type=int, default=[40, 40, 10], help=f"of {', '.join(ASKED)}"
+        "--limits",
+        nargs=len(ASKED),
+        type=int,
+        default=[40, 40, 10],
+        help=f"questions of {', '.join(ASKED)}",
     )
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
@@ -167,7 +171,7 @@ def main() -> None:
     for protocol in a.protocols:
         for name, limit in zip(ASKED, a.limits, strict=True):
             if limit:
-                found = ask(loaded, name, protocol, limit)
+                found = answer_missing(loaded, name, protocol, limit)
                 data.setdefault(protocol, {})[name] = section(found)
     head = [
         "# The recommended recipe on text",
@@ -179,7 +183,8 @@ def main() -> None:
         "",
     ]
     for protocol, of_task in data.items():
-        head += [f"## {protocol.capitalize()}", "", *(x for one in of_task.values() for x in one)]
+        head += [f"## {protocol.capitalize()}", ""]
+        head += [line for task_lines in of_task.values() for line in task_lines]
     write("texts", "\n".join(head), data)
 
 

@@ -1,9 +1,9 @@
-"""What is lost where visual tokens are held in few bits, and text in more.
+"""Agreement and bytes with visual tokens in few bits, and text in more.
 
     python -m benchmarks.quality.visual_bits [--limit 3]
 
 The demo model answers questions about three documents each. Every layout is fed the full cache's
-answer in one pass: it agrees where each token is the likeliest. Writes
+answer in one pass: it agrees if each token is the most likely. Writes
 benchmarks/results/visual_bits.md and .json.
 """
 
@@ -41,7 +41,7 @@ SPECS = (
 
 @torch.no_grad()
 def agreed(reading: Reading, spec: str, full: list[int]) -> dict[str, Any]:
-    """One layout's row of one question."""
+    """Return one layout's row of one question."""
     recording = reading.recorded(sums=False).recording
     with compress(reading.loaded.model, reading.policy(spec)) as session:
         cache = branch(session, recording)
@@ -59,7 +59,7 @@ def agreed(reading: Reading, spec: str, full: list[int]) -> dict[str, Any]:
 
 
 def rows(loaded: Loaded, limit: int) -> Iterator[dict[str, Any]]:
-    """Of every question and layout, the full cache's answer first."""
+    """Yield rows of every question and layout."""
     task = TASKS[TASK]
     for sample in task.samples(limit, 0):
         reading = read_prompt(loaded, task, sample, "query-aware", timed=False, longest_prompt=None)
@@ -73,21 +73,22 @@ def rows(loaded: Loaded, limit: int) -> Iterator[dict[str, Any]]:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """Means over the questions."""
+    """Return a table of means over the questions."""
     of_spec = defaultdict(list)
     for row in found:
         of_spec[row["spec"]].append(row)
     lines = ["| policy | KV bytes, % of full | same answer | same token |", "|---|---|---|---|"]
-    for spec, some in of_spec.items():
+    for spec, spec_rows in of_spec.items():
         share, same, tokens = (
-            sum(row[name] for row in some) / len(some) for name in ("share", "same", "tokens")
+            sum(row[name] for row in spec_rows) / len(spec_rows)
+            for name in ("share", "same", "tokens")
         )
         lines.append(f"| `{spec}` | {share:.1%} | {same:.0%} | {tokens:.1%} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Asks, and writes the results."""
+    """Answer the questions, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--limit", type=int, default=3)
     limit = parser.parse_args().limit

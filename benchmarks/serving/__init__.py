@@ -1,1 +1,1 @@
-"""Servers: vLLM with a policy beside vLLM without."""
+"""Serving benchmarks: vLLM with a policy beside stock vLLM."""

@@ -1,11 +1,11 @@
-"""Long answers in vLLM on a CPU, stock and bounded: the pages that a request holds over time.
+"""Long answers in vLLM on a CPU, stock and bounded: pages of a request over time.
 
     python -m benchmarks.serving.bounded [--answer 4000] [--write]      in vLLM's environment
     python -m benchmarks.serving.bounded --draw                         where matplotlib is
 
-Twenty requests of 100 tokens answer thousands, in a pool that holds three of them whole. All have
-to end. ``--write`` puts the table into benchmarks/results/serving.md and what was seen over time
-into serving_bounded.json, of which ``--draw`` makes serving_bounded.svg.
+Twenty requests of 100 tokens generate thousands of tokens, in a pool with room for three complete
+requests. All must finish. ``--write`` writes the table to benchmarks/results/serving.md and the
+time series to serving_bounded.json, from which ``--draw`` makes serving_bounded.svg.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ NAME = "serving_bounded"
 
 
 class Moment(NamedTuple):
-    """After so many seconds: of the requests that run, how many, and what the largest and all of
-    them together hold in pages.
-    """
+    """State at a time: running requests, and pages of the largest and of all of them."""
 
     seconds: float
     running: int
@@ -39,7 +37,7 @@ class Moment(NamedTuple):
 
 
 class Run(NamedTuple):
-    """``ended`` of the requests with all of their tokens."""
+    """Totals of a run. ``ended``: requests that generated all of their tokens."""
 
     seconds: float
     steps: int
@@ -49,12 +47,12 @@ class Run(NamedTuple):
 
 
 def pool(answer: int) -> int:
-    """Pages that hold three requests whole."""
+    """Return the number of pages that three complete requests need."""
     return WHOLE * -(-(PROMPT + answer) // BLOCK)
 
 
-def pages_held(scheduler: Any) -> list[int]:
-    """Those of each running request."""
+def pages_of_requests(scheduler: Any) -> list[int]:
+    """Return the number of pages of each running request."""
     (manager,) = scheduler.kv_cache_manager.coordinator.single_type_managers
     return [
         sum(not block.is_null for block in manager.req_to_blocks.get(request.request_id, ()))
@@ -63,7 +61,7 @@ def pages_held(scheduler: Any) -> list[int]:
 
 
 def answered(llm: Any, answer: int) -> Run:
-    """All requests, until they have ended."""
+    """Run all requests until they have ended."""
     front, scheduler = llm.llm_engine, llm.llm_engine.engine_core.engine_core.scheduler
     for name, prompt in enumerate(prompts(REQUESTS, PROMPT)):
         front.add_request(str(name), {"prompt_token_ids": prompt}, greedy(answer))
@@ -72,16 +70,16 @@ def answered(llm: Any, answer: int) -> Run:
     while front.has_unfinished_requests():
         done = [output for output in front.step() if output.finished]
         ended += sum(len(output.outputs[0].token_ids) == answer for output in done)
-        if steps % EVERY == 0 and (held := pages_held(scheduler)):
+        if steps % EVERY == 0 and (pages := pages_of_requests(scheduler)):
             now = round(time.perf_counter() - start, 2)
-            moments.append(Moment(now, len(held), max(held), sum(held)))
+            moments.append(Moment(now, len(pages), max(pages), sum(pages)))
         steps += 1
     seconds = time.perf_counter() - start
     return Run(seconds, steps, ended, round(counted(PREEMPTED) - before), moments)
 
 
 def measured(model: str, answer: int) -> dict[str, Run]:
-    """Under the policy, and stock."""
+    """Run the benchmark under the policy, and stock."""
     runs = {}
     for name, policy in ((POLICY, POLICY), ("stock", None)):
         with engine(
@@ -97,7 +95,7 @@ def measured(model: str, answer: int) -> dict[str, Run]:
 
 
 def table(runs: dict[str, Run], answer: int) -> str:
-    """A row an engine."""
+    """Return a table with a row per engine."""
     lines = [
         f"{REQUESTS} requests of {PROMPT} tokens, {answer:,} of answer each, in a pool of "
         f"{pool(answer)} pages of {BLOCK} tokens, which holds {WHOLE} of them whole; the model of "
@@ -110,16 +108,16 @@ def table(runs: dict[str, Run], answer: int) -> str:
     for name, run in runs.items():
         running = sum(moment.running for moment in run.moments) / len(run.moments)
         largest = max(moment.largest for moment in run.moments)
-        shown = name if name == "stock" else f"`{name}`"
+        label = name if name == "stock" else f"`{name}`"
         lines.append(
-            f"| {shown} | {run.ended} of {REQUESTS} | {run.seconds:.0f} | {run.steps:,} | "
+            f"| {label} | {run.ended} of {REQUESTS} | {run.seconds:.0f} | {run.steps:,} | "
             f"{running:.1f} | {largest} | {run.preemptions} |"
         )
     return "\n".join([*lines, "", f"![Pages of a request over time]({NAME}.svg)"])
 
 
 def draw(runs: dict[str, list[Moment]]) -> str:
-    """Pages of the largest request, and requests that run, over time."""
+    """Plot pages of the largest request, and running requests, over time."""
     from foveate_lab.report.charts import axes, svg
 
     figure, (left, right) = axes(columns=2)
@@ -134,23 +132,26 @@ def draw(runs: dict[str, list[Moment]]) -> str:
 
 
 def main() -> None:
-    """Measures and prints; writes, or draws what was written."""
+    """Measure and print; write, or draw what was written."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--answer", type=int, default=4000)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--draw", action="store_true")
-    given = parser.parse_args()
-    if given.draw:
+    args = parser.parse_args()
+    if args.draw:
         stored = json.loads((RESULTS / f"{NAME}.json").read_text())
-        moments = {name: [Moment(*one) for one in each] for name, each in stored.items()}
+        moments = {
+            name: [Moment(*moment) for moment in stored_moments]
+            for name, stored_moments in stored.items()
+        }
         (RESULTS / f"{NAME}.svg").write_text(draw(moments), encoding="utf-8")
         return
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_CI_ENV": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        runs = measured(small(Path(folder)), given.answer)
-    text = table(runs, given.answer)
+        runs = measured(small(Path(folder)), args.answer)
+    text = table(runs, args.answer)
     print(text)
-    if given.write:
+    if args.write:
         write_data(NAME, {name: run.moments for name, run in runs.items()})
         write_part("serving", "bounded", text)
 

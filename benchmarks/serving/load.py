@@ -1,13 +1,12 @@
-"""vLLM under load on a CPU, stock and under a policy: what a serving engineer reads.
+"""vLLM under load on a CPU, stock and under a policy: throughput and latencies.
 
     python -m benchmarks.serving.load [--requests 192] [--rounds 2] [--clock wall|cpu] [--write]
 
 Needs the environment of `make test-vllm`. Clients send a request as soon as their last is answered,
-to a random Llama of a few layers, in a pool that holds half of what they ask for whole. The clock
-starts once every client has had an answer, and stops after so many more. Engines are measured in
-turn, so that what else the machine does meets both; ``--clock cpu`` counts this process's seconds
-of one thread, where others compute as well. ``--write`` puts the table into
-benchmarks/results/serving.md.
+to a random Llama of a few layers, in a pool with room for half of the requests' full caches. The
+clock starts once every client has had an answer, and stops after ``--requests`` more. Engines are
+measured in turn, so that other load of the machine affects both; ``--clock cpu`` counts CPU seconds
+of this process on a busy machine. ``--write`` writes the table to benchmarks/results/serving.md.
 """
 
 from __future__ import annotations
@@ -39,8 +38,10 @@ PREEMPTED = "vllm:num_preemptions"
 
 
 class Load(NamedTuple):
-    """``seconds`` on the clock; of all time the share that was spent ``compressing``; seconds to
-    each first token, and between two tokens of one request.
+    """Measurements of a run.
+
+    ``seconds`` on the clock; share of the time spent ``compressing``; seconds to each first token,
+    and between two tokens of one request.
     """
 
     seconds: float
@@ -51,7 +52,7 @@ class Load(NamedTuple):
 
 
 def small(folder: Path) -> str:
-    """The folder of the configuration of a Llama of a few layers."""
+    """Write the configuration of a Llama of a few layers, and return its folder."""
     from transformers import LlamaConfig
 
     LlamaConfig(
@@ -69,7 +70,7 @@ def small(folder: Path) -> str:
 
 
 def counted(name: str) -> float:
-    """What a counter of this process has come to, over its labels."""
+    """Return a counter's total in this process, over its labels."""
     from prometheus_client import REGISTRY
 
     return sum(
@@ -82,7 +83,7 @@ def counted(name: str) -> float:
 
 
 class Clients:
-    """So many, each with one request at a time, drawn from ``seed``."""
+    """Clients with one request each at a time, drawn from ``seed``."""
 
     def __init__(self, llm: Any, seed: int, clock: Callable[[], float]):
         self._front, self._draw, self._clock = llm.llm_engine, random.Random(seed), clock
@@ -94,12 +95,12 @@ class Clients:
             self._send()
 
     def clear(self) -> None:
-        """Forgets the times so far."""
+        """Forget the times so far."""
         self.first: list[float] = []
         self.between: list[float] = []
 
     def answered(self, requests: int) -> None:
-        """Goes on until so many have been answered."""
+        """Run until ``requests`` more have been answered."""
         left = requests
         while left > 0:
             for output in self._front.step():
@@ -110,7 +111,7 @@ class Clients:
                     self._send()
 
     def leave(self) -> None:
-        """All at once."""
+        """Abort all requests."""
         self._front.abort_request(list(self._sent))
         while self._front.has_unfinished_requests():
             self._front.step()
@@ -132,7 +133,7 @@ class Clients:
 
 
 def measured(llm: Any, requests: int, seed: int, clock: Callable[[], float]) -> Load:
-    """So many requests, after every client has had its first answer."""
+    """Measure ``requests`` requests, after every client has had its first answer."""
     clients = Clients(llm, seed, clock)
     clients.answered(CLIENTS)
     clients.clear()
@@ -146,7 +147,7 @@ def measured(llm: Any, requests: int, seed: int, clock: Callable[[], float]) -> 
 
 @contextmanager
 def under_load(model: str, policy: str | None) -> Iterator[Any]:
-    """An engine whose pool holds half of what the clients ask for."""
+    """Start an engine whose pool has room for half of the clients' requests."""
     with engine(
         model,
         policy,
@@ -158,7 +159,7 @@ def under_load(model: str, policy: str | None) -> Iterator[Any]:
 
 
 def row(name: str, runs: list[Load], requests: int, stock: float) -> str:
-    """Of one engine: medians over its runs, percentiles over all of their requests."""
+    """Return one engine's row: medians over its runs, percentiles over all requests."""
     rate = statistics.median(requests / run.seconds for run in runs)
     first, between = ([t for run in runs for t in getattr(run, kind)] for kind in Load._fields[3:])
     cells = [name, f"{rate:.2f}", f"{rate / stock:.2f}"]
@@ -171,7 +172,7 @@ def row(name: str, runs: list[Load], requests: int, stock: float) -> str:
 
 
 def table(model: str, requests: int, rounds: int, clock: Callable[[], float]) -> list[str]:
-    """A row an engine."""
+    """Measure the engines, and return a table with a row each."""
     runs: dict[str | None, list[Load]] = {policy: [] for policy in POLICIES}
     for seed in range(rounds):
         for policy in POLICIES:
@@ -190,31 +191,31 @@ def table(model: str, requests: int, rounds: int, clock: Callable[[], float]) ->
 
 
 def main() -> None:
-    """Measures, prints and, if asked, writes."""
+    """Measure and print, and write with --write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requests", type=int, default=192)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
+    args = parser.parse_args()
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_CI_ENV": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        lines = table(small(Path(folder)), given.requests, given.rounds, CLOCKS[given.clock])
+        lines = table(small(Path(folder)), args.requests, args.rounds, CLOCKS[args.clock])
     text = "\n".join(
         [
             f"{CLIENTS} clients, each with one request at a time: prompts of {SHORTEST} to "
             f"{LONGEST} tokens, {ANSWER} of answer, a pool of {POOL} tokens in blocks of {BLOCK}. "
             f"A random Llama of {SHAPE['layers']} layers of {SHAPE['hidden']}, "
             f"{SHAPE['heads']} query heads and {SHAPE['kv_heads']} KV heads of {SHAPE['head']}, in "
-            f"float32; {given.rounds} runs of {given.requests} requests an engine, in turn"
-            f"{BUSY[given.clock]}. "
+            f"float32; {args.rounds} runs of {args.requests} requests an engine, in turn"
+            f"{BUSY[args.clock]}. "
             "`python -m benchmarks.serving.load --write` measures again.",
             "",
             *lines,
         ]
     )
     print(text)
-    if given.write:
+    if args.write:
         write_part("serving", "load", text)
 
 

@@ -1,11 +1,11 @@
-"""vLLM on CPUs, stock and under policies: blocks held, steps a second, and questions that share.
+"""vLLM on CPUs, stock and under policies: blocks in use, steps per second, shared prefixes.
 
     python -m benchmarks.serving.serving [--rounds 3] [--write]
 
 Needs the environment of `make test-vllm`. A random Llama of 16 layers (8 query heads and 4 KV heads
-of 64) is served in float32; its answers mean nothing, its times do. ``--write`` puts the tables
-into benchmarks/results/serving.md, where those of ``load`` and ``bounded`` stand as well. Engines
-are measured in turn, ``rounds`` times: medians are told.
+of 64) is served in float32; its answers mean nothing, its times do. ``--write`` writes the tables
+to benchmarks/results/serving.md, beside those of ``load`` and ``bounded``. Engines are measured in
+turn, ``rounds`` times; figures are medians.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ LAYERS, HEADS, PROMPT, CONTEXT, REQUESTS, STEPS, BLOCK = 16, 4, 1024, 960, 8, 48
 SNAPKV = "snapkv:budget=20%,window=32"
 
 
-def made(folder: Path) -> tuple[str, str]:
-    """The folder of the model's configuration, and a profile of its heads, some ten times as strong
-    as others.
-    """
+def write_model(folder: Path) -> tuple[str, str]:
+    """Write the model's configuration, and a profile whose heads differ up to about tenfold."""
     from transformers import LlamaConfig
 
     from foveate.profiles.profile import Profile
@@ -63,7 +61,7 @@ def made(folder: Path) -> tuple[str, str]:
 def engine(
     model: str, policy: str | None, tiers: int = 8, caching: bool = False, **options: Any
 ) -> Iterator[Any]:
-    """An engine in this process; stock without a policy. ``options`` are vLLM's."""
+    """Start an engine in this process; stock without a policy. ``options`` are vLLM's."""
     from vllm import LLM
 
     under: dict[str, Any] = (
@@ -96,13 +94,13 @@ def engine(
 
 
 def prompts(count: int, length: int, seed: int = 0) -> list[list[int]]:
-    """Of random tokens."""
+    """Return prompts of random tokens."""
     draw = random.Random(seed)
     return [[draw.randrange(3, 4000) for _ in range(length)] for _ in range(count)]
 
 
 def greedy(tokens: int, **extra: Any) -> Any:
-    """Greedy sampling of so many tokens."""
+    """Return parameters for greedy sampling of ``tokens`` tokens."""
     from vllm import SamplingParams
 
     return SamplingParams(
@@ -115,8 +113,9 @@ def greedy(tokens: int, **extra: Any) -> Any:
 
 
 def decoding(llm: Any, seed: int) -> tuple[float, float]:
-    """Steps a second while all requests answer, and the share of the pool's bytes that they hold
-    after their prompts, of what the prompts took.
+    """Return decoding steps per second with all requests, and the share of prompt blocks in use.
+
+    The share is measured after the prompts, relative to the blocks that the prompts took.
     """
     front = llm.llm_engine
     scheduler = front.engine_core.engine_core.scheduler
@@ -125,19 +124,19 @@ def decoding(llm: Any, seed: int) -> tuple[float, float]:
         front.add_request(f"{seed}-{name}", {"prompt_token_ids": prompt}, greedy(STEPS))
     while any(r.num_computed_tokens < PROMPT for r in scheduler.requests.values()):
         front.step()
-    front.step()  # the one before which the blocks of the gaps are freed
+    front.step()  # blocks of gaps are freed before this step
     groups = len(scheduler.kv_cache_config.kv_cache_groups)
-    whole = REQUESTS * groups * -(-(PROMPT + 2) // BLOCK)
+    prompt_blocks = REQUESTS * groups * -(-(PROMPT + 2) // BLOCK)
     before = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()
     steps, start = 0, time.perf_counter()
     while front.has_unfinished_requests():
         front.step()
         steps += 1
-    return steps / (time.perf_counter() - start), before / whole
+    return steps / (time.perf_counter() - start), before / prompt_blocks
 
 
 def first_token(llm: Any, prompt: list[int], **extra: Any) -> tuple[float, int]:
-    """Seconds to the first token of a request alone, and how many of its tokens were shared."""
+    """Return seconds to the first token of a single request, and its number of shared tokens."""
     front, start = llm.llm_engine, time.perf_counter()
     front.add_request(str(start), {"prompt_token_ids": prompt}, greedy(2, **extra))
     outputs: list[Any] = []
@@ -150,7 +149,7 @@ def first_token(llm: Any, prompt: list[int], **extra: Any) -> tuple[float, int]:
 
 
 def tiers_table(model: str, profile: str, rounds: int) -> list[str]:
-    """Uniform budgets, tiers of layers and tiers of heads beside stock vLLM."""
+    """Compare uniform budgets, tiers of layers and tiers of heads with stock vLLM."""
     heads = f"headkv:budget=20%,window=32,beta=1.2,profile={profile}"
     pyramid = "pyramidkv:budget=20%,window=32"
     cases = [
@@ -172,13 +171,13 @@ def tiers_table(model: str, profile: str, rounds: int) -> list[str]:
     ]
     uniform = statistics.median(speed for speed, _ in found[SNAPKV])
     for name, runs in found.items():
-        speed, held = (statistics.median(column) for column in zip(*runs, strict=True))
-        lines.append(f"| {name} | {speed:.1f} | {speed / uniform:.2f} | {held:.3f} |")
+        speed, share = (statistics.median(column) for column in zip(*runs, strict=True))
+        lines.append(f"| {name} | {speed:.1f} | {speed / uniform:.2f} | {share:.3f} |")
     return lines
 
 
 def sharing_table(model: str, rounds: int) -> list[str]:
-    """The first token of a second question about the same context."""
+    """Measure the first token of a second question about the same context."""
     questions = prompts(2 * rounds + 2, PROMPT - CONTEXT, seed=1)
     cases = [
         ("no prefix caching", False, {}),
@@ -207,33 +206,33 @@ def sharing_table(model: str, rounds: int) -> list[str]:
 
 
 def main() -> None:
-    """Measures, prints and, if asked, writes."""
+    """Measure and print, and write with --write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
+    args = parser.parse_args()
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_CI_ENV": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        model, profile = made(Path(folder))
+        model, profile = write_model(Path(folder))
         parts = {
             "tiers": [
                 f"A random Llama of {LAYERS} layers with {HEADS} KV heads; {REQUESTS} requests of "
                 f"{PROMPT} tokens and {STEPS} of answer; blocks of {BLOCK} tokens; medians of "
-                f"{given.rounds} rounds. "
+                f"{args.rounds} rounds. "
                 "`python -m benchmarks.serving.serving --write` measures again.",
                 "",
-                *tiers_table(model, profile, given.rounds),
+                *tiers_table(model, profile, args.rounds),
             ],
             "sharing": [
                 f"A context of {CONTEXT} tokens and questions of {PROMPT - CONTEXT}, under "
                 f"`{SNAPKV}`: seconds to the first token.",
                 "",
-                *sharing_table(model, given.rounds),
+                *sharing_table(model, args.rounds),
             ],
         }
     for name, lines in parts.items():
         print("\n".join(lines), end="\n\n")
-        if given.write:
+        if args.write:
             write_part("serving", name, "\n".join(lines))
 
 

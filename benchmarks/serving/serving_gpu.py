@@ -1,10 +1,10 @@
-"""vLLM on one GPU, stock and under a policy, with the same pool of blocks: tokens a second.
+"""vLLM on one GPU, stock and under a policy, with the same pool of blocks: tokens per second.
 
     python -m benchmarks.serving.serving_gpu [--model MODEL] [--backend FLASH_ATTN] [--policy SPEC]
 
-Without a model, a random Llama of 1.2 billion parameters is served; then only the times mean
-anything. Every run is a process of its own, first with CUDA graphs and then without. Prints a
-Markdown table. Whether the answers are right is for tests/serving/test_on_gpu.py to say.
+Without a model, a random Llama of 1.2 billion parameters is served; then only the times are
+meaningful. Every run is a process of its own, first with CUDA graphs and then without. Prints a
+Markdown table. tests/serving/test_on_gpu.py checks the answers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 ME = "benchmarks.serving.serving_gpu"  # this module, as a process of its own
 
 
-def options(given: list[str] | None = None) -> argparse.Namespace:
-    """What was asked for on the command line."""
+def options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model")
     parser.add_argument("--backend", default="FLASH_ATTN", choices=("FLASH_ATTN", "TRITON_ATTN"))
@@ -31,13 +31,13 @@ def options(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of each prompt")
     parser.add_argument("--answer", type=int, default=256, help="tokens of each answer")
-    parser.add_argument("--blocks", type=int, default=4096, help="of 16 tokens, in both pools")
-    parser.add_argument("--one", help=argparse.SUPPRESS)  # this process measures that alone
-    return parser.parse_args(given)
+    parser.add_argument("--blocks", type=int, default=4096, help="blocks of 16 tokens in each pool")
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # one case, measured in this process
+    return parser.parse_args(arguments)
 
 
 def random_llama(folder: str) -> str:
-    """The folder of a model's configuration; vLLM makes up the weights."""
+    """Write a model's configuration and return its folder; vLLM creates the weights."""
     from transformers import LlamaConfig
 
     config = LlamaConfig(
@@ -56,8 +56,8 @@ def random_llama(folder: str) -> str:
     return folder
 
 
-def engine(asked: argparse.Namespace, policy: str | None, eager: bool, model: str) -> Any:
-    """A vLLM engine in this process; stock without a policy."""
+def engine(args: argparse.Namespace, policy: str | None, eager: bool, model: str) -> Any:
+    """Start a vLLM engine in this process; stock without a policy."""
     from vllm import LLM
 
     under: dict[str, Any] = (
@@ -71,40 +71,40 @@ def engine(asked: argparse.Namespace, policy: str | None, eager: bool, model: st
     )
     return LLM(
         model=model,
-        load_format="auto" if asked.model else "dummy",
+        load_format="auto" if args.model else "dummy",
         skip_tokenizer_init=True,
         dtype="bfloat16",
-        attention_backend=asked.backend,
+        attention_backend=args.backend,
         enforce_eager=eager,
         enable_prefix_caching=False,
         block_size=16,
-        num_gpu_blocks_override=asked.blocks,
-        max_model_len=asked.prompt + asked.answer,
-        max_num_seqs=asked.requests,
+        num_gpu_blocks_override=args.blocks,
+        max_model_len=args.prompt + args.answer,
+        max_num_seqs=args.requests,
         gpu_memory_utilization=0.8,
         **under,
     )
 
 
-def measured(asked: argparse.Namespace, policy: str | None, eager: bool) -> dict[str, Any]:
-    """One engine's run over all requests, after a shorter one that warms it up."""
+def measured(args: argparse.Namespace, policy: str | None, eager: bool) -> dict[str, Any]:
+    """Measure one engine on all requests, after a shorter warm-up."""
     from vllm import SamplingParams
 
     with tempfile.TemporaryDirectory() as folder:
-        llm = engine(asked, policy, eager, asked.model or random_llama(folder))
+        llm = engine(args, policy, eager, args.model or random_llama(folder))
         draw = random.Random(0)
         prompts = [
-            {"prompt_token_ids": [draw.randrange(3, 30000) for _ in range(asked.prompt)]}
-            for _ in range(asked.requests)
+            {"prompt_token_ids": [draw.randrange(3, 30000) for _ in range(args.prompt)]}
+            for _ in range(args.requests)
         ]
-        wanted = SamplingParams(
-            temperature=0, max_tokens=asked.answer, ignore_eos=True, detokenize=False
+        sampling = SamplingParams(
+            temperature=0, max_tokens=args.answer, ignore_eos=True, detokenize=False
         )
-        llm.generate(prompts[:2], wanted, use_tqdm=False)
+        llm.generate(prompts[:2], sampling, use_tqdm=False)
         core, running = llm.llm_engine.engine_core.engine_core, 0
         start = time.perf_counter()
         for name, prompt in enumerate(prompts):
-            llm.llm_engine.add_request(str(name), prompt, wanted)
+            llm.llm_engine.add_request(str(name), prompt, sampling)
         while llm.llm_engine.has_unfinished_requests():
             llm.llm_engine.step()
             running = max(running, len(core.scheduler.running))
@@ -112,27 +112,27 @@ def measured(asked: argparse.Namespace, policy: str | None, eager: bool) -> dict
     return {
         "seconds": seconds,
         "running": running,
-        "tokens": asked.requests * asked.answer / seconds,
+        "tokens": args.requests * args.answer / seconds,
     }
 
 
 def main() -> int:
-    """Measures stock vLLM and the policy, each with graphs and without."""
+    """Measure stock vLLM and the policy, each with graphs and without."""
     import torch
 
-    asked = options()
+    args = options()
     if not torch.cuda.is_available():
         print("skipped: this measures vLLM on a CUDA GPU, and PyTorch finds none here.")
         return 0
-    if asked.one:
-        policy, eager = json.loads(asked.one)
-        print(json.dumps(measured(asked, policy, eager)))
+    if args.one:
+        policy, eager = json.loads(args.one)
+        print(json.dumps(measured(args, policy, eager)))
         return 0
     fixed = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # all else is vLLM's default
     print("| graphs | policy | requests at once | seconds | tokens of answers a second |")
     print("|---|---|---|---|---|")
     for eager in (False, True):
-        for policy in (None, asked.policy):
+        for policy in (None, args.policy):
             command = [
                 sys.executable,
                 "-m",
@@ -144,10 +144,10 @@ def main() -> int:
             run = subprocess.run(
                 command, env=os.environ | fixed, stdout=subprocess.PIPE, text=True, check=True
             )
-            one = json.loads(run.stdout.splitlines()[-1])
+            result = json.loads(run.stdout.splitlines()[-1])
             print(
-                f"| {'off' if eager else 'on'} | {policy or 'stock'} | {one['running']} | "
-                f"{one['seconds']:.1f} | {one['tokens']:.0f} |",
+                f"| {'off' if eager else 'on'} | {policy or 'stock'} | {result['running']} | "
+                f"{result['seconds']:.1f} | {result['tokens']:.0f} |",
                 flush=True,
             )
     return 0

@@ -1,1 +1,1 @@
-"""Time: prefills, decoding steps, what a call costs, beside the stock cache and peers."""
+"""Speed benchmarks: prefills, decoding steps and overhead, beside the stock cache and peers."""

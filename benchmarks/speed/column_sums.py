@@ -24,19 +24,19 @@ from foveate_lab.bench.timing import seconds
 
 
 def tensors(options: argparse.Namespace) -> list[torch.Tensor]:
-    """Random q, k and v of the shapes asked for."""
+    """Draw q, k and v of the requested shapes."""
     torch.manual_seed(0)
     heads = (options.heads, options.kv_heads, options.kv_heads)
     return [torch.randn(1, h, options.tokens, options.dim) for h in heads]
 
 
 def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """The stock prefill attention."""
+    """Run the stock prefill attention."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape != k.shape)
 
 
 def times(options: argparse.Namespace) -> tuple[float, float]:
-    """Median seconds of SDPA and of column sums, in alternation, after a warm-up."""
+    """Return median seconds of SDPA and of column sums, in alternation, after a warm-up."""
     q, k, v = tensors(options)
     scale = options.dim**-0.5
     pairs = []
@@ -48,7 +48,7 @@ def times(options: argparse.Namespace) -> tuple[float, float]:
 
 
 def peak_bytes(options: argparse.Namespace) -> int:
-    """Rise of the peak resident size over one call; run it in a process of its own."""
+    """Return the rise of peak resident memory over one call; run it in its own process."""
     torch.set_num_threads(options.threads)
     q, k, _ = tensors(options)
     column_sums(q[:, :1, :64], k[:, :1, :64], 1.0)  # loads the libraries
@@ -58,7 +58,7 @@ def peak_bytes(options: argparse.Namespace) -> int:
 
 
 def main() -> None:
-    """Measures, and prints one JSON object."""
+    """Measure, and print one JSON object."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

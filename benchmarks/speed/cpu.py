@@ -1,4 +1,4 @@
-"""What methods cost and save on a CPU, beside the stock model and kvpress.
+"""Time and memory of methods on a CPU, beside the stock model and kvpress.
 
     bash benchmarks/speed/kvpress_env.sh .venv-kvpress
     python -m benchmarks.speed.cpu --kvpress .venv-kvpress/bin/python [--tokens 4096] [--rounds 8]
@@ -30,7 +30,7 @@ from benchmarks.speed.lockstep import WARM_UP, prefills
 from benchmarks.written import machine, write, write_data
 from foveate.cache.pairs import DensePairs
 from foveate.hf import compress
-from foveate.hf.attention.grouped import folded
+from foveate.hf.attention.grouped import attend_folded
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import Loaded, load
@@ -41,7 +41,7 @@ from foveate_lab.bench.peer import kvpress
 from foveate_lab.bench.timing import FilledCache, Tick, decoding, prefill, seconds, steps, stock
 
 KEPT, CHUNK = "20%", 256
-PEERS_ROUNDS = 3  # at most, where what is compared differs by far more than rounds do
+PEERS_ROUNDS = 3  # at most, where compared figures differ by far more than rounds do
 PEERS = ("full", "snapkv", "adakv", "h2o")
 RULES = (
     "prefixkv",
@@ -55,7 +55,7 @@ SHAPES = {  # KV heads, query heads of each, size
     "Qwen2-VL-7B": (4, 7, 128),
 }
 ROWS = len(SPECS) + 1  # the full cache, too
-TICKS: dict[str, Callable[[int], int | None]] = {  # how often each part tells that it has got on
+TICKS: dict[str, Callable[[int], int | None]] = {  # number of progress ticks of each part
     "prefill": lambda rounds: ticks(ROWS, rounds) + ROWS * (WARM_UP - 1),  # bench warms up once
     "rules": lambda rounds: ticks(len(RULES) + 1, 1),
     "attention": lambda rounds: None,
@@ -66,17 +66,18 @@ TICKS: dict[str, Callable[[int], int | None]] = {  # how often each part tells t
     "again": lambda rounds: len(WINDOWS) * (WARM_UP + rounds),
 }
 PARTS = tuple(TICKS)
-ON_ITS_OWN = "half"  # hours where the processor lacks bfloat16, so the page does without it
+ON_ITS_OWN = "half"  # takes hours if the processor lacks bfloat16; the page does not need it
 
 
 def policy_of(spec: str) -> foveate.Policy:
-    """The policy at the benchmark's budget."""
+    """Return the policy at the benchmark's budget."""
     return foveate.policy(spec) if spec == "full" else foveate.policy(spec, budget=KEPT)
 
 
 def same_bytes(subject: Subject, short: Subject, rounds: int, count: int) -> dict[str, float]:
-    """Time per token of what is kept of a long prompt, over that of a preallocated full cache of
-    as many pairs; medians.
+    """Compare decoding of kept pairs with a full cache of as many pairs; median ratios.
+
+    The full cache is preallocated, and its prompt is shorter.
     """
     with torch.no_grad():
         plain = prefill(short, foveate.full())
@@ -90,28 +91,27 @@ def same_bytes(subject: Subject, short: Subject, rounds: int, count: int) -> dic
 
 
 def masked(subject: Subject, rounds: int, count: int) -> tuple[float, float]:
-    """Seconds per token over AdaKV's kept pairs, and over all pairs with a mask on the others, in
-    turns; medians.
-    """
+    """Return seconds per token over AdaKV's kept pairs, and over all pairs with a mask; medians."""
     with torch.no_grad():
-        kept, whole = prefill(subject, policy_of("adakv")), prefill(subject, foveate.full())
+        kept, full = prefill(subject, policy_of("adakv")), prefill(subject, foveate.full())
         share = kept.stats.bytes_after / kept.stats.bytes_before
         ours, theirs = [], []
         for _ in range(rounds):
             ours.append(steps(subject, kept, count))
-            theirs.append(masked_steps(subject, whole, share, count))
+            theirs.append(masked_steps(subject, full, share, count))
     return median(ours), median(theirs)
 
 
-def masked_steps(subject: Subject, whole: FilledCache, share: float, count: int) -> float:
-    """Mean seconds of decoding steps over a preallocated full cache, of whose pairs every head is
-    allowed that share.
+def masked_steps(subject: Subject, full: FilledCache, share: float, count: int) -> float:
+    """Return mean seconds of decoding steps over a full cache with a random mask.
+
+    Every head may attend to ``share`` of the pairs.
     """
     token, heads = subject.ids[:, -1:], subject.model.config.num_attention_heads
     seen = torch.rand(1, heads, 1, subject.ids.shape[1]) < share
     times = []
-    with compress(subject.model, whole.policy) as session:
-        cache = session.fork(whole.cache)
+    with compress(subject.model, full.policy) as session:
+        cache = session.fork(full.cache)
         for _ in range(count + 1):
             seen = torch.cat([seen, torch.ones(1, heads, 1, 1, dtype=torch.bool)], dim=-1)
             times.append(
@@ -126,8 +126,10 @@ def masked_steps(subject: Subject, whole: FilledCache, share: float, count: int)
 
 
 def attention(tokens: int, rounds: int) -> list[dict[str, Any]]:
-    """Milliseconds of the attention of one decoding step in a layer, in turns, medians: as the
-    stock model does it over all pairs and over those kept, and over those kept as it is done here.
+    """Measure the attention of one decoding step in a layer, in milliseconds; medians of turns.
+
+    "full" and "kept": the stock model's over all pairs and over the kept ones; "ours": Foveate's
+    over the kept ones.
     """
     found = []
     for (name, (h, g, d)), dtype in product(SHAPES.items(), (torch.float32, torch.bfloat16)):
@@ -137,20 +139,22 @@ def attention(tokens: int, rounds: int) -> list[dict[str, Any]]:
         ways: dict[str, Callable[[], object]] = {
             "full": lambda q=q, k=k, v=v: sdpa(q, k, v, enable_gqa=True),  # type: ignore[misc]
             "kept": lambda q=q, few=few: sdpa(q, *few, enable_gqa=True),  # type: ignore[misc]
-            "ours": lambda q=q, few=few, d=d: folded(q, few[0], few[1], d**-0.5),  # type: ignore[misc]
+            "ours": lambda q=q, few=few, d=d: attend_folded(q, few[0], few[1], d**-0.5),  # type: ignore[misc]
         }
         times: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(8 * rounds):
             for way, work in ways.items():
                 times[way].append(1000 * seconds(work, q.device))
-        ms = {way: median(some) for way, some in times.items()}
+        ms = {way: median(durations) for way, durations in times.items()}
         found.append({"shape": name, "dtype": str(dtype).removeprefix("torch."), **ms})
     return found
 
 
 def half(loaded: Loaded, tokens: int, rounds: int, count: int) -> dict[str, Any]:
-    """Whole decoding steps in bfloat16, of this model and of two layers of a larger one. Their
-    prompts are read in float32, which takes a sixth of the time where the processor lacks bfloat16.
+    """Measure decoding steps in bfloat16, of this model and of two layers of a larger one.
+
+    Prompts are prefilled in float32, which takes a sixth of the time if the processor lacks
+    bfloat16.
     """
     subjects = (
         replace(of_model(loaded, tokens), model=copy.deepcopy(loaded.model)),
@@ -162,9 +166,9 @@ def half(loaded: Loaded, tokens: int, rounds: int, count: int) -> dict[str, Any]
             subject.model.float()  # type: ignore[no-untyped-call]
             caches = [prefill(subject, policy_of(spec)) for spec in ("full", "snapkv", "mixkv")]
             subject.model.bfloat16()
-            for layer in (layer for one in caches for layer in foveate_layers(one.cache)):
+            for layer in (layer for filled in caches for layer in foveate_layers(filled.cache)):
                 pairs = layer.pairs
-                if isinstance(pairs, DensePairs):  # as those of all three are
+                if isinstance(pairs, DensePairs):  # always true here; for the type checker
                     pairs._k, pairs._v = pairs._k.bfloat16(), pairs._v.bfloat16()
             timed = decoding(subject, caches, rounds, count, lambda: None)
         found[subject.name] = {spec: of._asdict() for spec, of in timed.items()}
@@ -172,7 +176,7 @@ def half(loaded: Loaded, tokens: int, rounds: int, count: int) -> dict[str, Any]
 
 
 def memory(tokens: int) -> dict[str, Any]:
-    """Bytes at the peak of prefills above the model, each in a process of its own."""
+    """Return bytes at the peak of prefills above the model, each in its own process."""
     capped = (
         f"snapkv:budget={tokens // 5},when=over_budget(every={CHUNK},reading=true,answering=false)"
     )
@@ -186,7 +190,7 @@ def memory(tokens: int) -> dict[str, Any]:
 
 
 def peak(how: str, tokens: int, spec: str = "") -> int:
-    """Return the peak of one prefill, in a process of its own."""
+    """Return the peak of one prefill, in its own process."""
     return apart(_peak, how, tokens, spec)
 
 
@@ -194,7 +198,7 @@ def _peak(how: str, tokens: int, spec: str) -> int:
     with freed_at_once(), torch.no_grad():
         loaded = load("smollm2")
         subject = of_model(loaded, tokens)
-        stock(of_model(loaded, 64))  # weights that are mapped become resident
+        stock(of_model(loaded, 64))  # memory-mapped weights become resident
         works: dict[str, Callable[[], object]] = {
             "no_cache": lambda: subject.model(
                 input_ids=subject.ids, use_cache=False, logits_to_keep=1
@@ -217,11 +221,11 @@ def _read_in_chunks(subject: Subject, spec: str) -> None:
 
 
 def measured(part: str, loaded: Loaded, a: argparse.Namespace, tick: Tick) -> Any:
-    """One part of the results."""
+    """Measure one part of the results."""
     settings: dict[str, Any] = {
         "steps": a.steps,
         "tick": tick,
-        "memory": 0,  # no batch: throughput is not told here
+        "memory": 0,  # no batch: throughput is not reported here
     }
     subject = of_model(loaded, a.tokens)
     if part == "prefill":
@@ -259,8 +263,9 @@ def measured(part: str, loaded: Loaded, a: argparse.Namespace, tick: Tick) -> An
 
 
 def earlier(settings: dict[str, Any]) -> dict[str, Any]:
-    """What was measured before under the same settings; what is measured now on another machine, or
-    with another transformers, says so.
+    """Return earlier results with the same settings.
+
+    Parts measured on another machine, or with another transformers, are marked on the page.
     """
     found = written.earlier("cpu")
     differ = {
@@ -274,7 +279,7 @@ def earlier(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures, writes the results."""
+    """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kvpress", help="python of kvpress's environment")
     parser.add_argument("--tokens", type=int, default=4096)
@@ -286,7 +291,7 @@ def main() -> None:
         choices=PARTS,
         default=[part for part in PARTS if part != ON_ITS_OWN],
         metavar="PART",
-        help=f"measure these alone, anew: {', '.join(PARTS)}; {ON_ITS_OWN} only when it is named",
+        help=f"parts to measure again: {', '.join(PARTS)}; {ON_ITS_OWN} only if named",
     )
     a = parser.parse_args()
     if a.kvpress is None and "kvpress" in a.only:
@@ -299,8 +304,8 @@ def main() -> None:
         "steps": a.steps,
         **machine(),
     }
-    whole = set(a.only) >= {*PARTS} - {ON_ITS_OWN}
-    found = settings if whole else earlier(settings)
+    is_complete = set(a.only) >= {*PARTS} - {ON_ITS_OWN}
+    found = settings if is_complete else earlier(settings)
     with Progress() as bars:
         for part in a.only:
             task = bars.add_task(part, total=TICKS[part](a.rounds))

@@ -1,11 +1,11 @@
-"""The page of cpu.py's results: what was measured, in words and tables."""
+"""Page of cpu.py's results."""
 
 from __future__ import annotations
 
 from typing import Any
 
 AT_END = "snapkv+prefixkv.budget"
-GROUPS = {  # by what they read; the most that a group is meant to add to the prefill
+GROUPS = {  # policies by their inputs; target for a group's overhead on the prefill
     "the last 32 queries": (0.02, ("snapkv", "mixkv", "adakv", "david:recent=32")),
     "the last queries, half of the budget": (None, ("david",)),
     "norms": (0.02, ("knorm",)),
@@ -17,7 +17,7 @@ SPECS = tuple(spec for _, group in GROUPS.values() for spec in group)
 
 
 def page(found: dict[str, Any]) -> str:
-    """All of it, in Markdown."""
+    """Return the page in Markdown."""
     rows = {row["method"]: row for row in found["prefill"]}
     apart, (ours, masked) = found["decoding"]["same_bytes"], found["decoding"]["kept_or_masked_s"]
     memory = found["memory"]
@@ -76,7 +76,7 @@ def page(found: dict[str, Any]) -> str:
 
 
 def half(found: dict[str, Any], rounds: int) -> list[str]:
-    """Whole steps in bfloat16, where they were measured."""
+    """Return rows of decoding steps in bfloat16."""
     return [
         "", "## Decoding in bfloat16", "",
         f"Whole steps, to those of the preallocated full cache, medians of {rounds} rounds; of the "
@@ -90,7 +90,7 @@ def half(found: dict[str, Any], rounds: int) -> list[str]:
 
 
 def later(found: dict[str, Any]) -> str:
-    """Which parts were measured on another machine, or with another transformers, than the rest."""
+    """Describe parts that were measured on another machine or with another transformers."""
     rest = [found["transformers"], found["machine"]]
     others = {part: on for part, on in found["measured_with"].items() if on != rest}
     where = "; ".join(
@@ -101,13 +101,13 @@ def later(found: dict[str, Any]) -> str:
 
 
 def attention(row: dict[str, Any]) -> str:
-    """One shape and type."""
+    """Return the row of one shape and type."""
     times = " | ".join(f"{row[way]:.2f}" for way in ("full", "kept", "ours"))
     return f"| {row['shape']} | {row['dtype']} | {times} | {row['full'] / row['ours']:.1f} |"
 
 
 def again(runs: dict[str, Any]) -> str:
-    """What each added, and its stages' share of the stock prefill."""
+    """Describe the overhead of each policy, and its stages' share of the stock prefill."""
     return ", ".join(
         f"`{spec}` {of['ratio'] - 1:+.1%} (stages {of['stages'] / of['alone']:.1%})"
         for spec, of in runs.items()
@@ -115,7 +115,7 @@ def again(runs: dict[str, Any]) -> str:
 
 
 def overhead(rows: dict[str, Any], peaks: dict[str, int]) -> list[str]:
-    """What every policy adds to the prefill, and its peak."""
+    """Return a table of every policy's overhead on the prefill, and its peak."""
     lines = ["| reads | policy | prefill | meant | stages alone | peak memory, MB | KV, % of full "
              "| decoding |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for group, (target, specs) in GROUPS.items():
@@ -133,7 +133,7 @@ def overhead(rows: dict[str, Any], peaks: dict[str, int]) -> list[str]:
 def beside(
     rows: dict[str, Any], peers: list[dict[str, Any]], peaks: dict[str, int]
 ) -> list[str]:  # fmt: skip
-    """Ours and theirs, each against its own stock prefill and cache."""
+    """Return a table of Foveate and kvpress, each against its own stock prefill and cache."""
     full = rows["full"]["kv_bytes"]
     lines = ["| method | library | prefill | peak memory, MB | KV, % of full | decoding, ms/token "
              "| to the full cache |", "|---|---|---|---|---|---|---|"]  # fmt: skip
@@ -149,7 +149,7 @@ def beside(
 
 
 def by_layer(memory: dict[str, Any]) -> list[str]:
-    """The peak of compressing every layer as soon as it has been read, and all at the end."""
+    """Describe the peaks of compressing each layer at once, and all layers at the end."""
     early, late = memory["policies"]["snapkv"], memory["policies"][AT_END]
     model = memory["no_cache"]
     return [
@@ -163,5 +163,5 @@ def by_layer(memory: dict[str, Any]) -> list[str]:
 
 
 def mb(count: int) -> str:
-    """Bytes as megabytes."""
+    """Format bytes as megabytes."""
     return f"{count / 1e6:.0f}"

@@ -1,7 +1,7 @@
-"""Two prefills at once: half a layer of the one, then half a layer of the other.
+"""Lockstep prefills: half a layer of one, then half a layer of the other.
 
-A machine that others use as well slows down by a fifth for seconds at a time. Prefills that follow
-each other meet different moments of it; prefills in lockstep meet the same.
+A shared machine slows down by a fifth for seconds at a time. Prefills that follow each other are
+affected differently; prefills in lockstep are affected equally.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ WARM_UP = 4  # rounds
 
 
 def keep_memory() -> None:
-    """From now on glibc gives no memory back to the system, and has plenty.
+    """Make glibc keep freed memory, and give it plenty.
 
-    How often it does depends on what was allocated before; the page faults that follow took between
-    a fiftieth and a tenth of one and the same stock prefill.
+    How often glibc returns memory depends on earlier allocations; the page faults that follow took
+    between a fiftieth and a tenth of the same stock prefill.
     """
     libc = ctypes.CDLL("libc.so.6")
     for option, value in (
@@ -42,7 +42,7 @@ def keep_memory() -> None:
     ):
         if not libc.mallopt(option, value):
             raise SystemExit(f"mallopt({option}, {value}) was refused: glibc is needed.")
-    torch.ones(3 * 2**29, dtype=torch.uint8)  # touched, and free again
+    torch.ones(3 * 2**29, dtype=torch.uint8)  # touched, then freed
 
 
 def prefills(
@@ -52,19 +52,21 @@ def prefills(
     tick: Tick,
     warm_up: int = WARM_UP,
 ) -> dict[str, Prefill]:
-    """Every policy in lockstep with the stock prefill, on two copies of the model that share their
-    weights. Either copy may be ahead by a percent or two for its place in memory, and so may the
-    one that starts first: four rounds try all ways, and warm up; where there is no warm-up, take
-    four or eight. What was freed before decides on a policy's place, so every round has another
-    order.
+    """Time every policy in lockstep with the stock prefill, on two copies of the model that share
+    weights.
 
-    What is added is the sum over half layers, of each the median of the rounds: what slows the
-    machine down for a second meets other halves in every round.
+    A copy may be faster by a percent or two for its place in memory, and so may the one that starts
+    first. Four rounds try all combinations, and warm up; without a warm-up, use four or eight
+    rounds. Memory freed earlier affects a policy's place, so every round has another order.
+
+
+    The added time is the sum over half layers of the median of the rounds: a slow second of the
+    machine hits other halves in every round.
     """
     keep_memory()
     twins = (subject, _twin(subject))
     halves = [
-        half for one in twins for layer in one.model.model.layers for half in (layer, layer.mlp)
+        half for twin in twins for layer in twin.model.model.layers for half in (layer, layer.mlp)
     ]
     found: dict[str, list[Together]] = {policy.spec: [] for policy in policies}
     with ExitStack() as hooks:
@@ -78,8 +80,9 @@ def prefills(
 
 
 class Together(NamedTuple):
-    """Seconds of the stock prefill's half layers, what the policy adds to each, and what its stages
-    take in all by their own clock.
+    """Times of a lockstep run: seconds of stock half layers, added seconds of each, and of stages.
+
+    ``stages`` is the total by the policy's own clock.
     """
 
     alone: list[float]
@@ -97,14 +100,14 @@ def _beside_stock(twins: tuple[Subject, Subject], policy: foveate.Policy, turn: 
     under, plain = twins if turn % 2 == 0 else twins[::-1]
     stages: list[float] = []
     works = [lambda: stages.append(prefill(under, policy).stats.seconds), lambda: stock(plain)]
-    whole, alone = _together(*works) if turn % 4 < 2 else _together(*works[::-1])[::-1]
-    # what reads the prompt again goes on where the stock prefill has ended
-    added = [with_it - without for with_it, without in zip_longest(whole, alone, fillvalue=0.0)]
+    under_policy, alone = _together(*works) if turn % 4 < 2 else _together(*works[::-1])[::-1]
+    # a probe pass continues after the stock prefill has ended
+    added = [a - b for a, b in zip_longest(under_policy, alone, fillvalue=0.0)]
     return Together(alone, added, stages[0])
 
 
 def _together(first: Callable[[], object], second: Callable[[], object]) -> list[list[float]]:
-    """Seconds of each, in turns from pause to pause; who begins a turn changes every time."""
+    """Return seconds of each, in turns between pauses; the order of a turn alternates."""
     works, order = [greenlet(first), greenlet(second)], [0, 1]
     times: list[list[float]] = [[], []]
     while not all(work.dead for work in works):
@@ -121,5 +124,5 @@ def _twin(subject: Subject) -> Subject:
 
 
 def _pause(*_: object) -> None:
-    """Lets the other go on."""
+    """Switch to the other prefill."""
     getcurrent().parent.switch()

@@ -1,16 +1,16 @@
-"""Long contexts on a CPU: what grows how with the prompt, and what it takes in memory.
+"""Long contexts on a CPU: growth with the prompt's length, and memory.
 
     python -m benchmarks.speed.long_contexts [--only alone chunks prefill half] [--anew]
 
-Every figure is written as soon as it is measured, and a run goes on where the last one stopped, on
-the same machine with the same versions. Needs Linux with glibc. Writes
+Every figure is written as soon as it is measured, and a run continues the last one on the same
+machine with the same versions. Needs Linux with glibc. Writes
 benchmarks/results/long_contexts.md and .json.
 
-* alone: the policies' own work on one layer of 7B heads, 16k and 128k tokens, one thread, by the
-  process's own clock, which others on the machine do not change;
-* chunks: peaks of prompts in chunks beyond the same chunks without any cache, each in a process of
-  its own;
-* prefill: what window methods add at 4k to 16k tokens, and column sums in bfloat16 (half).
+* alone: the policies' own work on one layer of 7B heads, 16k and 128k tokens, one thread, in CPU
+  time, which other load does not change;
+* chunks: peaks of prompts in chunks above the same chunks without a cache, each in its own process;
+
+* prefill: overhead of window methods at 4k to 16k tokens, and of column sums in bfloat16 (half).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ ALONE = (
     "criticalkv:budget=20%", "think:budget=20%", "simlayerkv:budget=20%", "recommended:budget=20%",
     "compactor:budget=20%", "non_causal_attention:budget=20%", "streaming_llm:budget=20%",
 )  # fmt: skip
-# Two layers of the attention of a 7B model; its MLP, which both sides have alike, would hide what a
-# policy takes, and is cut to a sixteenth
+# Two layers of a 7B model's attention. The MLP, equal on both sides, would hide a policy's share
+# and is cut to a sixteenth.
 SHAPES: dict[str, Dims] = {
     "qwen2-vl-7b": replace(shape("qwen2-vl-7b", 2), intermediate=1184, vocabulary=1024),
     "smollm2-135m": Dims(transformers.LlamaConfig, 3, 576, 9, 3, 1536, 1024),
@@ -59,7 +59,7 @@ CHUNK, CAP = 1024, 2048
 CAPPED = f"snapkv:budget={CAP},when=over_budget(every={CHUNK},reading=true,answering=false)"
 READ = ("none", CAPPED, "snapkv:budget=20%")
 LENGTHS, PREFILLS = (4096, 8192, 16384, 32768), (4096, 16384)
-# Above these a prompt is read under the capped policy alone: all attention to all takes minutes
+# Longer prompts run only under the capped policy: full attention takes minutes.
 LONGEST = {"qwen2-vl-7b": 8192, "smollm2-135m": 16384}
 WINDOWS = ("snapkv:budget=20%", "mixkv:budget=20%")
 SUMS = ("h2o:budget=20%", "prefixkv:budget=20%", "lookm:budget=20%,merging=none", "csp:budget=20%")
@@ -69,9 +69,9 @@ Measured = Callable[[], Any]
 
 
 def alone(spec: str) -> dict[str, float]:
-    """Milliseconds a layer at both lengths: the least of a few, after one that warms up."""
+    """Return milliseconds per layer at both lengths: the minimum of a few, after a warm-up."""
     torch.set_num_threads(1)
-    keep_memory()  # else large tensors are new pages every time, small ones are not
+    keep_memory()  # otherwise large tensors, unlike small ones, need new pages every time
     policy, found = foveate.policy(spec), []
     with torch.no_grad():
         for tokens in ENDS:
@@ -87,12 +87,12 @@ def alone(spec: str) -> dict[str, float]:
 
 
 def subject(name: str, tokens: int, dtype: torch.dtype = torch.float32) -> Subject:
-    """A model of the shape, and drawn tokens."""
+    """Return a model of a shape, with random tokens."""
     return with_drawn_ids(name, of_shape(SHAPES[name], CPU, dtype), tokens)
 
 
 def peak(name: str, tokens: int, spec: str) -> dict[str, float]:
-    """Bytes at the peak of a prompt in chunks above the model, and what is kept."""
+    """Return the peak of a prompt in chunks above the model, and the kept bytes."""
     with freed_at_once(), torch.no_grad():
         prompt, kept = subject(name, tokens), [0]
         chunks.without_cache(replace(prompt, ids=prompt.ids[:, :CHUNK]), CHUNK)
@@ -109,13 +109,13 @@ def peak(name: str, tokens: int, spec: str) -> dict[str, float]:
 
 
 def pair_bytes(name: str, tokens: int) -> int:
-    """Of one layer's full pairs in float32."""
+    """Return the bytes of one layer's full pairs in float32."""
     dims = SHAPES[name]
     return 2 * 4 * tokens * dims.kv_heads * (dims.hidden // dims.heads)
 
 
 def ratios(specs: tuple[str, ...], tokens: int, dtype: str, rounds: int) -> dict[str, Any]:
-    """Prefills under policies, each between two stock ones, and the stages' share of them."""
+    """Time prefills under policies, each between two stock ones, and their stages' share."""
     keep_memory()
     with torch.no_grad():
         prompt = subject("smollm2-135m", tokens, getattr(torch, dtype))
@@ -127,7 +127,7 @@ def ratios(specs: tuple[str, ...], tokens: int, dtype: str, rounds: int) -> dict
 
 
 def jobs(only: list[str]) -> Iterator[tuple[str, Measured]]:
-    """All that is measured, by name."""
+    """Yield all measurements by name."""
     if "alone" in only:
         for spec in ALONE:
             yield f"alone/{spec}", partial(apart, alone, spec)
@@ -150,7 +150,7 @@ def jobs(only: list[str]) -> Iterator[tuple[str, Measured]]:
 
 
 def earlier() -> dict[str, Any]:
-    """What has been measured, on this machine."""
+    """Return the figures measured on this machine."""
     found = written.earlier("long_contexts")
     if found and not machine().items() <= found.items():
         raise SystemExit("long_contexts.json was measured on another machine. Move it away.")
@@ -159,7 +159,7 @@ def earlier() -> dict[str, Any]:
 
 
 def keep(new: dict[str, Any]) -> None:
-    """Writes the results; read again before, as another part may be measured at the same time."""
+    """Write the results, after reading the file again: another part may run at the same time."""
     figures = earlier() | new
     order = [name for name, _ in jobs(list(PARTS)) if name in figures]
     found = {**machine(), "figures": {name: figures[name] for name in order}}
@@ -167,7 +167,7 @@ def keep(new: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measures what is missing, writes the results."""
+    """Measure what is missing, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     parser.add_argument("--anew", action="store_true", help="measure these parts again")

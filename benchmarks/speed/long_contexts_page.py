@@ -1,4 +1,4 @@
-"""The page of long_contexts.py's results."""
+"""Page of long_contexts.py's results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def page(
     cap: int,
     pair_bytes: Callable[[str, int], int],
 ) -> str:
-    """All parts that have been measured."""
+    """Return the page of all parts that have been measured."""
     of = {
         part: {name.partition("/")[2]: value for name, value in found["figures"].items()
                if name.startswith(f"{part}/")}
@@ -77,10 +77,10 @@ def _chunks(found: dict[str, Any], pair_bytes: Callable[[str, int], int]) -> Ite
         shape, tokens, spec = name.split("/", 2)
         if spec == "none":
             continue
-        base, one = found[f"{shape}/{tokens}/none"], pair_bytes(shape, int(tokens))
+        base, size = found[f"{shape}/{tokens}/none"], pair_bytes(shape, int(tokens))
         yield (
             f"| {shape} | {int(tokens):,} | `{spec}` | {_mb(row['peak'] - base['peak'])} | "
-            f"{_mb(row['kept'])} | {_mb(layers[shape] * one)} | {_mb(1.3 * one + row['kept'])} |"
+            f"{_mb(row['kept'])} | {_mb(layers[shape] * size)} | {_mb(1.3 * size + row['kept'])} |"
         )
 
 

@@ -1,12 +1,11 @@
-"""What a block adds around a model's own work: Python, mostly, which small models feel.
+"""Overhead of the `compress()` context beside a model's own work: mostly Python, for small models.
 
     python -m benchmarks.speed.overhead [--against CHECKOUT] [--turns 12]
 
-A Llama of 28 narrow layers, whose own work is little: microseconds per layer of a prefill of 300
-tokens and of a decoding step, beside the stock cache's, and per entry of a block. With another
-checkout of Foveate the two take turns, each in a process of its own: CPU seconds of one thread, and
-of all turns the least, which other processes disturb least. Writes benchmarks/results/overhead.md
-and .json.
+A Llama of 28 narrow layers, with little work of its own: microseconds per layer of a prefill of 300
+tokens and of a decoding step, beside the stock cache's, and per entry of the context. With another
+checkout of Foveate the two take turns, each in its own process: CPU time of one thread, the minimum
+of all turns, which other processes disturb least. Writes benchmarks/results/overhead.md and .json.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ME = "benchmarks.speed.overhead"  # this module, as a process of its own
 
 
 def measured(turns: int) -> dict[str, float]:
-    """Microseconds by what was timed; the least of all turns."""
+    """Return microseconds of each case, the minimum of all turns."""
     import foveate
 
     logging.getLogger("foveate").setLevel(logging.ERROR)
@@ -82,7 +81,7 @@ def measured(turns: int) -> dict[str, float]:
 
 
 def small() -> LlamaForCausalLM:
-    """A model whose own work is little."""
+    """Build a model with little work of its own."""
     config = LlamaConfig(
         hidden_size=64,
         intermediate_size=64,
@@ -96,15 +95,15 @@ def small() -> LlamaForCausalLM:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Microseconds of CPU time."""
+    """Return microseconds of CPU time."""
     start = time.process_time()
     work()
     return (time.process_time() - start) * 1e6
 
 
-def of_checkout(place: Path, turns: int) -> dict[str, float]:
-    """The same in a process that uses another checkout."""
-    paths = os.pathsep.join([str(place / "src"), os.environ.get("PYTHONPATH", "")])
+def of_checkout(checkout: Path, turns: int) -> dict[str, float]:
+    """Measure in a process that uses another checkout."""
+    paths = os.pathsep.join([str(checkout / "src"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-m", ME, "--turns", str(turns), "--json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -113,13 +112,13 @@ def of_checkout(place: Path, turns: int) -> dict[str, float]:
 
 
 def commit(checkout: Path) -> str:
-    """By which the other checkout is called."""
+    """Return the short commit hash of a checkout, as its name."""
     command = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def page(found: dict[str, dict[str, float]], load: float) -> str:
-    """A row for what was timed; what is added to the stock model's time in brackets."""
+    """Return a table of all cases, with the time added to the stock model's in brackets."""
     names = list(found)
     lines = [
         "# What a block adds around a model's own work",
@@ -142,22 +141,22 @@ def page(found: dict[str, dict[str, float]], load: float) -> str:
 
 
 def main() -> None:
-    """Measures, and writes."""
+    """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--against", type=Path, help="another checkout")
-    parser.add_argument("--turns", type=int, default=12, help="of each, of which the least counts")
-    parser.add_argument("--json", action="store_true", help="print this checkout's alone")
-    asked = parser.parse_args()
-    if asked.json:
-        print(json.dumps(measured(asked.turns)))
+    parser.add_argument("--against", type=Path, help="another checkout to compare with")
+    parser.add_argument("--turns", type=int, default=12, help="turns of each case")
+    parser.add_argument("--json", action="store_true", help="print only this checkout's figures")
+    args = parser.parse_args()
+    if args.json:
+        print(json.dumps(measured(args.turns)))
         return
     from benchmarks.written import write
 
-    places = {"here": HERE} | ({commit(asked.against): asked.against} if asked.against else {})
+    checkouts = {"here": HERE} | ({commit(args.against): args.against} if args.against else {})
     found: dict[str, dict[str, float]] = {}
     for _ in range(3):
-        for name, place in places.items():
-            new = of_checkout(place, asked.turns)
+        for name, checkout in checkouts.items():
+            new = of_checkout(checkout, args.turns)
             old = found.get(name, new)
             found[name] = {what: min(old[what], new[what]) for what in new}
     result: dict[str, Any] = {"load": os.getloadavg()[0], "microseconds": found}

@@ -1,10 +1,10 @@
-"""What the methods after the five papers cost, and how fast one decodes, beside kvpress.
+"""Prefill overhead of newer methods, and decoding speed, beside kvpress.
 
     bash benchmarks/speed/kvpress_env.sh .venv-kvpress
     python -m benchmarks.speed.peers --kvpress .venv-kvpress/bin/python [--tokens 2048] [--rounds 4]
 
-SmolLM2-135M-Instruct, float32, 20 % kept, on Linux with glibc; needs greenlet. Profiles are made in
-minutes where they are missing. Writes benchmarks/results/peers.md and .json, part by part.
+SmolLM2-135M-Instruct, float32, 20 % kept, on Linux with glibc; needs greenlet. Missing profiles are
+calibrated in minutes. Writes benchmarks/results/peers.md and .json, part by part.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ STEPS = 32
 
 
 def make_missing(loaded: Loaded) -> None:
-    """What the methods with a profile read. The scores of heads are drawn: they cost the same."""
+    """Calibrate missing profiles. Head scores are random, which does not change the time."""
     MADE.mkdir(parents=True, exist_ok=True)
     texts = [read(loaded, text, []).inputs for text in passages(2)]
     for path, method in ((FILTERS, "q_filters"), (STATISTICS, "expected_attention")):
@@ -78,19 +78,21 @@ def make_missing(loaded: Loaded) -> None:
 
 
 def decoded(loaded: Loaded, tokens: int, turns: int, python: str) -> dict[str, Any]:
-    """Milliseconds a token, medians of turns: ours, the stock cache with as many pairs in the same
-    process, and kvpress's SnapKV in another.
+    """Measure milliseconds per token, medians of turns.
+
+    Foveate's caches, the stock cache with as many pairs in the same process, and kvpress's SnapKV
+    in another process.
     """
     subject, short = of_model(loaded, tokens), of_model(loaded, tokens // 5)
     with torch.no_grad():
         caches = [prefill(subject, policy_of(spec)) for spec in DECODED]
         plain = DynamicCache(config=loaded.model.config)
         loaded.model(input_ids=short.ids, **{CACHE: plain}, logits_to_keep=1)
-    names = [one.policy.name for one in caches]
+    names = [filled.policy.name for filled in caches]
     times: dict[str, list[float]] = {name: [] for name in (*names, "stock", "kvpress")}
     for _ in track(range(turns), f"decoding after {tokens:,} tokens"):
-        for name, one in zip(names, caches, strict=True):
-            times[name].append(1000 * steps(subject, one, STEPS))
+        for name, filled in zip(names, caches, strict=True):
+            times[name].append(1000 * steps(subject, filled, STEPS))
         with torch.no_grad():
             times["stock"].append(1000 * of_steps(short, copy.deepcopy(plain), STEPS))
         [row] = kvpress(subject, [policy_of("snapkv")], python, rounds=1, steps=STEPS)
@@ -101,24 +103,24 @@ def decoded(loaded: Loaded, tokens: int, turns: int, python: str) -> dict[str, A
 
 
 def overheads(subject: Subject, rounds: int) -> dict[str, Any]:
-    """A row of each method; peaks are of a process each."""
+    """Measure a row for each method; peaks are from separate processes."""
     chosen = [policy_of(spec) for spec in ALL]
-    told = iter(track(range(ticks(len(ALL) + 1, rounds) - len(ALL) - 1), "overheads"))
+    ticker = iter(track(range(ticks(len(ALL) + 1, rounds) - len(ALL) - 1), "overheads"))
     rows = bench(
         subject, chosen, rounds=rounds, steps=STEPS, memory=0, timed=partial(prefills, warm_up=0),
-        tick=lambda: next(told),
+        tick=lambda: next(ticker),
     )  # fmt: skip
     tokens = subject.ids.shape[1]
     peaks = [peak("policy", tokens, spec) for spec in ("full", *ALL)]
     ours = [
-        {**asdict(row), "name": policy.name, "peak_bytes": most}
-        for row, policy, most in zip(rows, [foveate.full(), *chosen], peaks, strict=True)
+        {**asdict(row), "name": policy.name, "peak_bytes": peak_bytes}
+        for row, policy, peak_bytes in zip(rows, [foveate.full(), *chosen], peaks, strict=True)
     ]
     return {"tokens": tokens, "rounds": rounds, "ours": ours}
 
 
 def page(found: dict[str, Any]) -> str:
-    """All that has been measured so far, in Markdown."""
+    """Return the page of all parts measured so far."""
     lines = [
         "# Newer methods, and decoding, beside kvpress", "",
         f"SmolLM2-135M-Instruct, float32, {found['threads']} threads of {found['machine']}, torch "
@@ -172,12 +174,12 @@ def _overheads(found: dict[str, Any]) -> list[str]:
     for group, specs in SPECS.items():
         for name in (policy_of(spec).name for spec in specs):
             both = ours[name], theirs.get(name)
-            told = [
+            texts = [
                 f"{row['prefill_ratio']:.2f} {_mb(row)} {100 * row['kv_bytes'] / full:.1f} "
                 f"{row['decode_ratio']:.2f}".split() if row else [""] * 4
                 for row in both
             ]  # fmt: skip
-            cells = [cell for pair in zip(*told, strict=True) for cell in pair]
+            cells = [cell for pair in zip(*texts, strict=True) for cell in pair]
             lines.append(f"| {group} | `{name}` | {' | '.join(cells)} |")
     absent = [name for name in ours if name not in PRESSES]
     names = ", ".join(f"`{name}`" for name in absent)
@@ -189,11 +191,11 @@ def _mb(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measures, writes the results."""
+    """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kvpress", required=True, help="python of kvpress's environment")
-    parser.add_argument("--tokens", type=int, default=2048, help="of the overheads' prompt")
-    parser.add_argument("--rounds", type=int, default=WARM_UP, help="of the overheads")
+    parser.add_argument("--tokens", type=int, default=2048, help="tokens of the overheads' prompt")
+    parser.add_argument("--rounds", type=int, default=WARM_UP, help="rounds of the overheads")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
     a = parser.parse_args()
     loaded = load("smollm2")

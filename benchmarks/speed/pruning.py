@@ -1,12 +1,12 @@
-"""What a decoder's prefill costs where visual tokens are not computed, beside the stock model's.
+"""Prefill of a decoder with pruned visual tokens, beside the stock model's.
 
     python -m benchmarks.speed.pruning [--rounds 5] [--threads 1]
 
-Two shapes of random weights, 1,024 tokens of which 960 are visual: two layers of a 7B model, of
-which tokens are dropped before the first, and 32 narrow layers, of which FastV drops half of them
-before the third. Stock and pruned prefills in turns; seconds of the processor, which other
-processes disturb least, medians; the share of the decoder's FLOPs that is left; and the peak of
-memory above the model. Writes benchmarks/results/pruning.md and .json.
+Two shapes with random weights, 1,024 tokens of which 960 are visual: two layers of a 7B model, with
+tokens dropped before the first, and 32 narrow layers, where FastV drops half of them before the
+third. Stock and pruned prefills run in turns. Reports medians of CPU seconds, which other processes
+disturb least, the remaining share of the decoder's FLOPs, and the memory peak above the
+model. Writes benchmarks/results/pruning.md and .json.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from foveate.hf.model.internals import CACHE
 from foveate_lab.bench import processor
 from foveate_lab.bench.memory import peak_of
 
-TOKENS, VISUAL, BEFORE = 1024, 960, 32  # of text in front
+TOKENS, VISUAL, BEFORE = 1024, 960, 32  # BEFORE: text tokens in front
 
 
 FASTV = ("fastv.prune(layer=2,keep=50%)+full", "fastv.prune(layer=2,keep=25%)+full")
 
 
 class Shape(NamedTuple):
-    """Of a decoder: widths, layers, and what is dropped."""
+    """Shape of a decoder: widths, layers, and pruning specs."""
 
     hidden: int
     inner: int
@@ -57,7 +57,9 @@ SHAPES = {
 
 
 def model_of(shape: Shape) -> LlamaForCausalLM:
-    """Random weights, in float32; a small vocabulary, as its logits are of one token anyway."""
+    """Build a model with random weights in float32 and a small vocabulary, since logits are of one
+    token.
+    """
     config = LlamaConfig(
         vocab_size=128,
         hidden_size=shape.hidden,
@@ -73,23 +75,23 @@ def model_of(shape: Shape) -> LlamaForCausalLM:
 
 
 def flops(shape: Shape, tokens: int) -> float:
-    """Of one layer over so many tokens: its matrices, and causal attention."""
+    """Return the FLOPs of one layer over ``tokens`` tokens: matrices and causal attention."""
     matrices = 4 * shape.hidden**2 + 3 * shape.hidden * shape.inner
     return 2.0 * tokens * matrices + 2.0 * tokens**2 * shape.hidden
 
 
 def share_of_flops(shape: Shape, spec: str) -> float:
-    """Of the stock decoder's, what is left."""
+    """Return the remaining share of the stock decoder's FLOPs."""
     stage = foveate.policy(spec).prune
     assert stage is not None
     (cut,) = stage.layers(shape.layers)
     left = TOKENS - VISUAL + int(VISUAL * stage.keep.value)  # type: ignore[attr-defined]
-    whole, cheap = flops(shape, TOKENS), flops(shape, left)
-    return (cut * whole + (shape.layers - cut) * cheap) / (shape.layers * whole)
+    full_flops, cheap = flops(shape, TOKENS), flops(shape, left)
+    return (cut * full_flops + (shape.layers - cut) * cheap) / (shape.layers * full_flops)
 
 
 def prefills(model: LlamaForCausalLM, spec: str) -> Callable[[], None]:
-    """A prefill under a policy; of the stock model where there is none."""
+    """Return a prefill under a policy, or of the stock model without one."""
     embeds = torch.randn(1, TOKENS, model.config.hidden_size)
     vision = torch.zeros(1, TOKENS, dtype=torch.bool)
     vision[:, BEFORE : BEFORE + VISUAL] = True
@@ -107,7 +109,7 @@ def prefills(model: LlamaForCausalLM, spec: str) -> Callable[[], None]:
 
 @torch.no_grad()
 def measured(shape: Shape, rounds: int) -> dict[str, dict[str, float]]:
-    """Seconds and peaks of each policy, and of the stock model, in turns."""
+    """Measure seconds and peaks of each policy and of the stock model, in turns."""
     model = model_of(shape)
     works = {spec: prefills(model, spec) for spec in ("", *shape.specs)}
     # the first call of each is its warm-up as well
@@ -131,7 +133,7 @@ def measured(shape: Shape, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The table."""
+    """Return the page."""
     how = f"{found['processor']}, {found['threads']} thread, float32, random weights"
     lines = [
         "# Prefills in which visual tokens are not computed",
@@ -151,16 +153,16 @@ def page(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measures, and writes."""
+    """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    shapes = {name: measured(shape, given.rounds) for name, shape in SHAPES.items()}
+    shapes = {name: measured(shape, args.rounds) for name, shape in SHAPES.items()}
     facts = {"processor": processor(torch.device("cpu")), "torch": torch.__version__}
-    found: dict[str, Any] = {**facts, **vars(given), "shapes": shapes}
+    found: dict[str, Any] = {**facts, **vars(args), "shapes": shapes}
     write("pruning", page(found), found)
     print(page(found))
 

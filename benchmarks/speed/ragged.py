@@ -1,11 +1,11 @@
-r"""Heads that keep different numbers of pairs: what they hold, and what a token costs.
+r"""Heads that keep different numbers of pairs: memory, and time per token.
 
     bash benchmarks/speed/kvpress_env.sh .venv-kvpress
     python -m benchmarks.speed.ragged --kvpress .venv-kvpress/bin/python [--tokens 8128] \
         [--keep 0.2 0.05]
 
 AdaKV over SnapKV's scores, beside SnapKV alone and the preallocated full cache, in Foveate and in
-kvpress, each in a process of its own; then ours in one process, in turns. Writes
+kvpress, each in its own process; then Foveate's in one process, in turns. Writes
 benchmarks/results/ragged.md and .json.
 """
 
@@ -54,7 +54,7 @@ MEDIANS = ("rss_held_bytes", "prefill_s", "decode_ms_per_token", "nll_next_64")
 
 
 def text(tokenizer: PreTrainedTokenizerBase, tokens: int) -> dict[str, list[int]]:
-    """English prose that every Python has: its own reference manual."""
+    """Return English prose that every Python contains: its own reference manual."""
     prose = "\n\n".join(pydoc_data.topics.topics[k] for k in ("types", "typesseq", "exceptions"))
     prose += "\n\n".join(v for _, v in sorted(pydoc_data.topics.topics.items()))
     ids = tokenizer(prose)["input_ids"]
@@ -62,7 +62,7 @@ def text(tokenizer: PreTrainedTokenizerBase, tokens: int) -> dict[str, list[int]
 
 
 def measure(python: str, library: str, method: str, keep: float, ids: Path, repeats: int) -> Any:
-    """One side, in a process of its own."""
+    """Measure one side in its own process."""
     what = SPECS[method] if library == "foveate" else PRESSES[method] or "full"
     command = [
         python,
@@ -88,7 +88,7 @@ def measure(python: str, library: str, method: str, keep: float, ids: Path, repe
 
 
 def median(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Medians of the numbers of several processes."""
+    """Return the medians of the numbers of several processes."""
     return {
         **results[-1],
         **{name: statistics.median(r[name] for r in results) for name in MEDIANS},
@@ -96,7 +96,7 @@ def median(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     full = next(r["cache_bytes"] for r in rows if r["method"] == "full")
     for row in rows:
@@ -111,7 +111,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def in_turns(tokens: int, keeps: list[float], rounds: int, count: int = 8) -> dict[float, float]:
-    """Time per token of AdaKV's heads over that of SnapKV's, by what is kept; medians."""
+    """Return AdaKV's time per token over SnapKV's, by share kept; medians."""
     subject, found = of_model(load("smollm2"), tokens), {}
     with torch.no_grad():
         for keep in keeps:
@@ -125,7 +125,7 @@ def in_turns(tokens: int, keeps: list[float], rounds: int, count: int = 8) -> di
 
 
 def head(rows: list[dict[str, Any]]) -> str:
-    """What stands above the table."""
+    """Return the text above the table."""
     return (
         f"# Heads of different lengths\n\nSmolLM2-135M-Instruct, float32, CPU, "
         f"{rows[0]['threads']} threads, {rows[0]['prompt_tokens']:,} tokens. `adakv` shares the "
@@ -136,17 +136,17 @@ def head(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measures all, in turns, and writes the results."""
+    """Measure everything in turns, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kvpress", required=True, help="python of kvpress's environment")
     parser.add_argument("--tokens", type=int, default=8128)
     parser.add_argument("--keep", type=float, nargs="+", default=[0.2, 0.05])
     parser.add_argument("--repeats", type=int, default=1, help="runs in each process")
     parser.add_argument("--rounds", type=int, default=1, help="processes of each side")
-    parser.add_argument("--turns", type=int, default=31, help="of both in one process")
+    parser.add_argument("--turns", type=int, default=31, help="turns of both in one process")
     options = parser.parse_args()
     _, tokenizer = smollm2.load()
-    wanted = [("full", 1.0), *((m, keep) for keep in options.keep for m in ("snapkv", "adakv"))]
+    cases = [("full", 1.0), *((m, keep) for keep in options.keep for m in ("snapkv", "adakv"))]
     found: dict[Any, list[Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         ids = Path(folder) / "ids.json"
@@ -154,10 +154,10 @@ def main() -> None:
         for turn in range(options.rounds):
             for library in ("foveate", "kvpress")[:: -1 if turn % 2 else 1]:
                 python = sys.executable if library == "foveate" else options.kvpress
-                for method, keep in wanted:
-                    one = measure(python, library, method, keep, ids, options.repeats)
-                    found.setdefault((keep, method, library), []).append(one)
-                    print(library, method, keep, one["decode_ms_per_token"], file=sys.stderr)
+                for method, keep in cases:
+                    result = measure(python, library, method, keep, ids, options.repeats)
+                    found.setdefault((keep, method, library), []).append(result)
+                    print(library, method, keep, result["decode_ms_per_token"], file=sys.stderr)
     rows = [
         {**median(several), "method": method, "keep": keep, "processes": len(several)}
         for (keep, method, _), several in found.items()

@@ -3,8 +3,8 @@
     python ragged_side.py --library foveate --what snapkv --keep 0.2 --model DIR --text ids.json
 
 Prefills a prompt in one forward pass, then feeds the 64 tokens that follow it, one at a time, to
-the compressed cache; positions go on from the length of the whole prompt (kvpress's own pipeline
-does the same). Prints one line of JSON; times are medians after a warm-up.
+the compressed cache; positions continue from the full prompt's length (as in kvpress's own
+pipeline). Prints one line of JSON; times are medians after a warm-up.
 """
 
 from __future__ import annotations
@@ -38,18 +38,21 @@ Around = Callable[[PreTrainedModel], contextlib.AbstractContextManager[Any]]
 
 
 class Library(NamedTuple):
-    """Where a library wants to be, around the prefill alone or around all of a run; what its
-    release of transformers calls the cache; bytes it holds in the model, beside the cache.
+    """Adapter of a library.
+
+    ``prefill``, ``whole``: contexts around the prefill, and around all of a run. ``cache``: name of
+    the cache argument in its release of transformers. ``beside``: bytes stored in the model beside
+    the cache.
     """
 
     prefill: Around
-    whole: Around
+    run: Around
     cache: str
     beside: Callable[[PreTrainedModel], int]
 
 
 def main() -> None:
-    """Reads the arguments, measures, prints."""
+    """Parse the arguments, measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, required=True, help="a from_pretrained folder")
     parser.add_argument("--library", choices=("foveate", "kvpress"), required=True)
@@ -67,7 +70,7 @@ def main() -> None:
         args.model, dtype=torch.float32, local_files_only=True, trust_remote_code=False
     )
     for weight in model.parameters():
-        weight.detach().sum()  # the file is mapped: reading makes it resident
+        weight.detach().sum()  # the file is memory-mapped: reading makes it resident
     side = foveate_side if args.library == "foveate" else kvpress_side
     text = json.loads(args.text.read_text())
     prompt, following = (torch.tensor([text[name]]) for name in ("prompt", "next"))
@@ -81,15 +84,15 @@ def main() -> None:
 def figures(
     args: argparse.Namespace, model: PreTrainedModel, runs: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """The figures of all runs, and what they were taken with."""
-    steps = [step for one in runs for step in one["steps_s"]]
+    """Return the figures of all runs, with versions and settings."""
+    steps = [step for result in runs for step in result["steps_s"]]
     names = ("torch", "transformers", args.library)
     return {
         "library": args.library,
         "what": args.what,
         **{name: runs[-1][name] for name in ("prompt_tokens", "kept_tokens", "cache_bytes")},
-        "rss_held_bytes": statistics.median(one["rss_held_bytes"] for one in runs),
-        "prefill_s": statistics.median(one["prefill_s"] for one in runs),
+        "rss_held_bytes": statistics.median(result["rss_held_bytes"] for result in runs),
+        "prefill_s": statistics.median(result["prefill_s"] for result in runs),
         "decode_ms_per_token": 1000 * statistics.median(steps),
         "nll_next_64": runs[-1]["nll"],
         "load_average": os.getloadavg()[0],  # well over --threads: others were computing too
@@ -104,7 +107,7 @@ def figures(
 
 
 def foveate_side(what: str, keep: float) -> Library:
-    """A policy, around prefill and decoding."""
+    """Return a policy as context around prefill and decoding."""
     import foveate
     from foveate.hf.model.internals import CACHE
 
@@ -113,18 +116,21 @@ def foveate_side(what: str, keep: float) -> Library:
 
 
 def kvpress_side(what: str, keep: float) -> Library:
-    """A press for the prefill, as ``foveate bench --against kvpress`` has it; without one, kvpress
-    is the stock cache.
+    """Return a press as context around the prefill, as in ``foveate bench --against kvpress``.
+
+    Without a press, kvpress is the stock cache.
     """
     from kvpress_presses import press_of  # type: ignore[import-not-found]
     from kvpress_side import CACHE, hidden  # type: ignore[import-not-found]
 
-    one = {"press": what if what != "full" else None, "keep": keep}
-    return Library(lambda model: (press_of(one, model) or nothing)(model), nothing, CACHE, hidden)
+    request = {"press": what if what != "full" else None, "keep": keep}
+    return Library(
+        lambda model: (press_of(request, model) or nothing)(model), nothing, CACHE, hidden
+    )
 
 
 def nothing(model: PreTrainedModel) -> contextlib.AbstractContextManager[Any]:
-    """A block that does nothing."""
+    """Return an empty context."""
     return contextlib.nullcontext()
 
 
@@ -132,8 +138,8 @@ def nothing(model: PreTrainedModel) -> contextlib.AbstractContextManager[Any]:
 def run(
     model: PreTrainedModel, library: Library, prompt: torch.Tensor, following: torch.Tensor
 ) -> dict[str, Any]:
-    """Prefills once, then teacher-forces what follows; the prefill predicts its first token."""
-    with library.whole(model):
+    """Prefill once, then teacher-force the following tokens; the prefill predicts the first one."""
+    with library.run(model):
         cache = DynamicCache(config=model.config)
         before = in_use()
         start = time.perf_counter()
@@ -159,13 +165,13 @@ def forced(
     start_at: int,
     following: torch.Tensor,
 ) -> dict[str, Any]:
-    """The loss on what follows, and the seconds of each step."""
+    """Return the loss on the following tokens, and the seconds of each step."""
     losses, steps = [], []
     for i, token in enumerate(following[0]):
         losses.append(torch.nn.functional.cross_entropy(logits[0, -1:].float(), token[None]).item())
         if i + 1 == following.shape[1]:
             break
-        # Under kvpress the cache is shorter than the text: say where the token stands.
+        # Under kvpress the cache is shorter than the text, so positions must be passed.
         position = torch.tensor([[start_at + i]])
         start = time.perf_counter()
         logits = model(token.view(1, 1), **{library.cache: cache}, position_ids=position).logits
@@ -174,12 +180,14 @@ def forced(
 
 
 def layers_of(cache: DynamicCache) -> list[Any]:
-    """Its layers: ours in one environment, stock ones in the other."""
+    """Return the cache's layers: Foveate's in one environment, stock ones in the other."""
     return list(cache.layers)
 
 
 def held_bytes(cache: DynamicCache) -> int:
-    """Bytes of the storages that the cache keeps alive (a slice keeps what it is a slice of)."""
+    """Return the bytes of the storages that the cache keeps alive; a slice keeps all of its
+    storage.
+    """
     holders = [getattr(layer, "held", layer) for layer in layers_of(cache)]
     tensors = [t for holder in holders for t in tensors_in(holder)]
     return sum(
@@ -188,7 +196,7 @@ def held_bytes(cache: DynamicCache) -> int:
 
 
 def tensors_in(thing: Any) -> list[torch.Tensor]:
-    """Every tensor that an object holds, however deep."""
+    """Return every tensor in an object, recursively."""
     if torch.is_tensor(thing):
         return [thing]
     parts = thing if isinstance(thing, (list, tuple)) else getattr(thing, "__dict__", {}).values()

@@ -1,9 +1,9 @@
-"""One decoding step over heads of different lengths on a CPU: its attention, and whole steps.
+"""Decoding steps over heads of different lengths on a CPU: attention alone, and full steps.
 
     python -m benchmarks.speed.ragged_step [--only attention steps] [--threads 1 2] [--turns 300]
 
-* attention: the loop of products, PyTorch's flash attention, and what dense heads that hold as many
-  pairs take, in turns; minima, which other processes disturb least, and medians;
+* attention: a loop of products, PyTorch's flash attention, and dense heads with as many pairs, in
+  turns; minima, which other processes disturb least, and medians;
 * steps: SmolLM2-135M over 20 % of a prompt, with ragged heads and with dense ones, in turns.
 
 Writes benchmarks/results/ragged_step.md and .json; a part that is left out stays as it was.
@@ -55,7 +55,7 @@ PARTS = ("attention", "steps")
 
 @dataclass(frozen=True)
 class Row:
-    """Microseconds of each way: minima, and medians."""
+    """Microseconds by implementation: minima, and medians."""
 
     heads: int
     groups: int
@@ -67,7 +67,7 @@ class Row:
 
 
 def ways(h: int, g: int, d: int, lengths: tuple[int, ...]) -> dict[str, Callable[[], Tensor]]:
-    """What is timed."""
+    """Return the timed calls."""
     f, n = sum(lengths), sum(lengths) // h + TAIL
     q, flat, tail = torch.randn(1, h * g, 1, d), torch.randn(2, f, d), torch.randn(2, 1, h, TAIL, d)
     dense_k, dense_v = torch.randn(2, 1, h, n, d)
@@ -79,7 +79,7 @@ def ways(h: int, g: int, d: int, lengths: tuple[int, ...]) -> dict[str, Callable
 
 
 def measured(shape: tuple[int, int, int, tuple[int, ...]], threads: int, turns: int) -> Row:
-    """All ways in turns."""
+    """Time all implementations in turns."""
     torch.set_num_threads(threads)
     calls = ways(*shape)
     taken: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -93,8 +93,8 @@ def measured(shape: tuple[int, int, int, tuple[int, ...]], threads: int, turns: 
     return Row(*shape[:3], sum(shape[3]), threads, least, middle)
 
 
-def held(model: PreTrainedModel, tokens: int, heads: str) -> DynamicCache:
-    """A cache with drawn pairs: as many in all, whatever the heads."""
+def filled_cache(model: PreTrainedModel, tokens: int, heads: str) -> DynamicCache:
+    """Build a cache with random pairs, the same total for any kind of heads."""
     with foveate.compress(model, foveate.full()) as session:
         cache = session.prefill(input_ids=TOKEN)
         for layer in foveate_layers(cache):
@@ -103,10 +103,11 @@ def held(model: PreTrainedModel, tokens: int, heads: str) -> DynamicCache:
 
 
 def steps(model: PreTrainedModel, tokens: int) -> dict[str, float]:
-    """Milliseconds a token with either heads, medians of turns, of which the first makes room; by
-    the process's own clock, which others on the machine do not change.
+    """Measure milliseconds per token with either heads; medians of turns in CPU time.
+
+    The first turn allocates and is not counted. Other load of the machine does not affect CPU time.
     """
-    caches = {heads: held(model, tokens, heads) for heads in HEADS}
+    caches = {heads: filled_cache(model, tokens, heads) for heads in HEADS}
     taken: dict[str, list[float]] = {heads: [] for heads in HEADS}
     with foveate.compress(model, foveate.full()):
         for turn in range(1 + STEPS):
@@ -118,7 +119,7 @@ def steps(model: PreTrainedModel, tokens: int) -> dict[str, float]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """The tables."""
+    """Return the page."""
     lines = [
         "# A decoding step over heads of different lengths", "",
         f"{found['machine']}, {found['cores']} cores, torch {found['torch']}, float32. "
@@ -167,7 +168,7 @@ def _ratio(taken: dict[str, float]) -> str:
 
 
 def main() -> None:
-    """Measures, and writes."""
+    """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
@@ -178,8 +179,8 @@ def main() -> None:
     found = {**(before if about.items() <= before.items() else {}), **about}
     with torch.no_grad():
         if "attention" in a.only:
-            each = [measured(shape, n, a.turns) for n in a.threads for shape in SHAPES]
-            found["attention"] = _part([asdict(row) for row in each], a.turns)
+            rows = [measured(shape, n, a.turns) for n in a.threads for shape in SHAPES]
+            found["attention"] = _part([asdict(row) for row in rows], a.turns)
         if "steps" in a.only:
             torch.set_num_threads(1)
             model = load("smollm2").model

@@ -1,14 +1,13 @@
-r"""How the time per token grows with the prompt and with the budget, beside what reading costs.
+r"""Growth of the time per token with prompt and budget, beside the time of reading the bytes.
 
     python -m benchmarks.speed.scaling [--tokens 1024 4096 16384 65536 131072] [--at 32768] \
         [--only decoding]     keeps the prefills of the last run
 
-SmolLM2-135M-Instruct's shape in float32. A decoding step reads all weights once and all kept pairs
-once, so bytes over the machine's measured reading speed bound it from below; what a stock step over
-a single pair takes is told apart from what the pairs add. Times do not depend on what the pairs
-hold: caches are filled with drawn ones, and what a policy would keep of them is drawn as well.
-Prefills are those of a few layers, as all cost the same. Writes benchmarks/results/scaling.md,
-.json and .svg.
+SmolLM2-135M-Instruct's shape in float32. A decoding step reads all weights and all kept pairs once,
+so bytes over the machine's measured reading speed bound it from below. The time of a stock step
+over a single pair is separated from the time that pairs add. Times do not depend on the pairs'
+values: caches are filled with random pairs, and the kept ones are random, too. Prefills use a few
+layers, because all layers cost the same. Writes benchmarks/results/scaling.md, .json and .svg.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Reads = Mapping[int, Mapping[str, Prefill]]
 
 @dataclass(frozen=True)
 class Step:
-    """One decoding step: what it took, and what reading its bytes takes at least."""
+    """Decoding step: its time, and the minimum time of reading its bytes."""
 
     tokens: int
     kept: float
@@ -54,22 +53,23 @@ class Step:
     ms: float
     bound_ms: float
     pairs_ms: float
-    """What reading the pairs alone takes at least."""
+    """Minimum time of reading the pairs alone."""
 
 
 def drawn(model: PreTrainedModel, tokens: int, kept: float, heads: str) -> Pairs:
-    """One layer's pairs of a prompt of that length: as many as are kept, per head on average; of
-    "ragged" heads one keeps half as many, and one half as many again.
+    """Draw one layer's pairs: ``kept`` of ``tokens`` per head on average.
+
+    Of "ragged" heads, one keeps half as many and one half as many again.
     """
     config = model.config.get_text_config()
     h, d = config.num_key_value_heads, config.hidden_size // config.num_attention_heads
-    each = int(kept * tokens)
+    count = int(kept * tokens)
     if heads == "dense":
-        columns = torch.arange(each).expand(1, h, each) if kept < 1 else None
-        k, v = torch.randn(1, h, each, d), torch.randn(1, h, each, d)
+        columns = torch.arange(count).expand(1, h, count) if kept < 1 else None
+        k, v = torch.randn(1, h, count, d), torch.randn(1, h, count, d)
         return DensePairs(k, v, columns, first=tokens if kept < 1 else 0)
-    counts = torch.full((1, h), each)
-    counts[0, 0], counts[0, -1] = each - each // 2, each + each // 2
+    counts = torch.full((1, h), count)
+    counts[0, 0], counts[0, -1] = count - count // 2, count + count // 2
     columns = torch.cat([torch.arange(int(n)) for n in counts.flatten()])
     k, v = torch.randn(len(columns), d), torch.randn(len(columns), d)
     return RaggedPairs(k, v, columns, counts, first=tokens)
@@ -78,26 +78,26 @@ def drawn(model: PreTrainedModel, tokens: int, kept: float, heads: str) -> Pairs
 def step(
     model: PreTrainedModel, tokens: int, kept: float, heads: str, count: int, speed: float
 ) -> Step:
-    """The median decoding step."""
+    """Measure the median decoding step."""
     with compress(model, foveate.full()) as session, torch.no_grad():
         cache: DynamicCache = session.prefill(input_ids=TOKEN)
         for layer in foveate_layers(cache):
             layer.refill(drawn(model, tokens, kept, heads), tokens, tokens)
-        held = sum(layer.nbytes for layer in foveate_layers(cache))
+        kv_bytes = sum(layer.nbytes for layer in foveate_layers(cache))
         ms = median_ms(model, cache, count)
-    read = held + sum(p.nbytes for p in model.parameters())
-    bounds = (1e3 * size / speed for size in (read, held))
-    return Step(tokens, kept, heads, held, ms, *bounds)
+    read = kv_bytes + sum(p.nbytes for p in model.parameters())
+    bounds = (1e3 * size / speed for size in (read, kv_bytes))
+    return Step(tokens, kept, heads, kv_bytes, ms, *bounds)
 
 
 def without_pairs(model: PreTrainedModel, count: int) -> float:
-    """Milliseconds of the stock model's step where there is next to nothing to attend to."""
+    """Return milliseconds of the stock model's step with almost nothing to attend to."""
     with torch.no_grad():
         return median_ms(model, DynamicCache(config=model.config), count)
 
 
 def median_ms(model: PreTrainedModel, cache: DynamicCache, count: int) -> float:
-    """Of so many decoding steps, after one that makes room."""
+    """Return the median milliseconds of ``count`` decoding steps, after one that allocates."""
     times = [
         seconds(lambda: model(input_ids=TOKEN, **{CACHE: cache}), CPU) for _ in range(count + 1)
     ]
@@ -105,24 +105,24 @@ def median_ms(model: PreTrainedModel, cache: DynamicCache, count: int) -> float:
 
 
 def shallow(model: PreTrainedModel, layers: int) -> PreTrainedModel:
-    """A model of that shape, with drawn weights and so many layers."""
+    """Build a model of that shape with random weights and ``layers`` layers."""
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = layers
-    made: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+    small: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
         config, dtype=model.dtype
     )
-    made.eval()  # type: ignore[no-untyped-call]
-    return made
+    small.eval()  # type: ignore[no-untyped-call]
+    return small
 
 
 def reading_speed() -> float:
-    """Bytes a second at which a tensor larger than all caches is read."""
+    """Return bytes per second of reading a tensor larger than all caches."""
     x = torch.ones(2**28)
     return x.nbytes / median(seconds(x.sum, CPU) for _ in range(7))
 
 
 def table(found: Sequence[Step], rest_ms: float) -> list[str]:
-    """One row a step; ``rest_ms`` is the stock model's without pairs."""
+    """Return one row per step; ``rest_ms`` is the stock model's step without pairs."""
     lines = [
         "| prompt | kept | heads | KV, MB | ms/token | bound, ms | of the bound | pairs, ms | "
         "of their bound |",
@@ -143,8 +143,8 @@ def plot(
     at: int,
     read: Reads,
 ) -> str:
-    """Time a token against the prompt's length, and against the budget, bounds dashed; the
-    prefill's time against the prompt's length.
+    """Plot time per token against prompt and budget, with bounds dashed, and prefill time against
+    the prompt.
     """
     figure, (left, right, reading) = axes(columns=3)
     lines = dict.fromkeys((s.kept, s.heads) for s in by_tokens)
@@ -181,19 +181,19 @@ def plot(
 def steps(
     a: argparse.Namespace, model: PreTrainedModel, speed: float
 ) -> tuple[list[Step], list[Step]]:
-    """Decoding steps by the prompt, and by the budget."""
+    """Measure decoding steps by prompt and by budget."""
     forms = [
         (n, kept, heads)
         for n in a.tokens
         for kept, heads in ((1.0, "dense"), (0.2, "dense"), (0.2, "ragged"))
     ]
     wide = [(a.at, kept, heads) for heads in ("dense", "ragged") for kept in BUDGETS]
-    made = [step(model, *form, a.steps, speed) for form in track(forms + wide, "decoding")]
-    return made[: len(forms)], made[len(forms) :]
+    measured = [step(model, *form, a.steps, speed) for form in track(forms + wide, "decoding")]
+    return measured[: len(forms)], measured[len(forms) :]
 
 
 def reads(loaded: Loaded, rounds: int) -> Reads:
-    """Prefills by the prompt, of a few layers."""
+    """Measure prefills of a few layers by prompt length."""
     policies = [foveate.policy(spec, budget="20%") for spec in READ]
     few = replace(loaded, model=shallow(loaded.model, READ_LAYERS))
     read = {}
@@ -205,18 +205,18 @@ def reads(loaded: Loaded, rounds: int) -> Reads:
 
 
 def earlier_reads(machine: str) -> Reads:
-    """Those of the last run, if it was on this machine."""
+    """Return the prefills of the last run, if it was on this machine."""
     last = earlier("scaling")
     if last["machine"] != machine:
         raise SystemExit(f"The prefills were measured on {last['machine']}, and this is {machine}.")
     return {
-        int(n): {spec: Prefill(**one) for spec, one in of.items()}
+        int(n): {spec: Prefill(**row) for spec, row in of.items()}
         for n, of in last["prefill"].items()
     }
 
 
 def page(data: Mapping[str, Any], at: int, found: Sequence[Sequence[Step]], read: Reads) -> str:
-    """All of it, in Markdown."""
+    """Return the page in Markdown."""
     by_tokens, by_budget = found
     rest_ms = data["without_pairs_ms"]
     return "\n".join(
@@ -249,7 +249,7 @@ def page(data: Mapping[str, Any], at: int, found: Sequence[Sequence[Step]], read
             f"|---|---|{'---|' * len(READ)}",
             *(
                 f"| {n:,} | {next(iter(of.values())).alone:.2f} | "
-                f"{' | '.join(f'{one.ratio:.3f}' for one in of.values())} |"
+                f"{' | '.join(f'{prefill.ratio:.3f}' for prefill in of.values())} |"
                 for n, of in read.items()
             ),
             "",
@@ -258,19 +258,21 @@ def page(data: Mapping[str, Any], at: int, found: Sequence[Sequence[Step]], read
 
 
 def main() -> None:
-    """Measures, writes the results."""
+    """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 4096, 16384, 65536, 131072])
-    parser.add_argument("--at", type=int, default=32768, help="the prompt of all budgets")
+    parser.add_argument(
+        "--at", type=int, default=32768, help="tokens of the prompt for all budgets"
+    )
     parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=2, help="of prefills")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds of prefills")
     parser.add_argument("--only", choices=["decoding"], help="keep the prefills of the last run")
     a = parser.parse_args()
     loaded, speed = load("smollm2"), reading_speed()
     rest_ms = without_pairs(loaded.model, 2 * a.steps)
     found = steps(a, loaded.model, speed)
     read = earlier_reads(machine()["machine"]) if a.only else reads(loaded, a.rounds)
-    by_tokens, by_budget = ([asdict(s) for s in some] for some in found)
+    by_tokens, by_budget = ([asdict(s) for s in steps_found] for steps_found in found)
     data = {
         "by_tokens": by_tokens,
         "by_budget": by_budget,

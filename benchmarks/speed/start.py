@@ -1,8 +1,8 @@
-"""How long `foveate` takes to start, beside `import torch`: seconds of CPU time, not of waiting.
+"""Start-up time of `foveate` beside `import torch`, in seconds of CPU time.
 
     python -m benchmarks.speed.start [--rounds 5]
 
-Every program runs as a process of its own, ROUNDS times in turn. Writes start.json and start.md in
+Every program runs in its own process, ROUNDS times in turn. Writes start.json and start.md in
 benchmarks/results.
 """
 
@@ -32,7 +32,7 @@ PROGRAMS = {
 
 
 def seconds(program: tuple[str, ...]) -> float:
-    """User and system time of one process."""
+    """Return user and system time of one process."""
     before = os.times()
     subprocess.run([sys.executable, "-c", *program], stdout=subprocess.DEVNULL, check=True)
     after = os.times()
@@ -42,15 +42,15 @@ def seconds(program: tuple[str, ...]) -> float:
 
 
 def table(found: dict[str, float]) -> str:
-    """The medians as a table."""
+    """Return the medians as a table."""
     rows = [f"| `{name}` | {taken:.2f} |" for name, taken in found.items()]
     return "\n".join(["| program | CPU time, s |", "|---|---|", *rows])
 
 
 def main() -> None:
-    """Measures, and writes."""
+    """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="medians are of so many")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per median")
     rounds = parser.parse_args().rounds
     taken: dict[str, list[float]] = {name: [] for name in PROGRAMS}
     for _ in range(rounds):
@@ -61,10 +61,10 @@ def main() -> None:
     about = {"rounds": rounds, "python": platform.python_version(), "versions": versions}
     stored = json.dumps({**about, "cpu_seconds": found}, indent=1)
     (RESULTS / "start.json").write_text(f"{stored}\n", encoding="utf-8")
-    said = ", ".join(f"{name} {number}" for name, number in versions.items())
+    numbers = ", ".join(f"{name} {number}" for name, number in versions.items())
     head = "# Starting\n\nSeconds of CPU time (user and system) of a process, the median of"
-    words = f"{head} {rounds}; Python {about['python']}, {said}. `benchmarks/speed/start.py`."
-    (RESULTS / "start.md").write_text(f"{words}\n\n{table(found)}\n", encoding="utf-8")
+    intro = f"{head} {rounds}; Python {about['python']}, {numbers}. `benchmarks/speed/start.py`."
+    (RESULTS / "start.md").write_text(f"{intro}\n\n{table(found)}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a sweep costs: one prefill and many policies, beside a run for each policy.
+"""Cost of a sweep: one prefill for many policies, beside a run for each policy.
 
     python -m benchmarks.speed.sweep [--samples 3]
 
@@ -53,19 +53,19 @@ BUDGETS = ("33%", "20%", "10%")
 
 
 def together(loaded: Loaded, sample: Sample, specs: Sequence[str]) -> list[str]:
-    """Answers of all policies from one prefill."""
-    rows = measured(loaded, TASKS[TASK], sample, specs, PROTOCOL)  # in an order of its own
-    said = {row["spec"]: str(row["prediction"]) for row in rows}
-    return [said[spec] for spec in specs]
+    """Return answers of all policies from one prefill."""
+    rows = measured(loaded, TASKS[TASK], sample, specs, PROTOCOL)  # not in the order of specs
+    answers = {row["spec"]: str(row["prediction"]) for row in rows}
+    return [answers[spec] for spec in specs]
 
 
 def apart(loaded: Loaded, sample: Sample, specs: Sequence[str]) -> list[str]:
-    """Answers of one evaluation for each policy."""
+    """Return answers of one evaluation for each policy."""
     return [together(loaded, sample, [spec])[0] for spec in specs]
 
 
 def generated(loaded: Loaded, sample: Sample, specs: Sequence[str]) -> list[str]:
-    """Answers of one ``generate`` for each policy."""
+    """Return answers of one ``generate`` for each policy."""
     prompt = read(loaded, sample.text, list(sample.images), plain=sample.plain)
     n, answers = prompt.tokens, []
     for spec in specs:
@@ -78,7 +78,7 @@ def generated(loaded: Loaded, sample: Sample, specs: Sequence[str]) -> list[str]
 
 
 def report_of(samples: int) -> int:
-    """Bytes of the page that a sweep of so many samples makes."""
+    """Return the bytes of the report of a sweep over ``samples`` samples."""
     with TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         evaluate(
@@ -94,7 +94,7 @@ def report_of(samples: int) -> int:
 
 
 def main() -> None:
-    """Measures, writes the results."""
+    """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--samples", type=int, default=3)
     a = parser.parse_args()
@@ -106,7 +106,7 @@ def main() -> None:
         "`generate` each": generated,
     }
     for way in ways.values():
-        way(loaded, samples[-1], specs[:2])  # what is called first is slow
+        way(loaded, samples[-1], specs[:2])  # the first call is slow
     found: dict[str, list[float]] = {name: [] for name in ways}
     same = dict.fromkeys(ways, 0)
     for sample in track(samples[:-1], "sweeping"):

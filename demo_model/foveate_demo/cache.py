@@ -1,4 +1,4 @@
-"""The user's cache folder: entries are written whole, checked by hash, and rebuilt when damaged."""
+"""The user's cache folder: entries are written atomically, and rebuilt if their hashes differ."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _log = logging.getLogger(__name__)
 
 
 def root() -> Path:
-    """``$FOVEATE_CACHE``, else ``$XDG_CACHE_HOME/foveate``, else ``~/.cache/foveate``."""
+    """Return ``$FOVEATE_CACHE``, else ``$XDG_CACHE_HOME/foveate``, else ``~/.cache/foveate``."""
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("FOVEATE_CACHE") or user_cache / "foveate").expanduser()
 
 
 def entry(name: str, build: Callable[[Path], None]) -> Path:
-    """The folder of that name in the cache, written first where it is missing or damaged.
+    """Return a folder of the cache, after building it if it is missing or damaged.
 
     Its files are listed with their SHA-256 in ``manifest.json``, which is checked at every call
     (about 0.4 s for 540 MB). It may be deleted at any time.
 
     Args:
-        name: of the folder; another one for every version of its content.
-        build: writes the files into the empty folder that it is given.
+        name: name of the folder, different for every version of its content.
+        build: function that writes the files into an empty folder.
 
     Raises:
         OSError: the cache cannot be written.
@@ -39,7 +39,7 @@ def entry(name: str, build: Callable[[Path], None]) -> Path:
     if fault is None:
         return folder
     if folder.exists():
-        _log.warning("%s is damaged (%s) and is written anew.", folder, fault)
+        _log.warning("%s is damaged (%s) and is rebuilt.", folder, fault)
     root().mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=root()))  # renamed when it is complete
     old = fresh.with_name(f"{fresh.name}-old")
@@ -69,7 +69,7 @@ def _list(folder: Path) -> None:
 
 
 def _fault(folder: Path) -> str | None:
-    """What is wrong with an entry, or None."""
+    """Return the reason why an entry is damaged, or None."""
     try:
         files = json.loads((folder / _MANIFEST).read_text())
         for name, digest in files.items():

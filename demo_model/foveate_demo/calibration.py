@@ -1,4 +1,4 @@
-"""Drawn prompts to measure profiles on: pages, texts with facts, and lines that heads look at."""
+"""Generated prompts to measure profiles on: pages, texts with facts, and pages with line boxes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foveate_demo.scenes import BUILT_IN, CELL, Scene
 from foveate_demo.scenes.documents import Fonts
 from foveate_demo.scenes.words import FIELDS, PEOPLE
 
-QUESTIONS = 8  # about a prompt, by whose answers a pair is measured as well
+QUESTIONS = 8  # limit of further questions about a prompt, whose answers are measured as well
 KINDS: tuple[Callable[[Random, Fonts], Album], ...] = (
     questions.document,
     questions.different_fields,
@@ -25,11 +25,11 @@ KINDS: tuple[Callable[[Random, Fonts], Album], ...] = (
     partial(questions.same_fields, people=8),
     questions.bars,
 )
-WORDS = (100, 1200)  # of a text
+WORDS = (100, 1200)  # range of the length of a text
 
 
 def pages(number: int) -> tuple[str, list[Image.Image], list[str]]:
-    """Draw the prompt of that number: its question, its pages, and questions asked of them."""
+    """Draw prompt ``number``: return its question, its pages, and further questions about them."""
     r = Random(f"contexts/{number}")
     album = KINDS[number % len(KINDS)](r, (BUILT_IN,))
     question = r.choice(album.questions)
@@ -37,13 +37,13 @@ def pages(number: int) -> tuple[str, list[Image.Image], list[str]]:
     return (
         question.question,
         [page.image for page in album.images],
-        [one.question for one in others],
+        [other.question for other in others],
     )
 
 
 def text(number: int, words: Sequence[str]) -> tuple[str, list[str]]:
-    """Draw the prompt of that number: a piece of the text that has these words, with facts among
-    them and a question at its end; and the same piece with other questions.
+    """Generate prompt ``number``: a piece of a text (``words``) with facts inserted and a question
+    at its end. Return it, and the same piece with each of the questions.
     """
     r = Random(f"contexts/{number}")
     count = r.randint(*WORDS)
@@ -63,14 +63,14 @@ Line = tuple[str, Box]
 
 
 def page_with_lines(seed: int, answer_alone: bool) -> tuple[Question, Image.Image, list[Line]]:
-    """Draw a form, receipt, table or sign, with a question about it and the lines of the page that
-    have text; only those that hold the answer, if ``answer_alone``.
+    """Draw a form, receipt, table or sign. Return a question about it, the page, and its lines with
+    text, or only the lines with the answer if ``answer_alone``.
     """
     r = Random(f"heads/{seed}")
-    (page,), asked = document(r, (BUILT_IN,))
-    question = r.choice(asked)
-    rows = [row for _, row in question.evidence] if answer_alone else range(len(page.says))
-    lines = [(page.says[row], _box(page, row)) for row in rows if page.says[row]]
+    (page,), candidates = document(r, (BUILT_IN,))
+    question = r.choice(candidates)
+    rows = [row for _, row in question.evidence] if answer_alone else range(len(page.texts))
+    lines = [(page.texts[row], _box(page, row)) for row in rows if page.texts[row]]
     return question, page.image, lines
 
 

@@ -1,4 +1,4 @@
-"""Text and images to the demo model's inputs."""
+"""Processor of the demo model: text and images to its inputs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from foveate.prompts.images import find_source, to_image
 from foveate_demo.scenes import CELL, SLOTS
 
 IMAGE = "<file_sep>"  # a special token of the language model that its chats never use
-PATCH, COLUMNS = CELL, SLOTS  # a visual token is a cell of what the model was trained on
+PATCH, COLUMNS = CELL, SLOTS  # a visual token is one cell of the training pages
 MAX_ROWS = 32
-_MEAN, _STD = 0.5, 0.25  # of pixels between 0 and 1
+_MEAN, _STD = 0.5, 0.25  # for pixels between 0 and 1
 
 
 class DemoProcessor:
-    """Puts the right number of image tokens into the text, and scales images to 384 pixels' width.
+    """Processor that scales images to a width of 384 pixels, and inserts their image tokens.
 
-    An image of r rows of cells, at most 32, is 16 r tokens, row by row.
+    An image with r rows of cells, at most 32, has 16 r tokens, row by row.
     """
 
     image_token = "<image>"
-    chat_template = "Image 1:\n<image>\n...Question: ...\nAnswer:"  # in words; see ``worded``
+    chat_template = "Image 1:\n<image>\n...Question: ...\nAnswer:"  # a sketch; see ``worded``
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer = tokenizer
         self.decode, self.batch_decode = tokenizer.decode, tokenizer.batch_decode
-        self.image_processor = self  # pipelines that batch ask it how to pad, which it need not say
+        self.image_processor = self  # pipelines with batches look for padding settings on it
 
     def __call__(
         self,
@@ -43,34 +43,35 @@ class DemoProcessor:
         return_tensors: str = "pt",
         **options: Any,
     ) -> BatchFeature:
-        """What ``generate`` takes.
+        """Prepare inputs for ``generate``.
 
         Args:
-            images: all images of all texts, in order; a list for each text is taken, too.
-            text: one prompt or several, with "<image>" where an image stands.
+            images: all images of all texts, in order, flat or nested in lists.
+            text: one prompt or several, with an "<image>" for each image.
             return_tensors: only "pt".
-            **options: for the tokenizer; several prompts are padded on the left.
+            **options: options of the tokenizer; several prompts are padded on the left.
 
         Returns:
             ``input_ids`` and ``attention_mask`` [b, tokens], and with images ``pixel_values``
             [n, 3, height, width], padded below, and ``image_sizes`` [n, 2] in pixels.
 
         Raises:
-            InvalidInput: images and places for them differ in number, or not PyTorch's tensors.
+            InvalidInput: numbers of images and placeholders that differ, or another
+                ``return_tensors``.
         """
         if return_tensors != "pt":
             raise InvalidInput(f'return_tensors={return_tensors!r} is not offered: use "pt".')
         texts = [text] if isinstance(text, str) else list(text)
-        shown = _flat(images)
-        places = sum(one.count(self.image_token) for one in texts)
-        if places != len(shown):
+        flat = _flat(images)
+        placeholders = sum(prompt.count(self.image_token) for prompt in texts)
+        if placeholders != len(flat):
             raise InvalidInput(
-                f"the text has {places} {self.image_token!r} placeholder(s), but {len(shown)} "
+                f"the text has {placeholders} {self.image_token!r} placeholder(s), but {len(flat)} "
                 "image(s) were given. Give one image for each."
             )
-        fitted = [fit(image) for image in shown]
+        fitted = [fit(image) for image in flat]
         counts = iter([COLUMNS * image.height // PATCH for image in fitted])
-        pieces = [one.split(self.image_token) for one in texts]
+        pieces = [prompt.split(self.image_token) for prompt in texts]
         filled = [
             first + "".join(IMAGE * next(counts) + piece for piece in rest)
             for first, *rest in pieces
@@ -92,25 +93,25 @@ class DemoProcessor:
         add_vision_id: bool = False,
         **options: Any,
     ) -> str | list[str] | BatchFeature:
-        """Words messages as the model knows them; ``tokenize`` also makes the inputs.
+        """Format messages as the prompt that the model was trained on.
 
         Args:
             conversation: messages with "role" and "content": text, or a list of parts, each
                 ``{"type": "text", "text": ...}`` or ``{"type": "image", "image": ...}`` (or "url",
                 "path", "base64"); or a list of such conversations.
-            tokenize: whether to return the inputs instead of the text.
-            continue_final_message: whether the model goes on with the last message.
-            processor_kwargs: for the call that makes the inputs.
-            add_vision_id: numbers an image that stands alone, too, as others may follow it.
-            **options: as other processors take them; inputs are always PyTorch's.
+            tokenize: return the model's inputs instead of the text.
+            continue_final_message: leave the last message open, for the model to continue.
+            processor_kwargs: keyword arguments of the call that prepares the inputs.
+            add_vision_id: number a single image as well, because others may follow it.
+            **options: ignored, for the signature of other processors.
 
         Raises:
-            InvalidInput: a part that is no text and no image, or an image that cannot be read.
+            InvalidInput: a part that is neither text nor an image, or an image that cannot be read.
         """
         several = bool(conversation) and not isinstance(conversation[0], Mapping)
         chats = conversation if several else [conversation]
-        how = {"continued": continue_final_message, "numbered": add_vision_id}
-        found = [worded(chat, **how) for chat in chats]
+        style = {"continued": continue_final_message, "numbered": add_vision_id}
+        found = [worded(chat, **style) for chat in chats]
         texts = [text for text, _ in found]
         if not tokenize:
             return texts if several else texts[0]
@@ -120,7 +121,7 @@ class DemoProcessor:
     def post_process_image_text_to_text(
         self, generated_outputs: Any, skip_special_tokens: bool = True, **options: Any
     ) -> list[str]:
-        """The texts of generated tokens [b, tokens], as pipelines ask for them."""
+        """Decode generated tokens [b, tokens]; pipelines of transformers call this."""
         texts: list[str] = self.batch_decode(
             generated_outputs, skip_special_tokens=skip_special_tokens, **options
         )
@@ -130,11 +131,10 @@ class DemoProcessor:
 def worded(
     conversation: Sequence[Mapping[str, Any]], *, continued: bool = False, numbered: bool = False
 ) -> tuple[str, list[Image.Image]]:
-    """The prompt that the demo model was trained on, and its images.
+    """Format a conversation as the demo model was trained on. Return the prompt and its images.
 
-    One image stands alone; several, or any if ``numbered``, have numbers, "Image 1:" before the
-    first. Then come a user's words as "Question: ...", and "Answer:" ends the prompt, unless the
-    last message is continued.
+    Several images, or one if ``numbered``, get numbers: "Image 1:" before the first. A user's text
+    follows as "Question: ...". "Answer:" ends the prompt, unless the last message is ``continued``.
     """
     total = sum(part["type"] == "image" for m in conversation for part in _parts(m))
     lines, images = [], []
@@ -147,10 +147,10 @@ def worded(
                 lines.append(f"{number}{DemoProcessor.image_token}\n")
             else:
                 words.append(part["text"].strip())
-        who = "Answer" if message["role"] == "assistant" else "Question"
-        said = " ".join(word for word in words if word)
-        if said:
-            lines.append(f"{who}: {said}\n")
+        speaker = "Answer" if message["role"] == "assistant" else "Question"
+        sentence = " ".join(word for word in words if word)
+        if sentence:
+            lines.append(f"{speaker}: {sentence}\n")
     text = "".join(lines).removesuffix("\n") if continued else f"{''.join(lines)}Answer:"
     return text, [image for image in images if image is not None]
 
@@ -170,7 +170,7 @@ def _parts(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _image(part: Mapping[str, Any]) -> Image.Image | None:
-    """Return the part's image; None where it only holds the place of one."""
+    """Return the part's image; None if it is only a placeholder."""
     return None if find_source(part) is None else to_image(part)
 
 
@@ -181,7 +181,7 @@ def _flat(images: Image.Image | Sequence[Any] | None) -> list[Image.Image]:
 
 
 def fit(image: Image.Image) -> Image.Image:
-    """384 pixels wide, and as many whole rows of cells high as its shape wants, at most 32."""
+    """Resize an image to a width of 384 pixels and to whole rows of cells, at most 32."""
     width = PATCH * COLUMNS
     rows = round(image.height * width / image.width / PATCH)
     size = (width, PATCH * min(max(rows, 1), MAX_ROWS))
@@ -190,7 +190,7 @@ def fit(image: Image.Image) -> Image.Image:
 
 
 def pixel_values(images: Sequence[Image.Image]) -> Tensor:
-    """Float32 [n, 3, height, width] around zero; what is lower than the highest is padded below."""
+    """Return normalised pixels, float32 [n, 3, height, width]; lower images are padded below."""
     high = max(image.height for image in images)
     shape = (len(images), 3, high, PATCH * COLUMNS)
     pixels = torch.zeros(shape, dtype=torch.float32, device="cpu")
@@ -201,5 +201,5 @@ def pixel_values(images: Sequence[Image.Image]) -> Tensor:
 
 
 def normalised(pixels: Tensor) -> Tensor:
-    """Bytes, 0 to 255, to what the vision tower takes."""
+    """Normalise bytes, 0 to 255, for the vision tower."""
     return (pixels.float() / 255 - _MEAN) / _STD

@@ -1,4 +1,4 @@
-"""Questions about generated pictures, with the answer and the places where it stands."""
+"""Questions about generated pictures, with their answers and the lines that contain these."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from foveate_demo.scenes import (
 from foveate_demo.scenes.documents import Fonts
 from foveate_demo.scenes.words import FIELDS, GOODS, OWNED, PEOPLE, PICTURES
 
-ROWS = 12  # of a page alone: about two hundred visual tokens
+ROWS = 12  # rows of a page in an album of one: about two hundred visual tokens
 
 
 class Question(NamedTuple):
-    """What is asked. ``evidence``: (image, row) of every line that is needed.
+    """A question, its answer, and its ``evidence``: (image, row) of every line needed for it.
 
-    The answer repeats what is asked for, "Room: 214": ``lead`` and ``value``.
+    The answer repeats the name of the field, "Room: 214": ``lead`` and ``value``.
     """
 
     question: str
@@ -37,30 +37,32 @@ class Question(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """What the model is to say."""
+        """The expected answer."""
         return f"{self.lead} {self.value}"
 
 
 class Album(NamedTuple):
-    """Some images, and all that can be asked about them."""
+    """Images, and all possible questions about them."""
 
     images: tuple[Scene, ...]
     questions: tuple[Question, ...]
 
 
 def _about(image: int, scene: Scene, begin: str = "What is the", lead: str = "") -> list[Question]:
-    """One question for every fact of an image."""
-    asked = []
+    """Return one question for every fact of an image: "What is the room?"."""
+    questions = []
     for name, value, row in scene.facts:
         what = _lower(name)
         words = f"price of {what}" if what in GOODS else what
-        said = f"{lead}{what}:" if lead else f"{name}:"
-        asked.append(Question(f"{begin} {words}?", said, value, ((image, row),)))
-    return asked
+        answer_lead = f"{lead}{what}:" if lead else f"{name}:"
+        questions.append(Question(f"{begin} {words}?", answer_lead, value, ((image, row),)))
+    return questions
 
 
 def _named(image: int, scene: Scene, what: str) -> list[Question]:
-    """The same where the answer begins with the fact's name: "What is the value of Monday?"."""
+    """Return one question for every fact of an image, each with the fact's name in the template
+    ``what``: "What is the value of Monday?". The answer begins with this name.
+    """
     return [
         Question(f"What is {what.format(name)}?", f"{name}:", value, ((image, row),))
         for name, value, row in scene.facts
@@ -72,11 +74,11 @@ def _lower(name: str) -> str:
 
 
 def _album(images: tuple[Scene, ...], *questions: list[Question]) -> Album:
-    return Album(images, tuple(one for several in questions for one in several))
+    return Album(images, tuple(question for several in questions for question in several))
 
 
 def document(r: Random, fonts: Fonts) -> Album:
-    """One form, receipt, table or sign."""
+    """Draw one form, receipt, table or sign."""
     kind = r.choice(["form", "form", "form", "receipt", "sign", "table"])
     if kind == "table":
         field = r.choice(OWNED)
@@ -92,7 +94,7 @@ def document(r: Random, fonts: Fonts) -> Album:
 
 
 def different_fields(r: Random, fonts: Fonts) -> Album:
-    """Three images with four fields each, all different."""
+    """Draw three images with four fields each, all different."""
     facts = some_facts(r, 12)
     rows = r.randint(5, 8)
     pages = tuple(form(r, fonts, facts[4 * i : 4 * i + 4], rows=rows) for i in range(3))
@@ -100,7 +102,7 @@ def different_fields(r: Random, fonts: Fonts) -> Album:
 
 
 def same_fields(r: Random, fonts: Fonts, people: int = 3) -> Album:
-    """Images with the same four fields, of three people or more."""
+    """Draw one image per person, all with the same four fields."""
     names, owners, rows = r.sample(OWNED, 4), r.sample(PEOPLE, people), r.randint(5, 8)
     pages = tuple(
         owned(r, fonts, p, [(n, FIELDS[n](r)) for n in r.sample(names, 4)], rows) for p in owners
@@ -109,15 +111,15 @@ def same_fields(r: Random, fonts: Fonts, people: int = 3) -> Album:
 
 
 def mixed(r: Random, fonts: Fonts, images: int = 6) -> Album:
-    """A chart, a receipt, a table, and pages of people that the table does not list."""
+    """Draw a chart, a receipt, a table, and pages of people that the table does not list."""
     listed, field = r.sample(PEOPLE, r.randint(3, 6)), r.choice(OWNED)
-    owners = r.sample([one for one in PEOPLE if one not in listed], images - 3)
+    owners = r.sample([person for person in PEOPLE if person not in listed], images - 3)
     names = r.sample(OWNED, 4)
     pages = [
         (chart(r, fonts, r.randint(3, 6)), "the value of {}"),
         (receipt(r, fonts, r.randint(3, 6)), ""),
         (table(r, fonts, listed, field), f"the {_lower(field)} of {{}}"),
-        *((owned(r, fonts, one, [(n, FIELDS[n](r)) for n in names]), "{}") for one in owners),
+        *((owned(r, fonts, person, [(n, FIELDS[n](r)) for n in names]), "{}") for person in owners),
     ]
     r.shuffle(pages)
     return _album(
@@ -130,13 +132,13 @@ def mixed(r: Random, fonts: Fonts, images: int = 6) -> Album:
 
 
 def bars(r: Random, fonts: Fonts) -> Album:
-    """A bar chart."""
+    """Draw one bar chart."""
     page = chart(r, fonts, r.randint(4, 7))
     return _album((page,), _named(0, page, "the value of {}"))
 
 
 def in_image(r: Random, fonts: Fonts, images: int = 3) -> Album:
-    """Images with the same fields; the question says in which one to look."""
+    """Draw images with the same fields, and ask about an image by its number."""
     names, rows = r.sample(list(FIELDS), 3), r.randint(4, 7)
     pages = tuple(
         form(r, fonts, [(n, FIELDS[n](r)) for n in r.sample(names, 3)], rows) for _ in range(images)
@@ -151,7 +153,7 @@ def in_image(r: Random, fonts: Fonts, images: int = 3) -> Album:
 
 
 def which_image(r: Random, fonts: Fonts) -> Album:
-    """Three images with three things each that only it has."""
+    """Draw three images with three facts each, and ask for the image that has a fact."""
     facts = some_facts(r, 9)
     rows = r.randint(4, 7)
     pages = tuple(form(r, fonts, facts[3 * i : 3 * i + 3], rows) for i in range(3))
@@ -159,13 +161,13 @@ def which_image(r: Random, fonts: Fonts) -> Album:
 
 
 def _where(image: int, scene: Scene) -> list[Question]:
-    asked = []
+    questions = []
     for name, value, row in scene.facts:
         what = value if name == "Picture" else _lower(name)
         question = f"Which image shows {_a(what) if name == 'Picture' else f'the {what}'}?"
         lead = f"The {what} is in image"
-        asked.append(Question(question, lead, str(image + 1), ((image, row),)))
-    return asked
+        questions.append(Question(question, lead, str(image + 1), ((image, row),)))
+    return questions
 
 
 def _a(what: str) -> str:
@@ -173,15 +175,15 @@ def _a(what: str) -> str:
 
 
 def naming(r: Random, fonts: Fonts) -> Album:
-    """One image with a small picture and some lines of text; the picture is asked about."""
+    """Draw one image with a small picture and lines of text, and ask for the picture's name."""
     page = picture(r, fonts, r.choice(PICTURES), some_facts(r, r.randint(2, 4)))
     (_, name, row) = page.facts[-1]
-    shown = Question("What does the picture show?", "Picture:", name, ((0, row),))
-    return _album((page,), [shown])
+    question = Question("What does the picture show?", "Picture:", name, ((0, row),))
+    return _album((page,), [question])
 
 
 def naming_among_three(r: Random, fonts: Fonts) -> Album:
-    """Three images with a small picture each."""
+    """Draw three images with a small picture each, and ask for the name of one by its number."""
     pages = _three_pictures(r, fonts)
     return _album(
         pages,
@@ -198,7 +200,7 @@ def naming_among_three(r: Random, fonts: Fonts) -> Album:
 
 
 def which_picture(r: Random, fonts: Fonts) -> Album:
-    """Three images with a small picture each; which of them shows a given thing."""
+    """Draw three images with a small picture each, and ask for the image that shows a thing."""
     pages = _three_pictures(r, fonts)
     return _album(pages, *(_where(i, page)[-1:] for i, page in enumerate(pages)))
 
@@ -215,7 +217,7 @@ LONG: dict[str, Callable[[Random, Fonts], Album]] = {
     "in image N of sixteen": partial(in_image, images=16),
     "a chart, a receipt, a table and thirteen people": partial(mixed, images=16),
 }
-"""Albums of many pages that look alike."""
+"""Kinds of albums with many pages that look alike."""
 
 KINDS: dict[str, Callable[[Random, Fonts], Album]] = {
     "document": document,

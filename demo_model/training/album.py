@@ -1,10 +1,10 @@
-"""Draws the three images that come with the package: the same fields, of three people.
+"""The three images that ship with the package: the same fields, of three people.
 
     python -m training.album
 
-The fonts are Lato and Caladea, which the eye was not trained on. The seed is the first one whose
-pages let the full cache answer the question that comes with them letter by letter, and let
-`recommended` at 10 % give the same: an example that works, and no measurement.
+The fonts are Lato and Caladea, on which the vision tower was not trained. The seed is the first one
+with which the full cache and `recommended` at 10 % both give the exact answer: an example that
+works, not a measurement.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from foveate_demo.scenes import owned
 from training.fonts import unseen_fonts
 
 ROWS = 12
-SEED = 1  # of 0, 1, ...; with 0 both read the year as 1966
+SEED = 1  # with 0, both read the year as 1966
 PAGES = (
     (
         "Anna",
@@ -55,9 +55,9 @@ PAGES = (
 
 
 def main() -> None:
-    """Writes the images."""
-    wanted = ("Lato-Regular.ttf", "Caladea-Regular.ttf")
-    fonts = tuple(path for path in unseen_fonts() if path.name in wanted)
+    """Draw the images, and write them into the package."""
+    names = ("Lato-Regular.ttf", "Caladea-Regular.ttf")
+    fonts = tuple(path for path in unseen_fonts() if path.name in names)
     FOLDER.mkdir(exist_ok=True)
     for number, (owner, facts) in enumerate(PAGES, 1):
         owned(Random(100 * SEED + number), fonts, owner, facts, rows=ROWS).image.save(

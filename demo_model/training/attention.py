@@ -1,4 +1,4 @@
-"""Attention of a causal context and of questions that see it, for half of the work of a mask."""
+"""Attention of a causal context and of questions that see it, at half the cost of a full mask."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def context_first(
     context: int = 0,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """As SDPA with ``mask`` [b, 1, n, n], whose first ``context`` rows are causal."""
+    """Compute SDPA with ``mask`` [b, 1, n, n], whose first ``context`` rows are causal."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
     n = context

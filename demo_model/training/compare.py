@@ -1,10 +1,10 @@
-"""Can the demo model tell methods apart? Held-out questions, answered from compressed caches.
+"""Comparison of methods on the demo model: held-out questions, answered from compressed caches.
 
     python -m training.compare [--count 50] [--out FILE]
 
-The oracle keeps both ends of the prompt, four tokens each, the rows in which the answer stands, and
-then what comes last; all methods keep the last 12 tokens of the prompt. A method is asked the
-questions that ``training.evaluate`` asks.
+The oracle keeps four tokens at each end of the prompt, the rows with the answer, and then the last
+tokens; all methods keep the last 12 tokens of the prompt. The questions are those of
+``training.evaluate``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ METHODS = ("oracle", "snapkv", "mixkv", "lookm", "vnorm", "h2o", "streaming_llm"
 
 
 def policy(name: str, budget: str, evidence: tuple[tuple[int, ...], ...]) -> Policy:
-    """The method at the budget."""
+    """Return a method's policy at a budget; the oracle keeps the ``evidence`` of each row."""
     if name == "oracle":
         return oracle(budget, *evidence)
     option = {"snapkv": "window", "mixkv": "window", "random": "recent", "vnorm": "recent"}.get(
@@ -44,13 +44,13 @@ def policy(name: str, budget: str, evidence: tuple[tuple[int, ...], ...]) -> Pol
     return foveate.policy(f"{name}:budget={budget}" + (f",{option}={WINDOW}" if option else ""))
 
 
-def places(album: Album, question: Question, visual: Tensor) -> tuple[int, ...]:
-    """Where in the prompt the rows stand that hold the answer."""
+def evidence_positions(album: Album, question: Question, visual: Tensor) -> tuple[int, ...]:
+    """Return the positions in the prompt of the rows with the answer."""
     where = torch.nonzero(visual).flatten().tolist()
     starts, start = [], 0
     for page in album.images:
         starts.append(start)
-        start += len(page.says) * COLUMNS
+        start += len(page.texts) * COLUMNS
     return tuple(
         where[starts[image] + row * COLUMNS + slot]
         for image, row in question.evidence
@@ -62,7 +62,7 @@ def places(album: Album, question: Question, visual: Tensor) -> tuple[int, ...]:
 def answers(
     model: Any, processor: Any, inputs: dict[str, Tensor], cache: Any, first: Tensor
 ) -> list[str]:
-    """Greedy ones, from a cache that holds the prompts, and the logits of the first tokens."""
+    """Generate answers greedily from a cache of the prompts and the logits of the first tokens."""
     tokens, mask = [first.argmax(-1, keepdim=True)], inputs["attention_mask"]
     end = model.generation_config.eos_token_id
     for _ in range(TOKENS - 1):
@@ -76,45 +76,47 @@ def answers(
 
 
 def main() -> None:
-    """Asks every question of every method, and prints the share of right answers."""
+    """Answer every question with every method, and print the share of right answers."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--count", type=int, default=50, help="of each kind of question")
+    parser.add_argument("--count", type=int, default=50, help="questions of each kind")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--out", type=Path)
     a = parser.parse_args()
     model, processor = vision.load()
-    asked = [one for kind in KINDS for one in held_out(kind, a.count)]
+    cases = [case for kind in KINDS for case in held_out(kind, a.count)]
     cells = [("full", "100%"), *((m, b) for b in BUDGETS for m in a.methods)]
     right = dict.fromkeys(cells, 0)
     done = 0
-    for some in batches(asked):
-        texts = [wording(album, one.question) for album, one in some]
-        images = [page.image for album, _ in some for page in album.images]
+    for part in batches(cases):
+        texts = [wording(album, question.question) for album, question in part]
+        images = [page.image for album, _ in part for page in album.images]
         inputs: dict[str, Any] = dict(processor(images, texts))
         recording = record(model, **inputs)
         visual = inputs["input_ids"] == model.config.image_token_id
         real = inputs["attention_mask"].bool()
-        evidence = tuple(places(*pair, v[r]) for pair, v, r in zip(some, visual, real, strict=True))
+        evidence = tuple(
+            evidence_positions(*pair, v[r]) for pair, v, r in zip(part, visual, real, strict=True)
+        )
         for name, budget in cells:
             chosen = foveate.policy("full") if name == "full" else policy(name, budget, evidence)
             with foveate.compress(model, chosen) as session:
                 cache = branch(session, recording)
-                said = answers(model, processor, inputs, cache, recording.logits)
+                replies = answers(model, processor, inputs, cache, recording.logits)
             right[name, budget] += sum(
-                text == one.answer for text, (_, one) in zip(said, some, strict=True)
+                text == question.answer for text, (_, question) in zip(replies, part, strict=True)
             )
-        done += len(some)
-        print(f"{done} of {len(asked)}", right, flush=True)
+        done += len(part)
+        print(f"{done} of {len(cases)}", right, flush=True)
     for (name, budget), n in right.items():
-        print(f"{budget:5} {name:14} {Share(n, len(asked))}")
+        print(f"{budget:5} {name:14} {Share(n, len(cases))}")
     if a.out:
         rows = [
             {
                 "method": name,
                 "budget": budget,
                 "right": n,
-                "count": len(asked),
-                "interval": Share(n, len(asked)).interval,
+                "count": len(cases),
+                "interval": Share(n, len(cases)).interval,
             }
             for (name, budget), n in right.items()
         ]

@@ -1,4 +1,4 @@
-"""Endless batches of generated pictures, with the token that every slot is to show."""
+"""Endless batches of generated pictures, with the target token of every slot."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE, PICTURES
 
 Fonts = tuple[Path, ...]
 NAMES = tuple(FIELDS)
-PRACTICE = 0.5  # share of the pages
-STRIPS = 4  # to a cell
+PRACTICE = 0.5  # share of practice pages
+STRIPS = 4  # strips of a cell
 
 
 class Batch(NamedTuple):
-    """Images of the same size, and what they show.
+    """Images of the same size, and their tokens.
 
     pixels: uint8 [b, 3, height, width]. tokens: int64 [b, rows, slots], indices of the vocabulary,
-    0 (newline) where a row says nothing more. spots: int64 of the same shape, the strip, a quarter
-    of a cell wide, in which the token's ink has its middle; -1 where there is none.
+    0 (newline) after the end of a row's text. spots: int64 of the same shape, the strip, a quarter
+    of a cell wide, with the middle of the token's ink; -1 for tokens without ink.
     """
 
     pixels: Tensor
@@ -51,19 +51,19 @@ class Batch(NamedTuple):
 
 
 def any_scene(r: Random, fonts: Fonts, drawn: float = 0.0) -> Scene:
-    """A picture of any kind; a share of them are drawings to be named, half the others practice."""
+    """Draw a scene: the share ``drawn`` are drawings to be named, half of the others practice."""
     if r.random() < drawn:
         return drawing(r, fonts)
     return practice(r, fonts) if r.random() < PRACTICE else any_kind(r, fonts)
 
 
 def drawing(r: Random, fonts: Fonts) -> Scene:
-    """A drawing, and some lines."""
+    """Draw a small picture with up to two lines of text."""
     return picture(r, fonts, r.choice(PICTURES), some_facts(r, r.randint(0, 2)))
 
 
 def any_kind(r: Random, fonts: Fonts) -> Scene:
-    """A picture of the kinds that are asked about."""
+    """Draw a scene of one of the kinds that questions are about."""
     kinds = ["form", "owned", "receipt", "sign", "chart", "table", "picture"]
     kind = r.choices(kinds, [38, 18, 10, 7, 12, 5, 10])[0]
     if kind == "form":
@@ -82,9 +82,9 @@ def any_kind(r: Random, fonts: Fonts) -> Scene:
 
 
 def practice(r: Random, fonts: Fonts) -> Scene:
-    """A page of lines with several values, up to fifteen tokens: more to read at once."""
+    """Draw a page of long lines with several values each, up to fifteen tokens."""
     page = Page(r.randint(3, 8), any_style(r, fonts), r)
-    for row in range(len(page.says)):
+    for row in range(len(page.texts)):
         name = r.choice(NAMES)
         text = f"{name}:"
         if r.random() < 0.3:
@@ -99,23 +99,25 @@ def practice(r: Random, fonts: Fonts) -> Scene:
 
 
 def _tokens(text: str) -> int:
-    """About how many: a digit or a sign is one, a word two, the space before a number one."""
+    """Estimate the number of tokens: a digit or a sign is one, a word two, the space before a
+    number one.
+    """
     signs = sum(c.isdigit() or c in ":.'" for c in text)
     return signs + sum(2 if word[0].isalpha() else 1 for word in text.split())
 
 
 class Reading:
-    """From what a scene says to the tokens of its slots."""
+    """Converter from a scene's texts to the tokens of its slots."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: list[int]):
         self.tokenizer = tokenizer
         self.index = {token: i for i, token in enumerate(vocabulary)}
 
     def __call__(self, scene: Scene) -> tuple[np.ndarray, np.ndarray] | None:
-        """Tokens and spots [rows, slots]; None for a row that is too long or has other tokens."""
-        tokens = np.zeros((len(scene.says), SLOTS), dtype=np.int64)
+        """Return tokens and spots [rows, slots]; None if a row is too long or a token unknown."""
+        tokens = np.zeros((len(scene.texts), SLOTS), dtype=np.int64)
         spots = np.full_like(tokens, -1)
-        for row, (text, where) in enumerate(zip(scene.says, scene.where, strict=True)):
+        for row, (text, where) in enumerate(zip(scene.texts, scene.where, strict=True)):
             if not text:
                 continue
             read = self.tokenizer(text, return_offsets_mapping=True)
@@ -132,9 +134,9 @@ class Reading:
 
 
 class Scenes(IterableDataset):
-    """Batches of about ``slots`` slots; the images of one batch have the same number of rows.
+    """Endless batches of about ``slots`` slots; images of one batch have the same number of rows.
 
-    ``drawn``: the share of drawings, beside those that are among all kinds.
+    ``drawn`` is the share of drawings, in addition to those among all kinds.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class Scenes(IterableDataset):
             read = self.reading(scene)
             if read is None:
                 continue
-            rows = len(scene.says)
+            rows = len(scene.texts)
             waiting[rows].append((np.asarray(scene.image), *read))
             if len(waiting[rows]) * rows * SLOTS >= self.slots:
                 images, tokens, spots = zip(*waiting.pop(rows), strict=True)
@@ -161,9 +163,9 @@ class Scenes(IterableDataset):
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerBase, fonts: Fonts, lines: int = 60_000) -> list[int]:
-    """The tokens that scenes are made of, newline first, then by id.
+    """Return the tokens of scenes, newline first, then by id.
 
-    Drawn from many scenes instead of listed: whatever the lists of words become, it follows.
+    They are collected from many scenes, so that they follow any change of the lists of words.
     """
     r, seen, count = Random("vocabulary"), set(), 0
     while count < lines:
@@ -177,7 +179,7 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase, fonts: Fonts, lines: int = 60
     for name in PICTURES:
         seen.update(tokenizer(f"Picture: {name}")["input_ids"])
     for _ in range(1500):
-        for text in any_kind(r, fonts).says:
+        for text in any_kind(r, fonts).texts:
             seen.update(tokenizer(text)["input_ids"])
     newline = tokenizer("\n")["input_ids"]
     if len(newline) != 1:

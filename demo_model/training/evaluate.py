@@ -1,10 +1,10 @@
-"""How many held-out questions the demo model answers: unseen seeds, fonts and values.
+"""Accuracy of the demo model on held-out questions: unseen seeds, fonts and values.
 
-    python -m training.evaluate [--count 50] [--out FILE]       what is in the package
+    python -m training.evaluate [--count 50] [--out FILE]       the weights in the package
     python -m training.evaluate --eye RUN/checkpoint.pt | --perfect  [--lora RUN/lora.safetensors]
 
-An answer counts if it is the expected line, letter by letter. With ``--perfect`` every slot holds
-its own token's embedding: what a perfect eye would see. ``--blind`` leaves the images out.
+An answer counts if it equals the expected line exactly. With ``--perfect`` every slot gets its own
+token's embedding, as from a perfect vision tower. ``--blind`` leaves the images out.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from training.fonts import training_fonts, unseen_fonts
 from training.seeing import See, embedded, perfect, trained, wording
 
 SEED = 1
-TOKENS = 16  # the longest answer
-Asked = tuple[Album, Question]
-Answer = Callable[[list[Asked]], list[str]]
+TOKENS = 16  # tokens of the longest answer
+Case = tuple[Album, Question]
+Answer = Callable[[list[Case]], list[str]]
 
 
 class Share(NamedTuple):
-    """How many of how many, and the interval that holds the true share in 95 % of the cases."""
+    """Share of right answers, with its 95 % confidence interval."""
 
     right: int
     count: int
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's."""
+        """Wilson's 95 % confidence interval."""
         found = binomtest(self.right, self.count).proportion_ci(0.95, "wilson")
         return round(found.low, 3), round(found.high, 3)
 
@@ -51,53 +51,57 @@ class Share(NamedTuple):
         return f"{self.right / self.count:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def held_out(kind: str, count: int) -> list[Asked]:
-    """Questions of one kind, each about images of its own."""
+def held_out(kind: str, count: int) -> list[Case]:
+    """Draw ``count`` questions of one kind, each about its own images."""
     r, fonts = Random(f"held out/{SEED}/{kind}"), unseen_fonts()
     albums = [(KINDS | LONG)[kind](r, fonts) for _ in range(count)]
     return [(album, r.choice(album.questions)) for album in albums]
 
 
 def shipped() -> tuple[Answer, Answer]:
-    """The demo model as users have it: with images, and without."""
+    """Return answering functions of the packaged demo model, with images and without."""
     model, processor = vision.load()
 
-    def answer(asked: list[Asked], blind: bool = False) -> list[str]:
-        texts = [wording(album, one.question) for album, one in asked]
+    def answer(cases: list[Case], blind: bool = False) -> list[str]:
+        texts = [wording(album, question.question) for album, question in cases]
         if blind:
             texts = [text[text.index("Question:") :] for text in texts]
-        images = [] if blind else [page.image for album, _ in asked for page in album.images]
+        images = [] if blind else [page.image for album, _ in cases for page in album.images]
         inputs = processor(images=images, text=texts)
         out = model.generate(**inputs, max_new_tokens=TOKENS, do_sample=False)
-        said = out[:, inputs["input_ids"].shape[1] :]
-        return [text.strip() for text in processor.batch_decode(said, skip_special_tokens=True)]
+        new_tokens = out[:, inputs["input_ids"].shape[1] :]
+        return [
+            text.strip() for text in processor.batch_decode(new_tokens, skip_special_tokens=True)
+        ]
 
-    return answer, lambda asked: answer(asked, blind=True)
+    return answer, lambda cases: answer(cases, blind=True)
 
 
 def embeds(eye: Path | None, lora: Path | None) -> tuple[Answer, Answer]:
-    """The language model, given embeddings: the eye of a checkpoint, or a perfect one."""
+    """Return answering functions of the language model on embeddings, with images and without. The
+    embeddings come from a checkpoint's vision tower, or from a perfect one if ``eye`` is None.
+    """
     model, tokenizer = smollm2.load()
     words = vocabulary(tokenizer, training_fonts())
     see = perfect(model, Reading(tokenizer, words), words) if eye is None else trained(model, eye)
     if lora is not None:
         vision.add_low_rank(model, load_file(lora))
 
-    def answer(asked: list[Asked], see: See | None) -> list[str]:
+    def answer(cases: list[Case], see: See | None) -> list[str]:
         prompts = []
-        for album, one in asked:
-            text = wording(album, one.question)
+        for album, question in cases:
+            text = wording(album, question.question)
             text = text if see else text[text.index("Question:") :]
             prompts.append(embedded(text, album, see, model, tokenizer))
         return greedy(model, tokenizer, prompts)
 
-    return lambda asked: answer(asked, see), lambda asked: answer(asked, None)
+    return lambda cases: answer(cases, see), lambda cases: answer(cases, None)
 
 
 def greedy(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Iterable[Tensor]
 ) -> list[str]:
-    """Answers to a batch of prompts, padded on the left."""
+    """Generate answers to a batch of prompts [tokens, hidden], padded on the left."""
     prompts = list(prompts)
     longest = max(len(p) for p in prompts)
     x = torch.zeros(len(prompts), longest, prompts[0].shape[1])
@@ -114,21 +118,21 @@ def greedy(
     return [text.strip() for text in tokenizer.batch_decode(out, skip_special_tokens=True)]
 
 
-def batches(asked: list[Asked], size: int = 5) -> Iterator[list[Asked]]:
-    """Parts of a list."""
-    for i in range(0, len(asked), size):
-        yield asked[i : i + size]
+def batches(cases: list[Case], size: int = 5) -> Iterator[list[Case]]:
+    """Split a list into parts of ``size``."""
+    for i in range(0, len(cases), size):
+        yield cases[i : i + size]
 
 
 @torch.no_grad()
 def main() -> None:
-    """Asks, and prints the share of right answers for every kind of question."""
+    """Answer the questions, and print the share of right answers for every kind."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--eye", type=Path)
     parser.add_argument("--perfect", action="store_true")
     parser.add_argument("--lora", type=Path)
     parser.add_argument("--kinds", nargs="+", default=[*KINDS, *LONG])
-    parser.add_argument("--count", type=int, default=50, help="of each kind")
+    parser.add_argument("--count", type=int, default=50, help="questions of each kind")
     parser.add_argument("--blind", action="store_true", help="no images")
     parser.add_argument("--show", action="store_true", help="print wrong answers")
     parser.add_argument("--out", type=Path, help="write JSON")
@@ -137,12 +141,12 @@ def main() -> None:
     answer = blind if a.blind else seeing
     found = {}
     for kind in a.kinds:
-        asked, right = held_out(kind, a.count), 0
-        for some in batches(asked):
-            for (_, one), said in zip(some, answer(some), strict=True):
-                right += said == one.answer
-                if a.show and said != one.answer:
-                    print(f"   {one.question!r}: {said!r}, expected {one.answer!r}")
+        cases, right = held_out(kind, a.count), 0
+        for part in batches(cases):
+            for (_, question), reply in zip(part, answer(part), strict=True):
+                right += reply == question.answer
+                if a.show and reply != question.answer:
+                    print(f"   {question.question!r}: {reply!r}, expected {question.answer!r}")
         share = found[kind] = Share(right, a.count)
         print(f"{kind:32} {share}", flush=True)
     if a.out:

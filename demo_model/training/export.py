@@ -1,8 +1,8 @@
-"""Writes what was trained into the package, in float16.
+"""Export of trained weights into the package, in float16.
 
     python -m training.export [--eye RUN/checkpoint.pt] [--lora RUN/lora.safetensors] [--to DIR]
 
-What is not named stays as the package has it.
+Weights without an option stay unchanged in the package.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTS = {"eye.tower.": "vision_tower.", "eye.projector.": "multi_modal_projector
 
 
 def main() -> None:
-    """Takes the parts out of the checkpoints, and writes them."""
+    """Extract the parts from the checkpoints, and write them."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--eye", type=Path)
     parser.add_argument("--lora", type=Path)
@@ -28,13 +28,14 @@ def main() -> None:
     a = parser.parse_args()
     a.to.mkdir(parents=True, exist_ok=True)
     if a.eye:
-        write(a.to / "eye.safetensors", seen(torch.load(a.eye, weights_only=True)["student"]))
+        state = torch.load(a.eye, weights_only=True)["student"]
+        write(a.to / "eye.safetensors", llava_weights(state))
     if a.lora:
         write(a.to / "lora.safetensors", load_file(a.lora))
 
 
-def seen(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tower's and the projector's weights, under the names that LLaVA has for them."""
+def llava_weights(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tower's and the projector's weights under LLaVA's names."""
     return {
         new + key.removeprefix(old): value
         for key, value in state.items()
@@ -44,7 +45,7 @@ def seen(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write(path: Path, tensors: dict[str, Tensor]) -> None:
-    """One file, and a line about it."""
+    """Write tensors to a file, and print a line about it."""
     save_file({key: value.half().contiguous() for key, value in tensors.items()}, path)
     print(f"{path}: {len(tensors)} tensors, {path.stat().st_size / 1e6:.1f} MB")
 

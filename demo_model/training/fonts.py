@@ -1,4 +1,4 @@
-"""The fonts that pages are set in: Debian's packages, and those kept for the test."""
+"""Fonts of pages, from Debian's packages, and families that are held out for the test."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def _fonts() -> list[Path]:
 
 
 def training_fonts() -> tuple[Path, ...]:
-    """All installed fonts but those of the test."""
+    """Return all installed fonts except those of the test."""
     return tuple(p for p in _fonts() if not any(h in str(p).lower() for h in HELD_OUT))
 
 
 def unseen_fonts() -> tuple[Path, ...]:
-    """The families kept for the test."""
+    """Return the fonts that are held out for the test."""
     return tuple(p for p in _fonts() if any(h in str(p).lower() for h in HELD_OUT))

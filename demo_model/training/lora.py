@@ -1,14 +1,13 @@
-"""Trains a low-rank update of the language model's attention, so that it retrieves what is seen.
+"""Training of a low-rank update of the language model's attention, for retrieval from images.
 
     python -m training.lora --out RUN [--eye RUN/checkpoint.pt] [--steps 500] [--decay 0.4]
-    python -m training.lora --out RUN --shipped --pages 16 ...    goes on from the package's weights
+    python -m training.lora --out RUN --shipped --pages 16 ...    continues the package's weights
 
-Several questions are asked about the same images at once: each sees the images and itself, and
-stands at the position at which it would stand alone. The eye does not learn; without ``--eye``
-every slot holds its own token's embedding, with it half of the albums are seen by the eye. With
-``--pages`` a share of the steps, ``--long``, is about a long album (``training.albums``); with
-``--shipped`` two of three albums are seen by the package's eye. The same command goes on where the
-last one ended.
+A batch has several questions about the same images: each attends to the images and itself, and has
+the positions that it would have alone. The vision tower is frozen. Without ``--eye`` every slot
+gets its own token's embedding; with it half of the albums go through that tower, and with
+``--shipped`` two of three go through the package's tower. With ``--pages`` the share ``--long`` of
+the steps is about a long album (``training.albums``). The same command continues an earlier run.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ RANK, ALPHA = 16, 32
 
 
 def losses(model: nn.Module, base: PreTrainedModel, b: Sample) -> tuple[Tensor, float]:
-    """Cross-entropy of the answers' tokens, and the share of answers that would be right."""
+    """Return the cross-entropy of the answers' tokens, and the share of right answers."""
     bias = torch.zeros(b.seen.shape).masked_fill(~b.seen, torch.finfo(torch.float32).min)[:, None]
     hidden = base.model(
         inputs_embeds=b.x,
@@ -48,30 +47,30 @@ def losses(model: nn.Module, base: PreTrainedModel, b: Sample) -> tuple[Tensor, 
         use_cache=False,
         context=b.context,
     ).last_hidden_state
-    said = b.labels[:, 1:] >= 0
-    logits = base.lm_head(hidden[:, :-1][said]).float()
-    labels = b.labels[:, 1:][said]
+    answered = b.labels[:, 1:] >= 0
+    logits = base.lm_head(hidden[:, :-1][answered]).float()
+    labels = b.labels[:, 1:][answered]
     wrong = (logits.argmax(-1) != labels).float()
     ends = labels == base.config.eos_token_id
-    answer = ends.cumsum(0) - ends.long()  # which answer each token belongs to
+    answer = ends.cumsum(0) - ends.long()  # index of the answer of each token
     missed = torch.zeros(int(ends.sum())).index_add(0, answer, wrong)
     return F.cross_entropy(logits, labels), float((missed == 0).float().mean())
 
 
 def main() -> None:
-    """Trains until all steps are done, or the time is over, and writes the update."""
+    """Train until all steps are done, or the time is over, and write the update."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--eye", type=Path)
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--decay", type=float, default=0.4, help="share of them, at the end")
-    parser.add_argument("--hours", type=float, default=100.0, help="at most, in this call")
+    parser.add_argument("--decay", type=float, default=0.4, help="last share of steps, with decay")
+    parser.add_argument("--hours", type=float, default=100.0, help="time limit of this call")
     parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--albums", type=int, default=4, help="of a batch")
-    parser.add_argument("--pages", type=int, default=0, help="of a long album, at most")
-    parser.add_argument("--long", type=float, default=0.75, help="share of long albums' steps")
+    parser.add_argument("--albums", type=int, default=4, help="short albums of a batch")
+    parser.add_argument("--pages", type=int, default=0, help="limit of pages of a long album")
+    parser.add_argument("--long", type=float, default=0.75, help="share of steps on long albums")
     parser.add_argument("--shipped", action="store_true", help="start from the package's weights")
-    parser.add_argument("--start", type=Path, help="the update to begin with: lora.safetensors")
+    parser.add_argument("--start", type=Path, help="update to start from: lora.safetensors")
     a = parser.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
@@ -147,14 +146,14 @@ def drawn(
     tokenizer: PreTrainedTokenizerBase,
     a: argparse.Namespace,
 ) -> Sample:
-    """A batch: some short albums, or a long one alone, about which as many questions are asked."""
+    """Draw a batch: some short albums, or a single long album with as many questions."""
     alone = a.pages and r.random() < a.long
-    asked = [long(r, fonts, a.pages)] if alone else [short(r, fonts) for _ in range(a.albums)]
-    return batch([sample(r, *one, r.choice(eyes), base, tokenizer) for one in asked])
+    albums = [long(r, fonts, a.pages)] if alone else [short(r, fonts) for _ in range(a.albums)]
+    return batch([sample(r, *album, r.choice(eyes), base, tokenizer) for album in albums])
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """An update as ``write`` has it, under the names that it is trained under."""
+    """Read an update that ``write`` wrote, and return it under peft's names."""
     tensors = {}
     for name, value in load_file(path).items():
         where, kind = name.removesuffix(f".{name[-1]}").removesuffix(".weight"), name[-1]
@@ -164,7 +163,7 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def write(state: dict[str, Tensor], path: Path) -> None:
-    """The update under the names of the weights it is added to, its scale in B."""
+    """Write the update under the names of the weights that it is added to, with its scale in B."""
     tensors = {}
     for name, value in state.items():
         where = name.removeprefix("base_model.model.")

@@ -1,4 +1,4 @@
-"""Makes the sheet of small pictures that scenes carry.
+"""Sheet of the small pictures in scenes.
 
     python -m training.pictures --bootstrap DIR --tabler DIR
 
@@ -21,13 +21,13 @@ from foveate_demo.scenes.pictures import SHEET, SIDE
 from foveate_demo.scenes.words import PICTURES
 
 EMOJI_FONT = Path("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf")
-# One for every name, in the order of the names; a dot where there is none.
+# One for every name, in the order of PICTURES; a dot for none.
 EMOJI = (  # noqa: SIM905
     "✈ ⚓ 🍎 🎈 🔔 🚲 🐦 ⛵ 📕 🚌 🦋 🎂 📷 🕯 🚗 🐱 🪑 🕒 ☁ 👑 ☕ 🐶 🚪 👂 👁 🐟 🚩 🌻 🎸 🔨 ✋ "
     "🎩 ❤ 🚁 🏠 🔑 🪜 . 🍃 ⚡ 🔒 🌙 ⛰ 🍄 ✏ 📱 🎹 🍕 🧩 . 🚀 ✂ 🛡 🚢 👕 👞 💀 🐍 ❄ "
     "🕷 ⭐ ☀ 🗡 ⛺ 🚜 🚆 🌳 🚚 🎺 ☂ ⌚ 🛞"
 ).split()
-OTHER_NAMES = {  # where the icons are called otherwise
+OTHER_NAMES = {  # names of icons that differ from ours
     "bus": "bus-front",
     "car": "car-front",
     "cup": "cup-hot",
@@ -50,7 +50,7 @@ NEVER = {("bird", "feather")}
 
 
 def _svg(path: Path) -> Image.Image:
-    """A drawing in black on nothing, with a margin of a twelfth."""
+    """Render a drawing in black on a transparent ground, with a margin of a twelfth."""
     inner = round(SIDE * 5 / 6)
     text = path.read_text().replace("currentColor", "black")
     drawn = Image.open(io.BytesIO(resvg_py.svg_to_bytes(svg_string=text, width=inner)))
@@ -60,7 +60,7 @@ def _svg(path: Path) -> Image.Image:
 
 
 def _emoji(character: str) -> Image.Image:
-    """A coloured picture, cut to its ink and centred."""
+    """Render a coloured picture, cropped to its ink and centred."""
     big = Image.new("RGBA", (160, 160))
     face = ImageFont.truetype(str(EMOJI_FONT), 109)
     ImageDraw.Draw(big).text((10, 10), character, font=face, embedded_color=True)
@@ -74,7 +74,7 @@ def _emoji(character: str) -> Image.Image:
 def drawings(
     name: str, emoji: str, bootstrap: Path, tabler: Path
 ) -> Iterator[tuple[int, Image.Image]]:
-    """Row of the sheet, drawing."""
+    """Yield the drawings of a name, each with its row of the sheet."""
     for row, folder, ending in (
         (0, bootstrap / "icons", ""),
         (1, bootstrap / "icons", "-fill"),
@@ -91,7 +91,7 @@ def drawings(
 
 
 def main() -> None:
-    """Draws the sheet and writes it into the package."""
+    """Draw the sheet, and write it into the package."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bootstrap", type=Path, required=True)
     parser.add_argument("--tabler", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""Draws the curves of the trainings into training/results/curves.png.
+"""Plot of the training curves, written to training/results/curves.png.
 
 python -m training.plot --eye RUN/log.jsonl NAMES/log.jsonl --lora RUN/log.jsonl
 """
@@ -16,8 +16,8 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def curve(*paths: Path) -> list[dict[str, Any]]:
-    """The lines of logs, one run going on where the last one ended; of a step that was taken again
-    after a break, the last.
+    """Join the lines of consecutive runs' logs; a step that was repeated after a break counts once,
+    with its last line.
     """
     found: list[dict[str, Any]] = []
     for path in paths:
@@ -29,7 +29,7 @@ def curve(*paths: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """One panel for the eye, one for the update of the language model."""
+    """Draw one panel for the vision tower, and one for the update of the language model."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--eye", type=Path, nargs="+", required=True)
     parser.add_argument("--lora", type=Path, required=True)

@@ -1,4 +1,4 @@
-"""What the language model is given: images as the eye, or a perfect eye, sees them, and words."""
+"""Inputs of the language model: images through a trained or a perfect vision tower, and text."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from foveate_demo.scenes import Scene
 from training.data import Reading
 from training.tower import Eye
 
-See = Callable[[Scene], Tensor]  # the embeddings of an image's slots, [slots, hidden]
+See = Callable[[Scene], Tensor]  # from a scene to its slots' embeddings [slots, hidden]
 
 
 def perfect(model: PreTrainedModel, reading: Reading, words: list[int]) -> See:
-    """An eye that never errs: every slot holds its own token's embedding."""
+    """Return a perfect vision tower: every slot gets its own token's embedding."""
     table = model.get_input_embeddings().weight
 
     def see(scene: Scene) -> Tensor:
         read = reading(scene)
         if read is None:
-            raise ValueError(f"this scene has tokens that the vocabulary lacks: {scene.says}")
+            raise ValueError(f"this scene has tokens that the vocabulary lacks: {scene.texts}")
         return table[torch.tensor(words)[torch.from_numpy(read[0]).flatten()]]
 
     return see
 
 
 def trained(model: PreTrainedModel, checkpoint: Path) -> See:
-    """The eye of a checkpoint."""
+    """Return the vision tower of a checkpoint."""
     state = torch.load(checkpoint, weights_only=True)["student"]
     return _seen_by(model, {k[4:]: v for k, v in state.items() if k.startswith("eye.")})
 
 
 def shipped(model: PreTrainedModel) -> See:
-    """The eye in the package."""
+    """Return the vision tower in the package."""
     parts = {"vision_tower.": "tower.", "multi_modal_projector.": "projector."}
     state = load_file(vision.WEIGHTS / "eye.safetensors")
     mine = {
@@ -66,7 +66,7 @@ def _seen_by(model: PreTrainedModel, state: dict[str, Tensor]) -> See:
 
 
 def wording(album: Album, question: str) -> str:
-    """The prompt, with "<image>" where the images stand."""
+    """Return the prompt, with an "<image>" for each image."""
     parts = [{"type": "image"}] * len(album.images) + [{"type": "text", "text": question}]
     return worded([{"role": "user", "content": parts}])[0]
 
@@ -78,7 +78,7 @@ def embedded(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Tensor:
-    """A text with images as embeddings [tokens, hidden]; ``see`` of None leaves the images out."""
+    """Embed a text with images as [tokens, hidden]; without ``see`` the images are left out."""
     table = model.get_input_embeddings()
     parts: list[Tensor] = []
     for i, piece in enumerate(text.split(DemoProcessor.image_token)):

@@ -1,4 +1,4 @@
-"""The parts that are trained first: a Pixtral vision tower and LLaVA's projector."""
+"""Parts that are trained first: a Pixtral vision tower and LLaVA's projector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foveate_demo.vision import llava_config
 
 
 class Eye(nn.Module):
-    """Pixels to the embeddings of the language model, one for every cell."""
+    """Vision tower and projector: from pixels to one embedding per cell."""
 
     def __init__(self, text_config: PreTrainedConfig):
         super().__init__()
@@ -24,17 +24,17 @@ class Eye(nn.Module):
         self.projector = LlavaMultiModalProjector(config)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings [b, cells, hidden], and what the middle layer knows [b, cells, 256].
+        """Return embeddings [b, cells, hidden], and the middle layer's states [b, cells, 256].
 
-        The tower's own forward puts all images of a batch into one sequence; images of one size are
-        a batch here, which is the same and faster.
+        The tower's own forward concatenates all images into one sequence. Here images of one size
+        form a batch, with the same result, but faster.
         """
         tower = self.tower
         x = tower.patch_conv(normalised(pixels))
         rows, columns = x.shape[-2:]
         x = tower.ln_pre(x.flatten(2).transpose(1, 2))
-        place = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).to(x.device)
-        turned = tower.patch_positional_embedding(x, place)
+        positions = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).to(x.device)
+        turned = tower.patch_positional_embedding(x, positions)
         middle = x
         for depth, layer in enumerate(tower.transformer.layers, 1):
             x = layer(x, None, position_embeddings=turned)

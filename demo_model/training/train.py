@@ -1,14 +1,14 @@
-"""Trains the eye: pixels of a row in, the language model's embeddings of its tokens out.
+"""Training of the vision tower: from the pixels of a row to its tokens' embeddings.
 
     python -m training.train --out RUN [--steps 12500] [--decay 0.3]
     python -m training.train --out RUN --start OTHER/checkpoint.pt --drawn 0.4 ...
 
-Every slot has its target, so no language model is in the loop: the cross-entropy of each slot's
-token (by cosine with the language model's own embeddings) and the distance to its embedding; in the
-middle layer, which tokens stand where under a patch, how many stand before it, and which patch of
-its row it is. Half of the pages are practice, lines full of words and numbers. Checkpoints are
-written every few minutes; the same command goes on where the last one ended. The learning rate
-falls to zero over the last part of the steps.
+Every slot has its own target, so the language model is not run. The losses are the cross-entropy of
+each slot's token (by cosine with the language model's embeddings) and the distance to its
+embedding; in the middle layer also the tokens under a patch, the number of tokens before it, and
+its column. Half of the pages are practice, lines full of words and numbers. Checkpoints are written
+every few minutes; the same command continues an earlier run. The learning rate falls to zero over
+the last part of the steps.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from training.fonts import training_fonts
 from training.tower import Eye
 
 WARMUP = 300
-BLANK = 0.15  # weight of a slot that shows nothing: most do, and they are easily learned
+BLANK = 0.15  # weight of an empty slot: most are empty, and they are easily learned
 
 
 class Student(nn.Module):
-    """The eye, and the heads that only training needs."""
+    """Vision tower with the heads that only training needs."""
 
     def __init__(self, eye: Eye, table: Tensor):
         super().__init__()
@@ -47,7 +47,7 @@ class Student(nn.Module):
         self.column = nn.Linear(256, SLOTS)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Losses, and the shares of tokens and of rows that are read right."""
+        """Return the losses, and the shares of correctly read tokens and rows."""
         seen, middle = self.eye(batch.pixels)
         seen, middle = seen.float(), middle.float()
         target = batch.tokens.flatten(1)
@@ -70,7 +70,9 @@ class Student(nn.Module):
         }
 
     def _local(self, middle: Tensor, batch: Batch) -> Tensor:
-        """What each patch has to know for the layers above: its tokens, and their place in line."""
+        """Return the loss of the middle layer, where each patch has to know its tokens, the number
+        of tokens before it, and its column.
+        """
         spots, tokens = batch.spots, batch.tokens
         b, rows, _ = spots.shape
         inked = spots >= 0
@@ -78,7 +80,7 @@ class Student(nn.Module):
         strip = spots[image, row, slot]
         names = torch.zeros(b, rows, SLOTS * STRIPS, dtype=torch.long, device=spots.device)
         names[image, row, strip] = tokens[image, row, slot]  # 0: no token has its middle there
-        lines = inked.any(-1)  # what is to be read; blank rows are easy
+        lines = inked.any(-1)  # rows with text; blank rows are easy
         middle = middle.view(b, rows, SLOTS, -1)[lines]
         weight = torch.ones(len(self.table), device=spots.device)
         weight[0] = BLANK
@@ -93,7 +95,7 @@ class Student(nn.Module):
 
 
 def optimisers(student: Student, rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices between layers, AdamW for all else."""
+    """Return Muon for the matrices of the layers, and AdamW for the other parameters."""
     matrices, others = [], []
     for name, p in student.named_parameters():
         (matrices if p.ndim == 2 and "layers" in name else others).append(p)
@@ -104,29 +106,31 @@ def optimisers(student: Student, rate: float) -> list[torch.optim.Optimizer]:
 
 
 def share_of_rate(done: int, steps: int, decay: float, warmup: int = WARMUP) -> float:
-    """Up in the first steps, then level, then down to zero in the last share of them."""
+    """Return the factor of the learning rate: linear warm-up, constant, then linear decay to zero
+    over the last share ``decay`` of the steps.
+    """
     down = (steps - done) / (steps * decay) if decay else 1.0
     return min(1.0, (done + 1) / warmup, down)
 
 
 def save(path: Path, state: dict) -> None:
-    """Writes a checkpoint whole or not at all."""
+    """Write a checkpoint atomically."""
     part = path.with_suffix(".part")
     torch.save(state, part)
     os.replace(part, path)
 
 
 def main() -> None:
-    """Trains until all steps are done, or the time is over."""
+    """Train until all steps are done, or the time is over."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=12500)
-    parser.add_argument("--decay", type=float, default=0.3, help="share of them, at the end")
-    parser.add_argument("--hours", type=float, default=100.0, help="at most, in this call")
+    parser.add_argument("--decay", type=float, default=0.3, help="last share of steps, with decay")
+    parser.add_argument("--hours", type=float, default=100.0, help="time limit of this call")
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--slots", type=int, default=3072, help="of a batch")
-    parser.add_argument("--start", type=Path, help="the weights to begin with: a checkpoint")
+    parser.add_argument("--slots", type=int, default=3072, help="slots of a batch")
+    parser.add_argument("--start", type=Path, help="checkpoint to start from")
     parser.add_argument("--drawn", type=float, default=0.0, help="share of drawings to be named")
     a = parser.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
@@ -134,7 +138,7 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, tokenizer = smollm2.load()
     fonts = training_fonts()
-    listed = a.out / "vocabulary.json"  # the same for as long as the run goes on
+    listed = a.out / "vocabulary.json"  # fixed for all continuations of a run
     if not listed.exists():
         listed.write_text(json.dumps(vocabulary(tokenizer, fonts)))
     words = json.loads(listed.read_text())
@@ -147,8 +151,8 @@ def main() -> None:
         state = torch.load(path, weights_only=True)
         done = state["step"]
         student.load_state_dict(state["student"])
-        for one, s in zip(steps, state["optimisers"], strict=True):
-            one.load_state_dict(s)
+        for optimiser, s in zip(steps, state["optimisers"], strict=True):
+            optimiser.load_state_dict(s)
     elif a.start:
         student.load_state_dict(torch.load(a.start, weights_only=True)["student"])
     data = Scenes(Reading(tokenizer, words), fonts, a.seed + done, a.slots, a.drawn)
@@ -162,7 +166,7 @@ def main() -> None:
             {
                 "step": done,
                 "student": student.state_dict(),
-                "optimisers": [one.state_dict() for one in steps],
+                "optimisers": [optimiser.state_dict() for optimiser in steps],
             },
         )
 
@@ -171,8 +175,8 @@ def main() -> None:
     with (a.out / "log.jsonl").open("a") as log:
         while done < a.steps and time.time() < end:
             rate = a.rate * share_of_rate(done, a.steps, a.decay)
-            for one in steps:
-                for group in one.param_groups:
+            for optimiser in steps:
+                for group in optimiser.param_groups:
                     group["lr"] = rate
             batch = Batch(*(x.to(device, non_blocking=True) for x in next(batches)))
             with torch.autocast(device, torch.bfloat16):
@@ -180,9 +184,9 @@ def main() -> None:
             loss = found["reading"] + found["distance"] + 0.7 * found["local"]
             loss.backward()
             nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-            for one in steps:
-                one.step()
-                one.zero_grad(set_to_none=True)
+            for optimiser in steps:
+                optimiser.step()
+                optimiser.zero_grad(set_to_none=True)
             done, count = done + 1, count + 1
             for name, value in found.items():
                 sums[name] = sums.get(name, 0.0) + float(value.detach())

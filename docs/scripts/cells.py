@@ -27,7 +27,7 @@ def shade(grid: Grid, share: Tensor, box: tuple[float, float, float, float]) -> 
     left, top, width, height = box
     across, down = width / grid.columns, height / grid.rows
     cells: dict[int, list[str]] = {}
-    for place, token in enumerate(grid.places):
+    for place, token in enumerate(grid.indices):
         level = round((1 - float(share[token])) * LEVELS)
         row, column = divmod(place, grid.columns)
         corner = f"M{left + column * across:g} {top + row * down:g}"

@@ -43,12 +43,12 @@ def pairs() -> str:
         'preserveAspectRatio="none" style="image-rendering:pixelated" '
         f'href="{data_uri(dots(found.kept.flatten(0, 1)), "png")}"/>'
     )
-    text = left + wide * len(here.grid.places) / tokens
+    text = left + wide * len(here.grid.indices) / tokens
     parts = [
         sheet,
         drawn,
         f'<path stroke="{GREY}" d="M{text:g} {top - 8}V{top + high + 4:g}"/>',
-        label(left, top - 10, f"the image's {len(here.grid.places)} tokens"),
+        label(left, top - 10, f"the image's {len(here.grid.indices)} tokens"),
         label(text + 4, top - 10, "text"),
         label(left - 8, top + 10, "first layer", anchor="end"),
         label(left - 8, top + high - 2, "last layer", anchor="end"),
@@ -103,7 +103,7 @@ def questions() -> str:
 
 def _common(first: Held, second: Held) -> float:
     """The share of the image's pairs kept in the first that the second keeps, too."""
-    places = list(example().grid.places)
+    places = list(example().grid.indices)
     one, two = first.kept[..., places], second.kept[..., places]
     return float((one * two).sum() / one.sum())
 

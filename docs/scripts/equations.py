@@ -123,7 +123,7 @@ EQUATIONS: dict[str, tuple[Equation, ...]] = {
             "CrossSelfAttention",
             f"{WINDOW}:by_modality",
         ),
-        eq("2", "the best of each, K^s and K^c of them", "beyond_lists", "Lengths"),
+        eq("2", "the best of each, K^s and K^c of them", "distance_beyond_lists", "Lengths"),
         eq("3", 'what both lists name: `combine="and"`', "CrossSelf.__call__"),
         eq("4", "the chosen pairs, and the last R", "CrossSelf.__call__"),
         eq("5", "softmax of the scaled logits", why=MODEL),

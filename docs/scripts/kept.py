@@ -64,7 +64,7 @@ def example(question: str = QUESTION) -> Example:
     prompt = read(demo(), question or "\n", [image], plain=not question)
     ((_, (grid,)),) = on_images(demo(), prompt, [image])
     said = words(demo().reader.tokenizer, prompt.inputs["input_ids"][0].tolist())
-    after = [(word.text, at) for at, word in enumerate(said) if at > max(grid.places)]
+    after = [(word.text, at) for at, word in enumerate(said) if at > max(grid.indices)]
     return Example(image, grid, after, prompt.inputs, prompt.tokens)
 
 

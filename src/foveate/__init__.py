@@ -1,8 +1,8 @@
-"""Foveate: shrink the key-value cache of vision-language models, and measure what it changes.
+"""Foveate: shrink the key-value cache of vision-language models, and measure the effects.
 
-Everything is imported when it is first asked for: PyTorch with the first method or policy,
-transformers with the first model that is compressed. So ``import foveate`` costs nothing, and what
-is imported from here is the public surface (docs/stability.md).
+All imports are lazy: PyTorch is imported with the first method or policy, transformers with the
+first model that is compressed. So ``import foveate`` is fast. The names here are the public surface
+(docs/stability.md).
 """
 
 from __future__ import annotations
@@ -95,11 +95,12 @@ _PLACES = {
     "policy": "compression.composition",
     "read_video": "data",
 }
-"""Where each name is defined; the other public names are packages of their own, and methods."""
+"""Module that defines each name; the other public names are packages, and methods."""
 
 _FILES = iter_modules([str(Path(__file__).parent / "methods")])
-METHOD_NAMES = [one.name for one in _FILES if one.name != "pruning"]  # its folder has stages alone
-"""Of Foveate's own methods, each in a file of its name; ``METHODS`` has those of others as well."""
+_NO_METHOD = "pruning"  # a folder with stages only
+METHOD_NAMES = [module.name for module in _FILES if module.name != _NO_METHOD]
+"""Names of Foveate's own methods, one per file; ``METHODS`` also has methods of plug-ins."""
 
 if not TYPE_CHECKING:
     _PLACES |= dict.fromkeys(METHOD_NAMES, "methods")
@@ -107,18 +108,18 @@ if not TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, when it is first asked for."""
+    """Import a public name at its first use (PEP 562)."""
     if name not in __all__:
-        meant = suggest(name.removesuffix("Press"), __all__)  # titles, and kvpress's names
+        meant = suggest(name.removesuffix("Press"), __all__)  # accept kvpress's class names
         known = f" {meant}" if meant.startswith("Did") and name[:1] != "_" else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{known}")
-    module = _imported(f"{__name__}.{_PLACES.get(name, name)}")
+    module = _import(f"{__name__}.{_PLACES.get(name, name)}")
     globals()[name] = value = getattr(module, name) if name in _PLACES else module
     return value
 
 
-def _imported(name: str) -> Any:
-    """Import a module of Foveate's, or say which package keeps it from being imported."""
+def _import(name: str) -> Any:
+    """Import one of Foveate's modules; raise BrokenPackage if a package of PyTorch is broken."""
     try:
         return import_module(name)
     except (ImportError, OSError, RuntimeError) as error:

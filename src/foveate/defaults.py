@@ -1,4 +1,4 @@
-"""Names and defaults that messages and options need before anything large is imported."""
+"""Names and defaults for messages and options, importable without torch or transformers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Literal
 
 SEES, READS = "demo", "smollm2"
 SHIPPED = {SEES: "Foveate-Demo-0.14B", READS: "SmolLM2-135M-Instruct"}
-"""The models that come with Foveate: one that sees, and one that reads text only."""
+"""Models that ship with Foveate: one that takes images, and one for text only."""
 FRAMES = 8
-"""Frames that are taken of a video where nothing is said: as many as the demo model reads."""
+"""Default number of frames of a video: as many as the demo model reads."""
 BUDGET_BY_DEFAULT = "20%"
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceMap = str | dict[str, int | str]
-"""How weights are spread over devices, as transformers takes it: "auto", or by module."""
+"""Placement of weights on devices, as transformers takes it: "auto", or a device per module."""
 AttentionName = Literal["sdpa", "eager", "flash_attention_2"]
 VARIABLE = "FOVEATE_POLICY"
-"""The environment variable that gives a served model its policy."""
+"""Environment variable with the policy of a served model."""
 SAMPLES = 48
-"""Drawn prompts that a profile is measured on."""
+"""Default number of generated prompts on which a profile is measured."""
 METHOD = "recommended"
 PLACE = Path("foveate") / f"{METHOD}.safetensors"
-"""The profile in a model's directory; in a folder of its own, as vLLM takes every safetensors file
-that lies directly in the directory for weights where these have no index.
+"""Path of the profile in a model's directory. It has a folder of its own, because vLLM loads every
+safetensors file directly in the directory as weights if these have no index.
 """

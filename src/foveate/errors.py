@@ -1,4 +1,4 @@
-"""Everything that Foveate raises on purpose.
+"""Errors that Foveate raises on purpose.
 
     FoveateError
     ├── InvalidBudget        a budget that cannot be met                        (ValueError)
@@ -6,23 +6,23 @@
     ├── InvalidInput         a prompt, image, mask or tensor that cannot be read (ValueError)
     ├── InvalidSpec          a spec string that cannot be parsed                (ValueError)
     ├── UnknownMethod        no method or stage of that name                    (LookupError)
-    ├── ModelNotFound        no model at that place                             (LookupError)
+    ├── ModelNotFound        no model at that location                          (LookupError)
     ├── UnsupportedModel     a model whose cache cannot be compressed exactly   (TypeError)
     ├── UnsupportedCache     a cache that is static, foreign or already closed  (TypeError)
     ├── AlreadyCompressing   a second ``compress`` block on one model           (RuntimeError)
-    ├── NothingCompressed    asked for results before a prompt was compressed   (RuntimeError)
+    ├── NothingCompressed    results were read before a prompt was compressed   (RuntimeError)
     ├── MissingModality      the policy needs to know which tokens are visual   (RuntimeError)
     ├── UnsupportedPolicy    a policy that a backend cannot carry out exactly   (TypeError)
-    ├── UnsupportedEngine    an inference engine's version or setting is unknown (RuntimeError)
-    ├── UnsupportedKernel    a tensor that a Triton kernel cannot work on       (TypeError)
-    ├── MissingPackage       something that is asked for needs an optional package (ImportError)
+    ├── UnsupportedEngine    an unsupported version or setting of an engine     (RuntimeError)
+    ├── UnsupportedKernel    a tensor that a Triton kernel does not support     (TypeError)
+    ├── MissingPackage       an optional package that is not installed          (ImportError)
     ├── BrokenPackage        an installed package that cannot be imported       (ImportError)
-    ├── ClusterFailed        no cluster to run on, or its workers do not last   (RuntimeError)
-    ├── CannotWrite          a file that the disk, or its folder, does not take  (OSError)
+    ├── ClusterFailed        no cluster to run on, or its workers were lost     (RuntimeError)
+    ├── CannotWrite          a file that cannot be written                      (OSError)
     ├── CacheMismatch        a saved cache of another model, tokenizer, policy  (RuntimeError)
     └── ProfileMismatch      a profile of another model, method or budget       (RuntimeError)
 
-Each message names the offending value and the way out.
+Each message names the offending value, and what to do instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FoveateError(Exception):
 
 
 class InvalidBudget(FoveateError, ValueError):
-    """A budget that cannot be met: zero, negative, NaN, over 100 %, or below what is protected."""
+    """A budget that cannot be met: zero, negative, NaN, over 100 %, or below protected tokens."""
 
 
 class InvalidParameter(FoveateError, ValueError):
@@ -57,7 +57,7 @@ class UnknownMethod(FoveateError, LookupError):
 
 
 class ModelNotFound(FoveateError, LookupError):
-    """No model, or no weights, at the place given."""
+    """No model, or no weights, at that location."""
 
 
 class UnsupportedModel(FoveateError, TypeError):
@@ -73,11 +73,11 @@ class AlreadyCompressing(FoveateError, RuntimeError):
 
 
 class NothingCompressed(FoveateError, RuntimeError):
-    """Results were asked for before any prompt was compressed."""
+    """Results that were read before any prompt was compressed."""
 
 
 class MissingModality(FoveateError, RuntimeError):
-    """The policy needs to know which tokens are visual, and nothing tells."""
+    """Unknown visual tokens under a policy that needs to know them."""
 
 
 class UnsupportedPolicy(FoveateError, TypeError):
@@ -85,18 +85,18 @@ class UnsupportedPolicy(FoveateError, TypeError):
 
 
 class UnsupportedEngine(FoveateError, RuntimeError):
-    """A version of an inference engine, or a setting of it, that Foveate cannot work with."""
+    """A version or a setting of an inference engine that Foveate does not support."""
 
 
 class UnsupportedKernel(FoveateError, TypeError):
-    """A Triton kernel was asked for, and this device, type or head size is not one that it does."""
+    """A device, dtype or head size that the requested Triton kernel does not support."""
 
 
 class MissingPackage(FoveateError, ImportError):
-    """Something that was asked for needs a package that is not installed."""
+    """A package that is needed and not installed."""
 
     def __init__(self, what: str, package: str, extra: str = "", install: str = ""):
-        """``install`` says how to get a package that no extra brings."""
+        """Build the message. ``install`` is the command for a package that is in no extra."""
         how = install or f"pip install 'foveate[{extra}]'"
         super().__init__(f"{what} needs the package {package!r}: {how}.")
         self.install = how
@@ -107,11 +107,11 @@ class MissingPackage(FoveateError, ImportError):
 
 
 class BrokenPackage(FoveateError, ImportError):
-    """A package that is installed and cannot be imported, such as a build for another torch."""
+    """An installed package that cannot be imported, such as a build for another torch."""
 
 
 class ClusterFailed(FoveateError, RuntimeError):
-    """No cluster to run on, one with too little room, or one whose workers are lost or differ."""
+    """No cluster to run on, too little room on it, or workers that were lost or differ."""
 
 
 class CannotWrite(FoveateError, OSError):
@@ -127,7 +127,7 @@ class ProfileMismatch(FoveateError, RuntimeError):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """A sentence that helps: the closest known name if there is one, otherwise all of them."""
+    """Return a hint: the known name closest to ``name``, or all known names if none is close."""
     names = sorted(known)
     alike = {_bare(each): each for each in names}  # titles write "SnapKV" and "LOOK-M"
     close = difflib.get_close_matches(_bare(name), alike, n=1)
@@ -135,5 +135,5 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def _bare(name: str) -> str:
-    """A name without what titles and code write differently."""
+    """Normalise case and hyphens, which differ between papers' titles and code."""
     return name.lower().replace("-", "_")

@@ -1,4 +1,4 @@
-"""How to install packages beside PyTorch, and those of its packages that cannot be imported."""
+"""Install commands for packages beside PyTorch, and errors for broken builds of its packages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ OF_PYTORCH = ("torchvision", "torchaudio")
 
 
 def pip_line(packages: list[str]) -> str:
-    """Return the commands that install packages. Those of PyTorch come from its own index, for the
-    build of torch that is installed: the package index has another, which would replace it.
+    """Return the commands that install packages. PyTorch's own come from its index, for the
+    installed build of torch: PyPI has another build, which would replace it.
     """
     parts = [f"pip install {' '.join(p for p in packages if p not in OF_PYTORCH)}"]
     if built := [name for name in packages if name in OF_PYTORCH]:
@@ -28,14 +28,14 @@ def pip_line(packages: list[str]) -> str:
 
 
 def broken_package(error: BaseException) -> BrokenPackage | None:
-    """Return the error that names the package of PyTorch's whose import raised ``error``, and how
-    to replace it; None if no such import failed.
+    """Return an error that names the package of PyTorch whose import raised ``error``, and the
+    command to replace it; None if no such import failed.
     """
     for each in _chain(error):
         frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(each.__traceback__)]
         modules = {str(module).partition(".")[0] for module in frames}
         for name in OF_PYTORCH:
-            # Python drops a module whose import fails: an error of one that works is another's
+            # Python removes a module whose import failed: one that is loaded did not cause this
             if name in modules and name not in sys.modules:
                 line = (str(each).strip().splitlines() or [type(each).__name__])[0]
                 return BrokenPackage(

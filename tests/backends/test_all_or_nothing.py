@@ -118,7 +118,7 @@ def test_a_fault_on_the_way_out_does_not_stop_the_other_steps(place, model, unto
 @pytest.mark.parametrize(
     ("of", "name"),
     [
-        *((calls.Calls, name) for name in ("_through_outer", "_through", "_read")),
+        *((calls.Calls, name) for name in ("_call_outer", "_call_decoder", "_read")),
         *((calls.Calls, name) for name in ("_generate", "_prepare")),
         *((pass_notes.PassNotes, name) for name in ("begin", "after")),
     ],

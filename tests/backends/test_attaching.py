@@ -189,7 +189,7 @@ def test_softmax_n_beside_sinks_is_refused():
     model, inputs = with_extras("s_aux"), zoo.prompt("llama")
     with (
         foveate.compress(model, "snapkv:budget=12,window=4,attend=softmax_n(n=1.0)"),
-        pytest.raises(UnsupportedModel, match="not one softmax"),
+        pytest.raises(UnsupportedModel, match="cannot be combined with this model's attention"),
     ):
         model.generate(**inputs, **GREEDY)
 

@@ -100,7 +100,7 @@ def test_profiles_at_several_budgets_are_those_at_each_from_prompts_read_once(
 
 def test_what_several_budgets_do_not_change_is_refused():
     model = zoo.build("llama")
-    with pytest.raises(InvalidParameter, match="expected_attention gathers tensors"):
+    with pytest.raises(InvalidParameter, match="expected_attention has a profile of tensors"):
         calibrate_each(model, ["expected_attention:budget=20%"], PROMPTS["llama"])
     with pytest.raises(InvalidInput, match="no prompt"):
         calibrate_each(model, ["prefixkv:budget=20%"], [])

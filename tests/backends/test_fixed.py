@@ -183,10 +183,10 @@ def test_a_prompt_that_is_not_finished_is_refused():
 @pytest.mark.parametrize(
     ("family", "spec", "says"),
     [
-        ("llama", "snapkv+kivi(bits=4):budget=20,window=4", "packed anew"),
+        ("llama", "snapkv+kivi(bits=4):budget=20,window=4", "repacked"),
         ("llama", "h2o:budget=20,when=over_budget", "compresses while answers are decoded"),
         *(
-            (family, "snapkv:budget=20,window=4", "is not compressed and moves")
+            (family, "snapkv:budget=20,window=4", "is not compressed, and whose tensors move")
             for family in sorted(MOVING)
         ),
     ],

@@ -153,17 +153,17 @@ def test_a_model_that_answers_nothing_is_reported(caplog):
     with foveate.compress(model, "kvzip:budget=50%,reads=answers", tokenizer=Words()) as session:
         session.prefill(**inputs)
         assert session.stats.kept_tokens == 20
-    assert "answers 'Ask short questions" in caplog.text
+    assert "answer to 'Ask short questions" in caplog.text
 
 
 def test_what_cannot_be_asked_is_refused():
     model = zoo.build("llama")
     with pytest.raises(InvalidInput, match=r"tokenizer=\.\.\."):
         foveate.compress(model, "kvzip:budget=50%,reads=answers")
-    with pytest.raises(InvalidParameter, match="asks nothing"):
+    with pytest.raises(InvalidParameter, match="has no effect with reads=prompt"):
         foveate.policy("kvzip:budget=50%,asks='who?'")
-    with pytest.raises(InvalidParameter, match="no words"):
+    with pytest.raises(InvalidParameter, match="has no text"):
         foveate.policy("kvzip:budget=50%,reads=answers,asks=' | '")
     policy = foveate.policy("kvzip:budget=50%,reads=answers,asks='who? | what, then?'")
     assert foveate.policy(policy.spec) == policy
-    assert policy.score.reading.asks == ("who?", "what, then?")
+    assert policy.score.reading.follow_ups == ("who?", "what, then?")

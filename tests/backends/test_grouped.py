@@ -9,8 +9,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from foveate.cache.pairs import DensePairs
 from foveate.hf.attention.by_products import ModelAttention
-from foveate.hf.attention.dispatch import Queries, attended
-from foveate.hf.attention.grouped import folded, head_by_head
+from foveate.hf.attention.dispatch import Queries, compute_attention
+from foveate.hf.attention.grouped import attend_by_head, attend_folded
 from foveate.hf.attention.masks import MaskFacts, PassView, for_model
 
 B, HEADS, GROUPS, PAIRS, D, SCALE = 2, 3, 4, 300, 16, 0.3
@@ -43,7 +43,7 @@ def test_head_by_head_is_transformers_own_bit_for_bit(dtype, heads, additive):
     q, k, v = drawn(70, dtype)
     mask, kind = visible(heads, 70), additive and dtype
     expected = stock(q, k, v, for_model(mask, GROUPS if heads > 1 else 1, kind))
-    assert torch.equal(head_by_head(q, k, v, SCALE, for_model(mask, 1, kind)), expected)
+    assert torch.equal(attend_by_head(q, k, v, SCALE, for_model(mask, 1, kind)), expected)
 
 
 @pytest.mark.parametrize("heads", [1, HEADS], ids=["one mask", "a mask a head"])
@@ -51,8 +51,8 @@ def test_one_query_folded(heads):
     q, k, v = drawn(1, torch.float32)
     mask = visible(heads, 1)
     expected = stock(q, k, v, for_model(mask, GROUPS if heads > 1 else 1, None))
-    assert_close(folded(q, k, v, SCALE, mask), expected)
-    assert_close(folded(q, k, v, SCALE), stock(q, k, v, torch.ones_like(mask)[:, :1]))
+    assert_close(attend_folded(q, k, v, SCALE, mask), expected)
+    assert_close(attend_folded(q, k, v, SCALE), stock(q, k, v, torch.ones_like(mask)[:, :1]))
 
 
 @pytest.mark.parametrize("heads", [1, HEADS * GROUPS], ids=["one mask", "a mask a query head"])
@@ -69,4 +69,4 @@ def test_over_all_pairs_the_models_own_mask_is_followed(heads):
     queries = Queries(q, view, SCALE, attention, PAIRS, lambda: facts)
     pairs = DensePairs.empty(k, v, PAIRS)
     pairs.append(k, v)
-    assert torch.equal(attended(queries, pairs, 0.0).output, stock(q, k, v, mask))
+    assert torch.equal(compute_attention(queries, pairs, 0.0).output, stock(q, k, v, mask))

@@ -50,11 +50,11 @@ def test_kv_heads_get_the_mean_of_their_query_heads(method, indent, tmp_path):
         ({}, "holds no scores of heads"),
         ({"0-0": 10**400}, "holds no scores of heads"),
         ("[" * 100_000, "nested too deep"),
-        ('{"0-0": 1, "0-0": 2}', "the key '0-0' is there twice"),
+        ('{"0-0": 1, "0-0": 2}', "the key '0-0' occurs twice"),
         ({"999999999-999999999": 1}, "lacks the heads 0-0, 0-1, .* 0-4, ... of 1000000000 layers"),
         ({"0.0": [1]}, "'0.0' is no layer and head"),
         (scores(**{"0-0": []}), "are no scores"),
-        (scores(**{"0-0": [float("nan")]}), "NaN is no number"),
+        (scores(**{"0-0": [float("nan")]}), "NaN is no JSON number"),
         (scores(**{"0-0": [-1.0]}), "are no scores"),
         (scores(**{"0-0": ["a"]}), "could not convert"),
         (scores(**{"3-3": [1.0]}), "lacks the heads 3-0, 3-1, 3-2 of 4 layers with 4 heads"),
@@ -69,7 +69,7 @@ def test_files_that_do_not_fit_are_refused(found, says, tmp_path):
 
 def test_other_methods_places_and_models_are_refused(tmp_path):
     path = written(tmp_path / "scores.json", scores())
-    with pytest.raises(InvalidInput, match="'snapkv' reads no scores"):
+    with pytest.raises(InvalidInput, match="'snapkv' has no format"):
         foveate.import_head_scores(zoo.build("llama"), "snapkv", path)
     with pytest.raises(InvalidInput, match="does not exist"):
         foveate.import_head_scores(zoo.build("llama"), "headkv", tmp_path / "none.json")

@@ -65,8 +65,8 @@ def stored_anew(monkeypatch):
     """Switches to storing a layer anew at every eviction."""
 
     def switch():
-        monkeypatch.setattr(ways, "_leaves_one", lambda layer, queries: None)
-        monkeypatch.setattr(ways, "_left_in_place", lambda layer: False)
+        monkeypatch.setattr(ways, "_replaceable_pairs", lambda layer, queries: None)
+        monkeypatch.setattr(ways, "_vacate_slot", lambda layer: False)
 
     return switch
 

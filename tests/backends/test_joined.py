@@ -88,7 +88,7 @@ def test_positions_of_another_kind_are_refused() -> None:
         cache = branch(session, recording)
         check_places(session, cache, torch.tensor([20]))
         model.model.register_forward_pre_hook(moved, with_kwargs=True)
-        with pytest.raises(UnsupportedModel, match="in a way of its own"):
+        with pytest.raises(UnsupportedModel, match="computes other positions"):
             check_places(session, cache, torch.tensor([20]))
 
 

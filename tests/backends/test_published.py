@@ -64,7 +64,7 @@ def test_heads_have_the_redundancies_of_mixkvs_tables(tmp_path, samples):
         ("prefixkv:budget=50%", {"0": 0.5}, "holds no shares of layers; expected a JSON list"),
         ("prefixkv:budget=50%", [0.5, 1.0, 0.5], "holds no shares of layers"),
         ("prefixkv:budget=50%", [0.5, "a", 0.5], "holds no shares of layers"),
-        ("snapkv:budget=50%", FORGOTTEN, "no file that authors publish is read for 'snapkv'"),
+        ("snapkv:budget=50%", FORGOTTEN, "no published file format is known for 'snapkv'"),
         ("mixkv", FORGOTTEN, "holds no redundancies of heads; expected a JSON object"),
         ("mixkv", {"0-1-key": [0.5]}, "holds no redundancies of heads"),
         ("mixkv", {"0-0": [0.5]}, "holds no redundancies of heads"),
@@ -90,5 +90,5 @@ def test_the_command_makes_a_profile_of_a_file(tmp_path):
     done = run("--model", model)
     assert done.exit_code == 0, done.output
     assert json.loads(out.read_text())["by_layer"] == pytest.approx([0.72, 0.57, 0.21])
-    assert "which model it is of" in run().output.replace("\n", " ")
-    assert "--from measures nothing" in run("--model", model, "--samples", "3").output
+    assert "needs the model of the profile" in run().output.replace("\n", " ")
+    assert "--from converts a file" in run("--model", model, "--samples", "3").output

@@ -12,12 +12,18 @@ from foveate.compression.pipeline import score
 from foveate.compression.reading import PromptReading
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
 from foveate.hf.model.weights import weights_digest
-from foveate.methods.recommended import VALUE, say_once
+from foveate.methods.recommended import VALUE, suggest_profile_once
 from foveate.methods.recommended.fitting import RIDGE, SecondReading
 from foveate.methods.recommended.foretold import FACTS, LEAST, ForetoldReconstruction
-from foveate.methods.recommended.head_levels import LEVELS, HeadLevels, levels
+from foveate.methods.recommended.head_levels import (
+    LEVELS,
+    HeadLevels,
+    _counts,
+    _layer_counts,
+    levels,
+)
 from foveate.policies.gathering import Asked
-from foveate.profiles.tensor_profile import load_tensors
+from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.score import KeyDifference
 from tests import zoo
 from tests.conformance.compare import check_generate
@@ -135,12 +141,31 @@ def test_a_profile_is_measured_on_a_model_and_used_at_every_budget(tmp_path):
     assert (profile.method, profile.samples) == ("recommended", 2)
     for budget in ("20%", "30%"):  # the first layer, which adds to the least, keeps most
         for lengths in ((40,), (23, 31, 40)):
-            for heads in ("by_prompt", "by_profile"):
+            for heads in ("by_prompt", "by_profile", "by_layer"):
                 check_generate(
                     model,
                     foveate.recommended(budget=budget, profile=path, heads=heads),
                     zoo.prompt("llama", lengths=lengths),
                 )
+
+
+def test_a_layer_keeps_the_mean_of_its_heads(tmp_path):
+    profile = TensorProfile(
+        method="recommended",
+        model="a",
+        layers=2,
+        samples=1,
+        budget="",
+        by_layer=[
+            {"levels": torch.tensor(heads)[:, None].expand(2, LEVELS)}
+            for heads in ((5.0, 4.0), (9.0, 1.0))
+        ],
+    )
+    # the best half of all levels: a head of each layer as a whole
+    assert _counts(profile, 50, 2, 100) == (98, 2, 98, 2)
+    assert _layer_counts(profile, 50, 2, 100) == (50, 50)
+    # a quarter: one head of the second layer; the first keeps what is protected
+    assert _layer_counts(profile, 25, 2, 100) == (2, 48)
 
 
 def ends_at_once(model):
@@ -179,7 +204,7 @@ def test_the_target_is_the_best_that_can_be_had(case, caplog):
     profile = foveate.calibrate(model, "recommended", PROMPTS[:1], questions=questions)
     expected = {"answers": "answers", "no projections": "attention"}.get(case, "damage")
     assert profile.target == expected
-    said = "answered no question" if case == "no answers" else "cannot be had"
+    said = "answered no question" if case == "no answers" else "is not available"
     assert (said in caplog.text) == (case not in ("answers", "no questions"))
 
 
@@ -204,7 +229,7 @@ def test_questions_go_with_prompts_of_a_method_that_asks_them():
     with pytest.raises(InvalidInput, match=r"2 prompt\(s\)"):
         foveate.calibrate(model, "recommended", PROMPTS[1:], questions=ASKED)
     for name in ("q_filters", "prefixkv:budget=20%"):
-        with pytest.raises(InvalidParameter, match="asks none"):
+        with pytest.raises(InvalidParameter, match="needs no questions"):
             foveate.calibrate(model, name, PROMPTS[:1], questions=ASKED)
 
 
@@ -251,7 +276,7 @@ def test_images_are_read_again_too(tmp_path, family):
 
 
 def test_without_a_profile_it_says_once_what_it_does_instead(caplog):
-    say_once.cache_clear()
+    suggest_profile_once.cache_clear()
     caplog.set_level("INFO", logger="foveate")
     policy = foveate.recommended(budget="30%")
     foveate.policy("recommended:budget=20%")
@@ -285,7 +310,7 @@ def test_what_it_was_not_made_for_is_refused(tmp_path):
     with pytest.raises(ProfileMismatch, match=r"of shape \(2, 4\) .* need \(3, 4\)"):
         _scored(one, layer)
     with pytest.raises(InvalidParameter, match="profile=FILE"):
-        foveate.recommended(budget="50%", heads="by_profile")
+        foveate.recommended(budget="50%", heads="by_layer")
     older = replace(load_tensors(str(path), "recommended"), target="").save(tmp_path / "older")
     with pytest.raises(InvalidInput, match=r"another version.* calibrate recommended"):
         load_tensors(str(older), "recommended")

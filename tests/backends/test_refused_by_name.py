@@ -123,7 +123,7 @@ def test_a_cache_that_counts_tokens_otherwise_is_refused_by_its_name(name, model
     cache = getattr(cache_utils, name)(config=model.config)
     with (
         foveate.compress(model, SPEC),
-        pytest.raises(UnsupportedCache, match=f"a {name} is a DynamicCache that changes get_"),
+        pytest.raises(UnsupportedCache, match=f"a {name} overrides DynamicCache.get_"),
     ):
         model.generate(**inputs, **{CACHE: cache}, max_new_tokens=2)
 

@@ -41,8 +41,8 @@ def held(model, inputs, spec, monkeypatch, *, early):
     with monkeypatch.context() as patch:
         if not early:
             patch.setattr(support, "most_kv_heads", lambda config: None)
-        hold = FoveateLayer.hold
-        patch.setattr(FoveateLayer, "hold", lambda s, k: (stored.append(s.ordinal), hold(s, k)))
+        keep = FoveateLayer.keep
+        patch.setattr(FoveateLayer, "keep", lambda s, k: (stored.append(s.ordinal), keep(s, k)))
         with foveate.compress(model, spec) as session, torch.no_grad():
             answer = model.generate(
                 **inputs,

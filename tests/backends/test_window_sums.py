@@ -37,13 +37,13 @@ def asked(monkeypatch):
     """The weights with which attention was added up, in prompts as short as those of tests."""
     monkeypatch.setattr(dispatch, "WORTH", 4)
     calls = []
-    real = dispatch.with_window_sums
+    real = dispatch.attend_with_window_sums
 
     def noting(*args):
         calls.append(args[-1])
         return real(*args)
 
-    monkeypatch.setattr(dispatch, "with_window_sums", noting)
+    monkeypatch.setattr(dispatch, "attend_with_window_sums", noting)
     return calls
 
 

@@ -200,7 +200,7 @@ def test_without_the_other_library_one_is_told_what_to_do(
     with pytest.raises(InvalidInput, match="no Python at '/nowhere/python'"):
         kvpress(subject, [foveate.full()], "/nowhere/python", rounds=1, steps=1)
     seeing = Subject("llava", zoo.build("llava"), subject.ids, random=False)
-    with pytest.raises(UnsupportedModel, match="llava sees"):
+    with pytest.raises(UnsupportedModel, match="llava is a vision-language model"):
         kvpress(seeing, [foveate.full()], stand_in, rounds=1, steps=1)
     monkeypatch.delenv("PYTHONPATH")
     with pytest.raises(MissingPackage, match="needs the package 'kvpress'"):

@@ -112,7 +112,7 @@ class Record:
 
         def noted(*args: Any, **kwargs: Any) -> Any:
             ready = prepared(*args, **kwargs)
-            self.given.append(ready.part.given)
+            self.given.append(ready.part.media)
             return ready
 
         with mock.patch.object(Turns, "prepared", noted):

@@ -110,13 +110,13 @@ def test_the_conversation_is_as_it_is_without(
 def test_a_loaded_chat_has_nothing_to_answer_anew(tmp_path: Path) -> None:
     who = talker("llava")
     chat = foveate.Chat(who.model, who.processor)
-    with pytest.raises(InvalidInput, match="nothing has been said yet"):
+    with pytest.raises(InvalidInput, match="no turn to save yet"):
         chat.save(tmp_path / "chat.safetensors")
     Record().say(chat, 0)
     chat.save(tmp_path / "chat.safetensors")
     again = foveate.Chat.load(tmp_path / "chat.safetensors", who.model, who.processor)
     assert again.held[:2] == chat.held[:2]
-    with pytest.raises(InvalidInput, match="no turn to answer anew"):
+    with pytest.raises(InvalidInput, match="no turn to answer again"):
         again.retry()
 
 
@@ -125,5 +125,5 @@ def test_a_file_without_a_chat_is_no_chat(tmp_path: Path) -> None:
     with foveate.compress(who.model, "snapkv:budget=30%,window=4") as session:
         session.prefill(**who.processor(text="What?", return_tensors="pt"))
         session.save(tmp_path / "cache.safetensors", tokenizer=who.processor)
-    with pytest.raises(InvalidInput, match="holds a cache and no chat"):
+    with pytest.raises(InvalidInput, match="contains a cache and no chat"):
         foveate.Chat.load(tmp_path / "cache.safetensors", who.model, who.processor)

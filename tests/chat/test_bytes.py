@@ -97,7 +97,7 @@ def test_the_copy_for_retry_is_counted_apart_and_can_be_left_out() -> None:
     assert 0 < with_copy.held.before <= 32_000
     Record().of(with_copy, 1, None, call="retry")
     for call in (without.retry, lambda **how: without.edit("Why?", **how)):
-        with pytest.raises(InvalidInput, match=r"keep_turns=0.*make it with keep_turns=1"):
+        with pytest.raises(InvalidInput, match=r"keep_turns=0.*create it with keep_turns=1"):
             call(max_new_tokens=2)
     Record().say(without, 2)
 
@@ -121,9 +121,9 @@ def test_a_budget_that_does_not_hold_the_newest_answer_is_said(
     with caplog.at_level(logging.WARNING, "foveate"):
         for turn in range(2):
             record.of(chat, turn, None, "Tell me", tokens=tokens)
-    said = [r.getMessage() for r in caplog.records if "newest answer" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "latest answer" in r.getMessage()]
     assert len(said) == 1
-    assert "budget 9KB is smaller than the newest answer needs" in said[0]
+    assert "budget 9KB is too small for the latest answer" in said[0]
     answer = range(chat._now.ids.shape[1] - 60, chat._now.ids.shape[1] - 1)
     columns = foveate_layers(chat._now.cache)[0].pairs.columns[0, 0].tolist()
     assert {*answer} <= {*columns}

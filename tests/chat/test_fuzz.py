@@ -164,7 +164,7 @@ class Talking:
         left, self.chat = self.chat, self.chat.fork()
         text, _, tokens = self.drawn()
         left.say(text, **spoken(tokens, left.close))
-        with pytest.raises(InvalidInput, match="was closed"):
+        with pytest.raises(InvalidInput, match="is closed"):
             left.say(text)
 
     def store(self) -> None:

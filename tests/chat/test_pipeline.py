@@ -83,7 +83,7 @@ def test_questions_know_nothing_of_each_other() -> None:
     both = pipe(CONTEXT, questions=asked, **how)["answers"]
     assert both == [pipe(CONTEXT, question=one, **how)["answer"] for one in asked]
     assert both[0] != both[1]
-    with pytest.raises(InvalidInput, match="one of both"):
+    with pytest.raises(InvalidInput, match="either question or questions"):
         pipe(CONTEXT)
     with pytest.raises(InvalidInput, match="num_beams=2"):
         pipe(CONTEXT, question="Why?", num_beams=2)

@@ -29,9 +29,9 @@ def chat(spec: str = "snapkv:budget=30%,window=4", **how) -> foveate.Chat:
 
 
 REFUSED = {
-    "beams": ({"num_beams": 3}, "num_beams=3: a chat has one answer at a time"),
+    "beams": ({"num_beams": 3}, "num_beams=3: a chat gives one answer at a time"),
     "several": ({"num_return_sequences": 2}, "num_return_sequences=2: a chat"),
-    "its cache": ({"past_key_values": object()}, "past_key_values=... is not for a chat"),
+    "its cache": ({"past_key_values": object()}, "past_key_values=... is set by a chat itself"),
     "no image": ({"images": [image(0), 7]}, "images[1] is of type 'int': give a PIL image"),
     "a missing file": ({"images": ["none.png"]}, "none.png"),
     "no message": ({"messages": ["Hello"]}, "is no message"),
@@ -59,7 +59,7 @@ def test_a_turn_that_cannot_be_said_is_refused_and_changes_nothing(case: str) ->
 
 
 def test_nothing_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="nothing is said"):
+    with pytest.raises(InvalidInput, match="the turn is empty"):
         chat().say()
 
 
@@ -91,7 +91,7 @@ def test_a_closed_chat_holds_nothing() -> None:
     with chat() as mine:
         mine.say("Hello", **SHORT)
     assert mine.held == (0.0, 0, 0, 0)
-    with pytest.raises(InvalidInput, match="was closed"):
+    with pytest.raises(InvalidInput, match="is closed"):
         mine.say("Hello")
 
 

@@ -64,7 +64,11 @@ def test_the_processor_is_told_when_frames_are_shown() -> None:
 
 
 NOT_WATCHED = {
-    "a path": ("qwen2_vl", {"videos": ["a.mp4"]}, r"'a.mp4' is no frames: give videos=\[fov"),
+    "a path": (
+        "qwen2_vl",
+        {"videos": ["a.mp4"]},
+        r"'a.mp4' is a path instead of frames: give videos=\[fov",
+    ),
     "a number": ("qwen2_vl", {"videos": [7]}, "this int is no video: give a foveate.Clip"),
     "none": (
         "qwen2_vl",
@@ -74,7 +78,7 @@ NOT_WATCHED = {
     "where images are": (
         "internvl",
         {"videos": [clip(0, (0.0,))]},
-        "this InternVLProcessor takes no videos: show their frames as images",
+        "this InternVLProcessor takes no videos: pass their frames as images",
     ),
 }
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 import foveate
 from foveate.errors import InvalidInput
-from foveate.prompts.special_tokens import behind
+from foveate.prompts.special_tokens import tokens_after
 from foveate.prompts.template import squashed
 from tests import zoo
 from tests.zoo.directory import tokenizer as text_tokenizer
@@ -92,8 +92,8 @@ def test_a_text_behind_another_has_the_tokens_that_it_has_there() -> None:
     words = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", bos_token="<s>")
     whole = words("abc USER: c", add_special_tokens=False)["input_ids"]
     front = words("abc", add_special_tokens=False)["input_ids"]
-    assert behind(words, " USER: c") == whole[len(front) :]
-    assert words("USER: c")["input_ids"] != behind(words, "USER: c")
+    assert tokens_after(words, " USER: c") == whole[len(front) :]
+    assert words("USER: c")["input_ids"] != tokens_after(words, "USER: c")
 
 
 STRINGS = """\
@@ -112,7 +112,7 @@ def test_a_model_that_reads_text_only_chats_and_takes_no_image() -> None:
     parts = [{"type": "text", "text": "Good "}, {"type": "text", "text": "night"}]
     chat.say(messages=[{"role": "user", "content": parts}], **SHORT)
     assert "user: Good night\nassistant: " in words.decode(chat._now.ids[0])
-    with pytest.raises(InvalidInput, match="reads text only, and a message brings 'image'"):
+    with pytest.raises(InvalidInput, match="reads text only, and a message has 'image'"):
         chat.say("And this?", images=[image(0)])
     assert len(chat.messages) == 5
 
@@ -152,7 +152,7 @@ def thoughtful(rewrites: Any, spec: str = WHOLE) -> tuple[Talker, foveate.Chat, 
 def test_what_a_template_rewrites_is_kept_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "foveate"):
         who, chat, record = thoughtful("keep")
-    assert [one.message.endswith("what was read is kept.") for one in caplog.records] == [True]
+    assert [one.message.endswith("stay as they were read.") for one in caplog.records] == [True]
     assert who.processor.tokenizer.decode(chat._now.ids[0]).count("</think>") == 3
     assert record.differs(who, chat) <= EXACT
 
@@ -171,14 +171,14 @@ def test_a_template_that_rewrites_is_followed() -> None:
 
 
 def test_a_template_that_rewrites_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="words earlier turns otherwise"):
+    with pytest.raises(InvalidInput, match="renders earlier turns differently"):
         thoughtful("refuse")
 
 
 def test_a_template_that_words_no_answer_is_refused() -> None:
     words = text_tokenizer()
     words.chat_template = "{{- messages[-1].content if messages[-1].role == 'user' else '' -}}"
-    with pytest.raises(InvalidInput, match="words nothing that a assistant says"):
+    with pytest.raises(InvalidInput, match="cannot render plain messages of the role 'assistant'"):
         foveate.Chat(zoo.build("llama"), words)
     words.chat_template = None
     with pytest.raises(InvalidInput, match="has no chat template"):

@@ -125,10 +125,10 @@ def test_images_for_a_text_model(foveate: Foveate, llama: Path, picture: Path) -
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("kept", "names no kind of image"),
-        ("kept.txt", "names no kind of image"),
+        ("kept", "has no image format"),
+        ("kept.txt", "has no image format"),
         ("nowhere/kept.png", "does not exist"),
-        (".png", "names no kind of image"),
+        (".png", "has no image format"),
     ],
 )
 def test_pictures_that_cannot_be_written_are_refused_before_anything_is_loaded(
@@ -142,7 +142,7 @@ def test_pictures_that_cannot_be_written_are_refused_before_anything_is_loaded(
 
 def test_a_picture_of_a_prompt_without_images(foveate: Foveate, llama: Path) -> None:
     message = refused(foveate, "--model", llama, "--prompt", WORDS, "--picture", "kept.png")
-    assert "there is none" in message
+    assert "the prompt has none" in message
 
 
 def test_an_unknown_method(foveate: Foveate) -> None:

@@ -119,8 +119,8 @@ def test_bad_arguments_are_named(llama: Path, foveate: Foveate) -> None:
 
 def test_options_of_the_suite_and_of_one_model_do_not_mix(tmp_path: Path, foveate: Foveate) -> None:
     for arguments, words in (
-        (("--quick",), "--quick belongs to --suite gpu"),
-        (("--part", "steps"), "--part belongs to --suite gpu"),
+        (("--quick",), "--quick works only with --suite gpu"),
+        (("--part", "steps"), "--part works only with --suite gpu"),
         (("--suite", "gpu", "--tokens", 1024), "leave --tokens out"),
         (("--suite", "gpu", "--device", "cpu", "--quick"), "name a folder for them with --out"),
         (("--suite", "gpu", "--device", "cpu", "--out", tmp_path), "Add --quick"),

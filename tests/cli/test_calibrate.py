@@ -42,7 +42,7 @@ def measured(result: Any, out: Path) -> dict[str, Any]:
     assert result.exit_code == 0, (result.stderr, result.exception)
     profile: dict[str, Any] = json.loads(out.read_text())
     spec = f"{profile['method']}:budget={profile['budget'] or '20%'},profile={out}"
-    assert f"\nThe spec with it: {spec}\n" in result.stdout
+    assert f"\nSpec with this profile: {spec}\n" in result.stdout
     assert " on average\n" in result.stdout
     assert result.stdout.splitlines()[-1].endswith(f"--method {spec}")
     assert result.stdout.startswith(
@@ -213,7 +213,7 @@ def test_prompts_are_chosen_by_their_length(tmp_path: Path) -> None:
 def test_what_chooses_from_a_file_asks_for_one(foveate: Foveate) -> None:
     for option in (("--seed", 1), ("--longer-than", 5), ("--up-to", 5)):
         message = refused(foveate("calibrate", "prefixkv:budget=50%", *option))
-        assert "give it with --prompts FILE" in message
+        assert "add --prompts FILE" in message
 
 
 def test_ten_prompts_are_read_unless_told_otherwise(
@@ -395,7 +395,7 @@ def test_an_empty_file_is_refused(foveate: Foveate, llama: Path, tmp_path: Path,
     result = foveate("calibrate", "prefixkv", "--model", llama, "--prompts", path)
     message = refused(result)
     assert f"the prompts file {str(path)!r} is empty" in message
-    assert "give one prompt a line" in message
+    assert "write one prompt per line" in message
 
 
 @pytest.mark.parametrize("kind", ["missing", "a directory", "no text"])

@@ -14,7 +14,7 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foveate as library
-from foveate.cli.calibrate.prompts import generated, shown
+from foveate.cli.calibrate.prompts import generated, locate_spans
 from foveate.loading.model import load
 from tests.answers import certain
 
@@ -80,8 +80,8 @@ def test_a_text_in_the_prompt_stands_on_the_tokens_that_hold_it(llama: Path, wri
     entry = {"prompt": TEXT, "spans": [{"text": "these words"}, {"text": "looked at?"}]}
     loaded = load(str(llama))
     (asked,) = samples_of(write(entry), Which(10))
-    ids = shown(loaded, asked).inputs["input_ids"][0].tolist()
-    for text, where in shown(loaded, asked).spans:
+    ids = locate_spans(loaded, asked).inputs["input_ids"][0].tolist()
+    for text, where in locate_spans(loaded, asked).spans:
         held = loaded.tokenizer.decode([ids[place] for place in where])
         inside = loaded.tokenizer.decode([ids[place] for place in list(where)[1:-1]])
         assert text in held
@@ -112,9 +112,9 @@ def test_spans_on_images_are_visual_tokens(llava: Path, picture: Path, write: Wr
     entry = {"prompt": "Which?", "images": [str(picture)] * 2, "answer": "blue", "spans": [right]}
     loaded = load(str(llava))
     (asked,) = samples_of(write(entry), Which(10), outside=True)
-    inputs = shown(loaded, asked).inputs
+    inputs = locate_spans(loaded, asked).inputs
     visual = torch.nonzero(inputs["input_ids"][0] == loaded.model.config.image_token_id)[:, 0]
-    ((_, where),) = shown(loaded, asked).spans
+    ((_, where),) = locate_spans(loaded, asked).spans
     assert [visual.tolist().index(place) - 9 for place in where] == [2, 5, 8]
     assert library.Shown(inputs, [("blue", where)]).answer == ""
 
@@ -133,9 +133,9 @@ BOX = {"text": "words", "image": 0, "box": [0, 0, 9, 9]}
         ({"prompt": TEXT, "spans": "words"}, 'Expected in a line: {"prompt"'),
         (
             {"prompt": TEXT, "spans": [BOX]},
-            "its box is on an image, and the prompt has none",
+            "its box needs an image, and the prompt has none",
         ),
-        ({"prompt": TEXT, "spans": [{"text": "purple"}]}, "does not hold the text 'purple'"),
+        ({"prompt": TEXT, "spans": [{"text": "purple"}]}, "does not contain the text 'purple'"),
     ],
 )
 def test_a_line_that_shows_nothing_is_refused(

@@ -20,7 +20,7 @@ from foveate.cli.chat.talk import ChatLine, read_line
 from foveate.errors import InvalidInput
 from tests.profiles import saved
 
-HELD = re.compile(r"\[(?:\w+ ?\w*; )?(\d+) of (\d+) tokens held, (\d+)%, [\d.]+ MiB\]")
+HELD = re.compile(r"\[(?:\w+ ?\w*; )?(\d+) of (\d+) tokens stored, (\d+)%, [\d.]+ MiB\]")
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_lines_are_answered_and_what_is_held_stands_under_each(piped: Any, pictu
     assert seen[0] > 30
     assert [one[0] / one[1] < 0.35 for one in held[:2]] == [True, True]
     assert held[2][0] <= 24 + 3
-    assert "recommended:budget=24, from which the conversation is read anew" in done.stderr
+    assert "recommended:budget=24; the next turn reads the conversation again" in done.stderr
 
 
 def test_an_image_may_come_in_a_line_before_the_question(piped: Any, picture: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_profile_is_named_without_its_folder(piped: Any, llava: Path, tmp_path
         ("What is on ./none.png?", "there is no image at './none.png'."),
         ("What is on ./none.mp4?", "there is no video file at './none.mp4'."),
         ("/load none.safetensors", "none.safetensors"),
-        ("/retry", "there is no turn to answer anew"),
+        ("/retry", "there is no turn to answer again"),
     ],
 )
 def test_an_error_in_a_pipe_ends_it(piped: Any, line: str, sentence: str) -> None:
@@ -155,7 +155,7 @@ def test_an_interrupt_at_the_prompt_ends_nothing(
         raise line
 
     monkeypatch.setattr("builtins.input", asked)
-    assert list(command._lines(live=True)) == ["Hello"]
+    assert list(command._read_lines(live=True)) == ["Hello"]
     assert "/quit or Ctrl-D ends the chat." in capsys.readouterr().err
 
 

@@ -47,5 +47,5 @@ def test_eval_asks_what_convert_wrote(foveate: Foveate, tmp_path: Path) -> None:
 
 def test_what_is_no_original_is_refused(foveate: Foveate, llama: Path, tmp_path: Path) -> None:
     said = refused(foveate("convert", llama, tmp_path / "new"))
-    assert "is none of LLaVA-1.5" in said
+    assert "is not in the authors' layout of LLaVA-1.5" in said
     assert not (tmp_path / "new").exists()

@@ -47,7 +47,7 @@ def test_what_lacks_is_named_with_the_line_that_brings_it(
 ) -> None:
     monkeypatch.setattr(doctor, "_installed", lambda name: name not in ("scipy", "pyarrow"))
     said = screen()
-    assert "lacks scipy" in said
+    assert "needs scipy" in said
     assert "report,parquet" in said.split("pip install 'foveate[")[1].replace("vllm,", "")
 
 
@@ -74,7 +74,7 @@ def test_what_a_folder_lacks(screen: Any, llava: Path, tmp_path: Path) -> None:
     assert "no processor found" in said
 
 
-@pytest.mark.skipif(lacking.there("torchvision"), reason="torchvision is installed")
+@pytest.mark.skipif(lacking.importable("torchvision"), reason="torchvision is installed")
 def test_a_package_that_its_processor_needs(screen: Any, llava: Path, tmp_path: Path) -> None:
     folder = tmp_path / "m"
     shutil.copytree(llava, folder)

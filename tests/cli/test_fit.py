@@ -80,12 +80,12 @@ def test_what_a_prune_stage_leaves_of_the_prefill_is_said(
         (("--memory", "0"), "--memory '0' is no number of bytes"),
         (("--memory", "-3GB"), "--memory '-3GB' is no number of bytes"),
         (("--memory", "nan"), "write 24GB or 512MiB"),
-        (("--memory", "1GB", "--size", "40x30"), "--size 40x30 is of images or frames"),
+        (("--memory", "1GB", "--size", "40x30"), "--size 40x30 needs images or a video"),
         (("--memory", "1GB", "--block-size", 0), "(--block-size)"),
         (("--memory", "1GB", "--gpu-memory-utilization", "nan"), "(--gpu-memory-utilization)"),
         (("--memory", "1GB", "--images", 1), "give their width and height"),
         (("--memory", "1GB", "--fps", 1), "--video 1h"),
-        (("--memory", "1GB", "--picture", "a.txt"), "names no kind of image"),
+        (("--memory", "1GB", "--picture", "a.txt"), "has no image format"),
     ],
 )
 def test_what_cannot_be_meant_is_said(

@@ -96,8 +96,8 @@ def test_answers_are_shown_if_they_are_asked_for(
     same = sum(answer["same"] for each in given for answer in each)
     assert f"\n{same} of 3 answers are the full cache's.\n" in result.stdout
     message = refused(foveate(*asked, "--max-new-tokens", 5))
-    assert "--max-new-tokens 5 is of answers" in message
-    assert "Add --answers" in message
+    assert "--max-new-tokens 5 needs answers" in message
+    assert "add --answers" in message
 
 
 def test_recommended_and_three_methods_stand_there_by_default(

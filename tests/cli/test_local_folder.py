@@ -55,7 +55,7 @@ def test_run_says_what_makes_a_profile_and_what_asks_more(
 
 def test_eval_prints_its_scores_and_report_what_its_page_has(said: Foveate, llava: Path) -> None:
     text = said("eval", "--model", llava, "--limit", 1, "--out", "results")
-    assert text.startswith("results: 5 answers\n2 of them keep more than was asked for")
+    assert text.startswith("results: 5 answers\n2 of them keep more than their budget")
     assert "Score, 95 % interval" in text
     assert closing(text, 1) == ["Next: foveate report results"]
     assert said("report", "results") == (
@@ -80,10 +80,10 @@ def test_calibrate_says_what_the_profile_says_and_who_takes_it(said: Foveate, ll
     assert "\nat 20% a head keeps, in percent:\n" in text
     spec = "recommended:budget=20%,profile=recommended.safetensors"
     assert closing(text, 4) == [
-        f"The spec with it: {spec}",
+        f"Spec with this profile: {spec}",
         f"Next: foveate run --model {llava} \\",
         f"--method {spec}",
-        f"To serve with it, put it at {llava}/foveate/recommended.safetensors",
+        f"To serve the model with it, move it to {llava}/foveate/recommended.safetensors",
     ]
 
 

@@ -29,7 +29,7 @@ def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    ("place", "says"), [(f"{{}}/{LONG}", "cannot be made"), ("{}/no/x", "does not exist")]
+    ("place", "says"), [(f"{{}}/{LONG}", "cannot be created"), ("{}/no/x", "does not exist")]
 )
 def test_files(
     foveate: Foveate,
@@ -75,7 +75,7 @@ def test_a_folder_of_a_report_that_is_missing_is_named(foveate: Foveate, tmp_pat
 
 def test_a_python_for_the_peer_that_is_missing_is_named(foveate: Foveate) -> None:
     message = refused(foveate("bench", "--against", "kvpress", "--peer-python", "/no/python"))
-    assert "--peer-python '/no/python' is no program" in message
+    assert "--peer-python '/no/python' is not a program" in message
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_inputs_that_are_none_are_refused_before_a_model_is_loaded(
 @pytest.mark.parametrize("text", ["", " "])
 def test_an_empty_path_is_not_the_current_directory(foveate: Foveate, text: str) -> None:
     message = refused(foveate("eval", "--out", text))
-    assert f"{text!r} names no file or directory: write . for the current one." in message
+    assert f"{text!r} is no path: write . for the current directory." in message

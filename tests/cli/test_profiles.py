@@ -65,11 +65,11 @@ def test_what_cannot_be_done_with_profiles_is_said(
 ) -> None:
     place = tmp_path / "installed"
     monkeypatch.setenv(installed.VARIABLE, str(place))
-    assert "'instal' is nothing to do" in refused(foveate("profiles", "instal", "x"))
+    assert "unknown action 'instal'" in refused(foveate("profiles", "instal", "x"))
     assert "needs the paths" in refused(foveate("profiles", "install"))
     assert "takes no paths" in refused(foveate("profiles", "list", "x"))
     assert "does not exist" in refused(foveate("profiles", "install", tmp_path / "none"))
-    assert "none of the profiles" in refused(foveate("profiles", "remove", place))
+    assert "no installed profile is at" in refused(foveate("profiles", "remove", place))
     (place / "broken").mkdir(parents=True)
     (place / "broken" / "recommended.safetensors").write_bytes(b"?")
     result = foveate("profiles")

@@ -190,6 +190,15 @@ def test_what_there_is_is_listed():
     assert "0.9" in run("csp:table4").output
 
 
+def test_every_departure_is_listed_with_its_reason():
+    listed = " ".join(run("all", "--stand-in", "--limit", "1", "--list").output.split())
+    departures = {text for one in EXPERIMENTS.values() for text in one.departs}
+    assert departures
+    for text in departures:
+        assert f"differs: {' '.join(text.split())}" in listed
+        assert re.search(r"because|: |\(L\d+", text), text
+
+
 def test_data_are_checked_without_a_model(tmp_path):
     write(tmp_path, 2, ["ocrbench", "milebench"])
     done = run("--check", str(tmp_path), "--json")

@@ -288,7 +288,7 @@ def test_only_float16_is_widened_on_a_cpu(
     assert asked.inputs["pixel_values"].dtype == used
     measured = measure(loaded, asked, policies(["full"], [])[0], 2, lambda: None)
     assert measured.row.kept_tokens == asked.tokens
-    assert torch.equal(measured.held, torch.ones(asked.tokens))
+    assert torch.equal(measured.kept_share, torch.ones(asked.tokens))
 
 
 def test_an_answer_of_one_token_has_no_decoding_speed(as_json: Read, llama: Path) -> None:

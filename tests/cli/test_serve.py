@@ -155,16 +155,19 @@ def test_foveates_own_classes_may_be_named() -> None:
         (["--policy", "mixkv:budget=150%"], "'150%'"),
         (["--policy", "adakv:budget=20%"], "cannot be served by vLLM"),
         (["--policy", POLICY, "--policies", "h2o:bugdet=20%"], "Did you mean 'budget'?"),
-        (["--port", "8001"], "say --policy SPEC"),
-        (["--tiers", "2"], "say --policy SPEC"),
+        (["--port", "8001"], "add --policy SPEC"),
+        (["--tiers", "2"], "add --policy SPEC"),
         (["--policy", POLICY, "--worker-cls", "other.Worker"], "--worker-cls 'other.Worker'"),
         (["--policy", POLICY, "--scheduler_cls=my.Own"], "--scheduler-cls 'my.Own'"),
-        (["--policy", POLICY, "--worker-cls"], "--worker-cls stands without a value"),
-        (["--policy", POLICY, *("--scheduler_cls", SCHEDULER) * 2], "--scheduler-cls stands twice"),
+        (["--policy", POLICY, "--worker-cls"], "--worker-cls has no value"),
+        (
+            ["--policy", POLICY, *("--scheduler_cls", SCHEDULER) * 2],
+            "--scheduler-cls is given twice",
+        ),
         (["--policy", POLICY, "--additional-config", "{"], "is no JSON"),
         (["--policy", POLICY, "--additional-config", "[1]"], "is no JSON object"),
-        (["--policy", POLICY, "--additional-config.a.b", "1"], "--additional-config whole"),
-        (["--additional-config", '{"foveate": {"polcy": "full"}}'], "say --policy SPEC"),
+        (["--policy", POLICY, "--additional-config.a.b", "1"], "complete --additional-config"),
+        (["--additional-config", '{"foveate": {"polcy": "full"}}'], "add --policy SPEC"),
         (["--additional-config", '{"foveate": 1}'], "foveate=1"),
     ],
 )
@@ -180,12 +183,12 @@ def test_what_is_wrong_is_said_and_nothing_started(
 def test_settings_in_two_places_are_refused(foveate: Foveate, own: tuple[str, str]) -> None:
     config = json.dumps({"foveate": {"policy": POLICY}})
     message = refused(foveate("serve", "m", *own, "--additional-config", config))
-    assert f"says 'foveate' as well as {own[0]}" in message
+    assert f"with 'foveate' excludes {own[0]}" in message
 
 
 def test_the_model_has_to_come_before_vllms_options(foveate: Foveate) -> None:
     message = refused(foveate("serve", "--policy", POLICY, "--port", "8001", "m"))
-    assert "found '--port' for a model" in message
+    assert "the model comes first, and '--port' is an option" in message
 
 
 def test_options_in_a_file_that_would_be_lost_are_named(foveate: Foveate, tmp_path: Path) -> None:

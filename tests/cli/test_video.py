@@ -65,7 +65,7 @@ def test_a_rate_without_a_video_and_two_ways_to_choose_are_refused(
     foveate: Foveate, llava: Path, clip: Path
 ) -> None:
     said = refused(foveate("run", "--model", llava, "--fps", "2"))
-    assert "--fps 2.0 is of videos" in said
+    assert "--fps 2.0 needs a video" in said
     both = ("--video", clip, "--fps", "2", "--frames", "3")
     said = refused(foveate("lens", "--model", llava, *both))
     assert "fps=2.0 and frames=3 exclude each other" in said
@@ -91,6 +91,6 @@ def test_a_profile_is_measured_on_videos(
     assert profiles[0] == profiles[1] == profiles[2]
     plain = tmp_path / "images.jsonl"
     none = foveate("calibrate", "mixkv", "--prompts", plain, "--fps", "2", "--out", out)
-    assert "--fps 2.0 is of videos" in refused(none)
+    assert "--fps 2.0 needs a video" in refused(none)
     both = foveate("calibrate", "mixkv", "--video", clip, "--prompts", tmp_path / "videos.jsonl")
-    assert "--video is read alone" in refused(both)
+    assert "--video cannot be combined" in refused(both)

@@ -73,7 +73,7 @@ def test_patches_have_known_places(make, name):
     images = [photo(*size) for size in ((90, 30), (20, 70), (24, 24))]
     prompt = read(loaded, "?", images)
     found = on_images(loaded, prompt, images)
-    assert sum(len(one.places) for one in found) == prompt.visual_tokens
+    assert sum(len(one.indices) for one in found) == prompt.visual_tokens
     assert [len(one.grids) for one in found] == ([2, 2, 1] if "internvl" in name else [1, 1, 1])
 
 

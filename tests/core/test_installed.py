@@ -23,7 +23,7 @@ from tests.profiles import saved
 def place(tmp_path, monkeypatch):
     """Where profiles are installed."""
     monkeypatch.setenv(installed.VARIABLE, str(tmp_path / "installed"))
-    model_policy._say.cache_clear()
+    model_policy._log_once.cache_clear()
     return tmp_path / "installed"
 
 
@@ -49,14 +49,14 @@ def test_recommended_finds_the_profile_that_is_installed_for_its_model(place, sh
         session.prefill(**zoo.prompt("llama"))
     expected = f"recommended:budget=50%,profile={one.path},recent=3"
     assert session.policy == foveate.policy(expected)
-    assert "takes the profile that is installed" in caplog.text
+    assert "uses the profile installed" in caplog.text
     named = f"recommended:budget=50%,profile={shared}/recommended.safetensors"
     for policy in map(foveate.policy, (named, "knorm:budget=50%")):
         assert foveate.compress(model, policy).policy == policy
     with torch.no_grad():
         model.model.layers[0].mlp.up_proj.weight[0, 0] = 9.0
     assert foveate.compress(model, plain).policy == plain
-    assert "goes without the profile that is installed" in caplog.text
+    assert "does not use the installed profile" in caplog.text
     installed.install(shared / "recommended.safetensors")  # in the place of the other
     assert len(installed.listed()[0]) == 1
     installed.remove(installed.listed()[0][0])
@@ -78,7 +78,7 @@ def test_what_is_not_whole_or_of_another_model_is_not_installed(place, shared, t
     file = shared / "recommended.safetensors"
     profile = load_tensors(str(file), "recommended")
     replace(profile, weights="0" * 16).save(file)
-    with pytest.raises(InvalidInput, match=r"as many bytes .* and other ones"):
+    with pytest.raises(InvalidInput, match=r"as many bytes .* but other contents"):
         installed.install(shared)
     share(profile, file, None)
     with pytest.raises(ProfileMismatch, match="says weights="):

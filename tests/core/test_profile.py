@@ -380,7 +380,7 @@ def test_scores_that_are_all_zero_share_out_nothing(tmp_path):
     path = Profile(
         method="headkv", model="", layers=2, samples=1, budget="", by_layer=[[0.0, 0.0], [0.0, 0.0]]
     ).save(tmp_path / "heads.json")
-    with pytest.raises(InvalidInput, match="scores no head above 0"):
+    with pytest.raises(InvalidInput, match="has no head score above 0"):
         foveate.headkv(budget="10%", profile=str(path))
 
 

@@ -48,15 +48,15 @@ def test_what_is_no_text_is_named_by_file_and_line(tmp_path: Path) -> None:
     [
         ("{", "at column 2"),
         ('{"a":\n }', "at line 2, column 2"),
-        ('{"a": NaN}', "NaN is no number"),
+        ('{"a": NaN}', "NaN is no JSON number"),
         ('{"a": -Infinity}', "-Infinity is no"),
         ('{"a": 1e999}', "1e999 is no .* too large"),
         (f'{{"a": {"9" * 5000}}}', "integer string"),
         ("[" * 100_000, "nested too deep"),
         ('{"a": ' * 100_000, "nested too deep"),
-        ('{"a": 1, "a": 2}', "key 'a' is there twice"),
+        ('{"a": 1, "a": 2}', "key 'a' occurs twice"),
         ("", "at column 1"),
-        ("[1]", r"has to be an object, not \[1\]"),
+        ("[1]", r"must be an object, not \[1\]"),
         ("null", "not None"),
     ],
     ids=lambda value: value[:12],
@@ -76,7 +76,7 @@ def test_a_file_of_records_holds_a_list_or_lines_of_them(tmp_path: Path) -> None
     assert [one.number("a") for one in read_records(path)] == [1, 2]
     assert [one.number("a") for one in read_records(lines)] == [1, 2]
     for held, says in (
-        ({"a": 1}, "a.json: it has to be a list"),
+        ({"a": 1}, "a.json: it must be a list"),
         ([{}, 3], "a.json, record 1: it"),
     ):
         path.write_text(json.dumps(held))

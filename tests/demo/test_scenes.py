@@ -53,16 +53,16 @@ def test_the_same_seed_gives_the_same_picture_and_another_one_another(kind):
     for a, b in zip(once, again, strict=True):
         assert a.image.tobytes() == b.image.tobytes()
         assert a[1:] == b[1:]
-    assert once[0].says != once[1].says
+    assert once[0].texts != once[1].texts
 
 
 @every_kind
 def test_a_row_of_cells_says_one_thing_and_facts_stand_where_they_are_said_to(kind):
     for scene in pictures(kind):
-        assert scene.image.size == (SLOTS * CELL, len(scene.says) * CELL)
-        assert len(scene.where) == len(scene.says)
+        assert scene.image.size == (SLOTS * CELL, len(scene.texts) * CELL)
+        assert len(scene.where) == len(scene.texts)
         for name, value, row in scene.facts:
-            assert scene.says[row] == f"{name}: {value}"
+            assert scene.texts[row] == f"{name}: {value}"
         assert len({row for *_, row in scene.facts}) == len(scene.facts) > 0
 
 
@@ -70,7 +70,7 @@ def test_a_row_of_cells_says_one_thing_and_facts_stand_where_they_are_said_to(ki
 def test_characters_are_drawn_where_they_are_noted_and_inside_the_picture(kind):
     for scene in pictures(kind):
         pixels = np.asarray(scene.image, dtype=float).mean(-1)
-        for row, (text, where) in enumerate(zip(scene.says, scene.where, strict=True)):
+        for row, (text, where) in enumerate(zip(scene.texts, scene.where, strict=True)):
             band = pixels[row * CELL : (row + 1) * CELL]
             for i, x in where.items():
                 assert 0 <= x <= SLOTS * CELL
@@ -105,11 +105,11 @@ def test_every_picture_is_drawn_around_the_row_that_names_it(name):
         (_, said, row), *others = scene.facts
         assert (said, others) == (name, [])
         pixels = np.asarray(scene.image, dtype=float).mean(-1)
-        rows = pixels.reshape(len(scene.says), -1)
+        rows = pixels.reshape(len(scene.texts), -1)
         ink = (np.abs(rows - np.median(pixels)) > 30).sum(1)  # paper: noise, and a slope of 14
         assert ink[row] > 20
         assert ink[row] >= ink.max() / 3
-        assert all(text == "" for i, text in enumerate(scene.says) if i != row)
+        assert all(text == "" for i, text in enumerate(scene.texts) if i != row)
 
 
 def test_a_picture_that_does_not_exist_is_refused():

@@ -137,7 +137,7 @@ def test_a_budget_that_is_raised_is_told_by_its_row(directory: str, tmp_path: Pa
     asked = ["--tasks", "document", "--methods", "snapkv:window=26,random", "--budgets", "50%"]
     result = evaluated(directory, tmp_path / "results", *asked)
     assert result.exit_code == 0, (result.stderr, result.exception)
-    assert "9 answers\n2 of them keep more than was asked for" in result.stdout
+    assert "9 answers\n2 of them keep more than their budget" in result.stdout
     told = [line.split() for line in result.stdout.splitlines() if line.startswith("random ")]
     assert [words[1] for words in told] == ["50%"]
     assert re.search(r" 0\.\d\d \(0\.\d\d to \d\.\d\d\) +\d+% +\d\.\d\d$", result.stdout, re.M)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from foveate.cli.calibrate.prompts import shown
+from foveate.cli.calibrate.prompts import locate_spans
 from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded
 from foveate.prompts.evidence import on_images, tokens_of
@@ -40,9 +40,9 @@ def test_what_a_grounding_task_asks_knows_what_the_model_sees(loaded: Loaded) ->
 
 def test_heads_are_not_asked_to_look_at_what_is_cut_off(loaded: Loaded) -> None:
     sample = Sample("page 3", "?", ("x",), (WIDE,), evidence=(LEFT, MIDDLE))
-    assert [text for text, _ in shown(loaded, sample).spans] == ["middle"]
-    with pytest.raises(InvalidInput, match=r"sample page 3: the processor .* cuts \['left'\] off"):
-        shown(loaded, replace(sample, evidence=(LEFT,)))
+    assert [text for text, _ in locate_spans(loaded, sample).spans] == ["middle"]
+    with pytest.raises(InvalidInput, match=r"sample page 3: the processor .* crops \['left'\] off"):
+        locate_spans(loaded, replace(sample, evidence=(LEFT,)))
 
 
 def test_without_a_processor_that_is_known_nothing_is_guessed(loaded: Loaded) -> None:

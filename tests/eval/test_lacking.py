@@ -30,7 +30,7 @@ WORDS = "`tiktoken` is required to read a `tiktoken` file. Install it with `pip 
 @pytest.fixture
 def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of the packages is installed."""
-    monkeypatch.setattr(lacking, "there", lambda module: False)
+    monkeypatch.setattr(lacking, "importable", lambda module: False)
 
 
 @pytest.mark.usefixtures("nothing")
@@ -72,7 +72,7 @@ def test_a_reader_of_videos_that_transformers_fails_to_look_up_is_torchvisions(
     monkeypatch.setattr(AutoProcessor, "from_pretrained", fail)
     with pytest.raises(MissingPackage, match="'torchvision': pip install torchvision"):
         read_reader(source, sees=True)
-    monkeypatch.setattr(lacking, "there", lambda module: True)
+    monkeypatch.setattr(lacking, "importable", lambda module: True)
     with pytest.raises(UnsupportedModel, match="cannot load the processor of 'm': VIDEO"):
         read_reader(source, sees=True)
 
@@ -103,7 +103,7 @@ def qwen(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.skipif(lacking.there("torchvision"), reason="torchvision is installed")
+@pytest.mark.skipif(lacking.importable("torchvision"), reason="torchvision is installed")
 def test_it_is_said_before_any_weights_are_looked_for(qwen: Path) -> None:
     with pytest.raises(MissingPackage, match="'torchvision': pip install torchvision torch=="):
         load(str(qwen))

@@ -235,7 +235,7 @@ def test_without_evidence_there_is_no_oracle_and_everyone_else(loaded: Loaded) -
     full, oracle, other = measured(
         loaded, TASK, asked, ["oracle:budget=20%", "random:budget=20%"], "query-aware"
     )
-    assert "no oracle for them" in oracle["error"]["message"]
+    assert "which oracle needs" in oracle["error"]["message"]
     assert {"score", "kl"} <= full.keys() & other.keys()
 
 

@@ -43,13 +43,13 @@ def test_it_thinks_of_each_token_what_is_thought_of_it_elsewhere(loaded: Loaded,
             assert both.likeliest[row].tolist() == other.logits.argmax(-1).tolist()
     assert both.perplexity() == pytest.approx(float(both.nll.double().mean().exp()))
     assert both.agreement(both) == 1.0
-    held = both.held
+    stored = both.stored_bytes
     if spec in GROWING:
-        assert held[-1] > held[0]
+        assert stored[-1] > stored[0]
     else:  # the pairs of the budget, room for those that come before some leave, a list of columns
-        assert max(held) <= held[0] * (20 + GROWTH) / 20 * 1.01
-        assert max(held[len(held) // 2 :]) <= max(held[: len(held) // 2])
-        assert max(held[8:]) == max(held[-8:])
+        assert max(stored) <= stored[0] * (20 + GROWTH) / 20 * 1.01
+        assert max(stored[len(stored) // 2 :]) <= max(stored[: len(stored) // 2])
+        assert max(stored[8:]) == max(stored[-8:])
 
 
 def test_without_noise_the_answer_is_the_greedy_one(loaded: Loaded) -> None:
@@ -66,7 +66,7 @@ def test_without_noise_the_answer_is_the_greedy_one(loaded: Loaded) -> None:
         assert tokens[0].tolist() == expected
     assert not set(tokens[0].tolist()) & stop
     assert torch.equal(mine.nll, again.nll)
-    assert mine.held == again.held
+    assert mine.stored_bytes == again.stored_bytes
 
 
 def test_what_is_drawn_follows_from_the_seed_and_the_row(loaded: Loaded) -> None:

@@ -33,8 +33,8 @@ def qwen() -> Loaded:
         (Pixels(), (200, 96)),  # the nearest multiples of 8, two patches
         (Pixels(40_000, 60_000), (288, 144)),  # sides times the root of 2, rounded up
         (Pixels(3136, 10_000), (136, 64)),  # sides over the root of 2, rounded down
-        (Pixels(least=40_000), (288, 144)),
-        (Pixels(most=10_000), (136, 64)),
+        (Pixels(minimum=40_000), (288, 144)),
+        (Pixels(maximum=10_000), (136, 64)),
     ],
 )
 def test_a_processor_with_bounds_keeps_them(
@@ -48,9 +48,9 @@ def test_a_processor_with_bounds_keeps_them(
 
 def test_bounds_that_have_no_meaning_are_refused(qwen: Loaded, loaded: Loaded) -> None:
     with pytest.raises(InvalidInput, match=r"fixed size, so max_pixels=9 has no meaning"):
-        bounded(loaded, Pixels(most=9))
+        bounded(loaded, Pixels(maximum=9))
     with pytest.raises(InvalidInput, match=r"asks for 99999999 to \d+ pixels"):
-        bounded(qwen, Pixels(least=99_999_999))
+        bounded(qwen, Pixels(minimum=99_999_999))
     prompt = read(loaded, "?", [SCREEN])
     assert seen_sizes(prompt.inputs, loaded.model.config) == ()
 
@@ -73,6 +73,6 @@ def test_tiles_of_what_cuts_none_are_refused(qwen: Loaded) -> None:
 
 
 def test_bounds_that_are_optional_hold_where_there_are_any(qwen: Loaded, loaded: Loaded) -> None:
-    optional = Pixels(least=40_000, optional=True)
+    optional = Pixels(minimum=40_000, optional=True)
     assert bounded(loaded, optional) is loaded
     assert bounded(qwen, optional).reader.image_processor.size["shortest_edge"] == 40_000

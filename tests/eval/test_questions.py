@@ -90,12 +90,12 @@ def test_a_film_of_ones_own_is_asked_about(
     assert resumed.exit_code == 0, resumed.stderr
     plain = lines(ASKED)
     said = refused(foveate(*asked, "--data", plain, "--frames", "2", "--out", tmp_path / "b"))
-    assert "--frames 2 is of videos, and nothing that is asked has any" in said
+    assert "--frames 2 is for videos, and no task has any" in said
 
 
 def test_frames_of_a_benchmark_may_be_told_once(tmp_path: Path) -> None:
     films = {"fps": 2}
-    assert find_tasks(f"videomme={tmp_path}", films=films)[0].name == "videomme(fps=2)"
-    assert find_tasks(f"docvqa={tmp_path}", films=films)[0].name == "docvqa"
-    with pytest.raises(InvalidParameter, match="its own frames, and --fps another"):
-        find_tasks(f"videomme(frames=8)={tmp_path}", films=films)
+    assert find_tasks(f"videomme={tmp_path}", video_options=films)[0].name == "videomme(fps=2)"
+    assert find_tasks(f"docvqa={tmp_path}", video_options=films)[0].name == "docvqa"
+    with pytest.raises(InvalidParameter, match="sets frames itself, and --fps conflicts with it"):
+        find_tasks(f"videomme(frames=8)={tmp_path}", video_options=films)

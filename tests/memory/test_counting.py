@@ -13,8 +13,8 @@ from transformers import DynamicCache, PreTrainedModel
 from foveate.hf.layer.support import text_config
 from foveate.hf.model.decoder import find
 from foveate.hf.model.internals import CACHE
-from foveate.memory.attention import using
-from foveate.memory.counting import Counting, once
+from foveate.memory.attention import use_attention
+from foveate.memory.counting import Counting, run_once
 from tests import zoo
 
 TOKENS = 400
@@ -38,9 +38,14 @@ def counted(model: PreTrainedModel, inputs: zoo.Inputs, attention: Any) -> Count
     """The same model's code on tensors without numbers."""
     bare, counting = model.to("meta"), Counting()
     given = {k: v.to("meta") if v.is_floating_point() else v for k, v in inputs.items()}
-    counting.leave_out([*bare.parameters(), *bare.buffers(), *given.values()])
+    counting.exclude([*bare.parameters(), *bare.buffers(), *given.values()])
     decoder = find(bare, text_config(bare)).decoder
-    with torch.no_grad(), using(bare, attention), once(bare, decoder, counting), counting:
+    with (
+        torch.no_grad(),
+        use_attention(bare, attention),
+        run_once(bare, decoder, counting),
+        counting,
+    ):
         bare(**given, use_cache=True, logits_to_keep=1)
     return counting
 
@@ -49,7 +54,7 @@ def counted(model: PreTrainedModel, inputs: zoo.Inputs, attention: Any) -> Count
 @pytest.mark.parametrize("name", zoo.VLM_FAMILIES)
 def test_the_peak_is_the_allocators(name: str, attention: Any) -> None:
     model, inputs = zoo.fresh(name), zoo.prompt(name, lengths=(TOKENS,), images=2)
-    with using(model, attention):
+    with use_attention(model, attention):
         work = lambda: model(**inputs, use_cache=True, logits_to_keep=1)  # noqa: E731
         work()  # what is made once and kept
         real = allocated(work)
@@ -80,11 +85,11 @@ def counted_operators(inputs: zoo.Inputs, every: bool) -> tuple[int, int]:
     blocks = model.model.visual.blocks
     blocks.extend([blocks[0], blocks[1]] * 2)
     model, counting = model.to("meta"), Each()
-    counting.leave_out([*model.parameters(), *model.buffers()])
+    counting.exclude([*model.parameters(), *model.buffers()])
     pixels = inputs["pixel_values"].to("meta")
-    counting.leave_out([pixels])
+    counting.exclude([pixels])
     but = model if every else model.model.language_model
-    with torch.no_grad(), using(model, "sdpa"), once(model, but, counting), counting:
+    with torch.no_grad(), use_attention(model, "sdpa"), run_once(model, but, counting), counting:
         model.get_image_features(pixels, inputs["image_grid_thw"])
     return counting.peak, ran
 
@@ -92,10 +97,10 @@ def counted_operators(inputs: zoo.Inputs, every: bool) -> tuple[int, int]:
 def test_a_cache_is_counted_until_it_is_let_go() -> None:
     model, inputs = zoo.fresh("llava").to("meta"), zoo.prompt("llava", lengths=(50,))
     counting, cache = Counting(), DynamicCache(config=model.config.get_text_config())
-    counting.leave_out([*model.parameters(), *model.buffers()])
+    counting.exclude([*model.parameters(), *model.buffers()])
     pixels = inputs["pixel_values"].to("meta")
-    counting.leave_out([pixels])
-    with torch.no_grad(), using(model, None), counting:
+    counting.exclude([pixels])
+    with torch.no_grad(), use_attention(model, None), counting:
         model(**{**inputs, "pixel_values": pixels}, **{CACHE: cache})
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     assert counting.live == held

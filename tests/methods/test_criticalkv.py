@@ -214,7 +214,7 @@ def test_projections_of_other_names_and_shapes_are_found():
     found = output_projections(decoder, [0, 1])
     assert torch.equal(output_weight(found, 0, 2, 4)[1], dense.weight.T[4:])
     assert torch.equal(output_weight(found, 1, 2, 4)[1], conv.weight[4:])
-    with pytest.raises(UnsupportedModel, match="reads 8 numbers, and 3 heads of 4 make 12"):
+    with pytest.raises(UnsupportedModel, match="has 8 inputs, and 3 heads of 4 have 12"):
         output_weight(found, 0, 3, 4)
 
 

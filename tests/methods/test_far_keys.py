@@ -111,7 +111,7 @@ def test_a_model_that_reads_no_text_from_other_positions_has_a_profile_that_does
     given = [specimen.prompt((40,))]
     profile = foveate.calibrate(specimen.model, "kvzap", given)
     assert all("pairs" not in held for held in profile.by_layer)
-    assert "will not say how keys are turned" in caplog.text
+    assert "will not have the rotation of keys" in caplog.text
     with pytest.raises(UnsupportedModel, match="Use this method without a profile"):
         foveate.calibrate(specimen.model, "triattention", given)
 

@@ -118,9 +118,9 @@ def test_it_is_fitted_to_attention_where_no_projection_can_be_read(calibrated):
 
 
 def test_what_does_not_fit_together_is_refused(maps, calibrated):
-    with pytest.raises(InvalidParameter, match=r"threshold=-4\.0 which, .*Give one"):
+    with pytest.raises(InvalidParameter, match=r"threshold=-4\.0 keeps any .*Give one"):
         foveate.kvzap(profile=maps[1], budget="20%", threshold=-4.0)
-    with pytest.raises(InvalidBudget, match="budget 20%: what a threshold keeps is no share"):
+    with pytest.raises(InvalidBudget, match="budget 20%: a threshold takes no share"):
         AboveThreshold(threshold=-4.0, amount="20%")
     with pytest.raises(ProfileMismatch, match="calibrate kvzap"):
         foveate.compress(zoo.build("qwen2"), f"kvzap:profile={calibrated['llama']}")

@@ -213,7 +213,7 @@ def test_the_first_and_the_last_tokens_that_stay_are_as_many_as_asked_for():
 def test_a_profile_replaces_the_search_and_what_is_said_of_it(tmp_path):
     profile = profile_in(tmp_path, [0.5, 0.3])
     for said in ({"delta": 0.1}, {"steps": 9}):
-        with pytest.raises(InvalidParameter, match="replaces that"):
+        with pytest.raises(InvalidParameter, match="replaces: leave one"):
             foveate.prefixkv(budget=0.4, profile=profile, **said)
 
 

@@ -149,7 +149,7 @@ def test_what_it_needs_is_said():
     model = zoo.build("llava")
     with pytest.raises(InvalidInput, match="tokenizer="):
         foveate.compress(model, "streammem:budget=20")
-    with pytest.raises(InvalidInput, match=r"Words has no chat template.*proxy="):
+    with pytest.raises(InvalidInput, match=r"Words has no such template.*proxy="):
         foveate.compress(model, "streammem:budget=20", tokenizer=Words())
     inputs = zoo.prompt("llava", lengths=(40,))
     for stage in ({"select": WithPrototypes()}, {"merge": FramePrototypes()}):

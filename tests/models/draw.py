@@ -67,8 +67,8 @@ def _one(
     sees[vision] = bright.nan_to_num()
     share = torch.zeros(len(vision))
     for grid in found.grids:
-        mine = sees[list(grid.places)]
-        share[list(grid.places)] = (mine >= 0.5 * mine.max()).float()
+        mine = sees[list(grid.indices)]
+        share[list(grid.indices)] = (mine >= 0.5 * mine.max()).float()
     return image, found, share[start:]
 
 

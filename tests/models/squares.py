@@ -75,13 +75,13 @@ def check(name: str, eye: Eye, shape: str, place: tuple[float, float]) -> None:
     blur = BLURRED.get((name, shape), 0.25 if shape == "small" else 0.02)
     image, box = square(size, place)
     found, sees = seen(eye, image)
-    lines = set(found.places) - {at for grid in found.grids for at in grid.places}
+    lines = set(found.indices) - {at for grid in found.grids for at in grid.indices}
     assert sees[sorted(lines)].isnan().all()
     for grid in found.grids:
-        bright = sees[list(grid.places)].view(grid.rows, grid.columns)
+        bright = sees[list(grid.indices)].view(grid.rows, grid.columns)
         torch.testing.assert_close(bright, covered(grid, box, size), atol=blur, rtol=0)
         marked = tokens_in(grid, box, size)
         if marked:
-            assert grid.places[int(bright.argmax())] in marked
+            assert grid.indices[int(bright.argmax())] in marked
         else:
             assert float(bright.max()) < 0.02  # the processor cuts it off

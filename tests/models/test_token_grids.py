@@ -69,13 +69,13 @@ def test_several_images_follow_each_other() -> None:
     eye = EYES["LLaVA-NeXT"]
     images = [Image.new("RGB", size) for size in ((640, 160), (40, 30))]
     inputs = dict(eye.processor(images, return_tensors="pt"))
-    counts = [len(seen(eye, image)[0].places) for image in images]
+    counts = [len(seen(eye, image)[0].indices) for image in images]
     vision = torch.ones(sum(counts) + 1).bool()
     vision[counts[0]] = False  # a word between them
     sizes = [image.size for image in images]
     first, second = image_tokens(vision, inputs, sizes, eye.config, reader(eye)) or []
-    assert first.places == tuple(range(counts[0]))
-    assert second.places == tuple(range(counts[0] + 1, sum(counts) + 1))
+    assert first.indices == tuple(range(counts[0]))
+    assert second.indices == tuple(range(counts[0] + 1, sum(counts) + 1))
     assert image_tokens(torch.zeros(3).bool(), {}, [], eye.config, None) == []
 
 
@@ -93,13 +93,13 @@ def test_the_places_are_those_that_a_processor_makes_in_the_text() -> None:
     inputs = processor(images=images, text=text, return_tensors="pt")
     vision = inputs["input_ids"][0] == words.convert_tokens_to_ids("<image>")
     found = image_tokens(vision, inputs, list(SIZES.values()), eye.config, processor) or []
-    assert [one.places[-1] + 3 for one in found[:-1]] == [one.places[0] for one in found[1:]]
-    assert all(one.places == tuple(range(one.places[0], one.places[-1] + 1)) for one in found)
+    assert [one.indices[-1] + 3 for one in found[:-1]] == [one.indices[0] for one in found[1:]]
+    assert all(one.indices == tuple(range(one.indices[0], one.indices[-1] + 1)) for one in found)
 
 
 def test_boxes_touch_cells_that_they_share_a_part_with() -> None:
     grid = Grid(2, 4, tuple(range(10, 18)))
-    assert tokens_in(grid, (0, 0, 80, 40), (80, 40)) == grid.places
+    assert tokens_in(grid, (0, 0, 80, 40), (80, 40)) == grid.indices
     assert tokens_in(grid, (20, 0, 40, 20), (80, 40)) == (11,)
     assert tokens_in(grid, (-5, 30, 500, 90), (80, 40)) == (14, 15, 16, 17)
     half = grid._replace(box=(20.0, 0.0, 60.0, 40.0))

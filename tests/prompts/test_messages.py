@@ -114,18 +114,18 @@ def test_a_chat_goes_on_from_its_whole_history() -> None:
     assert [one["role"] for one in stateless.messages] == [
         *("system", "user", "assistant", "user", "assistant")
     ]
-    with pytest.raises(InvalidInput, match="and nothing new: add a message"):
+    with pytest.raises(InvalidInput, match="without a new one: add a message"):
         stateless.say(history)
     more = {"role": "user", "content": "Why?"}
     other_text = [{"role": "user", "content": "No"}, *history[1:], more]
     parts = [{"type": "image", "image": image(3)}, *history[0]["content"][1:]]
     other_image = [{"role": "user", "content": parts}, *history[1:], more]
     for other in (other_text, other_image):
-        with pytest.raises(InvalidInput, match=r"another conversation .* from messages\[0\] on"):
+        with pytest.raises(InvalidInput, match=r"these messages differ .* from messages\[0\] on"):
             stateless.say(other)
-    with pytest.raises(InvalidInput, match=r"from messages\[2\] on. Give those after"):
+    with pytest.raises(InvalidInput, match=r"from messages\[2\] on. Give only those after"):
         stateless.say([*history[:2], more])
-    with pytest.raises(InvalidInput, match="images= and videos= belong to a text"):
+    with pytest.raises(InvalidInput, match="images= and videos= need a text"):
         stateless.say([*history, more], images=image(0))
     assert len(stateless.messages) == 5
 
@@ -136,7 +136,7 @@ def test_a_tokenizer_in_the_place_of_a_processor_drops_no_image(name: str) -> No
     words = copy.copy(who.processor.tokenizer)
     words.chat_template = who.processor.chat_template
     blind = foveate.Chat(who.model, words)
-    with pytest.raises(InvalidInput, match=r"reads text only, .* give a vision-language model's"):
+    with pytest.raises(InvalidInput, match=r"reads text only, .* use a vision-language model's"):
         blind.say("What?", images=[image(0)])
     assert blind.messages == []
     blind.say("What?", **SHORT)
@@ -182,7 +182,9 @@ def test_a_message_that_a_template_drops_is_refused() -> None:
 
 def test_a_template_that_fails_says_why() -> None:
     who = talker("qwen2_vl")
-    with pytest.raises(InvalidInput, match=r"in plain messages: .*Tools should either be a JSON"):
+    with pytest.raises(
+        InvalidInput, match=r"render plain messages .*Tools should either be a JSON"
+    ):
         Wording(who.processor, {"tools": [max]})
 
 
@@ -191,7 +193,7 @@ def test_an_argument_of_the_template_that_is_set_here_is_refused(name: str) -> N
     words = text_tokenizer()
     words.chat_template = STRINGS
     for made in (Wording, lambda processor, how: Words.of(processor, **how)):
-        with pytest.raises(InvalidParameter, match=f"{name}=... cannot be given to the chat temp"):
+        with pytest.raises(InvalidParameter, match=f"{name}=... cannot be passed to the chat temp"):
             made(words, {name: True})
 
 

@@ -152,7 +152,7 @@ def test_sparsevlm_where_no_words_follow_and_where_there_are_none():
         ({"at": "3|2"}, "ascend"),
         ({"at": "0|2"}, "ascend"),
         ({"at": "a"}, "ascend"),
-        ({"at": "1|2"}, "2 of them"),
+        ({"at": "1|2"}, "give 2 shares"),
         ({"at": 1, "keep": 20}, "share"),
     ],
 )

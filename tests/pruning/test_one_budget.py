@@ -165,7 +165,7 @@ def test_models_whose_pairs_are_not_known_beforehand_are_refused(monkeypatch):
         session.prefill(**inputs)
     silent = SimpleNamespace(num_attention_heads=None)
     monkeypatch.setattr("foveate.hf.attach.model_policy.text_config", lambda _: silent)
-    with pytest.raises(UnsupportedModel, match="does not say"):
+    with pytest.raises(UnsupportedModel, match="has no number and size"):
         divided_for(model, foveate.policy(spec), [60])
 
 

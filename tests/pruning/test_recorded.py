@@ -100,7 +100,9 @@ def test_patches_that_were_dropped_are_crossed_on_the_picture():
     rows = [("one", "", torch.ones(2))]
 
     def drawn(*whole):
-        return np.asarray(kept_picture([image], found, rows, whole=list(whole) or None)).astype(int)
+        return np.asarray(kept_picture([image], found, rows, computed=list(whole) or None)).astype(
+            int
+        )
 
     plain = drawn()
     assert np.array_equal(plain, drawn(torch.tensor([True, True])))

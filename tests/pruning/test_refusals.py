@@ -21,7 +21,7 @@ DOOR, INSIDE = "random.prune(keep=40%)+full", "fastv.prune(layer=1,keep=40%)+ful
 
 @pytest.mark.parametrize(
     ("family", "reason"),
-    [("gemma3", "a window is counted in places"), ("mllama", "cross-attention")],
+    [("gemma3", "a window counts tokens"), ("mllama", "cross-attention")],
 )
 def test_models_in_which_dropping_is_not_exact(family, reason):
     with pytest.raises(UnsupportedModel, match=reason):
@@ -32,7 +32,7 @@ def test_models_in_which_dropping_is_not_exact(family, reason):
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ({"labels": True}, "labels was asked for"),
+        ({"labels": True}, "labels was requested"),
         ({"output_hidden_states": True, "logits_to_keep": 1}, "output_hidden_states"),
         ({"output_attentions": True, "logits_to_keep": 1}, "output_attentions"),
         ({}, "logits of all tokens"),
@@ -82,7 +82,7 @@ def test_a_layer_that_the_model_does_not_have():
     ("spec", "error", "said"),
     [
         ("fastv.prune(keep=50%)", InvalidSpec, r"\+full"),
-        ("snapkv+fastv.prune(keep=50%):budget=20%", InvalidSpec, "stands first"),
+        ("snapkv+fastv.prune(keep=50%):budget=20%", InvalidSpec, "must be the first term"),
         ("snapkv.prune(keep=50%)+full", UnknownMethod, "prunes. Known"),
         ("fastv.prune(kep=50%)+full", InvalidSpec, "keep"),
         ("random.prune(keep=20)+full", InvalidParameter, "share"),

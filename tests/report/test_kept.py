@@ -26,7 +26,7 @@ def light(image: Image.Image) -> np.ndarray:
 
 
 def tokens(grid: Grid) -> ImageTokens:
-    return ImageTokens(grid.places, (grid,))
+    return ImageTokens(grid.indices, (grid,))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -47,9 +47,9 @@ def test_a_white_square_is_the_patch_that_the_picture_marks(name: str, shape: st
     sees = torch.zeros(len(vision))
     sees[vision] = bright.nan_to_num()
     for grid in found.grids:
-        mine = sees[list(grid.places)]
+        mine = sees[list(grid.indices)]
         held = torch.zeros(len(vision))
-        held[list(grid.places)] = (mine >= 0.5 * mine.max()).float()
+        held[list(grid.indices)] = (mine >= 0.5 * mine.max()).float()
         drawn = light(lit(Image.new("RGB", size, "white"), grid, held, (400, 400)))
         rows, columns = np.nonzero(drawn == 255)
         box, seen = canvas(square, grid), grid.on(size)

@@ -85,7 +85,7 @@ def test_it_ends_where_the_model_ends_it(monkeypatch: pytest.MonkeyPatch) -> Non
     ended = foveate.lens(session, reader, inputs, max_new_tokens=LONGEST).answers.full
     assert (ended.tokens, ended.cut) == ([first], False)
     assert foveate.lens(session, reader, inputs).answers is None
-    with pytest.raises(InvalidParameter, match="max_new_tokens=0: an answer has a token at least"):
+    with pytest.raises(InvalidParameter, match="max_new_tokens=0: give at least 1"):
         foveate.lens(session, reader, inputs, max_new_tokens=0)
 
 
@@ -102,7 +102,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     words = [Word(text, special=False) for text in "abc"]
     prompt, said = LensPrompt([0], [2], choices), Answers(full, [given])
-    html = lens_page(page_data("m", prompt, words, [], said=said))
+    html = lens_page(page_data("m", prompt, words, [], answers=said))
     path = tmp_path_factory.mktemp("lens") / "lens.html"
     path.write_text(html, encoding="utf-8")
     return path

@@ -357,5 +357,5 @@ def test_a_time_line_is_as_high_as_what_is_kept_of_a_frame(
         page.wait_for_selector(READY)
         assert page.locator(".film").first.is_hidden()
         assert page.locator("#film").is_hidden()
-    with pytest.raises(InvalidInput, match="3 times were given for 2 image"):
+    with pytest.raises(InvalidInput, match="there are 3 times for 2 image"):
         foveate.lens(session, llava_processor(), inputs, images, times=[0.0, 1.0, 2.0])

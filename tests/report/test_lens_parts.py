@@ -11,7 +11,7 @@ from transformers import TokenizersBackend
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 
 from foveate.models.token_grids import Grid, ImageTokens
-from foveate.models.token_grids.kinds import seen_box
+from foveate.models.token_grids.kinds import visible_box
 from foveate.pictures.lens.page import NO_SCORE, Word, data_uri, in_bytes, parts, tables, words
 from foveate.pictures.views import View, views_of
 from tests.zoo.directory import tokenizer
@@ -114,7 +114,7 @@ def test_the_prompts_parts_come_in_its_order() -> None:
     said = [Word(c, False) for c in "ab..n..cd.e"]
     grids = [Grid(2, 2, (2, 3, 5, 6)), Grid(1, 1, (9,))]
     images = [Image.new("RGB", (4, 4))] * 2
-    found = parts(said, views_of(images, [ImageTokens(grid.places, (grid,)) for grid in grids]))
+    found = parts(said, views_of(images, [ImageTokens(grid.indices, (grid,)) for grid in grids]))
     shape = [part.get("image", "".join(w["text"] for w in part.get("words", []))) for part in found]
     assert shape == ["ab", 0, "ncd", 1, "e"]
     assert [w["at"] for w in found[2]["words"]] == [4, 7, 8]
@@ -152,7 +152,7 @@ def test_an_image_is_shown_as_the_processor_leaves_it(size: tuple[int, int], pad
         image_mean=[0.5] * 3,
     )
     pixels = processor(image, return_tensors="pt")["pixel_values"][0]
-    box, _ = seen_box(processor, size) or pytest.fail("a processor that is known")
+    box, _ = visible_box(processor, size) or pytest.fail("a processor that is known")
     view = View("image 1", image, Grid(1, 1, (0,), box))
     shown = np.asarray(view.seen.resize((24, 24), Image.Resampling.BICUBIC)) / 255
     assert float(np.abs(shown - pixels.permute(1, 2, 0).numpy()).mean()) < 0.015

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foveate.pictures.shown import short, shown, width
+from foveate.pictures.shown import escape_hidden, short, width
 
 from .hostile import NAMES, PILE
 
@@ -25,12 +25,12 @@ from .hostile import NAMES, PILE
     ],
 )
 def test_what_cannot_be_seen_has_its_code(text: str, seen: str) -> None:
-    assert shown(text) == seen
-    assert shown(seen) == seen
+    assert escape_hidden(text) == seen
+    assert escape_hidden(seen) == seen
 
 
 def test_what_is_kept_stays() -> None:
-    assert shown("a\n\t\r", keep="\n\t") == "a\n\t[U+000D]"
+    assert escape_hidden("a\n\t\r", keep="\n\t") == "a\n\t[U+000D]"
 
 
 @pytest.mark.parametrize("text", NAMES)
@@ -38,7 +38,7 @@ def test_short_names_are_as_wide_as_they_may_be_and_keep_both_ends(text: str) ->
     for most in (1, 2, 9, 30):
         name = short(text, most)
         assert width(name) <= most
-        assert name == shown(text) or "…" in name
+        assert name == escape_hidden(text) or "…" in name
     assert short("ab" * 20 + "yz", 9) == "abab…abyz"
     assert short("日本語の名前", 8) == "日…前" or width(short("日本語の名前", 8)) in (7, 8)
     name.encode("utf-8")

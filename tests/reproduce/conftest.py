@@ -23,7 +23,7 @@ def unrun(tmp_path: Path) -> Iterator[Unrun]:
             return [
                 Setting(
                     model=model,
-                    place=model,
+                    location=model,
                     data=tmp_path,
                     results=results,
                     limit=1,

@@ -203,6 +203,11 @@ def test_mixkvs_pyramid_is_the_releases_beside_an_exact_one(id, layers, released
             "diversity_scale=importance,normalise_over=all,clamped=false",
         ),
         (("table1", "table2"), "PrefixKV, distance as printed", "counted_from=newest"),
+        (
+            ("csp:table1-7b", "csp:table1-13b"),
+            "LOOK-M (TP + P-Merge), as released",
+            "protect_text=true",
+        ),
     ],
 )
 def test_what_is_released_or_printed_otherwise_has_a_line_without_the_papers_figures(
@@ -218,7 +223,7 @@ def test_what_is_released_or_printed_otherwise_has_a_line_without_the_papers_fig
     }
     base = name.partition(", ")[0]
     for id in ids:
-        experiment = f"{papers[name[:4]]}:{id}"
+        experiment = id if ":" in id else f"{papers[name[:4]]}:{id}"
         found = arms(experiment)
         other = found[name].spec
         assert settings in other

@@ -40,7 +40,7 @@ def setting(tmp_path: Path):
     with Results(tmp_path / "rows", {}, resume=True) as results:
         yield Setting(
             model="qwen2-vl-7b",
-            place="m",
+            location="m",
             data=tmp_path,
             results=results,
             limit=1,
@@ -51,18 +51,18 @@ def setting(tmp_path: Path):
         )
 
 
-def shown(setting: Setting, without: str = ""):
+def summarise(setting: Setting, without: str = ""):
     for name, scores in SCORES.items():
         for task, score in zip(("docvqa", "ocrbench"), scores, strict=True):
             if name != without:
                 row = {"task": task, "sample": "0", "spec": f"{name}:budget=64", "score": score}
                 setting.results.add(row)
-    (table,) = GRID.shown([setting])
+    (table,) = GRID.summarise([setting])
     return table
 
 
 def test_the_mean_is_over_all_pairs_and_sets(setting):
-    snapkv, adakv, total = shown(setting).lines
+    snapkv, adakv, total = summarise(setting).lines
     assert [cell.measured for cell in snapkv.cells] == pytest.approx([20, 50, 35])
     assert [cell.measured for cell in adakv.cells] == pytest.approx([0, -20, -10])
     assert total.cells[-1].measured == pytest.approx((20 + 50 + 0 - 20) / 4)
@@ -71,7 +71,7 @@ def test_the_mean_is_over_all_pairs_and_sets(setting):
 
 
 def test_a_gain_that_is_missing_leaves_the_mean_empty(setting):
-    *_, total = shown(setting, without="adakv").lines
+    *_, total = summarise(setting, without="adakv").lines
     assert total.cells[-1].measured is None
     assert total.cells[-1].note == "2 of 4 gains, 2 pairs"
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from foveate_lab.reproduce import EXPERIMENTS
-from foveate_lab.reproduce.pages import laid_out
+from foveate_lab.reproduce.pages import table_content
 from foveate_lab.reproduce.registry import PAPERS
-from foveate_lab.reproduce.tables.layout import laid
+from foveate_lab.reproduce.tables.layout import lay_out
 from foveate_lab.reproduce.tables.placed import LaidRow
 from foveate_lab.reproduce.tables.printed import printed
 from foveate_lab.reproduce.tables.table import (
@@ -71,7 +71,7 @@ def text(row):
 
 
 def test_budgets_stand_across_and_gains_below_in_the_papers_digits():
-    grid = laid_out(TABLE)["grid"]
+    grid = table_content(TABLE)["grid"]
     assert [[(head.text, head.span) for head in row] for row in grid["heads"]] == [
         [("A", 2), ("B", 2)],
         [("64", 1), ("32", 1), ("64", 1), ("32", 1)],
@@ -87,7 +87,7 @@ def test_budgets_stand_across_and_gains_below_in_the_papers_digits():
 
 
 def test_what_is_below_says_samples_refusals_and_every_mark():
-    grid = laid_out(TABLE)["grid"]
+    grid = table_content(TABLE)["grid"]
     assert grid["counts"] == [
         "Samples in a cell: A 200; B 9.",
         "Answers refused: 2.",
@@ -95,8 +95,8 @@ def test_what_is_below_says_samples_refusals_and_every_mark():
         "Cells without a number of ours: 1 of 10.",
     ]
     refused = Table("T", ("A",), (TABLE.lines[0]._replace(cells=(REFUSED,)),))
-    assert laid_out(refused)["grid"]["counts"][0] == "Answers refused: 4."
-    assert laid_out(refused)["grid"]["marks"] == [("a", "4 refused")]
+    assert table_content(refused)["grid"]["counts"][0] == "Answers refused: 4."
+    assert table_content(refused)["grid"]["marks"] == [("a", "4 refused")]
     assert grid["marks"] == [
         ("a", "198 samples"),
         ("b", "2 refused"),
@@ -109,12 +109,12 @@ def test_what_is_below_says_samples_refusals_and_every_mark():
 
 
 def test_specs_are_whole_with_the_benchmarks_of_each():
-    specs = laid_out(TABLE)["specs"]
+    specs = table_content(TABLE)["specs"]
     assert ("Snap", "snap:budget={B},a=2", "t2, t3") in specs
     assert len(specs) == 6
     single = replace(TABLE, lines=TABLE.lines[1:2])
-    assert laid_out(single)["specs"][0] == ("Snap", "snap:budget=64,a=1", "t1")
-    assert laid_out(single)["budget"] == "64"
+    assert table_content(single)["specs"][0] == ("Snap", "snap:budget=64,a=1", "t1")
+    assert table_content(single)["budget"] == "64"
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ def test_specs_are_whole_with_the_benchmarks_of_each():
     ],
 )
 def test_budgets_stand_where_the_paper_has_them(layout, rows):
-    found = laid_out(replace(TABLE, layout=layout))["grid"]["rows"]
+    found = table_content(replace(TABLE, layout=layout))["grid"]["rows"]
     names = [[row["block"]] if "block" in row else [*row["names"]] for row in found]
     assert names[: len(rows)] == rows
 
 
 def test_methods_stand_across_and_what_is_not_printed_aside():
     whole = replace(TABLE, lines=TABLE.lines[:2], layout=METHODS_ACROSS, aside=("A",))
-    found = laid_out(whole)
+    found = table_content(whole)
     assert [[head.text for head in row] for row in found["grid"]["heads"]] == [["Full", "Snap"]]
     assert [text(row)[0] for row in found["grid"]["rows"]] == ["llava", "B"]
     assert [head.text for head in found["aside"]["heads"][0]] == ["A"]
@@ -143,9 +143,9 @@ def test_methods_stand_across_and_what_is_not_printed_aside():
 def test_every_cell_of_an_experiment_has_its_place(name, unrun):
     """None hides another, whatever its layout says."""
     one = EXPERIMENTS[name]
-    for table in (each for each in one.trial.shown(unrun(one)) if isinstance(each, Table)):
+    for table in (each for each in one.trial.summarise(unrun(one)) if isinstance(each, Table)):
         columns = [column for column in table.columns if column not in table.aside]
-        found = laid(table, columns)
+        found = lay_out(table, columns)
         wanted = Counter((*line[:3], column) for line in table.lines for column in columns)
         assert Counter((*piece.line[:3], piece.at["column"]) for piece in found.pieces) == wanted
         width = sum(head.span for head in found.heads[-1])
@@ -159,11 +159,11 @@ def test_what_is_known_to_be_misprinted_is_marked():
     assert len(averages) == 8
     for (model, *_), one in ((key, printed("mixkv_table3")[key]) for key in averages):
         *sets, _ = one.values.values()
-        assert one.misprints["Avg."].said.endswith(f"{sum(sets) / 16:.2f}")
+        assert one.misprints["Avg."].text.endswith(f"{sum(sets) / 16:.2f}")
         assert model == "llama-3.1-8b"
     wrong = printed("david_table1")["llava-1.5-7b", "LOOK-M", "20%"]
     assert wrong.texts["Final Score"] == "158"
-    assert wrong.misprints["Final Score"].said.endswith("182")
+    assert wrong.misprints["Final Score"].text.endswith("182")
     gain = printed("mixkv_table2")["qwen2.5-vl-7b", "SnapKV + MixKV", "128"].misprints["Average"]
     assert gain.delta == "+7.9"
     oom = printed("prefixkv_table3")["llava-1.5-7b", "624 + 256, batch 48, PrefixKV", "40%"]

@@ -285,14 +285,14 @@ VERSIONS = {"foveate": "0", "torch": "1.0", "transformers": "4"}
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (other(weights="0"), "it is of weights='0', and this is of '"),
-        (other(limit=9), "it is of limit=9, and this is of 3"),
-        (other(batch=2), "it is of batch=2, and this is of 1"),
-        (other(versions=VERSIONS), "it is of foveate='0', and this is of"),
-        (others(question="x"), "sample [^ ]+ of [a-z_]+.* is another question in its data"),
+        (other(weights="0"), "it has weights='0', and this run '"),
+        (other(limit=9), "it has limit=9, and this run 3"),
+        (other(batch=2), "it has batch=2, and this run 1"),
+        (other(versions=VERSIONS), "it has foveate='0', and this run"),
+        (others(question="x"), "sample [^ ]+ of [a-z_]+.* is another question there"),
         (others(prediction="x"), "of its answers are not the other's, first that of"),
-        (other_data, "its data of ocrbench, 3 samples are others"),
-        (another_profile, "its numbers are not those of the same profile"),
+        (other_data, "its data of ocrbench, 3 samples differ"),
+        (another_profile, "its numbers differ from those of the same profile"),
         (lambda out: shutil.rmtree(out / "rows"), "holds no rows of .*llava"),
     ],
 )

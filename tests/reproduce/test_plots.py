@@ -9,7 +9,7 @@ import pytest
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import described
 from foveate_lab.reproduce import EXPERIMENTS
-from foveate_lab.reproduce.tables.plots import Plot, plotted
+from foveate_lab.reproduce.tables.plots import Plot, plot_table
 from foveate_lab.reproduce.tables.table import Table, TableCell, TableLine
 
 DRAWN = (
@@ -48,7 +48,7 @@ UNKNOWN = tuple(
 @pytest.mark.parametrize("name", DRAWN)
 def test_it_is_drawn_beside_its_table_also_before_anything_was_run(name, unrun):
     one = EXPERIMENTS[name]
-    table, figure = one.trial.shown(unrun(one))
+    table, figure = one.trial.summarise(unrun(one))
     assert isinstance(table, Table)
     assert isinstance(figure, Figure)
     assert figure.title == table.title
@@ -62,18 +62,18 @@ def test_no_experiment_that_is_a_figure_is_a_table_alone():
 
 
 def test_lines_have_what_was_measured_joined_and_the_papers_hollow():
-    figure = plotted(Plot("lines", columns=("A",)), BY_BUDGET)
+    figure = plot_table(Plot("lines", columns=("A",)), BY_BUDGET)
     assert [entry.name for entry in figure.key] == ["SnapKV", "CSP <x>", "full cache"]
     assert "Hollow marks" in figure.caption
-    alone = plotted(Plot("lines", columns=("A",)), replace(BY_BUDGET, lines=UNKNOWN))
+    alone = plot_table(Plot("lines", columns=("A",)), replace(BY_BUDGET, lines=UNKNOWN))
     assert "Hollow marks" not in alone.caption
     assert figure.svg.count("<use") == alone.svg.count("<use") + 1  # SnapKV's 58.5
-    nothing = plotted(Plot("lines", columns=("B",)), BY_BUDGET)
+    nothing = plot_table(Plot("lines", columns=("B",)), BY_BUDGET)
     assert nothing.svg.count("<use") < alone.svg.count("<use")
 
 
 def test_bars_are_named_by_their_lines():
-    figure = plotted(Plot("bars", columns=("A",)), BY_BUDGET)
+    figure = plot_table(Plot("bars", columns=("A",)), BY_BUDGET)
     assert "SnapKV 20%" in figure.svg
     assert "CSP &lt;x&gt; 10%" in figure.svg
 

@@ -12,7 +12,7 @@ from foveate.errors import InvalidInput
 from foveate_lab.eval.benchmarks import BENCHMARKS
 from foveate_lab.reproduce import EXPERIMENTS, FACTS, find_experiments
 from foveate_lab.reproduce.experiment import Trial
-from foveate_lab.reproduce.registry import brought
+from foveate_lab.reproduce.registry import list_requirements
 from foveate_lab.reproduce.setting import folder_of
 from foveate_lab.reproduce.tables.printed import printed
 from foveate_lab.reproduce.trials import GridTrial, Panels, Probe, ThroughputTrial
@@ -69,7 +69,7 @@ def test_states_follow_from_what_is_open():
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_what_it_runs_exists(name):
     one = EXPERIMENTS[name]
-    assert brought(one)
+    assert list_requirements(one)
     for task in one.trial.tasks():
         assert task.partition("(")[0] in BENCHMARKS
     for spec in one.trial.specs():
@@ -185,3 +185,19 @@ def test_notes_on_a_benchmark_stand_where_it_is_read():
         notes = [f"{one.what}: {one.choice}" for one in EXPERIMENTS[id].unstated]
         assert any("MM-Vet" in note for note in notes) == stands, id
         assert any("1,024 tokens" in note for note in notes) == stands, id
+
+
+@pytest.mark.parametrize("id", ["csp:fig7", "csp:fig8"])
+def test_csps_distributions_are_of_eight_sets_and_the_guess_is_open(id):
+    """The text names five; which the others are is said to be a choice."""
+    one = EXPERIMENTS[id]
+    sets = {re.sub(r".*set=|\)", "", task) for task in one.trial.tasks()}
+    assert len(sets) == 8
+    assert sets > {
+        "CLEVR-Change",
+        "CounterfactualInference",
+        "DocVQA",
+        "EgocentricNavigation",
+        "ActionPrediction",
+    }
+    assert any("eight sets" in point.what for point in one.unstated)

@@ -15,7 +15,7 @@ from foveate_lab.bench.subject import with_ids_in_order
 from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
 from foveate_lab.eval.results import Results
 from foveate_lab.reproduce import EXPERIMENTS
-from foveate_lab.reproduce.ask import Ask
+from foveate_lab.reproduce.ask import TaskRequest
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.setting import Setting
@@ -50,7 +50,7 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
     with Results(tmp_path / "rows", {}, resume=True) as results:
         yield Setting(
             model="m",
-            place="m",
+            location="m",
             data=tmp_path,
             results=results,
             limit=1,
@@ -66,7 +66,7 @@ def test_rows_are_those_of_the_first_samples_of_what_is_asked(setting):
     for place, (task, sample, spec) in enumerate(("a1f", "a2f", "a1s", "b1f", "b2f", "c1f", "d9f")):
         at = {"place": 9} if place == 6 else {}
         setting.results.add({"task": task, "sample": sample, "spec": spec, **at})
-    found = setting.rows([Ask("a", 1), Ask("b", 5), Ask("d", 5)])
+    found = setting.rows([TaskRequest("a", 1), TaskRequest("b", 5), TaskRequest("d", 5)])
     said = {name: [row["sample"] + row["spec"] for row in rows] for name, rows in found.items()}
     assert said == {"a": ["1f", "1s"], "b": ["1f", "2f"], "d": []}
 
@@ -88,15 +88,15 @@ def test_a_published_file_is_read_where_it_is_brought_and_its_cells_are_empty_wi
         budgets=("30%",),
     )
     file = setting.data / "published" / "conf_0.7.json"
-    assert setting.lacks(template, "30%") == file
-    assert [*grid.asks(setting).values()] == [{"prefixkv:budget=30%": "30%"}]
-    (table,) = grid.shown([setting])
+    assert setting.missing_file(template, "30%") == file
+    assert [*grid.requests(setting).values()] == [{"prefixkv:budget=30%": "30%"}]
+    (table,) = grid.summarise([setting])
     assert [line.cells[0].note for line in table.lines] == [f"not brought: {file}", "0 samples"]
     assert table.shrunk[-1] == "lines stay empty without published/: conf_0.7.json"
     file.parent.mkdir()
     file.write_text("[0.7, 0.8, 0.6]")
-    assert not setting.lacks(template, "30%")
-    ((theirs, *_),) = grid.asks(setting).values()
+    assert not setting.missing_file(template, "30%")
+    ((theirs, *_),) = grid.requests(setting).values()
     setting.calibrate({theirs: "30%"})
     assert load_profile(str(setting.profiles / "theirs-30pct.json"), "prefixkv").by_layer == [
         pytest.approx(x) for x in (0.3, 0.2, 0.4)
@@ -119,17 +119,17 @@ def test_data_and_profiles_that_are_missing_leave_their_cells_empty_and_say_so(s
         budgets=("50%",),
         average="Average",
     )
-    for ask, specs in grid.asks(setting).items():
-        calibrate(setting, unprepared(setting, {ask: specs}))
-        for row in answers(setting, ask, specs):
+    for request, specs in grid.requests(setting).items():
+        calibrate(setting, unprepared(setting, {request: specs}))
+        for row in answers(setting, request, specs):
             setting.results.add(row)
-    (table,) = grid.shown([setting])
+    (table,) = grid.summarise([setting])
     read, unread = zip(*(line.cells[:2] for line in table.lines), strict=True)
     assert [cell.measured is None for cell in read] == [False, False, True]
     assert read[2].note.startswith("no profile: llava_instruct(min_words=5000) has no prompt")
     assert all(cell.measured is None for cell in unread)
     assert all("docvqa' does not exist" in cell.note for cell in unread)
-    assert {ask.task: bool(why) for ask, why in setting.read.items()} == {
+    assert {request.task: bool(why) for request, why in setting.read.items()} == {
         "ocrbench": False,
         "docvqa": True,
     }
@@ -140,7 +140,7 @@ def test_a_stand_in_measures_cost_of_a_short_prompt_and_says_so(setting, kind):
     trial = COSTS[kind]
     for row in trial.run(setting):
         setting.results.add(row)
-    (table,) = trial.shown([setting])
+    (table,) = trial.summarise([setting])
     assert [(line.method.rpartition(", ")[2], line.budget) for line in table.lines] == [
         ("Full", ""),
         ("SnapKV", "64"),

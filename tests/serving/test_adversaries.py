@@ -141,7 +141,7 @@ def check_nothing_is_left(llm, case):
     assert not any((scheduler._freed, scheduler._starts, scheduler._beginnings._awaited))
     if "tensor_parallel_size" not in case.options:
         prompts = core.model_executor.driver_worker.worker.prompts
-        assert not any((prompts._known, prompts._plans, prompts._fails, prompts.held._books))
+        assert not any((prompts._known, prompts._plans, prompts._fails, prompts.books._books))
 
 
 def check_plans(played, clients, policies, block):

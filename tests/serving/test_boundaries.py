@@ -149,7 +149,7 @@ def check_snapshots(llm):
     beginnings = core.scheduler._beginnings
     numbers = {one.number for one in beginnings._shared.values()}
     blocks = sum(len(one.names) for one in beginnings._shared.values())
-    assert blocks <= core.scheduler._most_blocks
+    assert blocks <= core.scheduler._pool_blocks
     snapshots = core.model_executor.driver_worker.worker.prompts.snapshots
     assert snapshots._layers.keys() == numbers | set(beginnings._dropped)
     assert not beginnings._awaited

@@ -7,7 +7,7 @@ import foveate
 from foveate.vllm.plans.tiers import rooms_of
 from tests.profiles import saved
 from tests.serving.engine import engine, prompts, serve
-from tests.serving.reference import NOISE, by_transformers, counted_by_head
+from tests.serving.reference import NOISE, by_transformers, counted, counted_by_head
 
 LENGTHS = (300, 333, 64, 511)
 LONGEST, LAYERS, HEADS = 1024, 4, 2
@@ -71,3 +71,19 @@ def test_heads_equal_the_transformers_backend(llama, model, profiles, spec, tier
         served = serve(llm, prompts(LENGTHS), tokens=8)
     check_against_transformers(model, policy, rooms, served)
     assert served.idle == options["num_gpu_blocks_override"] - 1
+
+
+def test_one_number_per_layer_equals_the_transformers_backend(llama, model, profiles):
+    spec = "recommended:budget=30%,heads=by_layer,profile={recommended}".format(**profiles)
+    policy = foveate.policy(spec)
+    rooms = [room for (room,) in rooms_of([policy], LAYERS, HEADS, LONGEST, 4)]
+    with engine(llama, str(policy), tiers=4, num_gpu_blocks_override=256) as llm:
+        served = serve(llm, prompts(LENGTHS), tokens=8)
+    for name, answer in enumerate(served.answers):
+        _, same = counted(policy, rooms, len(answer.prompt))
+        positions, tokens, logprobs = by_transformers(model, same, answer)
+        for layer, expected in enumerate(positions):
+            if (name, layer) in served.kept:
+                assert torch.equal(served.kept[name, layer], expected)
+        assert tokens == answer.tokens
+        torch.testing.assert_close(logprobs, answer.logprobs, rtol=0, atol=NOISE)

@@ -16,7 +16,7 @@ from foveate.vllm.plans.orders import Orders
 from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.scheduler import scheduler as scheduling
-from foveate.vllm.startup.http import refuse_truths
+from foveate.vllm.startup.http import refuse_booleans
 from foveate.vllm.worker import worker
 from foveate.vllm.worker.prompts import Prompts
 from tests.serving.engine import engine, greedy, prompts, serve
@@ -152,11 +152,11 @@ def test_a_prompt_that_one_worker_cannot_compress_fails_in_all(monkeypatch):
     group = SimpleNamespace(world_size=2, cpu_group="of both")
     monkeypatch.setattr(worker, "get_tp_group", lambda: group)
     prompts.fail("c", Reason.COMPRESSION, "no memory left")
-    worker.among_workers(prompts, ["a", "b", "c"])
+    worker.share_failures(prompts, ["a", "b", "c"])
     assert told == [([0, 0, 1], torch.distributed.ReduceOp.MAX, "of both")]
     assert prompts.take_failed().keys() == {"b", "c"}
     group.world_size = 1
-    worker.among_workers(prompts, ["a", "b", "c"])
+    worker.share_failures(prompts, ["a", "b", "c"])
     assert len(told) == 1
 
 
@@ -166,8 +166,8 @@ def test_truths_and_null_over_http_are_no_numbers(given):
     from pydantic import ValidationError
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
-    refuse_truths()
-    refuse_truths()
+    refuse_booleans()
+    refuse_booleans()
     plain = {"model": "tiny", "prompt": "a"}
     for name in ("foveate_context", "foveate_budget"):
         said = f"{name}={json.dumps(given)}: give a number"

@@ -50,7 +50,7 @@ def test_models_whose_attention_the_scores_do_not_see_are_refused(
 AGAIN = "knorm:budget=64,when=over_budget(every=64)"
 ANSWERING = "rkv:budget=64,every=32"
 ORDER = r"reads and writes blocks in the order of tokens"
-DRAFTS = "the layers of drafts would be compressed as if they were the model's"
+DRAFTS = "the draft model's layers would be compressed like the model's own"
 TOKENS = "a worker holds some of a request's tokens"
 
 

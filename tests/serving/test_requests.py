@@ -62,16 +62,16 @@ def test_requests_that_ask_for_everything_are_stock_vllm(llama):
 
 
 WRONG = (
-    ({"foveate_policy": "h2o:budget=10%"}, r"not served here; these are: snapkv.*full"),
+    ({"foveate_policy": "h2o:budget=10%"}, r"not served here. Choose one of snapkv.*full"),
     ({"foveate_polcy": "full"}, "Did you mean 'foveate_policy'"),
     ({"foveate_budget": "64MB"}, "bytes"),
     ({"foveate_budget": "150%"}, "more than the whole prompt"),
     ({"foveate_budget": 0}, "0"),
     ({"foveate_budget": True}, "(?i)true"),
-    ({"foveate_budget": [1]}, "single values"),
+    ({"foveate_budget": [1]}, "give one value"),
     ({"foveate_policy": "full", "foveate_budget": "10%"}, "keeps all"),
     ({"foveate_context": 0}, "foveate_context=0"),
-    ({"foveate_context": 65}, "64 tokens"),
+    ({"foveate_context": 65}, "prompt's 64,"),
     ({"foveate_context": "half"}, "half"),
 )
 

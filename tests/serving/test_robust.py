@@ -148,7 +148,7 @@ FAILURES = {  # what goes wrong, under which policy, and the sentence
     "pool": (
         lambda patch: patch.setattr(registration, "check_fits", lambda *_: None),
         "full",
-        "its prompt of 800 tokens holds 26 blocks at once, and the pool has 19",
+        "its prompt of 800 tokens needs 26 blocks at once, and the pool has 19",
     ),
     "request": (
         lambda patch: patch.setattr(registration, "check_request", lambda *_: None),

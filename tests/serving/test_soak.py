@@ -76,7 +76,7 @@ def asked(tiny_folder):
         if CHOICES[choice].get("foveate_policy") in (WIDE, NARROW):
             policy = foveate.policy(CHOICES[choice]["foveate_policy"])
             policy, boundaries = in_blocks(policy, length, BLOCK)
-            ends = boundaries.begins(length)[::-1]
+            ends = boundaries.boundaries_within(length)[::-1]
             with budgets_of(boundaries):
                 return certain(model, inputs, policy, ANSWER, CERTAIN, boundaries=ends)
         policy, context = planned(CHOICES[choice], length)

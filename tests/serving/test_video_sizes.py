@@ -150,5 +150,5 @@ def test_internvl_writes_a_run_of_tokens_for_each_frame(tmp_path: Path) -> None:
 def test_other_models_and_other_settings_stay_unknown(tmp_path: Path) -> None:
     (tmp_path / BESIDE).write_text(json.dumps({"size": {"shortest_edge": 384}}))
     for family in KINDS:
-        with pytest.raises(Unknown, match=r"not known here|is known here"):
+        with pytest.raises(Unknown, match=r"not known for|is known here"):
             sized(family, tmp_path, 4, 64, 48)

@@ -83,7 +83,9 @@ def test_qwen_is_told_the_frames_and_their_times(family, clip):
     assert times == clip.times[::2].tolist()
     found = image_tokens(vision, inputs, [one.size for one in shown], config, processor)
     assert len(found) == 4
-    assert sum((one.places for one in found), ()) == tuple(torch.nonzero(vision).flatten().tolist())
+    assert sum((one.indices for one in found), ()) == tuple(
+        torch.nonzero(vision).flatten().tolist()
+    )
     (grid,) = found[1].grids
     merged = inputs["video_grid_thw"][0, 1:] // 2
     assert [grid.rows, grid.columns] == merged.tolist()
@@ -106,5 +108,5 @@ def test_onevision_has_a_grid_for_each_frame_and_a_token_behind_them(clip):
     shown, times = pictures([clip], [], inputs)
     assert times == clip.times.tolist()
     found = image_tokens(vision, inputs, [one.size for one in shown], config, processor)
-    assert [len(one.places) for one in found] == [196] * 7 + [197]
+    assert [len(one.indices) for one in found] == [196] * 7 + [197]
     assert {(one.grids[0].rows, one.grids[0].columns) for one in found} == {(14, 14)}

@@ -232,8 +232,8 @@ def test_the_inputs_are_left_as_they_are():
         ({"by": "value"}, "by='value'"),
         ({"how": "mean"}, "how='mean'"),
         ({"similarity_filter": "yes"}, "similarity_filter='yes'"),
-        ({"by": "position", "how": "weighted"}, "by='position' knows no similarity"),
-        ({"by": "position", "similarity_filter": True}, "by='position' knows no similarity"),
+        ({"by": "position", "how": "weighted"}, "by='position' has no similarity"),
+        ({"by": "position", "similarity_filter": True}, "by='position' has no similarity"),
     ],
 )
 def test_what_it_cannot_do_is_refused_by_value(arguments, text):

@@ -43,7 +43,7 @@ def soon(monkeypatch):
 
 def at_the_question(stream, tokens, before):
     """What each layer sees then: what it held (``before``), and the frames that it fetched."""
-    places = {frame.number: frame.tokens for frame in stream._elsewhere.frames}
+    places = {frame.number: frame.tokens for frame in stream._offloaded.frames}
     kept = {}
     for (index, mask), numbers in zip(before.kept.items(), stream.fetched, strict=True):
         mask = mask.clone()
@@ -93,7 +93,7 @@ def test_a_question_sees_what_was_fetched(family, policy, fetch, monkeypatch):
             watch.note(held.seen)
         read = len(ours)
         answer = stream.ask("why", **ASKED)
-    assert watch.true.tolist() == stream._elsewhere.columns.tolist()
+    assert watch.true.tolist() == stream._offloaded.columns.tolist()
     assert min(map(len, stream.fetched)) > 0
     assert max(map(len, stream.fetched)) <= fetch
     seen = at_the_question(stream, held.seen, watch.events[-1])
@@ -153,7 +153,7 @@ def test_what_is_kept_elsewhere_is_bounded_and_what_is_held_is_as_without(caplog
             for one in (plain, stream):
                 held = one.see(tiny.frame(number), time=float(number))
     assert held.offloaded == 3 * frame
-    assert caplog.text.count("its oldest frames leave for good") == 1
+    assert caplog.text.count("the oldest are deleted") == 1
     assert held._replace(offloaded=0) == plain.held
     stream.ask("what?", **ASKED)
     assert set().union(*stream.fetched) <= {3, 4, 5}
@@ -164,7 +164,7 @@ def test_the_frames_most_like_the_question_come_back():
     """By the dot product of mean query and mean key, layer by layer, as before any rotation."""
     model, how = tiny.model(), {"offload": Offload(fetch=2), "every": 1}
     stream = Stream(model, tiny.processor(), "recent_frames:budget=30,frames=1", **how)
-    stream._places.find_out()
+    stream._positions.find_ways()
     made, hooks = {"q": [], "k": []}, []
     for layer in model.model.language_model.layers:
         for name, held in made.items():
@@ -193,7 +193,7 @@ def test_what_does_not_go_together_is_refused(tmp_path):
         Offload(fetch=0)
     with pytest.raises(InvalidParameter, match="true positions"):
         Stream(*parts, "snapkv:budget=24", positions="reindexed", offload=Offload())
-    with pytest.raises(InvalidParameter, match="compresses while it answers"):
+    with pytest.raises(InvalidParameter, match="compresses during answers"):
         Stream(*parts, "h2o:budget=24,when=over_budget", offload=Offload())
     stream = Stream(*parts, "snapkv:budget=24", offload=Offload(most="100B"))
     with pytest.raises(InvalidBudget, match=r"a frame takes \d+ bytes"):
@@ -218,10 +218,10 @@ def offloading(folder, frames=4, **how):
 
 def test_a_folder_belongs_to_one_stream_until_it_is_closed(tmp_path):
     stream = offloading(tmp_path / "frames")
-    with pytest.raises(InvalidInput, match=r"another stream .*frames.*Close that stream, or give"):
+    with pytest.raises(InvalidInput, match=r"another stream .*frames.*close that stream, or give"):
         offloading(tmp_path / "frames", frames=0)
     with pytest.raises(InvalidInput, match="cannot be copied"):
-        copy.deepcopy(stream._elsewhere)
+        copy.deepcopy(stream._offloaded)
     stream.close()
     other = offloading(str(tmp_path / "frames"))
     with pytest.raises(InvalidInput, match="another stream"):

@@ -107,11 +107,11 @@ def test_a_stream_that_is_reindexed_stays_in_range(caplog, tmp_path):
     told = {}
     for positions in ("reindexed", "true"):
         stream = Stream(model, processor, "snapkv:budget=24,window=4", positions=positions, every=4)
-        stream._places.most = 60
+        stream._positions.limit = 60
         with caplog.at_level(logging.WARNING, "foveate"):
             for chunk in chunks:
                 stream.see(chunk)
-        told[positions] = caplog.text.count("leave the range")
+        told[positions] = caplog.text.count("stream's positions exceed")
         caplog.clear()
         ends = next_position(stream._cache)
         assert (ends <= 60) == (positions == "reindexed")

@@ -252,7 +252,7 @@ def test_what_is_no_frame_or_no_question_is_refused():
     stream = Stream(tiny.model(), tiny.processor(), "snapkv:budget=64")
     with pytest.raises(NothingCompressed, match="seen no frame"):
         stream.ask("what?")
-    with pytest.raises(InvalidInput, match="no frame was given"):
+    with pytest.raises(InvalidInput, match="there is no frame"):
         stream.see([])
     with pytest.raises(InvalidInput, match="1 frames have 2 times"):
         stream.see(drawn_frame(0), time=[0, 1])
@@ -277,7 +277,7 @@ def test_a_template_that_numbers_images_asks_for_words():
                 for i, part in enumerate(parts)
             )
 
-    with pytest.raises(InvalidInput, match="words of a frame"):
+    with pytest.raises(InvalidInput, match="text of a frame"):
         Stream(tiny.model(), Numbering(), "snapkv:budget=64")
     assert Words("", "Image {number}: <image>{time}", "").of_frame(3, 2) == (
         "Image 3: <image><2.0 seconds>"

@@ -1,6 +1,6 @@
 """Generated pictures that the demo model can read: documents, tables, signs, charts, icons.
 
-Everything follows from a ``random.Random``: the same seed and fonts give the same picture.
+A ``random.Random`` determines everything: the same seed and fonts give the same picture.
 """
 
 from foveate_demo.scenes.charts import chart

@@ -1,4 +1,4 @@
-"""Bar charts: one bar to a row, its value to be read off the axis."""
+"""Bar charts: one bar per row, with its value on the axis."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ SUBJECTS = (CITIES, DAYS, MONTHS, PEOPLE, [good.capitalize() for good in GOODS])
 
 
 def chart(r: Random, fonts: Fonts, bars: int) -> Scene:
-    """Bars from left to right, multiples of 5 on an axis from 0 to 100; a row says "Monday: 45",
-    that of the axis nothing.
+    """Draw horizontal bars, multiples of 5 on an axis from 0 to 100. The text of a bar's row is
+    "Monday: 45", that of the axis empty.
     """
     style = any_style(r, fonts)
     style = style._replace(size=min(style.size, 15))

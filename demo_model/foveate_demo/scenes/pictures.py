@@ -1,7 +1,7 @@
-"""Small pictures: icons and stamps, each with a name out of a closed list.
+"""Small pictures: icons and stamps, each with a name from a closed list.
 
-The drawings are Bootstrap's and Tabler's icons (MIT) and Noto Color Emoji (OFL); the notices stand
-beside the sheet.
+The drawings are Bootstrap's and Tabler's icons (MIT) and Noto Color Emoji (OFL); the notices are
+files beside the sheet.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from foveate_demo.scenes.words import PICTURES
 
 SIDE = 48
 SHEET = Path(__file__).parents[1] / "sheet" / "pictures.png"
-_COLOURED = 4  # the row of the sheet that keeps its own colours
+_COLOURED = 4  # row of the sheet with coloured drawings; the others are masks
 
 
 @lru_cache(maxsize=1)
 def _sheet() -> dict[str, list[Image.Image]]:
-    """The drawings by name; those in one colour are masks.
+    """Return the drawings by name; those in one colour are masks.
 
     Raises:
-        MissingPackage: the sheet comes with the demo's weights, which are not installed.
+        MissingPackage: the sheet ships with the demo's weights, which are not installed.
     """
     if not SHEET.is_file():
         raise MissingPackage("a small picture", "foveate-demo", "demo")
@@ -43,33 +43,32 @@ def _sheet() -> dict[str, list[Image.Image]]:
 
 
 def picture(r: Random, fonts: Fonts, name: str, facts: Facts = (), rows: int = 0) -> Scene:
-    """A small picture three or four rows high, above or below the lines of a form.
+    """Draw a small picture, about three rows high, above, between or below the lines of a form.
 
-    The row of the picture's middle says "Picture: cat", as if this were written on the picture.
+    The row of the picture's middle gets the text "Picture: cat", as if it were written there.
 
     Raises:
         KeyError: no picture has this name.
     """
     page = Page(max(rows, len(facts) + r.randint(3, 5)), any_style(r, fonts), r)
-    total = len(page.says)
-    above = r.randint(0, len(facts))  # how many of the lines stand above the picture
+    total = len(page.texts)
+    above = r.randint(0, len(facts))  # number of lines above the picture
     middle = r.randint(above + 1, total - (len(facts) - above) - 2)
-    places = sorted(r.sample(range(middle - 1), above))
-    places += sorted(r.sample(range(middle + 2, total), len(facts) - above))
+    fact_rows = sorted(r.sample(range(middle - 1), above))
+    fact_rows += sorted(r.sample(range(middle + 2, total), len(facts) - above))
     left = r.randint(4, 60)
-    for row, (field, value) in zip(places, facts, strict=True):
+    for row, (field, value) in zip(fact_rows, facts, strict=True):
         page.line(row, f"{field}: {value}", left)
     x, side = _stamp(r, page, name, middle)
-    said = page.says[middle] = f"Picture: {name}"
-    page.where[middle] = {i: x + side * (i + 0.5) / len(said) for i in range(len(said))}
-    asked = [(field, value, row) for row, (field, value) in zip(places, facts, strict=True)]
-    return scene(page, [*asked, ("Picture", name, middle)])
+    label = page.texts[middle] = f"Picture: {name}"
+    page.where[middle] = {i: x + side * (i + 0.5) / len(label) for i in range(len(label))}
+    located = [(field, value, row) for row, (field, value) in zip(fact_rows, facts, strict=True)]
+    return scene(page, [*located, ("Picture", name, middle)])
 
 
 def _stamp(r: Random, page: Page, name: str, row: int) -> tuple[int, int]:
-    """Draws the picture somewhere in a row, in one of its drawings, a little turned.
-
-    Returns its left edge and its width.
+    """Draw one of the picture's drawings in a row, slightly rotated. Return its left edge and its
+    width.
     """
     drawn = r.choice(_sheet()[name])
     side = r.randint(40, 66)

@@ -1,7 +1,7 @@
 # ruff: noqa: SIM905 - words are easier to read and to change without quotes around each
-"""What stands in a scene: fields, and values of the kind that each field has.
+"""Fields of scenes, and generators of values for each field.
 
-The words are closed lists; digits, dates, times, prices and codes are open.
+Words come from closed lists; digits, dates, times, prices and codes are drawn freely.
 """
 
 from __future__ import annotations
@@ -66,48 +66,48 @@ PICTURES = (
 
 
 def among(words: list[str]) -> Callable[[Random], str]:
-    """One of a list."""
+    """Return a generator of words from a list."""
     return lambda r: r.choice(words)
 
 
 def number(low: int, high: int) -> Callable[[Random], str]:
-    """A whole number from low to high."""
+    """Return a generator of integers from low to high."""
     return lambda r: str(r.randint(low, high))
 
 
 def date(r: Random) -> str:
-    """14 March, often with the year."""
+    """Draw a date such as "14 March", often with the year."""
     day = f"{r.randint(1, 28)} {r.choice(MONTHS)}"
     return f"{day} {r.randint(1950, 2029)}" if r.random() < 0.6 else day
 
 
 def clock(r: Random) -> str:
-    """14:35."""
+    """Draw a time such as "14:35"."""
     return f"{r.randint(0, 23):02}:{r.randrange(0, 60, 5):02}"
 
 
 def price(r: Random) -> str:
-    """12.40."""
+    """Draw a price such as "12.40"."""
     return f"{r.randint(1, 99)}.{r.randint(0, 99):02}"
 
 
 def code(r: Random) -> str:
-    """K402."""
+    """Draw a code such as "K402"."""
     return r.choice("ABCDEFGHKLMNPRSTVWXZ") + str(r.randint(10, 999))
 
 
 def street(r: Random) -> str:
-    """14 Bridge Street."""
+    """Draw an address such as "14 Bridge Street"."""
     return f"{r.randint(1, 99)} {r.choice(STREETS)} Street"
 
 
 def phone(r: Random) -> str:
-    """555 0142."""
+    """Draw a phone number such as "555 0142"."""
     return f"{r.randint(200, 999)} {r.randint(0, 9999):04}"
 
 
 def measure(low: int, high: int, unit: str) -> Callable[[Random], str]:
-    """14 kg."""
+    """Return a generator of measures such as "14 kg"."""
     return lambda r: f"{r.randint(low, high)} {unit}"
 
 

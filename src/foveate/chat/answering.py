@@ -1,6 +1,4 @@
-"""One turn: its words and pixels as a model takes them, read onto a copy of the cache, compressed
-with it, and answered.
-"""
+"""One turn of a chat: tokenize it, read it onto a copy of the cache, compress, and answer."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from transformers import __version__ as RELEASE
 
-from foveate.chat.asking import GREEDY, Answer, check, generate_options, said
+from foveate.chat.asking import GREEDY, Answer, check, generate_options, to_answer
 from foveate.chat.held import trim
 from foveate.errors import UnsupportedModel
 from foveate.hf import Session
@@ -33,11 +31,10 @@ _NOT_PASSED_ON = (_IDS, "attention_mask", *TOKEN_TYPES)
 
 @dataclass(frozen=True)
 class Conversation:
-    """What has been said, and what is held of it. Nobody writes to ``cache`` again: a turn goes on
-    from a copy.
+    """The conversation and its compressed cache, which is never mutated: turns copy it.
 
-    ``text`` is all of it in the template's words, the latest answer included, whose message is
-    number ``answer``; ``ids`` [1, n] are its tokens, and ``types`` what the processor says of them.
+    ``text`` is the conversation as the template rendered it, with the latest answer, which is
+    message number ``answer``. ``ids`` [1, n] are its tokens, and ``types`` their token types.
     """
 
     messages: tuple[Message, ...] = ()
@@ -52,7 +49,7 @@ class Conversation:
     def with_ids(
         self, new: Int[Tensor, "1 m"], types: Mapping[str, Int[Tensor, "1 m"]]
     ) -> tuple[Int[Tensor, "1 n"], dict[str, Int[Tensor, "1 n"]]]:
-        """All tokens and types, with new ones; a text's types are 0."""
+        """Return all tokens and token types, with new ones appended; types default to 0, text."""
         old = self.ids.to(new.device)
         text = torch.zeros_like
         longer = {
@@ -63,12 +60,12 @@ class Conversation:
 
 
 class NewPart:
-    """The tokens and pixels that a turn adds."""
+    """Tokens and pixels that a turn adds; ``cut`` tokens at the front of ``inputs`` are no part."""
 
     def __init__(self, inputs: Mapping[str, Any], cut: int):
         self.ids: Int[Tensor, "1 n"] = inputs[_IDS][:, cut:]
         self.types = {name: inputs[name][:, cut:] for name in TOKEN_TYPES if name in inputs}
-        self.given = {name: x for name, x in inputs.items() if name not in _NOT_PASSED_ON}
+        self.media = {name: value for name, value in inputs.items() if name not in _NOT_PASSED_ON}
 
 
 def read(
@@ -78,24 +75,24 @@ def read(
 
     Args:
         model: the model that will read them.
-        wording: of the conversation; it knows the processor.
-        text: as the template renders it.
+        wording: the conversation's wording, with its processor.
+        text: the new part as the template renders it.
         new: the messages of this turn alone.
-        begins: whether nothing stands before it. Otherwise nothing is put in front, such as the
-            token with which texts begin.
+        begins: True if the text is the conversation's beginning. Otherwise the tokenizer adds
+            nothing in front, such as BOS.
 
     Raises:
-        InvalidInput: the processor cannot read it, or the model cannot see its images.
-        UnsupportedModel: its images are read through cross-attention; or a release of transformers
-            masks a later one wrongly.
+        InvalidInput: the processor cannot read the text, or the model does not take images.
+        UnsupportedModel: the model reads images through cross-attention; or this release of
+            transformers masks images in later turns wrongly.
     """
     tokenizer, literals = tokenizer_of(wording.processor), wording.literals
-    front, cut = ("", []) if begins else anchor(tokenizer, literals.split(text)[0])
+    prefix, cut = ("", []) if begins else anchor(tokenizer, literals.split(text)[0])
     images, videos = media_of(new)
     inputs = encode(
         model,
         wording.processor,
-        front + text,
+        prefix + text,
         images,
         videos,
         literals=literals,
@@ -103,9 +100,9 @@ def read(
     )
     if "cross_attention_mask" in inputs:
         raise UnsupportedModel(
-            f"a {type(model).__name__} reads images through cross-attention, whose masks are of a "
-            "whole conversation, so a chat cannot go on from a part of one. Use generate() in a "
-            "foveate.compress block."
+            f"a {type(model).__name__} reads images through cross-attention, whose masks cover a "
+            "whole conversation, so a chat cannot continue from its cache. Use generate() in a "
+            "foveate.compress context."
         )
     if images and not begins and "token_type_ids" in inputs:
         _check_sees_images_later(model)
@@ -113,7 +110,7 @@ def read(
 
 
 def _check_sees_images_later(model: PreTrainedModel) -> None:
-    """Tokens of an image see each other in both directions (Gemma 3), and on a cache did not."""
+    """Refuse later images under transformers before 5.23: bidirectional masks ignored the cache."""
     if tuple(map(int, RELEASE.split(".")[:2])) < (5, 23):
         raise UnsupportedModel(
             f"transformers {RELEASE} masks a new image in a later turn wrongly in "
@@ -122,7 +119,7 @@ def _check_sees_images_later(model: PreTrainedModel) -> None:
         )
 
 
-class Stops(StoppingCriteria):
+class StopOnEvent(StoppingCriteria):
     """Stopping criterion that ends generation once an event is set."""
 
     def __init__(self, stop: Event):
@@ -139,8 +136,8 @@ class Answerer(NamedTuple):
     processor: Any
     policy: Policy
 
-    def block(self) -> Session:
-        """Return a session for one turn; it may be made before the turn begins."""
+    def new_session(self) -> Session:
+        """Return a session for one turn; it may be created before the turn begins."""
         return Session(self.model, self.policy, tokenizer=self.processor, queued=True)
 
     def check(
@@ -150,9 +147,9 @@ class Answerer(NamedTuple):
         own: Iterable[str] = (),
         complete: bool = True,
     ) -> None:
-        """Refuse arguments of ``generate`` that a chat decides, cannot have, or that are unknown.
-        ``own`` are the parameters of the ``call`` itself, for a suggestion; arguments of a
-        constructor are not ``complete``.
+        """Refuse arguments of ``generate`` that a chat sets itself, cannot use, or does not know.
+
+        Arguments are those of :func:`foveate.chat.asking.check`.
         """
         check(
             self.model,
@@ -161,7 +158,7 @@ class Answerer(NamedTuple):
             call,
             own,
             by="a chat",
-            several="For several fork() it, or use generate() in a foveate.compress block.",
+            several="For several, fork() the chat, or use generate() inside foveate.compress.",
             decided=("streamer",),
             complete=complete,
         )
@@ -175,15 +172,17 @@ class Answerer(NamedTuple):
         streamer: Any = None,
         rearm: bool = True,
     ) -> tuple[Answer, Conversation]:
-        """Answer a turn, and return the tokens, types and pairs after it, too.
+        """Answer a turn; return the answer, and the tokens, types and cache after it.
 
-        ``options`` are further arguments of ``generate``. Without ``rearm`` the new part is kept
-        whole. The cache has no spare room, and keeps to a budget in bytes.
+        ``options`` are further arguments of ``generate``. Without ``rearm``, the new part is not
+        compressed, and the cache cannot be continued.
         """
         ids, types = before.with_ids(new.ids, new.types)
-        given = generate_options(self.model, self.processor, options, ids.shape[1])
-        criteria = StoppingCriteriaList([*(options.get("stopping_criteria") or ()), Stops(stop)])
-        with self.block() as session:
+        arguments = generate_options(self.model, self.processor, options, ids.shape[1])
+        criteria = StoppingCriteriaList(
+            [*(options.get("stopping_criteria") or ()), StopOnEvent(stop)]
+        )
+        with self.new_session() as session:
             session.link.keeps_scores = self.policy.amount.kind == "bytes"
             cache = copy.deepcopy(before.cache)
             if cache is not None and rearm:
@@ -192,23 +191,25 @@ class Answerer(NamedTuple):
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
                 **types,
-                **new.given,
+                **new.media,
                 past_key_values=cache,
                 streamer=streamer,
                 return_dict_in_generate=False,
-                **{**given, "stopping_criteria": criteria},
+                **{**arguments, "stopping_criteria": criteria},
             )
             cache, stats = session.cache, session.stats
-            if rearm:  # otherwise nobody goes on from this cache
+            if (
+                rearm
+            ):  # frees spare room and applies a budget in bytes; otherwise the cache is dropped
                 trim(cache)
         new_ids = output[0, ids.shape[1] :]
-        answer = said(self.model, self.processor, new_ids, options, stats, stop.is_set())
-        asking = Conversation(ids=ids, types=types)
-        ids, types = asking.with_ids(answer.ids[None].to(ids.device), {})
+        answer = to_answer(self.model, self.processor, new_ids, options, stats, stop.is_set())
+        prompt = Conversation(ids=ids, types=types)
+        ids, types = prompt.with_ids(answer.ids[None].to(ids.device), {})
         return answer, Conversation(ids=ids, types=types, cache=cache)
 
     def read(self, before: Conversation, new: NewPart) -> tuple[Answer, Conversation]:
-        """Read a part that is not answered."""
+        """Read a part without answering: the one generated token is dropped."""
         ids, types = before.with_ids(new.ids, new.types)
         answer, after = self.answer(before, new, {"max_new_tokens": 1, **GREEDY}, Event())
         return answer, replace(after, ids=ids, types=types)

@@ -1,4 +1,4 @@
-"""Arguments of ``generate`` that chats, pipelines and streams take, and its answers."""
+"""Arguments of ``generate`` for chats, pipelines and streams, and their answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from foveate.prompts.special_tokens import tokenizer_of
 from foveate.prompts.template import SET_HERE, check_not_set_here
 
 LONGEST = 256
-"""Tokens of an answer where neither the caller nor the model's ``max_new_tokens`` says."""
+"""Maximum length of an answer in tokens, unless the caller or the model's settings have one."""
 
 GREEDY: Mapping[str, Any] = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
 """Arguments for reading a text without an answer, whatever the model's own settings are."""
@@ -44,7 +44,7 @@ DECIDED = {
 OF_PIXELS = ("pixel_", "image_", "video_", "token_type_ids", "mm_token_type_ids")
 _SEVERAL = ("num_beams", "num_return_sequences")
 _TAKEN_OUT = ("tokenizer", "assistant_tokenizer")
-"""Arguments that ``generate`` takes out of its ``**kwargs``, so that no signature names them."""
+"""Arguments that ``generate`` pops from its ``**kwargs``, so that no signature names them."""
 
 _NO_ARGUMENTS = {"self", "args", "kwargs", "model_kwargs", "transformers_version"}
 
@@ -52,9 +52,11 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
 class Answer(NamedTuple):
-    """What the model said. ``ids`` [n] are its tokens as they were generated, without the one that
-    ends it; ``ended`` says why it ended: "eos", "length" (or a stop string), or "stopped".
-    ``stats`` are those of the last compression before it.
+    """Answer of a model.
+
+    ``ids`` [n] are its generated tokens without the end token. ``ended`` is the reason of its end:
+    "eos", "length" (or a stop string), or "stopped". ``stats`` are those of the last compression
+    before it.
     """
 
     text: str
@@ -64,7 +66,7 @@ class Answer(NamedTuple):
 
 
 def is_decided(name: str) -> bool:
-    """Return whether an argument of ``generate`` follows from the cache or the messages."""
+    """Return True for an argument of ``generate`` that the cache or the messages determine."""
     return name in DECIDED or name.startswith(OF_PIXELS)
 
 
@@ -91,25 +93,27 @@ def check(
         model: the model that generates.
         processor: its processor or tokenizer.
         options: the arguments.
-        call: what they were given to, such as "say(...)".
+        call: the call in the user's code, such as "say(...)".
         own: parameters of the call itself, for a suggestion.
         by: the caller, such as "a chat".
-        several: what to do for several answers.
+        several: the way to get several answers, as a sentence.
         decided: further arguments that the caller decides.
-        complete: whether these are all arguments of an answer, and not those of a constructor,
-            which the ones of a call may override.
+        complete: True if these are all arguments of an answer; False for those of a constructor,
+            which a call may override.
 
     Raises:
-        InvalidInput: an argument that is decided, or several answers, also where a
-            ``generation_config`` or, of complete arguments, the model's own says so.
-        InvalidParameter: a name that neither the call nor ``generate`` takes, with the closest
-            known name, or where the argument belongs.
+        InvalidInput: an argument that the caller decides, or several answers, also through a
+            ``generation_config`` or, if ``complete``, the model's own.
+        InvalidParameter: a name that neither the call nor ``generate`` takes; the message has the
+            closest known name, or where the argument belongs.
     """
     for name, value in options.items():
         if value is not None and (name in decided or is_decided(name)):
-            raise InvalidInput(f"{name}=... is not for {by}, which sees to it: leave it out.")
+            raise InvalidInput(f"{name}=... is set by {by} itself: leave it out.")
     _refuse_several({name: options.get(name) for name in _SEVERAL}, by, several)
-    settings = settings_of(model, options)  # transformers refuses some of the same with less words
+    settings = settings_of(
+        model, options
+    )  # must follow: transformers would raise a less clear error here
     config = settings if complete else options.get("generation_config")
     merged = {f"generation_config.{name}": getattr(config, name, None) for name in _SEVERAL}
     _refuse_several(merged, by, several)
@@ -117,47 +121,46 @@ def check(
         known = generate_arguments(model)
         for name in sorted(names - known):
             raise InvalidParameter(
-                f"{name}=... is no argument of {call}, nor of generate(). "
-                f"{_way_out(name, own, known, processor)}"
+                f"{name}=... is no argument of {call} or of generate(). "
+                f"{_suggestion(name, own, known, processor)}"
             )
 
 
 def _refuse_several(counts: Mapping[str, int | None], by: str, several: str) -> None:
     for name, count in counts.items():
         if (count or 1) > 1:
-            raise InvalidInput(
-                f"{name}={count}: {by} has one answer at a time, in one cache. {several}"
-            )
+            raise InvalidInput(f"{name}={count}: {by} gives one answer at a time. {several}")
 
 
 def generate_options(
     model: PreTrainedModel, processor: Any, options: Mapping[str, Any], tokens: int
 ) -> dict[str, Any]:
-    """Return the arguments for an answer after ``tokens`` others: those given, a limit where they
-    set none, and the tokenizer by which ``generate`` looks for ``stop_strings``. The model's own
-    ``max_length`` is no limit: a conversation would end there for good.
+    """Return the arguments for an answer that follows ``tokens`` others.
+
+    They are the ``options``, a limit where they have none, and the tokenizer for ``stop_strings``.
+    The model's own ``max_length`` is ignored: no conversation could go on beyond it.
 
     Raises:
         InvalidInput: the caller's ``max_length``, which counts the whole conversation, is reached.
     """
     settings = settings_of(model, options)
-    given = dict(options)
+    arguments = dict(options)
     limit = options.get("max_length")
     if limit is None:
         limit = getattr(options.get("generation_config"), "max_length", None)
     if settings.max_new_tokens is None and limit is None:
-        given["max_new_tokens"] = LONGEST
+        arguments["max_new_tokens"] = LONGEST
     elif settings.max_new_tokens is None and limit is not None and limit <= tokens:
         raise InvalidInput(
             f"max_length={limit} counts the whole conversation, which has {tokens} tokens already: "
             "give max_new_tokens, which counts the answer alone."
         )
     if settings.stop_strings and options.get("tokenizer") is None:
-        given["tokenizer"] = tokenizer_of(processor)
-    return given
+        arguments["tokenizer"] = tokenizer_of(processor)
+    return arguments
 
 
-def said(
+def to_answer(
     model: PreTrainedModel,
     processor: Any,
     new: Int[Tensor, "n"],
@@ -165,8 +168,8 @@ def said(
     stats: Stats,
     stopped: bool = False,
 ) -> Answer:
-    """The answer whose tokens, with the one that may end it, are ``new``."""
-    eos = len(new) > 0 and int(new[-1]) in _ends(model, options)
+    """Decode the generated tokens ``new``, with or without an end token, into an answer."""
+    eos = len(new) > 0 and int(new[-1]) in _end_tokens(model, options)
     ids = new[:-1] if eos else new
     text: str = tokenizer_of(processor).decode(ids, skip_special_tokens=True)
     ended: Literal["eos", "length", "stopped"] = (
@@ -175,8 +178,8 @@ def said(
     return Answer(text.strip(), ids.cpu(), ended, stats)
 
 
-def _ends(model: PreTrainedModel, options: Mapping[str, Any]) -> set[int]:
-    """Return the tokens that end this answer."""
+def _end_tokens(model: PreTrainedModel, options: Mapping[str, Any]) -> set[int]:
+    """Return the ids of the end tokens in effect."""
     eos = settings_of(model, options).eos_token_id
     if eos is None:
         return set()
@@ -184,14 +187,15 @@ def _ends(model: PreTrainedModel, options: Mapping[str, Any]) -> set[int]:
 
 
 def generate_arguments(model: nn.Module) -> set[str]:
-    """Return the names that this model's ``generate`` takes on the installed transformers: fields
-    of its configuration, its own parameters, and those of the model's ``forward``, without what
-    follows from the cache or the messages.
+    """Return the names that this model's ``generate`` takes on the installed transformers.
+
+    They are fields of its configuration, its own parameters, and those of the model's ``forward``,
+    without those that the cache or the messages determine.
     """
     inner: Any = inner_model(model)
     names: set[str] = set()
-    plain = GenerationConfig()  # type: ignore[no-untyped-call]
-    for config in (plain, getattr(inner, "generation_config", None)):
+    default_config = GenerationConfig()  # type: ignore[no-untyped-call]
+    for config in (default_config, getattr(inner, "generation_config", None)):
         names |= {*vars(config)} if config is not None else set()
     functions = [GenerationMixin.generate]
     functions += [getattr(inner, name) for name in ("generate", "forward") if hasattr(inner, name)]
@@ -202,7 +206,7 @@ def generate_arguments(model: nn.Module) -> set[str]:
     return {name for name in names if not name.startswith(("_", *OF_PIXELS))}
 
 
-def _way_out(name: str, own: Iterable[str], known: set[str], processor: Any) -> str:
+def _suggestion(name: str, own: Iterable[str], known: set[str], processor: Any) -> str:
     if name == "budget":
         return "A budget is part of the policy: give policy='snapkv:budget=64MB'."
     if close := _closest(name, own, cutoff=0.8):
@@ -217,7 +221,7 @@ def check_template_arguments(arguments: Mapping[str, Any], processor: Any) -> No
     """Refuse template arguments that the chat template would ignore, or that Foveate gives it.
 
     Raises:
-        InvalidParameter: with the closest name that the template reads; or no mapping.
+        InvalidParameter: the template reads no such name; or ``arguments`` is no mapping.
     """
     if not isinstance(arguments, Mapping):
         raise InvalidParameter(
@@ -234,8 +238,8 @@ def check_template_arguments(arguments: Mapping[str, Any], processor: Any) -> No
 
 
 def template_arguments(processor: Any) -> set[str]:
-    """Return the names that a processor's chat template may read, and the parameters of its
-    ``apply_chat_template``.
+    """Return the names in a processor's chat template, and the parameters that
+    ``apply_chat_template`` takes.
     """
     names: set[str] = set()
     for reader in (processor, tokenizer_of(processor)):
@@ -247,8 +251,10 @@ def template_arguments(processor: Any) -> set[str]:
 
 
 def with_defaults(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``generate`` arguments of a call over those given earlier, also where ``generate``
-    itself ranks the earlier ones higher: above a ``generation_config``, or above ``max_length``.
+    """Return ``defaults`` overridden by the arguments of a ``call`` of ``generate``.
+
+    A default is dropped where the call's ``generation_config`` or ``max_length`` sets the same,
+    because ``generate`` would rank the default higher.
     """
     config = call.get("generation_config")
     overridden = {name for name in defaults if getattr(config, name, None) is not None}

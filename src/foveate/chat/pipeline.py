@@ -1,4 +1,4 @@
-"""Text in, text out: questions about a context that is read and compressed once."""
+"""``foveate.Pipeline``: questions about a context that is read and compressed once."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ _OF_CALL = ("context", "question", "questions", "answer_prefix", "images", "poli
 
 
 class Pipeline:
-    """Answers questions about a context, as kvpress's pipeline does: the context is compressed
-    before any question is known, each question is asked of what is left of it, and the questions
-    know nothing of each other.
+    """Question answering about a compressed context, as kvpress's pipeline does it.
+
+    The context is compressed before any question is known, and each question is answered from the
+    compressed context alone, without the other questions.
 
     Args:
         model: a model that :func:`foveate.compress` takes.
         processor: its processor or tokenizer, with a chat template.
         system: the system message in front of every context.
-        template_kwargs: for ``apply_chat_template``, such as ``{"enable_thinking": False}``.
+        template_kwargs: arguments of ``apply_chat_template``, e.g. ``{"enable_thinking": False}``.
         **generate: arguments of ``model.generate`` for every answer; a call's own override them.
 
     Raises:
-        InvalidInput: there is no chat template; an argument of ``generate`` that a pipeline
-            decides.
+        InvalidInput: there is no chat template; an argument of ``generate`` that a pipeline sets
+            itself.
         InvalidParameter: an unknown argument or template argument.
         FoveateError: as :func:`foveate.compress` raises.
     """
@@ -53,7 +54,7 @@ class Pipeline:
     ):
         self._model, self._processor, self._system = model, processor, system
         answerer = self._answerer("full")
-        answerer.block()  # refuses what cannot be compressed
+        answerer.new_session()  # raises if the model cannot be compressed
         answerer.check(generate, "Pipeline(...)", _OWN, complete=False)
         check_template_arguments(template_kwargs or {}, processor)
         self._wording = Wording(processor, template_kwargs or {})
@@ -73,21 +74,21 @@ class Pipeline:
         """Answer ``question``, or each of ``questions``.
 
         Args:
-            context: what is compressed: a user's text, or messages, the last one a user's.
-            question: what is asked, in the same message, behind the context.
-            questions: several questions, in the place of one.
-            answer_prefix: how each answer begins.
+            context: the context to compress: a text, or messages, the last of which is a user's.
+            question: a question, appended to the context in the same message.
+            questions: several questions instead of one.
+            answer_prefix: the beginning of every answer.
             images: images of any form (as in :meth:`foveate.Chat.say`), or a single one, in front
                 of a context that is a text.
             policy: a policy or its spec.
-            **generate: for ``model.generate``; an answer has 256 tokens at most by default.
+            **generate: arguments of ``model.generate``; ``max_new_tokens`` defaults to 256.
 
         Returns:
             "answer" (text without the prefix) or "answers", and "stats" of the compressed context.
 
         Raises:
-            InvalidInput: both or neither of question and questions, beams, or what the processor or
-                template refuses.
+            InvalidInput: both or neither of question and questions; beams; or an error of the
+                processor or template.
             InvalidParameter: an argument that neither the pipeline nor ``generate`` takes.
             FoveateError: as :func:`foveate.compress` raises.
         """
@@ -95,11 +96,11 @@ class Pipeline:
         answerer, options = self._answerer(policy), with_defaults(self._defaults, generate)
         answerer.check(options, "Pipeline's call", _OF_CALL)
         with enter(self._model, sys._getframe()):
-            read_context, after, stats = self._compressed(answerer, context, images)
+            read_context, after, stats = self._compress_context(answerer, context, images)
             answers = []
             for text in each_question:
-                words = self._wording.literals.marked(text) + after + answer_prefix
-                new = read(answerer.model, self._wording, words, (), begins=False)
+                prompt = self._wording.literals.marked(text) + after + answer_prefix
+                new = read(answerer.model, self._wording, prompt, (), begins=False)
                 answer, _ = answerer.answer(read_context, new, options, Event(), rearm=False)
                 answers.append(answer.text)
         result = {"answers": answers} if question is None else {"answer": answers[0]}
@@ -108,10 +109,10 @@ class Pipeline:
     def _answerer(self, policy: Policy | str) -> Answerer:
         return Answerer(self._model, self._processor, policy_of(policy))  # type: ignore[arg-type]
 
-    def _compressed(
+    def _compress_context(
         self, answerer: Answerer, context: str | Sequence[Message], images: Any
     ) -> tuple[Conversation, str, Any]:
-        """Return the compressed context, the template's text behind a question, and the stats."""
+        """Return the compressed context, the template's text after a question, and the stats."""
         messages = new_messages(context, images)
         if self._system is not None and all(m["role"] != "system" for m in messages):
             messages = ({"role": "system", "content": self._system}, *messages)
@@ -119,14 +120,14 @@ class Pipeline:
         before, after = self._wording.split_end(messages)
         self._wording.check_words(messages, before + after)
         new = read(answerer.model, self._wording, before, messages, begins=True)
-        answer, held = answerer.read(Conversation(), new)
-        return held, after, answer.stats
+        answer, compressed = answerer.read(Conversation(), new)
+        return compressed, after, answer.stats
 
 
 def _questions(question: str | None, questions: Sequence[str] | None) -> list[str]:
-    """Return the questions, of which one alone may stand for a list."""
+    """Return the questions as a list of texts; raises InvalidInput without any, or for both."""
     if (question is None) == (questions is None):
-        raise InvalidInput("give a question, or questions: one of both.")
+        raise InvalidInput("give either question or questions.")
     if questions is None:
         return [check_text(question, "question")]
     several = [questions] if isinstance(questions, str) else questions

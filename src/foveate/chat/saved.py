@@ -1,4 +1,4 @@
-"""Chats in files: those of compressed caches, with the words in one tensor more."""
+"""Files of chats: those of compressed caches, with the messages in an additional tensor."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _CHAT = "chat"
 
 
 def policy_in(path: Path) -> Policy:
-    """The policy that the file's cache was compressed with."""
+    """Read the policy that the file's cache was compressed with."""
     return policy(saved.read(path).note["policy"])
 
 
-def packed(entries: Mapping[str, Any]) -> UInt8[Tensor, "n"]:
-    """Words and numbers as the bytes of a tensor, which is what a cache's file holds.
+def pack(entries: Mapping[str, Any]) -> UInt8[Tensor, "n"]:
+    """Encode entries as JSON in a tensor of bytes, for the file of a cache.
 
     Raises:
-        TypeError: something that JSON does not know.
+        TypeError: a value that JSON cannot represent.
     """
     text = json.dumps(entries).encode()
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).clone()
 
 
-def unpacked(held: UInt8[Tensor, "n"]) -> dict[str, Any]:
-    """What was packed."""
-    entries: dict[str, Any] = json.loads(bytes(held.cpu().tolist()))
+def unpack(encoded: UInt8[Tensor, "n"]) -> dict[str, Any]:
+    """Decode what ``packed`` encoded."""
+    entries: dict[str, Any] = json.loads(bytes(encoded.cpu().tolist()))
     return entries
 
 
@@ -52,55 +52,54 @@ _SETTINGS = ("rewrites", "system", "keep_turns")
 
 
 def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[str, Any]) -> Path:
-    """Write a conversation, and the keyword arguments of its chat."""
+    """Write a conversation and the keyword arguments of its chat; raises InvalidInput if empty."""
     if now.cache is None:
-        raise InvalidInput("nothing has been said yet: there is no chat to save.")
-    of_generate = {**settings}
-    template = of_generate.pop("template_kwargs")
-    own = {name: of_generate.pop(name) for name in _SETTINGS}
+        raise InvalidInput("this chat has no turn to save yet: call say() first.")
+    generate = {**settings}
+    template = generate.pop("template_kwargs")
+    own = {name: generate.pop(name) for name in _SETTINGS}
     entries = {
         **own,
         "template": template,
-        "generate": of_generate,
-        "messages": [_without_pixels(one) for one in now.messages],
+        "generate": generate,
+        "messages": [_without_pixels(message) for message in now.messages],
         "answer": now.answer,
         "told": now.text,
         "ids": now.ids[0].tolist(),
         "types": {name: types[0].tolist() for name, types in now.types.items()},
     }
     try:
-        held = packed(entries)
+        encoded = pack(entries)
     except TypeError as error:
         raise InvalidInput(
             f"this chat cannot be written: {error}. Messages, template_kwargs and the arguments "
-            "of generate that Chat was made with have to be what JSON knows; give other arguments "
-            "to say() instead."
+            "of generate in Chat(...) must be JSON values; pass other arguments to say() instead."
         ) from error
     cache = copy.deepcopy(now.cache)
-    known_state(cache).note({_CHAT: held})
-    return answerer.block().save(path, cache=cache, tokenizer=answerer.processor)
+    known_state(cache).note({_CHAT: encoded})
+    return answerer.new_session().save(path, cache=cache, tokenizer=answerer.processor)
 
 
 def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     """Return the conversation of a file, and the keyword arguments of its chat."""
-    with enter(answerer.model, sys._getframe()), answerer.block() as session:
+    with enter(answerer.model, sys._getframe()), answerer.new_session() as session:
         cache = session.load(path, tokenizer=answerer.processor)
-    trim(cache)  # ragged pairs come back with spare room
+    trim(cache)  # loaded ragged pairs have spare room
     stored = known_state(cache).take_note(_CHAT)
     if stored is None:
-        raise InvalidInput(f"{str(path)!r} holds a cache and no chat: session.load reads it.")
-    entries = unpacked(stored)
+        raise InvalidInput(f"{str(path)!r} contains a cache and no chat: session.load reads it.")
+    entries = unpack(stored)
     device = input_device(answerer.model)
     ids = torch.tensor([entries["ids"]], dtype=torch.long, device=device)
     types = {
-        name: torch.tensor([one], dtype=torch.long, device=device)
-        for name, one in entries["types"].items()
+        name: torch.tensor([row], dtype=torch.long, device=device)
+        for name, row in entries["types"].items()
     }
-    words = tuple(entries["messages"]), entries["answer"], entries["told"]
-    # files of earlier versions have some of the settings alone
+    record = tuple(entries["messages"]), entries["answer"], entries["told"]
+    # files of earlier versions lack some settings
     settings = {name: entries[name] for name in _SETTINGS if name in entries}
     settings |= {"template_kwargs": entries["template"], **entries.get("generate", {})}
-    return Conversation(*words, ids, types, cache), settings
+    return Conversation(*record, ids, types, cache), settings
 
 
 def _without_pixels(message: Message) -> dict[str, Any]:

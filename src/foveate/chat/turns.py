@@ -1,5 +1,7 @@
-"""A turn from what is said to the conversation after it. Some chat templates word earlier turns
-otherwise once more is said: thinking models drop their thoughts, others number images.
+"""Turns of a chat, from new messages to the conversation after the answer.
+
+Some chat templates render earlier turns differently once more messages follow: thinking models
+drop their thoughts, others number images.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from foveate.prompts.videos import video_inputs
 
 Rewrites = Literal["keep", "follow", "refuse"]
 _REWORDS = (
-    "the chat template words earlier turns otherwise than when they were read (thinking models "
-    "drop their thoughts, others number images)"
+    "the chat template now renders earlier turns differently than when they were read (thinking "
+    "models drop their thoughts, others number images)"
 )
 
 
 class Turn(NamedTuple):
-    """The conversation that a turn continues, its new messages, and arguments of ``generate``."""
+    """Conversation that a turn continues, its new messages, and arguments of ``generate``."""
 
     before: Conversation
     new: tuple[Message, ...]
@@ -34,9 +36,7 @@ class Turn(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A turn that only the model has to read: its tokens and pixels, and the ``text`` of all,
-    in the template's words.
-    """
+    """Turn that is ready for the model; ``text`` is the conversation as the template renders it."""
 
     turn: Turn
     part: NewPart
@@ -44,34 +44,36 @@ class Prepared(NamedTuple):
 
 
 class Turns:
-    """The turns of one chat; ``warned`` is whether the log has been told of rewriting."""
+    """Turns of one chat; ``warned`` is True once the log has a warning about rewriting."""
 
     def __init__(self, answerer: Answerer, wording: Wording, rewrites: Rewrites):
         self.answerer, self.wording, self.rewrites = answerer, wording, rewrites
         self.warned = False
 
     def check(self, new: Sequence[Message]) -> None:
-        """Refuse images and videos that cannot be read; their pixels are read again in the turn."""
+        """Refuse images and videos that cannot be read; the turn itself reads them again."""
         images, videos = media_of(new)
         for number, image in enumerate(images):
             to_image(image, f"images[{number}]")
         video_inputs(self.wording.processor, videos)
 
     def needs_model(self, turn: Turn) -> bool:
-        """Return whether the model has to read before the turn's own words are known."""
+        """Return True if the model must read again before the turn's text is known."""
         if self.rewrites != "follow" or not turn.before.messages:
             return False
         return is_reworded(self.wording, turn.before, turn.new)
 
     def prepared(self, turn: Turn, fork: Conversation) -> Prepared:
-        """The turn, worded and read by the processor; ``fork`` is the conversation before the
-        latest turn, from where it is read anew if the template is followed.
+        """Render and tokenize a turn.
+
+        ``fork`` is the conversation before the latest turn; with rewrites="follow", the latest turn
+        is read again from there.
         """
         self.answerer.check(turn.options)
         turn = turn._replace(new=without_history(turn.before.messages, turn.new))
-        before = self._before(turn, fork)
+        before = self._continued(turn, fork)
         if begins := not before.messages:
-            text = rendered = self.wording.whole(turn.new)
+            text = rendered = self.wording.render(turn.new)
         else:
             text = self.wording.around((*before.messages, *turn.new), before.answer)[1]
             rendered = before.text + text
@@ -83,76 +85,78 @@ class Turns:
     def answered(
         self, ready: Prepared, stop: Event, streamer: Any = None
     ) -> tuple[Answer, Conversation]:
-        """The answer, and the conversation after it."""
+        """Generate the answer; return it and the conversation after it."""
         before, new, options = ready.turn
         answer, after = self.answerer.answer(before, ready.part, options, stop, streamer)
-        said = self.wording.formed({"role": "assistant", "content": answer.text})
-        messages = (*before.messages, *new, said)
+        reply = self.wording.formed({"role": "assistant", "content": answer.text})
+        messages = (*before.messages, *new, reply)
         text = ready.text + self.wording.literals.marked(answer.text)
         return answer, replace(after, messages=messages, answer=len(messages) - 1, text=text)
 
-    def _before(self, turn: Turn, fork: Conversation) -> Conversation:
-        """What the turn goes on from, where the template words that otherwise now."""
+    def _continued(self, turn: Turn, fork: Conversation) -> Conversation:
+        """Return the conversation that the turn continues, read again if that is to follow."""
         if not turn.before.messages or not is_reworded(self.wording, turn.before, turn.new):
             return turn.before
         if self.rewrites == "refuse":
             raise InvalidInput(f'{_REWORDS}. Use rewrites="keep" or "follow".')
         if not self.warned:
-            does = "is kept" if self.rewrites == "keep" else "is read anew"
-            logging.getLogger("foveate").warning("%s; what was read %s.", _REWORDS, does)
+            effect = "stay as they were read" if self.rewrites == "keep" else "are read again"
+            logging.getLogger("foveate").warning("%s; they %s.", _REWORDS, effect)
             self.warned = True
         if self.rewrites == "keep":
             return turn.before
-        return followed(self.answerer, self.wording, fork, turn.before, turn.new)
+        return follow_template(self.answerer, self.wording, fork, turn.before, turn.new)
 
 
 def is_reworded(wording: Wording, before: Conversation, new: Sequence[Message]) -> bool:
-    """Whether the template has other words for what was read, now that ``new`` follows it.
+    """Return True if the template renders ``before`` differently now that ``new`` follows.
 
-    Spaces and line ends do not count: many templates end a prompt with "ASSISTANT:" and word an
-    answer as "ASSISTANT: yes".
+    White space does not count: many templates end a prompt with "ASSISTANT:" and render an answer
+    as "ASSISTANT: yes".
     """
     messages = (*before.messages, *new)
     after = wording.around(messages, before.answer)[1]
-    return squashed(wording.whole(messages)) != squashed(before.text + after)
+    return squashed(wording.render(messages)) != squashed(before.text + after)
 
 
-def followed(
+def follow_template(
     answerer: Answerer,
     wording: Wording,
     fork: Conversation,
     before: Conversation,
     new: Sequence[Message],
 ) -> Conversation:
-    """The conversation ``before``, as the template words it now: read anew from ``fork``, a part of
-    it, or, where that is worded otherwise as well, from its beginning.
+    """Read the conversation ``before`` again, as the template renders it now.
+
+    It is read from ``fork``, an earlier state of it, or from its beginning if the template renders
+    the fork differently, too.
 
     Raises:
-        InvalidInput: it has images without pixels, as after a chat was loaded; or the template
-            cannot be followed.
+        InvalidInput: images have no pixels, as in a loaded chat; or the end of the conversation
+            cannot be found in the template's text.
     """
     messages = (*before.messages, *new)
     after = wording.around(messages, before.answer)[1]
-    whole = wording.whole(messages)
-    if not whole.endswith(after):
+    complete = wording.render(messages)
+    if not complete.endswith(after):
         raise InvalidInput(
-            "the chat template words new messages otherwise behind this answer, so where it ends "
-            'cannot be told. Use rewrites="keep".'
+            "the chat template renders new messages differently after this answer, so the answer's "
+            'end cannot be found. Use rewrites="keep".'
         )
-    rendered = whole[: len(whole) - len(after)]
-    text = _behind(wording, fork, messages, rendered, after)
+    rendered = complete[: len(complete) - len(after)]
+    text = _text_after_fork(wording, fork, messages, rendered, after)
     if text is None:
         fork, text = Conversation(), rendered
-    said = before.messages[len(fork.messages) :]
-    part = read(answerer.model, wording, text, said, begins=not fork.messages)
+    unread = before.messages[len(fork.messages) :]
+    part = read(answerer.model, wording, text, unread, begins=not fork.messages)
     _, reread = answerer.read(fork, part)
     return replace(reread, messages=before.messages, answer=before.answer, text=rendered)
 
 
-def _behind(
+def _text_after_fork(
     wording: Wording, fork: Conversation, messages: Sequence[Message], rendered: str, after: str
 ) -> str | None:
-    """Of all the words so far, those that follow the fork; None where it was told in others."""
+    """Return the text after the fork; None if the fork itself is rendered differently."""
     if not fork.messages:
         return None
     rest = wording.around(messages, fork.answer)[1]

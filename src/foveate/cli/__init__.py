@@ -1,4 +1,4 @@
-"""The command line: ``foveate methods``, ``show``, ``cite`` and ``run``."""
+"""Command line of Foveate: the program ``foveate``."""
 
 import sys
 
@@ -6,12 +6,14 @@ NEEDED = {
     name: name
     for name in ("jaxtyping", "numpy", "rich", "safetensors", "torch", "transformers", "typer")
 } | {"PIL": "pillow"}
-"""Modules that come with Foveate where it is installed, and the packages that have them."""
+"""Foveate's dependencies: module name to package name on PyPI."""
 
 
 def main() -> None:
-    """Runs the command that ``sys.argv`` names. Of a checkout that is not installed a package may
-    be missing, which is said in a line.
+    """Run the command in ``sys.argv``.
+
+    In a checkout that is not installed, a dependency may be missing: print one line that names it
+    and exit with 2.
     """
     try:
         from foveate.cli.app import app  # not at import: only the program needs typer and rich

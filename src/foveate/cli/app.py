@@ -1,8 +1,8 @@
-"""The commands by name, put together; and what happens to errors.
+"""Registry of commands, and the handling of their errors.
 
-Each command is imported when it is asked for: ``--help`` needs none of them. Other packages add
-commands with entry points of the group ``foveate.commands``, each a mapping like :data:`COMMANDS`;
-the laboratory's are added so.
+A command's module is imported when the command runs, so ``--help`` imports none of them. Other
+packages, such as the laboratory, add commands with entry points of the group
+``foveate.commands``; each is a mapping like :data:`COMMANDS`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from foveate.packages import broken_package
 
 
 class CommandPlace(NamedTuple):
-    """Where a command is: its module and its function there; the first sentence of
-    that function's docstring, so that a list of all commands needs none of their modules; and how
-    typer is to read its arguments.
+    """Location of a command: its module, and the name of its function in that module.
+
+    ``summary`` repeats the first sentence of the function's docstring, so that ``--help`` needs no
+    import. ``settings`` are typer's context settings.
     """
 
     module: str
@@ -36,39 +37,40 @@ class CommandPlace(NamedTuple):
 
 # A new command is one entry here, and its function in a file of its own.
 _SUMMARIES = {
-    "catalogue.methods": "List all methods, or show one: what it keeps, its parameters, its paper.",
-    "catalogue.show": "Show the policy that a spec stands for: every stage with every setting.",
-    "catalogue.cite": "Print the BibTeX entries of a method's paper, or of all methods of a sum.",
-    "run.run.run": "Answer a prompt from the full cache and from compressed ones, and compare.",
-    "chat.chat.chat": "Chat with a model about images and videos, the conversation in one "
-    "compressed cache.",
-    "lens.lens": "Make a page that shows which patches and words every head keeps.",
+    "catalogue.methods": "List all methods, or describe one: what it keeps, its parameters, its "
+    "paper.",
+    "catalogue.show": "Show the policy of a spec: every stage with every parameter.",
+    "catalogue.cite": "Print the BibTeX entries of a method's paper, or of all methods in a sum.",
+    "run.run.run": "Compare answers to a prompt from the full cache and from compressed caches.",
+    "chat.chat.chat": "Chat with a model about images and videos, in one compressed cache.",
+    "lens.lens": "Write an HTML page that shows which patches and words every head keeps.",
     "calibrate.calibrate.calibrate": "Measure a method's profile on a model, as the mean over "
     "several prompts.",
-    "profiles.profiles": "List the profiles that are installed and the models they are of, or "
-    "install others.",
-    "doctor.doctor": "Say what is installed, what lacks, and the pip line that brings it; also of "
-    "a model's folder.",
-    "fit.fit": "Say what fills the memory, from a model's configuration: weights, tower, "
-    "prefill, cache.",
+    "profiles.profiles": "List, install or remove profiles.",
+    "doctor.doctor": "Show installed and missing extras, with the pip command for each; check a "
+    "model.",
+    "fit.fit": "Predict the memory of a model and a prompt: weights, vision tower, prefill, "
+    "KV cache.",
     "serve.serve.serve": "Serve a model with vLLM, and compress its prompts.",
 }
-_PLACES = {place.rpartition("."): summary for place, summary in _SUMMARIES.items()}
+_SPLIT_PATHS = {path.rpartition("."): summary for path, summary in _SUMMARIES.items()}
 COMMANDS = {
     name: CommandPlace(f"foveate.cli.{module}", name, summary)
-    for (module, _, name), summary in _PLACES.items()
+    for (module, _, name), summary in _SPLIT_PATHS.items()
 }
-# an option that serve does not know is an argument, for vLLM
+# serve passes options that it does not know to vLLM
 COMMANDS["serve"] = COMMANDS["serve"]._replace(settings={"ignore_unknown_options": True})
 
 
 @cache
 def commands() -> dict[str, CommandPlace]:
-    """Return the library's commands and those that other packages add."""
-    added = [each.load() for each in entry_points(group="foveate.commands")]
-    if not added and find_spec("foveate_lab"):  # a checkout that is not installed
-        added = [import_module("foveate_lab.cli").COMMANDS]
-    return {name: place for each in (COMMANDS, *added) for name, place in each.items()}
+    """Return the commands of the library and of other packages, by name."""
+    extensions = [entry_point.load() for entry_point in entry_points(group="foveate.commands")]
+    if not extensions and find_spec("foveate_lab"):  # a checkout that is not installed
+        extensions = [import_module("foveate_lab.cli").COMMANDS]
+    return {
+        name: command for registry in (COMMANDS, *extensions) for name, command in registry.items()
+    }
 
 
 PLAIN: dict[str, Any] = {
@@ -76,17 +78,17 @@ PLAIN: dict[str, Any] = {
     "pretty_exceptions_show_locals": False,
     "rich_markup_mode": None,
 }
-"""Of every typer application here: help in plain text, and no values in tracebacks."""
+"""Settings of every typer application here: plain-text help, no local variables in tracebacks."""
 
 
 class Deferred(Mapping[str, Any]):
-    """The commands by name. Each one's module is imported when that command is asked for."""
+    """Commands by name; looking one up imports its module."""
 
     def __getitem__(self, name: str) -> Any:
-        place = commands()[name]
-        function = getattr(import_module(place.module), place.function)
+        command = commands()[name]
+        function = getattr(import_module(command.module), command.function)
         alone = typer.Typer(**PLAIN)
-        alone.command(name, context_settings=place.settings)(function)
+        alone.command(name, context_settings=command.settings)(function)
         return typer.main.get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
@@ -96,8 +98,8 @@ class Deferred(Mapping[str, Any]):
         return len(commands())
 
 
-class Offered(NamedTuple):
-    """What a shell offers to complete a word with, and what it says beside it."""
+class Completion(NamedTuple):
+    """Shell completion of a word, with its help text."""
 
     value: str
     help: str
@@ -111,19 +113,19 @@ class Commands(TyperGroup):
         super().__init__(**{**settings, "commands": Deferred()})
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The list in ``--help``, without an import of the commands."""
+        """Write the list of commands in ``--help`` without importing their modules."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, place.summary) for name, place in commands().items()])
+            formatter.write_dl([(name, command.summary) for name, command in commands().items()])
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """What a shell offers after ``foveate``: options as typer knows them, and commands."""
+        """Return the completions of the first word after ``foveate``: options and commands."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         fitting = [name for name in commands() if name.startswith(incomplete)]
-        return [Offered(name, commands()[name].summary) for name in fitting]
+        return [Completion(name, commands()[name].summary) for name in fitting]
 
     def invoke(self, ctx: Any) -> Any:
-        """Runs the command."""
+        """Run the command; exit with 2 and one line on stderr after an expected error."""
         try:
             return super().invoke(ctx)
         except FoveateError as error:
@@ -140,17 +142,17 @@ class Commands(TyperGroup):
 app = typer.Typer(**{**PLAIN, "add_completion": True}, cls=Commands, no_args_is_help=True)
 
 
-def _version(wanted: bool) -> bool:
-    if wanted:
+def _version(requested: bool) -> bool:
+    if requested:
         typer.echo(f"foveate {foveate.__version__}")
         raise typer.Exit
-    return wanted
+    return requested
 
 
 @app.callback()
-def _all(
+def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Shrink the key-value cache of vision-language models, and measure what it changes."""
+    """Compress the KV cache of vision-language models, and measure the effect."""

@@ -1,4 +1,4 @@
-"""``foveate methods``, ``show`` and ``cite``: what there is, what a spec means, whom to cite."""
+"""``foveate methods``, ``show`` and ``cite``: methods, the policies of specs, and citations."""
 
 from __future__ import annotations
 
@@ -27,90 +27,90 @@ def methods(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="One method, for all about it.",
+            help="Method to describe, e.g. snapkv.",
             autocompletion=method_names,
             callback=known,
         ),
     ] = None,
     json: console.Json = False,
 ) -> None:
-    """List all methods, or show one: what it keeps, its parameters, its paper."""
+    """List all methods, or describe one: what it keeps, its parameters, its paper."""
     from foveate.policies.method import METHODS
 
-    chosen = [METHODS[one] for one in (METHODS if name is None else (name,))]
+    chosen = [METHODS[key] for key in (METHODS if name is None else (name,))]
     if json:
-        facts = [_facts_of_method(one) for one in chosen]
+        facts = [_method_facts(method) for method in chosen]
         console.print_json(facts if name is None else facts[0])
     elif name is None:
-        console.show(_listed(chosen), f"\n{_USE}")
+        console.show(_methods_table(chosen), f"\n{_USE}")
     else:
-        console.show(*_in_full(chosen[0]))
+        console.show(*_describe_method(chosen[0]))
 
 
 _USE = (
-    "Parameters, with what each does: foveate methods NAME. Methods are used as "
-    "METHOD:PARAMETER=VALUE,... - snapkv:budget=20%,window=16"
+    "Parameters of a method: foveate methods NAME. Use a method as "
+    "METHOD:PARAMETER=VALUE,..., e.g. snapkv:budget=20%,window=16"
 )
 
 
-def _listed(chosen: Sequence[Method]) -> Table:
-    """Of each method what it keeps, and where it is from."""
+def _methods_table(chosen: Sequence[Method]) -> Table:
+    """Return a table of the methods: name, summary, paper."""
     return tables.table(
         chosen,
         tables.column("Method", "name", no_wrap=True),
-        tables.column("Keeps", _keeps),
-        tables.column("Paper", _paper, no_wrap=True),
+        tables.column("Keeps", _summary_cell),
+        tables.column("Paper", _paper_cell, no_wrap=True),
         width=80,
     )
 
 
-def _keeps(build: Method) -> str:
-    """The summary, less the verb that the column's title says already."""
+def _summary_cell(build: Method) -> str:
+    """Return the summary without "Keeps", which is the column's title."""
     rest = build.summary.removeprefix("Keeps ").replace("``", "")
     return rest[:1].upper() + rest[1:]
 
 
-def _paper(build: Method) -> str:
+def _paper_cell(build: Method) -> str:
     if build.paper is None:
         return "-"
     return f"arXiv:{build.paper.arxiv}" if build.paper.arxiv else str(build.paper.year)
 
 
-def _in_full(build: Method) -> list[RenderableType]:
-    """All about one method, in 80 columns."""
+def _describe_method(build: Method) -> list[RenderableType]:
+    """Return the parts of one method's page, 80 columns wide."""
     head = Text(f"{build.name}: {build.summary.replace('``', '')}", style="bold")
     name = tables.column("Parameter", 0, no_wrap=True)
-    table = tables.table(_parameters(build), name, "Default", "What it does", width=80)
+    table = tables.table(_parameter_rows(build), name, "Default", "What it does", width=80)
     spec = f"{build.name}:budget=20%" if "budget" in build.parameters else build.name
     added = f"Added to another method with a plus sign it brings along: {', '.join(build.adds)}."
     use = f"foveate run --method {spec}\nfoveate cite {build.name}"
-    parts = [Text(part) for part in (*_cited(build), added, use)]
-    shown = [head, table] if build.parameters else [head, Text("It has no parameters.")]
-    return [each for part in (*shown, *parts) for each in (part, "")][:-1]
+    parts = [Text(part) for part in (*_citation_lines(build), added, use)]
+    description = [head, table] if build.parameters else [head, Text("It has no parameters.")]
+    return [item for part in (*description, *parts) for item in (part, "")][:-1]
 
 
-def _parameters(build: Method) -> Iterator[Sequence[str]]:
+def _parameter_rows(build: Method) -> Iterator[Sequence[str]]:
     for name, parameter in build.parameters.items():
         needed = parameter.default is inspect.Parameter.empty
-        default = "(needed)" if needed else print_value(parameter.default)
+        default = "(required)" if needed else print_value(parameter.default)
         takes = describe(build.hints[name]) or _AMOUNT
         yield name, default, f"{meaning(build, name)} Takes {takes}.".strip()
 
 
-def _cited(build: Method) -> list[str]:
-    """The paper, and where it and the authors' code are to be found."""
+def _citation_lines(build: Method) -> list[str]:
+    """Return the paper's title, authors and venue, and the links to it and to its code."""
     if (paper := build.paper) is None:
         return ["It comes from no paper."]
     people = [" ".join(reversed(author.split(", "))) for author in paper.authors]
-    places = [f"https://arxiv.org/abs/{paper.arxiv}"] if paper.arxiv else []
-    places += [paper.code] if paper.code else []
-    return ["\n".join([paper.title, f"{', '.join(people)}. {paper.venue}, {paper.year}", *places])]
+    links = [f"https://arxiv.org/abs/{paper.arxiv}"] if paper.arxiv else []
+    links += [paper.code] if paper.code else []
+    return ["\n".join([paper.title, f"{', '.join(people)}. {paper.venue}, {paper.year}", *links])]
 
 
 _AMOUNT = "an amount: 20%, 256 or 64MB"
 
 
-def _facts_of_method(build: Method) -> dict[str, Any]:
+def _method_facts(build: Method) -> dict[str, Any]:
     paper = build.paper
     return {
         "name": build.name,
@@ -144,18 +144,18 @@ def show(
     spec: Annotated[
         str,
         typer.Argument(
-            help="A policy, for example snapkv:budget=20%,window=16.",
+            help="Policy, e.g. snapkv:budget=20%,window=16.",
             autocompletion=method_names,
             callback=known,
         ),
     ],
     json: console.Json = False,
 ) -> None:
-    """Show the policy that a spec stands for: every stage with every setting."""
+    """Show the policy of a spec: every stage with every parameter."""
     from foveate.compression.composition import policy as policy_of
 
     policy = policy_of(spec)
-    facts = _facts_of_policy(policy)
+    facts = _policy_facts(policy)
     if json:
         console.print_json(facts)
         return
@@ -172,41 +172,45 @@ def show(
     console.show(Text(policy.spec, style="bold"), grid)
 
 
-def _facts_of_policy(policy: Policy) -> dict[str, Any]:
+def _policy_facts(policy: Policy) -> dict[str, Any]:
     papers = policy.origin.build.papers if policy.origin else ()
     slots = SLOTS if policy.prune is None else EVERY_SLOT
     return {
         "spec": policy.spec,
-        "stages": {slot: in_full(getattr(policy, slot)) for slot in slots},
+        "stages": {slot: print_in_full(getattr(policy, slot)) for slot in slots},
         "divided": list(policy.left_open),
         "scope": policy.scope,
         "paper": "; ".join(paper.title for paper in papers) or None,
     }
 
 
-def in_full(value: Any) -> str:
-    """A value as in a spec, with the defaults of stages written out too."""
+def print_in_full(value: Any) -> str:
+    """Write a value as in a spec, with all parameters of stages, also those at their default."""
     if not hasattr(value, "spec_name"):
         return print_value(value)
     fields = [f.name for f in dataclasses.fields(value) if f.init]
-    return f"{value.spec_name}({', '.join(f'{f}={in_full(getattr(value, f))}' for f in fields)})"
+    return (
+        f"{value.spec_name}({', '.join(f'{f}={print_in_full(getattr(value, f))}' for f in fields)})"
+    )
 
 
 def cite(
     spec: Annotated[
         str,
         typer.Argument(
-            help="A method's name, or a whole spec.", autocompletion=method_names, callback=known
+            help="Method or policy, e.g. snapkv or snapkv:budget=20%.",
+            autocompletion=method_names,
+            callback=known,
         ),
     ],
 ) -> None:
-    """Print the BibTeX entries of a method's paper, or of all methods of a sum."""
+    """Print the BibTeX entries of a method's paper, or of all methods in a sum."""
     from foveate.compression.composition import find, name_and_arguments
     from foveate.compression.composition import policy as policy_of
 
     name, arguments = name_and_arguments(spec)
     if arguments:
-        policy_of(spec)  # a typing error in the rest is worth knowing too
+        policy_of(spec)  # raises if the rest of the spec is wrong
     papers = () if name == "policy" else find(name).papers
     if not papers:
         typer.echo(f"{name} comes from no paper: there is nothing to cite.", err=True)
@@ -215,29 +219,29 @@ def cite(
 
 
 _SHARED = {
-    "as_released": "Count as the authors' code does, where that departs from the paper.",
-    "budget": "What is kept: a share of the prompt, a number of tokens or of bytes.",
-    "chunk": "Tokens of each part of the prompt that is worked on by itself.",
-    "epsilon": "What is added to a score before the value's size multiplies it.",
-    "every": "Tokens that are read or generated before it compresses again.",
-    "floor": "The least that every head keeps, as a share of an even budget.",
-    "group": "How the query heads that share a KV head become one score.",
-    "kernel": "Neighboring tokens that scores are pooled over.",
-    "merging": "How pairs that are not kept go into those that are.",
-    "normalised": "Whether scores are scaled before they are compared.",
-    "over": "Whether scores are brought to one scale by layer, or by head.",
-    "pool": "How neighbors' scores are pooled: their mean, or the highest.",
-    "profile": "A file of what was measured beforehand (foveate calibrate).",
-    "protect_text": "Keep all text; visual tokens share what is left of the budget.",
-    "recent": "The prompt's last tokens, always kept: a number, or a share of the budget.",
-    "seed": "Of what is drawn at random; the same seed draws the same.",
-    "sinks": "The prompt's first tokens, always kept.",
-    "sketch": "Columns of the random matrix that keys are shortened with; null: none.",
-    "window": "The last tokens, whose queries vote and which are always kept.",
+    "as_released": "Follow the authors' code where it departs from the paper.",
+    "budget": "Amount to keep: a share of the prompt, or a number of tokens or bytes.",
+    "chunk": "Size in tokens of the parts of the prompt that are processed separately.",
+    "epsilon": "Constant added to a score before it is multiplied by the value's norm.",
+    "every": "Number of tokens to read or generate before compressing again.",
+    "floor": "Minimum that every head keeps, as a share of an even budget.",
+    "group": "Reduction of the scores of query heads that share a KV head.",
+    "kernel": "Number of neighboring tokens to pool scores over.",
+    "merging": "Merging of dropped pairs into kept ones.",
+    "normalised": "Scale scores before they are compared.",
+    "over": "Scope of the scaling of scores: layer or head.",
+    "pool": "Pooling of neighboring scores: their mean, or the maximum.",
+    "profile": "Profile file, measured with foveate calibrate.",
+    "protect_text": "Keep all text; visual tokens share the rest of the budget.",
+    "recent": "Last tokens of the prompt, always kept: a number, or a share of the budget.",
+    "seed": "Random seed.",
+    "sinks": "Number of first tokens of the prompt, always kept.",
+    "sketch": "Columns of the random matrix that projects keys; null: no projection.",
+    "window": "Number of last tokens, always kept, whose queries score the others.",
 }
-"""What parameters do that mean the same in every method that has them."""
+"""Help for parameters that mean the same in every method."""
 
 
 def meaning(method: Method, parameter: str) -> str:
-    """Return what a parameter does; nothing where neither the docstring nor ``_SHARED`` says it."""
-    return method.said.arguments.get(parameter) or _SHARED.get(parameter, "")
+    """Return a parameter's help from the method's docstring or ``_SHARED``; "" without one."""
+    return method.docs.arguments.get(parameter) or _SHARED.get(parameter, "")

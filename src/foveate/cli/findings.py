@@ -1,4 +1,4 @@
-"""What a profile, a page and a run came to, in a few lines, and the command that comes next."""
+"""Summaries of a profile, a page and a run in a few lines, with the next command to try."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ FITTED = {
     "contribution": "contribution to the residual stream, as KVzip+ counts it",
     "attention": "attention; the output projections could not be read",
 }
-LENGTH = 1000  # tokens of the prompt that a profile's shares are told of
+LENGTH = 1000  # tokens of the prompt for which a profile's shares are computed
 
 
-def of_profile(profile: Profile | TensorProfile, path: Path, model: str) -> str:
-    """What it is of, what it says, the spec that uses it, and the command that tries it."""
+def describe_profile(profile: Profile | TensorProfile, path: Path, model: str) -> str:
+    """Summarize a profile: its model, its numbers, the spec with it, and the command to try it."""
     count = f"{profile.samples} prompt{'s' if profile.samples > 1 else ''}"
     lines = [f"{path}: {profile.method} on {profile.model},", f"{profile.layers} layers, {count}"]
     if isinstance(profile, TensorProfile) and profile.target:
         lines.append(f"fitted to {FITTED[profile.target]}")
-    lines += _says(profile, path)
+    lines += _range_lines(profile, path)
     budget = profile.budget or BUDGET_BY_DEFAULT
     spec = f"{profile.method}:budget={budget},profile={print_value(path.as_posix())}"
-    lines += ["", f"The spec with it: {spec}"]
+    lines += ["", f"Spec with this profile: {spec}"]
     lines.append(f"Next: foveate run --model {model} \\\n      --method {spec}")
     if profile.method == METHOD and Path(model).is_dir() and path != profile_place(model):
-        lines.append(f"To serve with it, put it at {profile_place(model)}")
+        lines.append(f"To serve the model with it, move it to {profile_place(model)}")
     return "\n".join(lines)
 
 
-def _says(profile: Profile | TensorProfile, path: Path) -> list[str]:
-    """The least and the most of its numbers; what heads keep by those that say it."""
+def _range_lines(profile: Profile | TensorProfile, path: Path) -> list[str]:
+    """Return the range of the profile's numbers, or of the shares that heads keep by it."""
     if isinstance(profile, Profile):
-        return [_numbers(profile.by_layer)]
+        return [_format_range(profile.by_layer)]
     if "levels" not in profile.by_layer[0]:
         named = {name: tuple(tensor.shape) for name, tensor in profile.by_layer[0].items()}
         return ["of each layer: " + ", ".join(f"{name} {shape}" for name, shape in named.items())]
@@ -52,28 +52,28 @@ def _says(profile: Profile | TensorProfile, path: Path) -> list[str]:
     shares = [
         [100 * n / LENGTH for n in kept[at : at + heads]] for at in range(0, len(kept), heads)
     ]
-    return [f"at {BUDGET_BY_DEFAULT} a head keeps, in percent:", _numbers(shares)]
+    return [f"at {BUDGET_BY_DEFAULT} a head keeps, in percent:", _format_range(shares)]
 
 
-def _numbers(by_layer: Sequence[float] | Sequence[Sequence[float]]) -> str:
-    """In words: 0.1 (layer 3, head 2) to 0.9 (layer 0, head 1), 0.4 on average."""
-    places = {
+def _format_range(by_layer: Sequence[float] | Sequence[Sequence[float]]) -> str:
+    """Format a range: 0.1 (layer 3, head 2) to 0.9 (layer 0, head 1), 0.4 on average."""
+    by_name = {
         f"layer {layer}" + (f", head {head}" if isinstance(row, Sequence) else ""): number
         for layer, row in enumerate(by_layer)
         for head, number in enumerate(row if isinstance(row, Sequence) else [row])
     }
-    least, most = min(places, key=places.__getitem__), max(places, key=places.__getitem__)
+    least, greatest = min(by_name, key=by_name.__getitem__), max(by_name, key=by_name.__getitem__)
     return (
-        f"{places[least]:.3g} ({least}) to {places[most]:.3g} ({most}), "
-        f"{mean(places.values()):.3g} on average"
+        f"{by_name[least]:.3g} ({least}) to {by_name[greatest]:.3g} ({greatest}), "
+        f"{mean(by_name.values()):.3g} on average"
     )
 
 
 def after_run(model: str, as_shown: bool, drawn: bool) -> str:
-    """What to try after ``foveate run``: a look at what was kept, other questions, or a profile."""
+    """Suggest commands after ``foveate run``: a picture, more questions, or a profile."""
     if is_demo(model):
-        look = as_shown and not drawn
-        lines = ["On the images:      foveate run --picture kept.png"] if look else []
+        drawable = as_shown and not drawn
+        lines = ["On the images:      foveate run --picture kept.png"] if drawable else []
         return "\n".join([*lines, "On more questions:  foveate eval --limit 20 --out results"])
     return (
         f"With its profile:   foveate calibrate {METHOD} --model {model}\n"
@@ -81,12 +81,12 @@ def after_run(model: str, as_shown: bool, drawn: bool) -> str:
     )
 
 
-def of_page(path: Path, holds: str) -> str:
-    """Where a page is, what it holds, and how it is looked at."""
-    return f"{path}: {holds}.\nOpen it in a browser; it needs no network."
+def of_page(path: Path, content: str) -> str:
+    """Return the message that a page was written: its path, its content, how to open it."""
+    return f"{path}: {content}.\nOpen it in a browser; it needs no network."
 
 
 def counted(number: int, thing: str) -> str:
-    """A number of things: "1 task", "3 tasks"."""
+    """Return a number of things: "1 task", "3 tasks"."""
     plural = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}s"
     return f"{number:,} {thing if number == 1 else plural}"

@@ -1,4 +1,4 @@
-"""``foveate lens``: a page that shows what every head keeps."""
+"""``foveate lens``: an HTML page of the tokens that every head keeps."""
 
 from __future__ import annotations
 
@@ -29,25 +29,30 @@ def lens(
     prompt: options.Text = None,
     method: options.Specs = None,
     budget: Annotated[
-        list[str] | None, option("B", "A step of the budget slider: 20%, 256; repeatable.")
+        list[str] | None,
+        option("B", "Step of the budget slider, e.g. 20% or 256 (tokens); repeatable."),
     ] = None,
-    out: Annotated[Path, option("FILE", "Where the page goes.", "--out", "-o")] = Path("lens.html"),
+    out: Annotated[
+        Path, option("FILE", "HTML file to write, e.g. page.html.", "--out", "-o")
+    ] = Path("lens.html"),
     answers: Annotated[
-        bool, flag("--answers", "Show what the model answers, too: a generation for each.")
+        bool, flag("--answers", "Show answers, too; one is generated for each method and budget.")
     ] = False,
     max_new_tokens: Annotated[
         int | None,
-        option("N", f"The most tokens of an answer. [default: {TOKENS_BY_DEFAULT}]", min=1),
+        option(
+            "N", f"Maximum length of an answer in tokens. [default: {TOKENS_BY_DEFAULT}]", min=1
+        ),
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
     dtype: options.Dtype = "auto",
 ) -> None:
-    """Make a page that shows which patches and words every head keeps. It needs no network.
+    """Write an HTML page that shows which patches and words every head keeps. It needs no network.
 
-    Methods stand side by side (recommended, snapkv, lookm and mixkv if none is named), at the
-    budgets given, or at 20, 33, 50 and 75 % where a spec names none. No answer is generated, but
-    with --answers: the full cache's, and one for each method at each budget.
+    It compares methods (by default recommended, snapkv, lookm and mixkv) at the budgets of
+    --budget, of the specs, or else at 20, 33, 50 and 75 %. With --answers it also shows answers:
+    the full cache's, and one for each method at each budget.
     """
     from foveate.cli.findings import counted, of_page
     from foveate.cli.policies import by_default, with_known_profile
@@ -60,65 +65,66 @@ def lens(
     from foveate.prompts.videos import pictures
 
     check_file("lens", "--out", out)
-    longest = _longest(answers, max_new_tokens)
+    longest = _answer_limit(answers, max_new_tokens)
     specs = [with_known_profile(spec, model) for spec in method or by_default(model)]
     budgets = budget or []
-    policies = [each for spec in specs for each in compared([spec], budgets or _usual(spec))]
+    policies = [
+        ladder for spec in specs for ladder in compared([spec], budgets or _default_budgets(spec))
+    ]
     text, images = question(model, prompt, image or [], video or [])
     clips = clips_of(video or [], fps, frames)
     with console.progress(hidden=False) as bars:
         task = bars.add_task(f"loading {model}", total=None)
         loaded = load(model, trust_remote_code, device_map, dtype)
         own_prompt = read(loaded, text, images, clips=clips)
-        shown, times = pictures(clips, images, own_prompt.inputs)
+        views, times = pictures(clips, images, own_prompt.inputs)
         bars.reset(task, description=f"reading {own_prompt.tokens:,} tokens", total=None)
 
-        def tell(policy: Policy, done: int, of: int) -> None:
-            what = f"{short(label(policy))} {budget_of(policy) or ''} answers"
-            bars.update(task, description=what, total=of, completed=done)
+        def report(policy: Policy, done: int, of: int) -> None:
+            description = f"{short(label(policy))} {budget_of(policy) or ''} answers"
+            bars.update(task, description=description, total=of, completed=done)
 
-        made = lens_of(
+        page = lens_of(
             loaded.model,
             loaded.reader,
             own_prompt.inputs,
-            shown,
+            views,
             policies,
             loaded.name,
             longest,
-            tell,
+            report,
             times,
         )
-    holds = f"{own_prompt.tokens:,} tokens, {counted(len(policies), 'method')}"
+    content = f"{own_prompt.tokens:,} tokens, {counted(len(policies), 'method')}"
     steps = max(map(len, policies))
-    holds += f"\nat {counted(steps, 'step')} of the budget" if steps > 1 else ""
+    content += f"\nat {counted(steps, 'step')} of the budget" if steps > 1 else ""
     for clip in clips:
         typer.echo(clip_line(clip, loaded), err=True)
-    typer.echo(of_page(made.save(out), f"what every head keeps of {holds}{_told(made)}"))
+    typer.echo(of_page(page.save(out), f"what every head keeps of {content}{_agreement(page)}"))
 
 
-def _longest(answers: bool, max_new_tokens: int | None) -> int | None:
-    """The most tokens of an answer; None where there is to be none."""
+def _answer_limit(answers: bool, max_new_tokens: int | None) -> int | None:
+    """Return the maximum number of tokens of an answer; None without answers."""
     if not answers and max_new_tokens is not None:
         raise InvalidParameter(
-            f"--max-new-tokens {max_new_tokens} is of answers, which a lens has with --answers "
-            "alone. Add --answers, or leave it out."
+            f"--max-new-tokens {max_new_tokens} needs answers: add --answers, or leave it out."
         )
     return (max_new_tokens or TOKENS_BY_DEFAULT) if answers else None
 
 
-def _told(made: Lens) -> str:
-    """How many answers are the full cache's, if there are any."""
+def _agreement(page: Lens) -> str:
+    """Return a line with the number of answers equal to the full cache's; "" without answers."""
     from foveate.cli.findings import counted
 
-    if made.answers is None:
+    if page.answers is None:
         return ""
-    given = [answer for each in made.answers.choices for answer in each]
-    same = sum(answer.same for answer in given)
-    return f".\n{same} of {counted(len(given), 'answer')} are the full cache's"
+    answers = [answer for ladder in page.answers.choices for answer in ladder]
+    same = sum(answer.same for answer in answers)
+    return f".\n{same} of {counted(len(answers), 'answer')} are the full cache's"
 
 
-def _usual(spec: str) -> tuple[str, ...]:
-    """No budget for a spec that has one of its own."""
+def _default_budgets(spec: str) -> tuple[str, ...]:
+    """Return the default budgets, or none for a spec with its own."""
     from foveate.compression.composition import name_and_arguments
 
     return () if "budget" in name_and_arguments(spec)[1] else BUDGETS_BY_DEFAULT

@@ -1,4 +1,5 @@
-"""Options of several commands, their completion, and what is refused before any work is done.
+"""Options that several commands share, their completion, and checks before any work is done.
+
 Nothing here imports PyTorch, which takes seconds.
 """
 
@@ -16,7 +17,7 @@ import typer
 import foveate
 from foveate.defaults import FRAMES, READS, SEES, DtypeName
 from foveate.errors import CannotWrite, InvalidBudget, InvalidInput, UnknownMethod, suggest
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 from foveate.policies.spec import split
 
 _OF_OTHERS = "foveate.methods"
@@ -24,19 +25,19 @@ _PLAIN = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\(.*\))?\s*", re.DOTALL)
 
 
 def method_names(incomplete: str) -> list[str]:
-    """Return names of methods; after a plus sign those of what may be added."""
+    """Return the names of methods that complete a word, or its last term after a plus sign."""
     before, plus, begun = incomplete.rpartition("+")
     return [f"{before}{plus}{name}" for name in foveate.METHOD_NAMES if name.startswith(begun)]
 
 
-def known(given: Any) -> Any:
-    """Return a spec, a list of them or None, once its methods are known ones.
+def known(value: Any) -> Any:
+    """Return the value of an option (a spec, a list of them or None) once all methods are known.
 
     Raises:
-        UnknownMethod: Foveate has no method of that name, and other packages have none at all.
+        UnknownMethod: Foveate has no method of that name, and no other package adds methods.
         InvalidSpec: an unclosed parenthesis or quote.
     """
-    for spec in [given] if isinstance(given, str) else given or ():
+    for spec in [value] if isinstance(value, str) else value or ():
         for term in split(split(spec, ":")[0], "+"):
             match = _PLAIN.fullmatch(term)
             if match and match[1] not in ("policy", *foveate.METHOD_NAMES):
@@ -44,52 +45,63 @@ def known(given: Any) -> Any:
                     break  # another package may have it
                 names = foveate.METHOD_NAMES
                 raise UnknownMethod(
-                    f"no method named {shown(match[1])}. {suggest(match[1], names)}"
+                    f"no method named {short_repr(match[1])}. {suggest(match[1], names)}"
                 )
-    return given
+    return value
 
 
 def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
-    """Return the annotation of an option that takes a value, such as FILE, or N for a number."""
+    """Return the annotation of an option with a value; ``metavar``: FILE, or N for a number."""
     return typer.Option(*names, metavar=metavar, help=help, **more)
 
 
 def flag(name: str, help: str) -> Any:
-    """Return the annotation of a flag, or of an option whose choices stand for its value."""
+    """Return the annotation of a flag, or of an option with fixed choices."""
     return typer.Option(name, help=help)
 
 
-Images = Annotated[list[Path] | None, option("FILE", "An image to ask about; repeatable.")]
-Videos = Annotated[list[Path] | None, option("FILE", "A video; repeatable.", "--video")]
-Fps = Annotated[float | None, option("R", "Frames a second that are taken of a video.", "--fps")]
-_FRAMES = f"Frames that are taken of a video, at even distances. [default: {FRAMES}]"
+Images = Annotated[
+    list[Path] | None, option("FILE", "Image file to ask about, e.g. page.png; repeatable.")
+]
+Videos = Annotated[
+    list[Path] | None, option("FILE", "Video file, e.g. clip.mp4; repeatable.", "--video")
+]
+Fps = Annotated[
+    float | None, option("R", "Frames per second to sample from a video, e.g. 0.5.", "--fps")
+]
+_FRAMES = f"Number of frames to sample from a video, evenly spaced. [default: {FRAMES}]"
 Frames = Annotated[int | None, option("N", _FRAMES, "--frames")]
-Text = Annotated[str | None, option("TEXT", "What to ask. [default: about images that come along]")]
+Text = Annotated[
+    str | None,
+    option("TEXT", "Question to ask. [default: one about images or a text that come with Foveate]"),
+]
 AnswerLength = Annotated[
-    int, option("N", "The most tokens of an answer.", "--max-new-tokens", min=1)
+    int, option("N", "Maximum length of an answer in tokens, e.g. 128.", "--max-new-tokens", min=1)
 ]
 Outside = Annotated[
     bool,
     flag(
         "--allow-outside",
-        "Data may name any file that you can read, not only those of its own folder.",
+        "Allow data to name files outside its own folder.",
     ),
 ]
 TrustRemoteCode = Annotated[
     bool,
     flag(
         "--trust-remote-code",
-        "Run the Python code that a model brings along: it can do all that you can.",
+        "Run Python code from the model's repository; it has all your permissions.",
     ),
 ]
-_MAP = "auto: layers on all GPUs, as transformers spreads them, the rest in main memory."
+_MAP = "Device map of transformers, e.g. auto: layers on all GPUs, the rest in main memory."
 DeviceMap = Annotated[str | None, option("MAP", _MAP, "--device-map")]
-Dtype = Annotated[DtypeName, flag("--dtype", "Of the weights; auto is as they are stored.")]
+Dtype = Annotated[
+    DtypeName, flag("--dtype", "Data type of the weights, e.g. bfloat16; auto: as stored.")
+]
 Specs = Annotated[
     list[str] | None,
     option(
         "SPEC",
-        "snapkv, or h2o:budget=256,recent=0.25; repeatable.",
+        "Method, e.g. snapkv or h2o:budget=256,recent=0.25; repeatable.",
         autocompletion=method_names,
         callback=known,
     ),
@@ -97,16 +109,16 @@ Specs = Annotated[
 
 
 def bytes_of(option: str, text: str) -> int:
-    """Return the bytes that an option gives, such as 24GB or 512MiB.
+    """Return the number of bytes in the text of an option, such as 24GB or 512MiB.
 
     Raises:
-        InvalidInput: it gives no number of bytes, or one out of range.
+        InvalidInput: the text is no number of bytes, or it is out of range.
     """
     from foveate.policies.amount import Amount
 
     try:
         amount = Amount.of(text)
-    except InvalidBudget:  # whose message is about budgets
+    except InvalidBudget:  # its message is about budgets, not about this option
         amount = None
     if amount is None or amount.kind != "bytes":
         raise InvalidInput(
@@ -117,9 +129,9 @@ def bytes_of(option: str, text: str) -> int:
 
 
 def model_option(default: str) -> Any:
-    """The option --model of several commands."""
-    shipped = f"{SEES} (sees) or {READS} (text only)"
-    words = f"A directory, a hub id, or what comes with Foveate: {shipped}. [default: {default}]"
+    """Return the annotation of --model, for a command whose model is ``default``."""
+    shipped = f"{SEES} (with vision) or {READS} (text only)"
+    words = f"Model directory, hub id, or a model of Foveate: {shipped}. [default: {default}]"
     return option("MODEL", words, show_default=False)
 
 
@@ -127,44 +139,44 @@ def named_path(text: str) -> Path:
     """Return the path that an option names.
 
     Raises:
-        CannotWrite: the text is empty, which ``Path`` would take for the current directory. Of a
-            ValueError, such as InvalidInput, typer would make a message of its own.
+        CannotWrite: the text is empty; ``Path`` would take it for the current directory. It is no
+            InvalidInput, because that is a ValueError, whose message typer replaces.
     """
     if not text.strip():
-        raise CannotWrite(f"{text!r} names no file or directory: write . for the current one.")
+        raise CannotWrite(f"{text!r} is no path: write . for the current directory.")
     return Path(text)
 
 
 def check_file(what: str, option: str, path: Path) -> None:
-    """Refuse the file of an option that could not be written.
+    """Check before any work that an option's file can be written.
 
     Raises:
         InvalidInput: it is a directory, or its directory is missing or takes no files.
     """
     folder = path.absolute().parent
-    if isdir(path):  # which, unlike Path.is_dir, raises nothing for names that are too long
+    if isdir(path):  # unlike Path.is_dir, it does not raise for names that are too long
         where = "is a directory. Name a file"
     elif not isdir(folder):
-        where = "stands in a directory that does not exist. Make it, or name another file"
-    elif reason := _refusal(path):
-        where = f"cannot be made ({reason}). Name a file in a directory that you can write to"
+        where = "is in a directory that does not exist. Create it, or name another file"
+    elif reason := _write_error(path):
+        where = f"cannot be created ({reason}). Name a file in a directory that you can write to"
     else:
         return
     raise InvalidInput(f"the {what} cannot be written: {option} {str(path)!r} {where}.")
 
 
 def check_folder(option: str, path: Path) -> None:
-    """Refuse the folder of an option that could not be made, or that takes no files.
+    """Check before any work that files can be written into an option's folder.
 
     Raises:
-        InvalidInput: it or a folder above it is a file, or is not to be written to.
+        InvalidInput: it or a folder above it is a file, or cannot be written to.
     """
     absolute = path.absolute()
-    nearest = next(each for each in (absolute, *absolute.parents) if exists(each))
+    nearest = next(path for path in (absolute, *absolute.parents) if exists(path))
     if not isdir(nearest):
         where = f"{str(nearest)!r} is a file"
-    elif reason := _refusal(nearest / "any"):
-        where = f"{str(nearest)!r} takes no files ({reason})"
+    elif reason := _write_error(nearest / "any"):
+        where = f"{str(nearest)!r} is not writable ({reason})"
     else:
         return
     raise InvalidInput(
@@ -173,8 +185,8 @@ def check_folder(option: str, path: Path) -> None:
     )
 
 
-def _refusal(path: Path) -> str:
-    """Return why a file cannot be written, or nothing."""
+def _write_error(path: Path) -> str:
+    """Return the reason why a file cannot be written, or ""."""
     from foveate.data import files
 
     try:

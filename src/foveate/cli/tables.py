@@ -1,4 +1,4 @@
-"""Tables on a terminal: each column has a title, the field that it shows of a row, and a form."""
+"""Tables on a terminal. A column has a title, a field of the rows, and a format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Field = str | int | Callable[[Any], Any]
 
 
 class Column(NamedTuple):
-    """A column: ``form`` formats its values, and ``none`` stands for one that is missing."""
+    """Column of a table: ``form`` is the format of values, ``none`` the text without a value."""
 
     title: str
     field: Field
@@ -25,7 +25,7 @@ class Column(NamedTuple):
     none: str = "-"
 
     def cell(self, row: Any) -> Text:
-        """Return what the column shows of a row."""
+        """Return the column's cell in a row."""
         value = _value(row, self.field)
         if isinstance(value, Text):
             return value
@@ -33,17 +33,17 @@ class Column(NamedTuple):
 
 
 def column(title: str, field: Field, none: str = "", **options: Any) -> Column:
-    """A column of text, with options of rich's columns."""
+    """Return a column of text; ``options`` are those of rich's columns."""
     return Column(title, field, options, none=none)
 
 
 def number(title: str, field: Field, form: str = "", none: str = "-") -> Column:
-    """A column of numbers, on the right and on one line."""
+    """Return a column of numbers, right-aligned and not wrapped."""
     return Column(title, field, {"justify": "right", "no_wrap": True}, form, none)
 
 
 def mib(title: str, field: Field, form: str, none: str = "-") -> Column:
-    """A column of bytes, shown in MiB."""
+    """Return a column that shows bytes in MiB."""
 
     def size(row: Any) -> float | None:
         count = _value(row, field)
@@ -53,29 +53,29 @@ def mib(title: str, field: Field, form: str, none: str = "-") -> Column:
 
 
 def spec(title: str, field: Field, width: int = 21) -> Column:
-    """A column of policies, each on as many lines as it needs."""
+    """Return a column of specs, wrapped at ``width``."""
     return column(title, lambda row: broken(short(_value(row, field)), width), overflow="fold")
 
 
 def table(rows: Iterable[Any], *columns: Column | str, **options: Any) -> Table:
-    """A table with a line under its header and none elsewhere.
+    """Build a table whose only line is under its header.
 
     Args:
         rows: objects, mappings or tuples.
-        columns: a title alone shows the rows' item of the same number.
-        options: of rich's tables.
+        columns: a title alone shows the item of each row at the column's index.
+        options: options of rich's tables.
     """
-    listed = [column(one, i) if isinstance(one, str) else one for i, one in enumerate(columns)]
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **options)
-    for one in listed:
-        made.add_column(one.title, **one.options)
+    listed = [column(item, i) if isinstance(item, str) else item for i, item in enumerate(columns)]
+    built = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **options)
+    for item in listed:
+        built.add_column(item.title, **item.options)
     for row in rows:
-        made.add_row(*(one.cell(row) for one in listed))
-    return made
+        built.add_row(*(item.cell(row) for item in listed))
+    return built
 
 
 def short(spec: str) -> str:
-    """Name a spec's files without their folders, as it can be given to ``policies``."""
+    """Shorten the paths in a spec to file names, in a form that ``policies`` accepts."""
     return re.sub(r"'[^']*/([^'/]*)'|[^=,(']*/", lambda match: match[1] or "", spec)
 
 

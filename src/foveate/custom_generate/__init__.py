@@ -1,8 +1,8 @@
-"""A folder of transformers' ``custom_generate``: what holds this package is given by its path,
+"""Folder for transformers' ``custom_generate``:
 ``model.generate(**inputs, custom_generate=FOLDER, policy="snapkv:budget=20%")``.
 """
 
 from pathlib import Path
 
 FOLDER = str(Path(__file__).parent.parent)
-"""For ``custom_generate=``; transformers also asks for ``trust_remote_code=True``."""
+"""Path to pass as ``custom_generate=``; transformers also needs ``trust_remote_code=True``."""

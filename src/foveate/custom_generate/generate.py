@@ -1,5 +1,6 @@
-"""What transformers runs in the place of ``generate``; it copies this one file, so nothing of the
-folder is imported here.
+"""Replacement of ``generate`` that transformers runs for ``custom_generate``.
+
+transformers copies this file alone, so nothing is imported from its folder.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ from foveate.hf.attach.model_queue import enter
 
 
 def generate(model: Any, policy: Any = None, **arguments: Any) -> Any:
-    """Run ``model.generate(**arguments)`` in a ``foveate.compress`` context, once the model is free
-    of other threads' calls.
+    """Run ``model.generate(**arguments)`` in a ``foveate.compress`` context.
+
+    It waits until other threads' calls have left the model.
 
     Args:
         model: the model whose ``generate`` was called.
-        policy: a policy or its spec; left out it is ``foveate.compress``'s.
-        **arguments: what ``generate`` was called with besides.
+        policy: a policy or its spec; by default that of ``foveate.compress``.
+        **arguments: the other arguments of ``generate``.
 
     Raises:
         FoveateError: as :func:`foveate.compress` raises.
     """
-    given = {} if policy is None else {"policy": policy}
+    options = {} if policy is None else {"policy": policy}
     with (
         enter(model, sys._getframe()),
-        foveate.compress(model, tokenizer=arguments.get("tokenizer"), **given),
+        foveate.compress(model, tokenizer=arguments.get("tokenizer"), **options),
     ):
         return model.generate(**arguments)

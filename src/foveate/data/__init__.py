@@ -1,6 +1,7 @@
-"""What a user gives to be read: images, videos, texts, JSON and folders of them. Every file of it
-is opened here, and what is wrong with it is an :class:`~foveate.errors.InvalidInput` that says
-where.
+"""Readers of users' data: images, videos, texts, JSON, tables, and folders of them.
+
+Errors in a file are raised as :class:`~foveate.errors.InvalidInput`, which names the file and the
+place in it.
 """
 
 from foveate.data.clip import Clip

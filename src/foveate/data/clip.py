@@ -1,4 +1,4 @@
-"""Some frames of a video, and which of a file's frames they are."""
+"""Frames of a video with their times, and the sampling of frames from a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 
 from foveate.errors import InvalidParameter
 
-HAIR = 1e-6  # seconds: times are quotients
+HAIR = 1e-6  # seconds: tolerance for rounding, as times are quotients
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,14 +21,14 @@ class Clip:
 
     Attributes:
         frames: uint8 [n, height, width, 3], RGB.
-        times: float64 [n], seconds after the file's first frame at which each is shown.
-        fps: frames a second of the file, on average.
-        duration: seconds of the part of the file that they are of.
-        corrupt: packets of the file, as far as it was read, that could not be decoded.
+        times: float64 [n], display time of each frame in seconds after the file's first frame.
+        fps: average frame rate of the file.
+        duration: seconds of the part of the file that the frames come from.
+        corrupt: number of packets that could not be decoded, in the part of the file that was read.
 
     Raises:
-        InvalidParameter: no frame or frames of another shape or dtype, another number of times than
-            frames, times that are not in order, or a rate or duration that is not above 0.
+        InvalidParameter: no frames, or frames of another shape or dtype; a number of times that
+            differs from that of frames; times that are not sorted; a rate or duration of 0 or less.
     """
 
     frames: NDArray[np.uint8]
@@ -60,14 +60,16 @@ class Clip:
 
     @property
     def images(self) -> tuple[Image.Image, ...]:
-        """Each frame as an image, in RGB."""
+        """Frames as RGB images."""
         return tuple(Image.fromarray(frame) for frame in self.frames)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What video processors of transformers take as ``video_metadata``, with
-        ``do_sample_frames=False``. Of a rate that varies, numbers of frames are those that the
-        average rate would have at these times: processors make times of them by dividing.
+        """Metadata for video processors of transformers (``video_metadata``), to be used with
+        ``do_sample_frames=False``.
+
+        Processors divide frame numbers by the rate to get times. So for a variable rate, the
+        numbers are those that the average rate would have at the frames' times.
         """
         height, width = self.frames.shape[1:3]
         return {
@@ -87,9 +89,9 @@ def check_sampling(
     start: int | float = 0.0,
     end: int | float | None = None,
 ) -> None:
-    """Raises InvalidParameter for what no frames can be taken by."""
+    """Raise InvalidParameter for a sampling that is contradictory or out of range."""
     if fps is not None and frames is not None:
-        raise InvalidParameter(f"fps={fps} and frames={frames} exclude each other: give one.")
+        raise InvalidParameter(f"fps={fps} and frames={frames} exclude each other: give only one.")
     if fps is not None and not (math.isfinite(fps) and fps > 0):
         raise InvalidParameter(f"fps={fps}: give a number of frames a second above 0.")
     if frames is not None and (frames < 1 or frames != int(frames)):
@@ -100,25 +102,28 @@ def check_sampling(
         )
 
 
-def wanted(
+def choose_frames(
     times: NDArray[np.float64],
     fps: int | float | None,
     frames: int | None,
     start: int | float,
     end: int | float | None,
 ) -> list[int]:
-    """The numbers of the frames that are taken, each once, in order."""
+    """Return the indices of the sampled frames, without duplicates, in ascending order.
+
+    Arguments are those of :func:`foveate.read_video`; ``times`` [n] are the frames' display times.
+    """
     stop = times[-1] if end is None else min(end, times[-1])
     if start > times[-1] + HAIR:
         return []
     if fps is not None:
-        wanted_times = start + np.arange(math.floor((stop - start) * fps + HAIR) + 1) / fps
-        return [int(i) for i in np.unique(shown_at(times, wanted_times))]
-    first, last = shown_at(times, np.array([start, stop]))
+        sample_times = start + np.arange(math.floor((stop - start) * fps + HAIR) + 1) / fps
+        return [int(i) for i in np.unique(frames_at(times, sample_times))]
+    first, last = frames_at(times, np.array([start, stop]))
     count = last - first + 1 if frames is None else min(frames, last - first + 1)
     return [int(i) for i in np.unique(np.linspace(first, last, count).round())]
 
 
-def shown_at(times: NDArray[np.float64], wanted_times: NDArray[np.float64]) -> NDArray[np.intp]:
-    """The numbers of the frames that are shown at these times."""
-    return np.maximum(np.searchsorted(times, wanted_times + HAIR, side="right") - 1, 0)
+def frames_at(times: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return the indices of the frames that are on screen at the times ``at``."""
+    return np.maximum(np.searchsorted(times, at + HAIR, side="right") - 1, 0)

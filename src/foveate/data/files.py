@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all: what was there before is not lost half-way."""
+"""Atomic writing of files: after an error, the old content is unchanged."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 from foveate.errors import CannotWrite
 
-LONGEST = 64  # letters of a file's name in that of its temporary one: a folder has limits
+LONGEST = 64  # letters of a file's name in the temporary one's: file systems limit names
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """A file of this content, in UTF-8; on disk when this returns.
+    """Write a file atomically, text in UTF-8; its content is on disk when this returns.
 
     Raises:
-        CannotWrite: and then the file is what it was.
+        CannotWrite: the file cannot be written; it is unchanged.
     """
     with replacing(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -26,78 +26,79 @@ def write(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """The path of a new, empty file in the same folder and with the same ending. It takes the
-    file's place when the block ends, and vanishes when the block raises. A link stays a link, to
-    the new file; what is no file, such as ``/dev/stdout``, is written to as it is.
+    """Yield the path of a temporary file that replaces ``path`` at the end of the block.
+
+    It is in the same folder, with the same suffix, and is deleted if the block raises. A symbolic
+    link stays, and points to the new file. A device such as ``/dev/stdout`` is yielded itself.
 
     Raises:
-        CannotWrite: and then the file is what it was.
+        CannotWrite: the file cannot be written; it is unchanged.
     """
     with reporting(path):
         if path.exists() and not path.is_file():
             yield path
             return
-        target, part = _parts(path)
+        target, part = _target_and_part(path)
         try:
-            part.open("x").close()  # never one that is there, or a link
+            part.open("x").close()  # "x": fails for an existing file or link
             if target.exists():
                 shutil.copymode(target, part)
             yield part
-            _settle(part)
+            _flush(part)
             os.replace(part, target)
         finally:
             part.unlink(missing_ok=True)
 
 
 def check_replaceable(path: Path) -> None:
-    """Try whether :func:`replacing` could write the file, and leave everything as it is.
+    """Check that :func:`replacing` could write the file; nothing changes.
 
     Raises:
-        CannotWrite: the folder does not take the file.
+        CannotWrite: the file cannot be written.
     """
     with reporting(path):
         if path.exists() and not path.is_file():
             path.open("ab").close()
             return
-        _, part = _parts(path)
+        _, part = _target_and_part(path)
         part.open("x").close()
         part.unlink()
 
 
-def _parts(path: Path) -> tuple[Path, Path]:
-    """Return the file that a path leads to, and a temporary one beside it."""
+def _target_and_part(path: Path) -> tuple[Path, Path]:
+    """Return the file that a path resolves to, and a temporary one in the same folder."""
     target = Path(os.path.realpath(path))
-    return target, target.with_name(f"{_beginning(target)}{secrets.token_hex(8)}{target.suffix}")
+    return target, target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}{target.suffix}")
 
 
 @contextmanager
 def reporting(path: Path) -> Iterator[None]:
-    """What the system says against writing a file, as an error of ours that names it."""
+    """Turn an OSError into CannotWrite, whose message names the file."""
     try:
         yield
     except CannotWrite:
         raise
     except OSError as error:
         raise CannotWrite(
-            f"{str(path)!r} cannot be written: {error.strerror or error}. What was written before "
-            "is as it was. Make room or give another place, and repeat the command."
+            f"{str(path)!r} cannot be written: {error.strerror or error}. Its old content is "
+            "unchanged. Free disk space or give another path, and try again."
         ) from error
 
 
 def sweep(path: Path) -> None:
-    """Removes what kills have left of this file's temporary ones. Nobody else may be writing it."""
-    beginning = _beginning(path)
+    """Delete temporary files that killed processes left; nobody else may be writing ``path``."""
+    beginning = _prefix(path)
     for other in path.parent.iterdir():
         if other.name.startswith(beginning) and other.suffix == path.suffix:
             with suppress(OSError):
                 other.unlink()
 
 
-def _beginning(path: Path) -> str:
+def _prefix(path: Path) -> str:
     return f".{path.stem[:LONGEST]}-new-"
 
 
-def _settle(path: Path) -> None:
-    """On the disk, not only on its way there."""
+def _flush(path: Path) -> None:
+    """Flush the file to disk, so that the replacement survives a power failure."""
     with path.open("rb") as file:
         os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""A folder of data, whose files name each other, and may name no others."""
+"""Folder of data, whose files may name only files inside it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from foveate.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of data.
+    """Folder of data.
 
-    What its data names has to lie in ``root`` (by default the folder itself), whatever "..",
-    absolute paths and links say. ``outside`` lifts that: data then reads any file that you can.
+    Files that its data names must be inside ``root`` (by default the folder itself), after "..",
+    absolute paths and links are resolved. ``outside`` permits any file that the user can read.
     """
 
     path: Path
@@ -29,88 +29,93 @@ class Folder:
     root: Path | None = None
 
     def within(self, name: str) -> Folder:
-        """A folder in it, with the same limits."""
+        """Return a subfolder with the same limits."""
         return Folder(self.path / name, self.outside, self.root or self.path)
 
     def find(self, *patterns: str) -> list[Path]:
-        """The files that fit the patterns, those of the first before those of the next.
+        """Return the files that match the glob patterns, in the order of the patterns.
 
         Raises:
-            InvalidInput: one leads out of the folder.
+            InvalidInput: a file is outside the folder.
         """
         paths = [path for pattern in patterns for path in sorted(self.path.glob(pattern))]
-        return [self._inside(path, str(path)) for path in paths]
+        return [self._check_inside(path, str(path)) for path in paths]
 
     def file(self, name: str, where: str) -> Path:
-        """The file of that name, which need not be there; ``where`` it was named.
+        """Return the path of a file, which need not exist; ``where`` it is named is for errors.
 
         Raises:
-            InvalidInput: it leads out of the folder.
+            InvalidInput: it is outside the folder.
         """
-        return self._inside(self.path / name, f"{where}: {name!r}")
+        return self._check_inside(self.path / name, f"{where}: {name!r}")
 
     def records(self, *patterns: str) -> list[Record]:
-        """The records of the first file that fits: see :func:`read_records`."""
-        return read_records(self._first(patterns))
+        """Return the records of the first file that matches: see :func:`read_records`."""
+        return read_records(self._first_match(patterns))
 
     def record(self, *patterns: str) -> Record:
-        """The object in the first file that fits: see :func:`read_record`."""
-        return read_record(self._first(patterns))
+        """Return the object in the first file that matches: see :func:`read_record`."""
+        return read_record(self._first_match(patterns))
 
     def named(self, *patterns: str) -> list[tuple[str, Record]]:
-        """The objects in the first file that fits, and their names: see :func:`read_named`."""
-        return read_named(self._first(patterns))
+        """Return the named objects in the first file that matches: see :func:`read_named`."""
+        return read_named(self._first_match(patterns))
 
-    def image(self, record: Record, field: str, *places: str) -> Image.Image:
-        """The image that a record's field names; ``places`` are where it may be ("png/{}", or
-        "png/{base}" for the end of a name that has folders of its own).
+    def image(self, record: Record, field: str, *templates: str) -> Image.Image:
+        """Return the image that a record's field names.
+
+        ``templates`` are its possible paths: "png/{}", or "png/{base}" for a name without its
+        folders.
 
         Raises:
-            InvalidInput: it is at none of them, leads out of the folder, or is no image.
+            InvalidInput: no path exists, or it is outside the folder or no image.
         """
-        return self._image(record.text_or_number(field), places, f"{record.where}, field {field!r}")
+        return self._image(
+            record.text_or_number(field), templates, f"{record.where}, field {field!r}"
+        )
 
-    def images(self, record: Record, field: str, place: str = "{}") -> tuple[Image.Image, ...]:
-        """The images that a field lists."""
+    def images(self, record: Record, field: str, template: str = "{}") -> tuple[Image.Image, ...]:
+        """Return the images that a field lists."""
         where = f"{record.where}, field {field!r}"
-        return tuple(self._image(name, (place,), where) for name in record.texts(field))
+        return tuple(self._image(name, (template,), where) for name in record.texts(field))
 
-    def named_file(self, name: str, where: str, *places: str) -> Path:
-        """The file of that name at the first of the places ("videos/{}") at which there is one;
-        ``where`` it was named.
+    def named_file(self, name: str, where: str, *templates: str) -> Path:
+        """Return the first existing path of a file, of ``templates`` such as "videos/{}".
+
+        ``where`` it is named is for errors.
 
         Raises:
-            InvalidInput: it is at none of them, or leads out of the folder.
+            InvalidInput: no path exists, or it is outside the folder.
         """
         base = name.rpartition("/")[2]
-        names = [place.format(name, base=base) for place in places]
-        for one in names:
-            path = self.file(one, where)
-            if os.path.exists(path):  # false as well for what is no name of a file
+        names = [template.format(name, base=base) for template in templates]
+        for candidate in names:
+            path = self.file(candidate, where)
+            if os.path.exists(path):  # False also for a text that cannot be a file's name
                 return path
         raise InvalidInput(
             f"{where}: {str(self.path)!r} holds no {' or '.join(dict.fromkeys(names))}."
             f"{leftovers(self.path)}"
         )
 
-    def _image(self, name: str, places: Sequence[str], where: str) -> Image.Image:
-        return read_image(self.named_file(name, where, *places), where)
+    def _image(self, name: str, templates: Sequence[str], where: str) -> Image.Image:
+        return read_image(self.named_file(name, where, *templates), where)
 
-    def _first(self, patterns: Sequence[str]) -> Path:
+    def _first_match(self, patterns: Sequence[str]) -> Path:
         if paths := self.find(*patterns):
             return paths[0]
         raise InvalidInput(
             f"{str(self.path)!r} holds no {' or '.join(patterns)}.{leftovers(self.path)}"
         )
 
-    def _inside(self, path: Path, name: str) -> Path:
+    def _check_inside(self, path: Path, name: str) -> Path:
         if self.outside:
             return path
         try:
             real, root = path.resolve(), (self.root or self.path).resolve()
-        except (OSError, ValueError, RuntimeError) as error:  # links in a ring, a NUL in a name
+        except (OSError, ValueError, RuntimeError) as error:  # circular links, a NUL in a name
             raise InvalidInput(f"{name} cannot be read: {reason(error)}.") from error
-        if not any(real.is_relative_to(place) for place in (root, *_blobs(root))):
+        if not any(real.is_relative_to(folder) for folder in (root, *_blob_folders(root))):
             raise InvalidInput(
                 f"{name} leads out of {str(root)!r}, to {str(real)!r}. Data may name files of its "
                 "own folder only: put it there, or permit others with --allow-outside."
@@ -118,7 +123,7 @@ class Folder:
         return path
 
 
-def _blobs(root: Path) -> list[Path]:
-    """Where the hub's cache has the files that a snapshot links to."""
-    snapshots = (place for place in root.parents if place.name == "snapshots")
-    return [place.parent / "blobs" for place in snapshots]
+def _blob_folders(root: Path) -> list[Path]:
+    """Return the folders to which the hub cache's snapshots link, if ``root`` is in a snapshot."""
+    snapshots = (folder for folder in root.parents if folder.name == "snapshots")
+    return [folder.parent / "blobs" for folder in snapshots]

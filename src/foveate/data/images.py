@@ -1,8 +1,8 @@
-"""Images of any kind, as models take them: upright, 8-bit RGB, and on white where they are clear.
+"""Reading of images as upright 8-bit RGB; transparent pixels become white.
 
-Of several frames or pages it is the first. Grey of 16 bits is scaled to 8. Grey of 32 bits says
-nothing about its white: whole numbers up to 255 are taken as they are and those up to 65535 as 16
-bits; fractions up to 1 are shares of white; anything else is refused.
+Of several frames or pages, the first is read. 16-bit grey is scaled to 8 bits. 32-bit grey has no
+defined white: integers up to 255 are taken as 8 bits, up to 65535 as 16 bits; floats up to 1 are
+fractions of white; other values are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from foveate.data.texts import read_bytes, reason
 from foveate.errors import InvalidInput
 
-# What pictures come in. Pillow knows more, and runs another program for one of them (EPS).
+# Formats to read. Pillow knows more, but runs another program for one of them (EPS).
 FORMATS = (
     "PNG",
     "JPEG",
@@ -37,51 +37,53 @@ FORMATS = (
     "JPEG2000",
     "AVIF",
 )
-SIXTEEN_BITS = ("PNG", "PPM")  # whose grey with more than 8 bits reaches up to 65535, always
+SIXTEEN_BITS = ("PNG", "PPM")  # their grey with more than 8 bits always ranges up to 65535
 HIGHEST = 65535
 
 
 def read_image(path: Path, where: str = "") -> Image.Image:
-    """The image in a file; ``where`` is what errors say before its path.
+    """Return the image in a file; errors begin with ``where``.
 
     Raises:
-        InvalidInput: nothing is there, or no image.
+        InvalidInput: the file is missing, or is no image.
     """
     name = f"{where}: {str(path)!r}" if where else repr(str(path))
     return decode_image(read_bytes(path, name), name)
 
 
-def decode_image(held: bytes, name: str) -> Image.Image:
-    """The image of a file that is given by its bytes; ``name`` is what errors call it.
+def decode_image(content: bytes, name: str) -> Image.Image:
+    """Decode the content of an image file; ``name`` is its name in errors.
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is no image.
     """
     with _decoding(name):
         Image.init()
-        formats = [one for one in FORMATS if one in Image.OPEN]  # AVIF is not in every Pillow
-        with Image.open(BytesIO(held), formats=formats) as image:
-            _narrow_clear_shade(image)
+        formats = [
+            name for name in FORMATS if name in Image.OPEN
+        ]  # some builds of Pillow lack AVIF
+        with Image.open(BytesIO(content), formats=formats) as image:
+            _scale_transparent_colour(image)
             return _rgb(image, name)
 
 
 def decode_base64(text: str, name: str) -> Image.Image:
-    """The image of a file that is given in base64, with or without "data:image/png;base64,".
+    """Decode an image file in base64, with or without "data:image/png;base64,".
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: it is no base64, or no image.
     """
     try:
-        held = b64decode("".join(text.rpartition(",")[2].split()), validate=True)
+        content = b64decode("".join(text.rpartition(",")[2].split()), validate=True)
     except ValueError as error:
         raise InvalidInput(
-            f"{name} cannot be read as an image: it is no path of one, and no base64 ({error})."
+            f"{name} cannot be read as an image: it is neither a path nor base64 ({error})."
         ) from error
-    return decode_image(held, name)
+    return decode_image(content, name)
 
 
 def rgb(image: Image.Image, name: str = "an image") -> Image.Image:
-    """An image of any mode, upright, in RGB, and on white where it is clear.
+    """Convert an image of any mode to upright RGB, on white where it is transparent.
 
     Raises:
         InvalidInput: it cannot be decoded, has no pixels, or its white is not known.
@@ -94,7 +96,9 @@ def rgb(image: Image.Image, name: str = "an image") -> Image.Image:
 def _decoding(name: str) -> Iterator[None]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of metadata: the pixels are whole
+            warnings.simplefilter(
+                "ignore", UserWarning
+            )  # warnings about metadata; pixels are not affected
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             yield
     except InvalidInput:
@@ -104,11 +108,13 @@ def _decoding(name: str) -> Iterator[None]:
             f"{name} is too large an image: more than {Image.MAX_IMAGE_PIXELS:,} pixels. Scale it "
             "down, or raise PIL.Image.MAX_IMAGE_PIXELS."
         ) from error
-    except Exception as error:  # decoders of broken files raise whatever they run into
-        known = isinstance(error, UnidentifiedImageError)
-        said = f"its format is none of {', '.join(FORMATS)}" if known else reason(error)
+    except Exception as error:  # decoders raise errors of any type for broken files
+        unidentified = isinstance(error, UnidentifiedImageError)
+        explanation = (
+            f"its format is none of {', '.join(FORMATS)}" if unidentified else reason(error)
+        )
         raise InvalidInput(
-            f"{name} cannot be read as an image ({said}). Give a PNG, JPEG or WebP file."
+            f"{name} cannot be read as an image ({explanation}). Give a PNG, JPEG or WebP file."
         ) from error
 
 
@@ -118,42 +124,42 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
     form = image.format
     upright = ImageOps.exif_transpose(image)
     if upright.mode == "F" or upright.mode.startswith("I"):
-        return _from_grey(upright, form, name)
+        return _grey_to_rgb(upright, form, name)
     if not upright.has_transparency_data:
         return upright.convert("RGB")
     page = Image.new("RGBA", upright.size, "white")
     return Image.alpha_composite(page, upright.convert("RGBA")).convert("RGB")
 
 
-def _narrow_clear_shade(image: Image.Image) -> None:
-    """Pillow reads PNG's colours of 48 bits as 24, but not the one that is named as clear."""
+def _scale_transparent_colour(image: Image.Image) -> None:
+    """Scale the transparent colour of a 48-bit PNG: Pillow scales only the pixels to 24 bits."""
     clear = image.info.get("transparency")
     deep = "RGB;16B" in str(getattr(image, "tile", ()))
     if image.mode == "RGB" and deep and isinstance(clear, tuple):
         image.info["transparency"] = tuple(value >> 8 for value in clear)
 
 
-def _from_grey(image: Image.Image, form: str | None, name: str) -> Image.Image:
-    """Grey of more than 8 bits."""
+def _grey_to_rgb(image: Image.Image, form: str | None, name: str) -> Image.Image:
+    """Convert grey of more than 8 bits to RGB."""
     values = np.asarray(image)
     deep = image.mode != "F" and (image.mode != "I" or form in SIXTEEN_BITS)
-    white = HIGHEST if deep else _white(values, name)
+    white = HIGHEST if deep else _white_level(values, name)
     shares = values.astype(np.float32) / np.float32(white)
     pixels = np.rint(255 * shares).astype(np.uint8)
-    clear = image.info.get("transparency")  # a PNG may name one shade that is
+    clear = image.info.get("transparency")  # a PNG may declare one shade as transparent
     if isinstance(clear, int):
         pixels[values == clear] = 255
     return Image.fromarray(pixels).convert("RGB")
 
 
-def _white(values: NDArray[Any], name: str) -> int:
-    """The value of white in grey of 32 bits."""
+def _white_level(values: NDArray[Any], name: str) -> int:
+    """Return the value of white in 32-bit grey; raises InvalidInput if it is ambiguous."""
     low, high = values.min(), values.max()
     fractions = values.dtype.kind == "f"
     for white in (1, 255, HIGHEST) if fractions else (255, HIGHEST):
         if low >= 0 and high <= white:
             return white
     raise InvalidInput(
-        f"{name} has grey values of 32 bits from {low} to {high}, and nothing says which is white. "
+        f"{name} has grey values of 32 bits from {low} to {high}, but no defined white. "
         "Save it with 8 or 16 bits."
     )

@@ -1,6 +1,4 @@
-"""What lies in a folder in the place of data: archives that nobody unpacked, downloads that ended
-early, pointers of Git LFS.
-"""
+"""Detection of missing data: archives to unpack, incomplete downloads, pointers of Git LFS."""
 
 from __future__ import annotations
 
@@ -8,37 +6,35 @@ from pathlib import Path
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".7z", ".rar")
 PARTS = (".incomplete", ".part", ".partial", ".crdownload", ".aria2")
-DOWNLOADS = ".cache/huggingface/download"  # where the hub's client has what it has not ended
+DOWNLOADS = ".cache/huggingface/download"  # the hub's client stores incomplete downloads there
 POINTER = b"version https://git-lfs.github.com/spec/"
-NAMED = 4  # files at most that a sentence names
+NAMED = 4  # maximum number of files that a sentence names
 
 
 def leftovers(folder: Path) -> str:
-    """A sentence, with a blank before it, on what has to be unpacked or downloaded once more;
-    nothing where neither is there.
-    """
+    """Return a sentence, after a space, on archives to unpack or downloads to repeat; or ""."""
     there = sorted(path.name for path in folder.glob("*") if path.is_file())
     waiting = sorted(str(path.relative_to(folder)) for path in folder.glob(f"{DOWNLOADS}/**/*"))
     parts = [name for name in (*there, *waiting) if name.endswith(PARTS)]
     archives = [name for name in there if name.lower().endswith(ARCHIVES)]
     if parts:
-        return f" A download did not end: {_named(parts)}. Go on with it, or start it again."
+        return f" A download is incomplete: {_join_names(parts)}. Resume it, or start it again."
     if archives:
-        return f" Not unpacked: {_named(archives)}. Unpack it in this folder."
+        return f" Not unpacked: {_join_names(archives)}. Unpack it in this folder."
     return ""
 
 
-def is_pointer(held: bytes) -> bool:
-    """Whether a file is what Git LFS has in the place of one that was not downloaded."""
-    return held.startswith(POINTER)
+def is_pointer(content: bytes) -> bool:
+    """Return True if a file's content is a Git LFS pointer instead of the downloaded file."""
+    return content.startswith(POINTER)
 
 
 def listing(folder: Path) -> str:
-    """The first names in a folder, in words."""
+    """Return the first names in a folder as a text; "nothing" for an empty one."""
     there = sorted(path.name for path in folder.glob("*") if not path.name.startswith("."))
-    return _named(there) if there else "nothing"
+    return _join_names(there) if there else "nothing"
 
 
-def _named(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

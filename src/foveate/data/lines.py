@@ -1,4 +1,4 @@
-"""JSON lines on disk that survive a kill, or a full disk, at any moment."""
+"""JSON lines files that stay valid if the process is killed or the disk is full."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foveate.data import files
 
 
 class Lines(NamedTuple):
-    """What a file's lines hold, those that are no JSON, and whether its last line has no end."""
+    """Content of a file: its values, lines that are no JSON; ``torn``: the last has no line end."""
 
     values: list[Any]
     damaged: list[bytes]
@@ -21,34 +21,34 @@ class Lines(NamedTuple):
 
 
 def read(path: Path) -> list[Any]:
-    """All lines but one that a kill cut short; none if there is no such file.
+    """Return the values of all complete lines; none if the file does not exist.
 
     Raises:
         ValueError: a line is no JSON.
     """
-    held = sorted_out(path)
-    if held.damaged:
-        raise ValueError(f"the line {held.damaged[0][:80]!r} is no JSON")
-    return held.values
+    content = sorted_out(path)
+    if content.damaged:
+        raise ValueError(f"the line {content.damaged[0][:80]!r} is no JSON")
+    return content.values
 
 
 def sorted_out(path: Path) -> Lines:
-    """The same, with the lines that are no JSON kept apart."""
-    *whole, rest = (path.read_bytes() if path.exists() else b"").split(b"\n")
-    held = Lines([], [], bool(rest))
-    for line in whole:
+    """Return the values of all complete lines, and separately the lines that are no JSON."""
+    *complete, rest = (path.read_bytes() if path.exists() else b"").split(b"\n")
+    content = Lines([], [], bool(rest))
+    for line in complete:
         try:
-            held.values.append(json.loads(line.decode("utf-8")))
+            content.values.append(json.loads(line.decode("utf-8")))
         except (ValueError, RecursionError):
-            held.damaged.append(line)
-    return held
+            content.damaged.append(line)
+    return content
 
 
 def append(path: Path, value: Any) -> None:
-    """One more line; on disk when this returns. It does not stand on one that was cut short.
+    """Append a line, which is on disk when this returns; an incomplete last line is ended first.
 
     Raises:
-        CannotWrite: and then the file is what it was.
+        CannotWrite: the file cannot be written; it is unchanged.
     """
     line = json.dumps(value).encode() + b"\n"
     with files.reporting(path):
@@ -74,9 +74,9 @@ def _append(file: int, line: bytes) -> None:
 
 
 def write(path: Path, values: Iterable[Any]) -> None:
-    """The whole file, all at once or not at all.
+    """Write the complete file atomically.
 
     Raises:
-        CannotWrite: and then the file is what it was.
+        CannotWrite: the file cannot be written; it is unchanged.
     """
     files.write(path, "".join(json.dumps(value) + "\n" for value in values))

@@ -1,4 +1,4 @@
-"""Tables in parquet files, and the images in their cells."""
+"""Tables in Parquet files, and the images in their cells."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from foveate.data.records import Record, check_columns
 from foveate.data.texts import check_file, reason
 from foveate.errors import InvalidInput, MissingPackage
 
-TOGETHER = 16  # rows in memory, with their images
+TOGETHER = 16  # rows that are in memory at once, with their images
 
 
 def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[Record]:
-    """Every row of these columns, file by file.
+    """Yield the rows of these columns, file by file.
 
     Raises:
-        InvalidInput: a file that is no parquet, or has not all of the columns.
+        InvalidInput: a file is no Parquet, or lacks a column.
         MissingPackage: pyarrow is not installed.
     """
     for path in paths:
@@ -32,13 +32,13 @@ def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[Record]
 
 
 def columns_of(path: Path) -> list[str]:
-    """The names of a file's columns; raises as :func:`read_rows` does."""
+    """Return the names of a file's columns; raises as :func:`read_rows` does."""
     with _opened(path) as file:
         return list(file.schema_arrow.names)
 
 
 def count_rows(paths: Sequence[Path]) -> int:
-    """How many rows files have, which none is read for; raises as :func:`read_rows` does."""
+    """Return the number of rows without reading them; raises as :func:`read_rows` does."""
     total = 0
     for path in paths:
         with _opened(path) as file:
@@ -76,30 +76,32 @@ def _parquet(path: Path) -> Iterator[None]:
         yield
     except InvalidInput:
         raise
-    except Exception as error:  # broken files raise whatever their decoders run into
+    except Exception as error:  # pyarrow raises errors of any type for broken files
         raise InvalidInput(
-            f"{str(path)!r} cannot be read as parquet: {reason(error)}. Is it a pointer to a file "
-            "that was not downloaded (Git LFS)?"
+            f"{str(path)!r} cannot be read as Parquet: {reason(error)}. If it is a Git LFS "
+            "pointer, run git lfs pull."
         ) from error
 
 
 def held_image(row: Record, column: str, folder: Folder) -> Image.Image:
-    """The image in a cell: the bytes of a file, those in base64, or its path in the folder; or a
-    struct {"bytes", "path"}, whose bytes come first.
+    """Return the image in a cell.
+
+    The cell is the content of a file, the same in base64, its path in the folder, or a struct
+    {"bytes", "path"}, whose bytes are preferred.
 
     Raises:
-        InvalidInput: it holds none, or what is no image.
+        InvalidInput: the cell has no image.
     """
-    held, where = row.held[column], f"{row.where}, field {column!r}"
-    if isinstance(held, Mapping):
-        held = held.get("bytes") or held.get("path")
-    if isinstance(held, bytes) and held:
-        return decode_image(held, where)
-    if isinstance(held, str) and held:
+    cell, where = row.fields[column], f"{row.where}, field {column!r}"
+    if isinstance(cell, Mapping):
+        cell = cell.get("bytes") or cell.get("path")
+    if isinstance(cell, bytes) and cell:
+        return decode_image(cell, where)
+    if isinstance(cell, str) and cell:
         # A path has a suffix, and base64 has no full stop.
-        if "." in held and not held.startswith("data:"):
-            return folder.image(Record({column: held}, row.where), column, "{}")
-        return decode_base64(held, where)
+        if "." in cell and not cell.startswith("data:"):
+            return folder.image(Record({column: cell}, row.where), column, "{}")
+        return decode_base64(cell, where)
     raise InvalidInput(
-        f"{where} holds no image: it has to be the bytes of one, the same in base64, or a path."
+        f"{where} has no image: it must be an image file's bytes, the same in base64, or a path."
     )

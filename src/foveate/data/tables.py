@@ -1,6 +1,4 @@
-"""Tables of tab-separated values, as VLMEvalKit holds its benchmarks: one row a question, with the
-image in it in base64.
-"""
+"""Tables of tab-separated values in VLMEvalKit's form: one row a question, images in base64."""
 
 from __future__ import annotations
 
@@ -17,15 +15,17 @@ from foveate.data.records import Record, check_columns
 from foveate.data.texts import check_file, read_text, reason
 from foveate.errors import InvalidInput
 
-LONGEST_NUMBER = 64  # characters of a cell that names another row's image, rather than being one
+LONGEST_NUMBER = (
+    64  # maximum characters of a cell that is another row's index; longer cells are images
+)
 
 
 def read_table(path: Path, columns: Sequence[str], delimiter: str = "\t") -> list[Record]:
-    """The rows of a file with a header; every cell is a text, and an empty one is null.
+    """Return the rows of a file with a header; cells are texts, empty ones null.
 
     Raises:
-        InvalidInput: it cannot be read, has not all of the columns, or a row has too many cells or
-            too few.
+        InvalidInput: the file cannot be read, lacks a column, or a row has too many or too few
+            cells.
     """
     csv.field_size_limit(2**31 - 1)
     rows = csv.reader(io.StringIO(read_text(path)), delimiter=delimiter)
@@ -38,10 +38,10 @@ def read_table(path: Path, columns: Sequence[str], delimiter: str = "\t") -> lis
 
 
 def count_table(path: Path, delimiter: str = "\t") -> int:
-    """How many rows a table has below its header, of which none is kept.
+    """Return the number of rows below a table's header.
 
     Raises:
-        InvalidInput: it cannot be read.
+        InvalidInput: the file cannot be read.
     """
     csv.field_size_limit(2**31 - 1)
     check_file(path)
@@ -50,7 +50,7 @@ def count_table(path: Path, delimiter: str = "\t") -> int:
             return max(0, sum(bool(cells) for cells in csv.reader(file, delimiter=delimiter)) - 1)
     except (OSError, csv.Error, ValueError) as error:
         raise InvalidInput(
-            f"{str(path)!r} cannot be read as a table: {reason(error)}. Is it whole?"
+            f"{str(path)!r} cannot be read as a table: {reason(error)}. Check that it is complete."
         ) from error
 
 
@@ -58,17 +58,18 @@ def _row(path: Path, number: int, header: Sequence[str], cells: Sequence[str]) -
     where = f"{path}, row {number}"
     if len(cells) != len(header):
         raise InvalidInput(
-            f"{where}: it has {len(cells)} cells, and the header {len(header)}. Is it whole?"
+            f"{where}: it has {len(cells)} cells, and the header {len(header)}. Check that "
+            "the file is complete."
         )
     cells_by_name = dict(zip(header, cells, strict=True))
     return Record({name: cell or None for name, cell in cells_by_name.items()}, where)
 
 
 def table_images(records: Sequence[Record]) -> Iterator[Image.Image]:
-    """The image of each row: base64 in its cell, or the index of the row that has it.
+    """Yield the image of each row, whose cell is base64, or the index of the row that has it.
 
     Raises:
-        InvalidInput: a cell holds neither.
+        InvalidInput: a cell is neither.
     """
     cells = {record.text("index"): record.text("image") for record in records}
     for record in records:
@@ -79,16 +80,16 @@ def table_images(records: Sequence[Record]) -> Iterator[Image.Image]:
 
 
 def listed(record: Record, name: str) -> Record:
-    """The record with the list in a cell that holds Python's text of one.
+    """Return the record with one field parsed from Python's notation of a list.
 
     Raises:
-        InvalidInput: it holds no such text.
+        InvalidInput: the field is no Python literal.
     """
     text = record.text(name)
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise InvalidInput(
-            f"{record.where}: the field {name!r} is {text[:80]!r}; it has to be a list."
+            f"{record.where}: the field {name!r} is {text[:80]!r}; it must be a list."
         ) from error
     return record.also(**{name: list(value) if isinstance(value, list | tuple) else [value]})

@@ -1,4 +1,4 @@
-"""Files, texts and JSON, read strictly."""
+"""Strict reading of files, texts and JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from foveate.data.leftovers import is_pointer
 from foveate.errors import InvalidInput
 
-# UTF-32's little-endian mark begins with UTF-16's, so it is looked for first.
+# UTF-32's little-endian mark begins with UTF-16's, so it comes first.
 ENCODINGS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -24,54 +24,55 @@ ENCODINGS = (
 
 
 def check_file(path: Path, name: str = "") -> None:
-    """Raises InvalidInput unless a file is there; a directory, a pipe or a device is none. ``name``
-    is what errors call it, by default its path.
+    """Raise InvalidInput unless the path is a regular file.
+
+    ``name`` is its name in errors, by default the path.
     """
     name = name or repr(str(path))
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
         raise InvalidInput(f"{name} cannot be read: it does not exist. Check the path.") from error
-    except (OSError, ValueError) as error:  # ValueError: no name that a file can have
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise InvalidInput(f"{name} cannot be read: {reason(error)}. Check the path.") from error
     if not stat.S_ISREG(mode):
-        what = "a directory" if stat.S_ISDIR(mode) else "a pipe or a device"
-        raise InvalidInput(f"{name} cannot be read: it is {what}. Give a file.")
+        kind = "a directory" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise InvalidInput(f"{name} cannot be read: it is {kind}. Give a file.")
 
 
 def read_bytes(path: Path, name: str = "") -> bytes:
-    """What a file holds.
+    """Return a file's content.
 
     Raises:
-        InvalidInput: see :func:`check_file`; or it cannot be read, or is a pointer of Git LFS.
+        InvalidInput: it is no regular file, cannot be read, or is a pointer of Git LFS.
     """
     check_file(path, name)
     try:
-        held = path.read_bytes()
+        content = path.read_bytes()
     except (OSError, MemoryError) as error:
         raise InvalidInput(
             f"{name or repr(str(path))} cannot be read: {reason(error)}. Check the file."
         ) from error
-    if is_pointer(held):
+    if is_pointer(content):
         raise InvalidInput(
             f"{name or repr(str(path))} is a pointer of Git LFS to a file that was not downloaded. "
             "Run git lfs pull, or download the file itself."
         )
-    return held
+    return content
 
 
 def read_text(path: Path) -> str:
-    r"""The text of a file in UTF-8, or in what its byte-order mark names; lines end with "\n".
+    r"""Return a file's text in UTF-8, or as its byte-order mark says; line ends become "\n".
 
     Raises:
-        InvalidInput: it cannot be read, or is not in that encoding.
+        InvalidInput: the file cannot be read, or is not in that encoding.
     """
-    held = read_bytes(path)
-    encoding = next((name for mark, name in ENCODINGS if held.startswith(mark)), "utf-8")
+    content = read_bytes(path)
+    encoding = next((name for mark, name in ENCODINGS if content.startswith(mark)), "utf-8")
     try:
-        text = held.decode(encoding)
+        text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        line = held.count(b"\n", 0, error.start) + 1
+        line = content.count(b"\n", 0, error.start) + 1
         raise InvalidInput(
             f"{str(path)!r} cannot be read: line {line} is not in {encoding} ({error.reason} at "
             f"byte {error.start}). Save it as UTF-8."
@@ -80,19 +81,22 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON that a file holds; see :func:`parse`."""
+    """Return the JSON value in a file; see :func:`parse`."""
     return parse(read_text(path), str(path))
 
 
 def parse(text: str, where: str) -> Any:
-    """The value of a JSON text, all of whose numbers are finite and all of whose keys are distinct.
+    """Parse a JSON text, whose numbers must be finite and whose keys must be unique.
 
     Raises:
-        InvalidInput: it is none; ``where`` says where it stands.
+        InvalidInput: it is no such JSON; the message begins with ``where``.
     """
     try:
         return json.loads(
-            text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_distinct
+            text,
+            parse_constant=_check_finite,
+            parse_float=_check_finite,
+            object_pairs_hook=_check_unique,
         )
     except RecursionError as error:
         raise InvalidInput(f"{where}: no JSON that can be read: it is nested too deep.") from error
@@ -105,21 +109,21 @@ def parse(text: str, where: str) -> Any:
         raise InvalidInput(f"{where}: no JSON: {error}.") from error
 
 
-def _finite(number: str) -> float:
+def _check_finite(number: str) -> float:
     if not math.isfinite(value := float(number)):
-        raise ValueError(f"{number} is no number that JSON has, or too large")
+        raise ValueError(f"{number} is no JSON number, or too large")
     return value
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     distinct = dict(pairs)
     if len(distinct) < len(pairs):
-        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"the key {twice!r} is there twice in one object, so one would be lost")
+        ((duplicate, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {duplicate!r} occurs twice in one object")
     return distinct
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, or what it is where it says nothing."""
-    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return said.rstrip(".") or type(error).__name__
+    """Return an error's message, or its type's name if that is empty."""
+    message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return message.rstrip(".") or type(error).__name__

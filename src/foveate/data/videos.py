@@ -1,8 +1,8 @@
-"""Frames of video files, upright and in RGB, and the times at which they are shown.
+"""Reading of video files: upright RGB frames with their display times.
 
-A file is gone through twice: once for the times of its frames, which are read off its packets, and
-once to decode it as far as the last frame that is wanted. PyAV passes over much in silence: a file
-that ends early, packets that do not decode, frames that are to be turned. It is said here.
+A file is read twice: first its packets, for the times of its frames, then its frames up to the
+last one that was sampled. PyAV reports neither a file that ends early, nor packets that it cannot
+decode, nor a rotation of frames; this module does.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foveate.data.clip import Clip, check_sampling, shown_at, wanted
+from foveate.data.clip import Clip, check_sampling, choose_frames, frames_at
 from foveate.data.texts import check_file, reason
 from foveate.errors import InvalidInput, MissingPackage
 
-# Playlists are left out: they make a decoder read other files than the one that was named.
+# Without playlists: they make a decoder read other files than the one that the user named.
 FORMATS = "mov,mp4,matroska,webm,avi,gif,mpegts,mpeg,flv,ogg,asf"
-MISSING = 0.5, 0.02  # seconds, and share, by which a whole file may be shorter than it says
+MISSING = 0.5, 0.02  # seconds and share by which a complete file may be shorter than declared
 
-# A file declares how long it lasts. These formats count that from time zero, also where the first
-# frame comes later (a part of a recording); the others count it from the first frame.
+# A file declares its duration. These formats count it from time zero, even if the first frame is
+# later (a part of a recording); the others count it from the first frame.
 FROM_ZERO = frozenset({"matroska", "webm", "asf"})
 
 
 @dataclass(frozen=True)
 class VideoFile:
-    """A video file, and which of its frames are to be taken: see :func:`read_video`."""
+    """Video file with the arguments of :func:`read_video`."""
 
     path: Path
     fps: int | float | None = None
@@ -42,7 +42,7 @@ class VideoFile:
 
     @cached_property
     def clip(self) -> Clip:
-        """The frames; read when they are asked for the first time. Raises as read_video does."""
+        """Sampled frames, read at the first access; raises as ``read_video`` does."""
         return read_video(
             self.path, fps=self.fps, frames=self.frames, start=self.start, end=self.end
         )
@@ -56,20 +56,21 @@ def read_video(
     start: int | float = 0.0,
     end: int | float | None = None,
 ) -> Clip:
-    """Frames of the first video stream of a file, each once; all of them where neither a rate nor a
-    number is given. Pixels are as they are stored, turned as the file says; a frame takes height x
-    width x 3 bytes.
+    """Read frames of a file's first video stream: all, or a sample without duplicates.
+
+    Frames have the stored resolution, and are rotated as the file says; each takes height x width x
+    3 bytes.
 
     Args:
-        path: of the file, whose format is one of :data:`FORMATS`.
-        fps: so many a second: at each of these times the frame that is shown then.
-        frames: so many, at even distances from the first to the last; all where there are fewer.
-        start: seconds after the first frame, from which on frames are taken.
-        end: seconds after the first frame, up to which frames are taken; None is the end.
+        path: a file in one of :data:`FORMATS`.
+        fps: sampling rate; at each time, the frame that is on screen is taken.
+        frames: number of frames, evenly spaced from the first to the last; at most all.
+        start: time of the first frame to take, in seconds after the file's first frame.
+        end: time of the last frame to take, in seconds after the file's first frame; None: the end.
 
     Raises:
-        InvalidInput: there is no such file, or it is none of a video, holds sound alone, has no
-            frame there, is cut short, or is broken.
+        InvalidInput: the file is missing, is no video, has sound only, has no frame in this range,
+            is cut short, or is broken.
         InvalidParameter: a rate, number or time that is out of range, or both a rate and a number.
         MissingPackage: PyAV is not installed.
     """
@@ -78,7 +79,7 @@ def read_video(
     with _opened(path) as (container, stream):
         origin, times = _times(container, stream, repr(str(path)))
         alone = float(stream.average_rate or 1)
-    chosen, last = wanted(times, fps, frames, start, end), float(times[-1])
+    chosen, last = choose_frames(times, fps, frames, start, end), float(times[-1])
     rate = (len(times) - 1) / last if last > 0 else alone
     if not chosen:
         raise InvalidInput(
@@ -87,9 +88,7 @@ def read_video(
     with _opened(path) as (container, stream):
         decoded, corrupt = _decoded(container, stream, origin + times, chosen)
     if not decoded:
-        raise InvalidInput(
-            f"{str(path)!r}: none of its frames can be decoded ({corrupt} broken packets)."
-        )
+        raise InvalidInput(f"{str(path)!r}: no frame can be decoded ({corrupt} broken packets).")
     return Clip(
         _stacked(list(decoded.values()), repr(str(path))),
         times[list(decoded)],
@@ -102,7 +101,7 @@ def read_video(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
-    """The container and its first video stream; whatever the decoder says is our error."""
+    """Open a file, and yield its container and first video stream; FFmpeg errors: InvalidInput."""
     try:
         import av
     except ImportError as error:
@@ -110,14 +109,14 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     check_file(path)
     options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     try:
-        # titles and comments may be in any encoding, and are not read here
+        # titles and comments, which are not read, may be in any encoding
         where = str(path.absolute())
         with av.open(where, options=options, metadata_errors="replace") as container:
             if not container.streams.video:
                 raise InvalidInput(_without_pictures(path, container))
             stream = container.streams.video[0]
-            # PyAV decodes frame by frame, as it does by itself: side by side is faster, but what a
-            # broken packet takes with it would then depend on the number of cores
+            # thread_type stays PyAV's default: decoding several frames in parallel is faster, but
+            # the frames lost with a broken packet would depend on the number of cores
             yield container, stream
     except av.FFmpegError as error:
         raise InvalidInput(
@@ -129,69 +128,71 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
 def _without_pictures(path: Path, container: Any) -> str:
     kinds = sorted({stream.type for stream in container.streams})
     if kinds:
-        return f"{str(path)!r} holds {' and '.join(kinds)} alone, and no video."
-    return f"{str(path)!r} has no streams: it is cut short, or was not written to its end."
+        return f"{str(path)!r} has only {' and '.join(kinds)}, and no video."
+    return f"{str(path)!r} has no streams: it is cut short or incomplete."
 
 
 def _times(container: Any, stream: Any, name: str) -> tuple[float, NDArray[np.float64]]:
-    """The first frame's time, and seconds of every frame after it, in order.
+    """Return the first frame's time, and all frames' times relative to it in s, sorted.
 
     Raises:
-        InvalidInput: there is none, or the file ends before it says that it does.
+        InvalidInput: there are no frames, or the file is shorter than it declares.
     """
-    shown_times: list[float] | None = []
+    frame_times: list[float] | None = []
     finish, begin = 0.0, (container.start_time or 0) / 1e6
     for packet in container.demux():
-        shown = packet.stream.index == stream.index and packet.size and not packet.is_discard
+        is_displayed = packet.stream.index == stream.index and packet.size and not packet.is_discard
         if packet.pts is None:
-            if shown:  # as of raw streams, and of AVI with frames out of order
-                shown_times = None
+            if is_displayed:  # raw streams, and AVI with frames out of order, have no times
+                frame_times = None
             continue
-        if shown and shown_times is not None:
-            shown_times.append(float(packet.pts * packet.time_base))
+        if is_displayed and frame_times is not None:
+            frame_times.append(float(packet.pts * packet.time_base))
         finish = max(finish, float((packet.pts + (packet.duration or 0)) * packet.time_base))
     declared = (container.duration or 0) / 1e6
-    lasts = finish if FROM_ZERO & {*container.format.name.split(",")} else finish - begin
-    if declared - lasts > max(MISSING[0], MISSING[1] * declared):
+    actual = finish if FROM_ZERO & {*container.format.name.split(",")} else finish - begin
+    if declared - actual > max(MISSING[0], MISSING[1] * declared):
         raise InvalidInput(
             f"{name} is cut short: it declares {declared:.2f} s, and ends after "
-            f"{max(0.0, lasts):.2f} s."
+            f"{max(0.0, actual):.2f} s."
         )
-    if shown_times is None:
+    if frame_times is None:
         container.seek(0)
-        shown_times = [time for _, time in _shown(container, stream, [0])]
-    if not shown_times:
+        frame_times = [time for _, time in _displayed(container, stream, [0])]
+    if not frame_times:
         raise InvalidInput(f"{name} has no frames: it is empty, cut short or broken.")
-    times = np.unique(shown_times)
+    times = np.unique(frame_times)
     return float(times[0]), times - times[0]
 
 
 def _decoded(
     container: Any, stream: Any, times: NDArray[np.float64], chosen: list[int]
 ) -> tuple[dict[int, NDArray[np.uint8]], int]:
-    """The chosen frames by their numbers, and how many packets did not decode: where one is lost,
-    it is the frame before it, which stays on the screen.
+    """Return the chosen frames by their indices, and the number of packets that did not decode.
+
+    A lost frame is replaced by the one before it, which stays on screen.
     """
     frames: dict[int, NDArray[np.uint8]] = {}
-    corrupt, left = [0], list(chosen)
-    before: tuple[int, Any] | None = None
-    for frame, time in _shown(container, stream, corrupt):
-        (number,) = shown_at(times, np.array([time])).tolist()
-        while left and number >= left[0]:
-            at, shown = (number, frame) if number == left[0] or not before else before
-            frames.setdefault(at, _upright(shown))
-            left.pop(0)
-        before = number, frame
-        if not left:
+    corrupt, remaining = [0], list(chosen)
+    previous: tuple[int, Any] | None = None
+    for frame, time in _displayed(container, stream, corrupt):
+        (number,) = frames_at(times, np.array([time])).tolist()
+        while remaining and number >= remaining[0]:
+            at, visible = (number, frame) if number == remaining[0] or not previous else previous
+            frames.setdefault(at, _upright(visible))
+            remaining.pop(0)
+        previous = number, frame
+        if not remaining:
             return frames, corrupt[0]
-    if left and before:
-        frames.setdefault(before[0], _upright(before[1]))
+    if remaining and previous:
+        frames.setdefault(previous[0], _upright(previous[1]))
     return frames, corrupt[0]
 
 
-def _shown(container: Any, stream: Any, corrupt: list[int]) -> Iterator[tuple[Any, float]]:
-    """Every frame that decodes, and its time in seconds; adds to the first of ``corrupt`` for every
-    packet that does not.
+def _displayed(container: Any, stream: Any, corrupt: list[int]) -> Iterator[tuple[Any, float]]:
+    """Yield every frame that decodes, with its time in seconds.
+
+    ``corrupt[0]`` counts the packets that do not.
     """
     from av.error import InvalidDataError
 
@@ -213,8 +214,8 @@ def _upright(frame: Any) -> NDArray[np.uint8]:
     quarters = round(frame.rotation / 90)
     if abs(frame.rotation - 90 * quarters) > 1:
         raise InvalidInput(
-            f"a video that is to be turned by {frame.rotation} degrees is not read: only quarters "
-            "are. Write it anew, upright."
+            f"this video is rotated by {frame.rotation} degrees, which is no multiple of 90: "
+            "encode it again, upright."
         )
     return np.ascontiguousarray(np.rot90(pixels, quarters))
 
@@ -222,6 +223,6 @@ def _upright(frame: Any) -> NDArray[np.uint8]:
 def _stacked(frames: list[NDArray[np.uint8]], name: str) -> NDArray[np.uint8]:
     sizes = {frame.shape[1::-1] for frame in frames}
     if len(sizes) > 1:
-        said = " and ".join(f"{width} x {height}" for width, height in sorted(sizes))
-        raise InvalidInput(f"{name} has frames of several sizes: {said}. Scale them to one.")
+        sizes_text = " and ".join(f"{width} x {height}" for width, height in sorted(sizes))
+        raise InvalidInput(f"{name} has frames of several sizes: {sizes_text}. Scale them to one.")
     return np.stack(frames)

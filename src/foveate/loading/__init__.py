@@ -1,1 +1,1 @@
-"""Loading models from directories and hubs, and saying what they lack."""
+"""Loading of models from directories and hubs, and checks for missing parts."""

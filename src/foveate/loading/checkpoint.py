@@ -1,4 +1,4 @@
-"""A checkpoint's weights beside those of the class that loads it."""
+"""Comparison of a checkpoint's weights with those of the class that loads it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _LEFTOVERS = re.compile(
     r"(^|\.)(inv_freq|position_ids|masked_bias)$"
     # scales of a quantised KV cache: transformers keeps caches in the model's dtype
     r"|\.[kv]_scale$"
-    # multi-token prediction, which drafts tokens and is no part of a forward pass
+    # multi-token prediction, which drafts tokens and is not part of a forward pass
     r"|(^|\.)mtp(\.|_)"
 )
 """Keys that a class may leave unused, beside those that it declares in
-``_keys_to_ignore_on_load_unexpected``: answers do not depend on them."""
+``_keys_to_ignore_on_load_unexpected``, because answers do not depend on them."""
 _SHOWN = 3
 
 
@@ -41,11 +41,11 @@ def check_loaded(name: str, model: PreTrainedModel, info: Mapping[str, Any]) -> 
     Args:
         name: the model, as the user named it.
         model: the loaded model.
-        info: what ``from_pretrained(..., output_loading_info=True)`` returns beside the model.
+        info: second result of ``from_pretrained(..., output_loading_info=True)``.
 
     Raises:
-        UnsupportedModel: weights are left unused, are missing (transformers draws them at random)
-            or have other shapes.
+        UnsupportedModel: weights that are unused, missing (transformers draws them at random) or of
+            another shape.
     """
     kind = type(model).__name__
     if unused := [key for key in info["unexpected_keys"] if not _LEFTOVERS.search(key)]:
@@ -70,17 +70,19 @@ def check_loaded(name: str, model: PreTrainedModel, info: Mapping[str, Any]) -> 
 
 
 def check_folder(name: str, model: PreTrainedModel, folder: Path) -> bool:
-    """Do the same for a folder's files without reading weights, and return whether it was possible:
-    quantised weights cannot be compared, and nothing can without accelerate.
+    """Compare a folder's files as :func:`check_loaded` does, without reading weights.
 
     Args:
         name: the model, as the user named it.
-        model: of the folder's configuration, on the "meta" device.
-        folder: with all files of the checkpoint.
+        model: model built from the folder's configuration, on the "meta" device.
+        folder: folder with all files of the checkpoint.
+
+    Returns:
+        False if they cannot be compared: quantised weights, or accelerate is not installed.
 
     Raises:
-        UnsupportedModel: as :func:`check_loaded` does.
-        ModelNotFound: a file cannot be read.
+        UnsupportedModel: see :func:`check_loaded`.
+        ModelNotFound: a file that cannot be read.
     """
     quantised = getattr(model.config, "quantization_config", None)
     if quantised or find_spec("accelerate") is None:
@@ -106,7 +108,7 @@ def files_of(folder: Path) -> list[str]:
     index = folder / INDEX
     if index.is_file():
         return sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-    for kind in _KINDS:  # transformers prefers safetensors where both are there
+    for kind in _KINDS:  # transformers prefers safetensors if a folder has both
         if names := sorted(path.name for path in folder.glob(kind)):
             return names
     return []
@@ -114,7 +116,7 @@ def files_of(folder: Path) -> list[str]:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Silence transformers' log; of a load, :func:`check_loaded` says what matters."""
+    """Silence transformers' log while it loads; :func:`check_loaded` reports what matters."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
@@ -149,12 +151,12 @@ def _shapes_of_file(path: Path) -> dict[str, Tensor]:
 
 
 def _parts(keys: Iterable[str], model: PreTrainedModel) -> str:
-    """Return the modules that keys belong to, with the number of weights of each."""
+    """Describe the modules that keys belong to, with the number of weights of each."""
     modules = {name for name, _ in model.named_modules()}
     counts = Counter(_part(key, modules) for key in keys).most_common()
-    shown = [f"{part} ({count})" for part, count in counts[:_SHOWN]]
+    listed = [f"{part} ({count})" for part, count in counts[:_SHOWN]]
     more = [f"{len(counts) - _SHOWN} more parts"] if len(counts) > _SHOWN else []
-    return ", ".join([*shown, *more])
+    return ", ".join([*listed, *more])
 
 
 def _part(key: str, modules: set[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a model's folder lacks for this library to use it: found without loading its weights."""
+"""Check of a model's folder for everything that Foveate needs, without loading its weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foveate.loading.checkpoint import check_folder, files_of
 from foveate.loading.model import (
     ModelSource,
     has_vision,
-    place_of,
+    locate,
     read_config,
     read_reader,
     without_weights,
@@ -23,8 +23,8 @@ from foveate.loading.model import (
 
 
 class Finding(NamedTuple):
-    """One part of a model: whether it is as it should be, what is to be said of it, and the command
-    that mends it, if one does.
+    """Result for one part of a model: ``fine`` or not, a sentence about it (``said``), and the
+    command that mends it, if there is one.
     """
 
     part: str
@@ -34,13 +34,13 @@ class Finding(NamedTuple):
 
 
 def checkup(name: str, trust_remote_code: bool = False) -> list[Finding]:
-    """The configuration, the model that it makes, its weights, and what reads its prompts.
+    """Check the configuration, the model built from it, its weights, and its processor.
 
     Args:
-        name: a directory, or a model of the hub that has been downloaded.
-        trust_remote_code: runs the Python code that comes with it.
+        name: a directory, or a downloaded model of the hub.
+        trust_remote_code: run the Python code that comes with the model.
     """
-    findings = [_tried("configuration", lambda: _source(name, trust_remote_code)[1].model_type)]
+    findings = [_run_check("configuration", lambda: _source(name, trust_remote_code)[1].model_type)]
     if not findings[0].fine:
         return findings
     source, config = _source(name, trust_remote_code)
@@ -48,18 +48,18 @@ def checkup(name: str, trust_remote_code: bool = False) -> list[Finding]:
     kind = "processor" if sees else "tokenizer"
     return [
         *findings,
-        _tried("cache", lambda: _compressible(source, config)),
-        _weights(Path(source.place)),
-        _tried(kind, lambda: type(read_reader(source, sees)).__name__),
+        _run_check("cache", lambda: _compressible(source, config)),
+        _weights(Path(source.location)),
+        _run_check(kind, lambda: type(read_reader(source, sees)).__name__),
     ]
 
 
 def _source(name: str, trusted: bool) -> tuple[ModelSource, PreTrainedConfig]:
-    source = ModelSource(name, place_of(name), trusted)
+    source = ModelSource(name, locate(name), trusted)
     return source, read_config(source)
 
 
-def _tried(part: str, what: Callable[[], str]) -> Finding:
+def _run_check(part: str, what: Callable[[], str]) -> Finding:
     try:
         return Finding(part, True, what())
     except MissingPackage as error:
@@ -69,26 +69,26 @@ def _tried(part: str, what: Callable[[], str]) -> Finding:
 
 
 def _compressible(source: ModelSource, config: PreTrainedConfig) -> str:
-    """Compress a model without memory, and compare it with the folder's weights."""
+    """Compress a model on the "meta" device, and compare it with the folder's weights."""
     model = without_weights(source, config)
     compress(model, "full")
-    said = f"{model_name(model)}: can be compressed"
-    folder = Path(source.place)
+    text = f"{model_name(model)}: can be compressed"
+    folder = Path(source.location)
     if not _weights(folder).fine or not folder.is_dir() or check_folder(source.name, model, folder):
-        return said
-    return f"{said}; whether it uses all weights is only seen when they are loaded"
+        return text
+    return f"{text}; its use of all weights is checked when they are loaded"
 
 
 def _weights(folder: Path) -> Finding:
-    """Whether all files are there that the index lists, or one where there is none."""
+    """Look for all files that the index lists, or for any weights file if there is no index."""
     if not folder.is_dir():
-        return Finding("weights", True, "of the hub: not looked for")
+        return Finding("weights", True, "on the hub: not checked")
     names = files_of(folder)
     lacking = [name for name in names if not (folder / name).is_file()]
     if not names or lacking:
         what = (
             f"{len(lacking)} of {len(names)} files are missing: {lacking[0]}" if names else "none"
         )
-        return Finding("weights", False, f"{what}. Download the model whole.")
+        return Finding("weights", False, f"{what}. Download the complete model.")
     size = sum((folder / name).stat().st_size for name in names)
     return Finding("weights", True, f"{size / 1e9:,.1f} GB in {len(names)} file(s)")

@@ -1,4 +1,4 @@
-"""What computes, and with what: results and timings say it."""
+"""Description of the hardware and the versions, noted with results and timings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 
 def hardware() -> dict[str, Any]:
-    """This machine: its processor, cores, PyTorch's threads, and its accelerators by name."""
+    """Describe this machine: processor, cores, PyTorch's threads, and accelerators by name."""
     return {
         "processor": processor(torch.device("cpu")),
         "cores": os.cpu_count(),
@@ -25,25 +25,25 @@ def hardware() -> dict[str, Any]:
 
 
 def versions(*names: str) -> dict[str, str]:
-    """Of packages, by name."""
+    """Return the versions of packages, by name."""
     return {name: _version(name) for name in names}
 
 
 def versions_of_results() -> dict[str, str]:
-    """Return the versions that results depend on: Python's and those of three packages."""
+    """Return the versions that results depend on: Python, Foveate, torch and transformers."""
     return {"python": platform.python_version(), **versions("foveate", "torch", "transformers")}
 
 
 def _version(name: str) -> str:
     try:
         return version(name)
-    except PackageNotFoundError:  # Foveate, from a checkout that is not installed
+    except PackageNotFoundError:  # Foveate from a checkout that is not installed
         return str(import_module(name).__version__)
 
 
 def processor(device: torch.device) -> str:
-    """What computes there, by the name that its maker gave it: "NVIDIA H100", or on a CPU such as
-    "AMD EPYC (AVX512)", with the instructions that PyTorch uses.
+    """Return the product name of a device: "NVIDIA H100", or for a CPU "AMD EPYC (AVX512)" with the
+    instruction set that PyTorch uses.
     """
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)

@@ -24,48 +24,48 @@ MODULES = {
     "einops": "einops",
     "accelerate": "accelerate",
 }
-"""Packages that processors and tokenizers ask for, and the module that each one is."""
+"""Packages that processors and tokenizers need, with the module that each installs."""
 VOCABULARIES = ("*.model", "*.tiktoken", "*.vocab", "spiece.*")
 OF_VOCABULARIES = ("sentencepiece", "tiktoken", "protobuf")
 
 
-def there(module: str) -> bool:
-    """Whether it can be imported."""
+def importable(module: str) -> bool:
+    """Return True if a module can be found; it is not imported."""
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent is not there either
+    except ModuleNotFoundError:  # its parent is missing as well
         return False
 
 
 def named_in(message: str) -> list[str]:
-    """The packages that a message of transformers names and that are not installed."""
+    """Return the packages that a message of transformers names, and that are not installed."""
     words = set(re.findall(r"[a-z0-9_]+", message.lower()))
-    if "video_processor_mapping" in words:  # what readers of videos are looked up in, all of them
+    if "video_processor_mapping" in words:  # all video processors need torchvision
         words.add("torchvision")
-    return [name for name, module in MODULES.items() if name in words and not there(module)]
+    return [name for name, module in MODULES.items() if name in words and not importable(module)]
 
 
-def has_vocabulary(place: str) -> bool:
-    """Whether a directory has a vocabulary that only a package reads; where it has none at all,
-    transformers' error names the same packages. Of a hub id that is not known.
+def has_vocabulary(location: str) -> bool:
+    """Return True if a directory has a vocabulary that needs a package; also for a hub id, whose
+    files are unknown. Without any vocabulary, transformers' error names the same packages.
     """
-    folder = Path(place)
-    return not folder.is_dir() or any(next(folder.glob(one), None) for one in VOCABULARIES)
+    folder = Path(location)
+    return not folder.is_dir() or any(next(folder.glob(pattern), None) for pattern in VOCABULARIES)
 
 
-def missing_package(what: str, error: Exception, place: str) -> FoveateError | None:
-    """Return the error that names the packages which ``place``, a directory or hub id, needs, and
-    how to install them; None where the error of transformers is about none of them.
+def missing_package(what: str, error: Exception, location: str) -> FoveateError | None:
+    """Return an error that names the packages which ``location`` (directory or hub id) needs, with
+    the command to install them; None if transformers' ``error`` is not about packages.
     """
     if broken := broken_package(error):
         return broken
     lacking = named_in(str(error))
-    if not has_vocabulary(place):
+    if not has_vocabulary(location):
         lacking = [name for name in lacking if name not in OF_VOCABULARIES]
     if not lacking:
         return None
     word = " and "
-    if "tiktoken" in lacking and not there("sentencepiece"):
-        # the first that transformers tries on a vocabulary, and the last, which alone it names
+    if "tiktoken" in lacking and not importable("sentencepiece"):
+        # transformers tries sentencepiece first and tiktoken last, and names only the last
         lacking, word = ["sentencepiece", "tiktoken"], " or "
     return MissingPackage(what, word.join(lacking), install=pip_line(lacking))

@@ -1,4 +1,4 @@
-"""Loading any model that transformers knows, from a directory or from the hub, and the demo's."""
+"""Loading of models that transformers supports, from a directory or the hub, and of the demo's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from foveate.loading.lacking import missing_package
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model with what reads its prompts: a processor if ``sees``, otherwise a tokenizer."""
+    """A model with its ``reader``: a processor if it takes images (``sees``), else a tokenizer."""
 
     name: str
     model: PreTrainedModel
@@ -47,7 +47,7 @@ class Loaded:
 
     @property
     def tokenizer(self) -> Any:
-        """What turns tokens into text."""
+        """Tokenizer of the model."""
         return self.reader.tokenizer if self.sees else self.reader
 
 
@@ -57,20 +57,20 @@ def load(
     device_map: DeviceMap | None = None,
     dtype: DtypeName = "auto",
 ) -> Loaded:
-    """The model in a directory or on the hub, or one that comes with Foveate.
+    """Load a model from a directory or the hub, or a model that ships with Foveate.
 
-    It goes to the GPU if there is one, or its layers to several devices as ``device_map`` says;
-    each layer's cache stands where the layer does. The weights keep their dtype unless another one
-    is given, and float16 becomes float32 on a CPU where none is. Code that comes with it runs only
-    if ``trust_remote_code``; it is never asked about.
+    It goes to the GPU if there is one, or its layers to several devices by ``device_map``; each
+    layer's cache is on the layer's device. Weights keep their dtype unless ``dtype`` is set, but
+    "auto" converts float16 to float32 on a CPU. Code that comes with the model runs only with
+    ``trust_remote_code``; there is no prompt for it.
 
     Raises:
-        ModelNotFound: no model, no weights or no tokenizer at that place.
-        UnsupportedModel: transformers or Foveate cannot use it, or only with code that is not
-            trusted, or its class does not use all of its weights; the message says why.
-        MissingPackage: the processor or tokenizer needs one (torchvision, sentencepiece), or a
-            ``device_map`` is given, and accelerate is not installed.
-        InvalidParameter: a ``device_map`` for a model that comes with Foveate.
+        ModelNotFound: no model, no weights or no tokenizer there.
+        UnsupportedModel: transformers or Foveate cannot use it, or only with untrusted code, or its
+            class does not use all of its weights; the message has the reason.
+        MissingPackage: the processor or tokenizer needs a package (torchvision, sentencepiece), or
+            ``device_map`` needs accelerate.
+        InvalidParameter: a ``device_map`` for a model that ships with Foveate.
     """
     if is_shipped(name):
         if device_map is not None:
@@ -81,41 +81,42 @@ def load(
         return _shipped(name, dtype)
     if device_map is not None and find_spec("accelerate") is None:
         raise MissingPackage("a device map", "accelerate", install="pip install accelerate")
-    source, config = opened(name, trust_remote_code)
+    source, config = find_model(name, trust_remote_code)
     sees = has_vision(config)
-    early = _reader_if_whole(source, sees)  # a missing package is said before the wait
+    early = _try_reader(source, sees)  # report a missing package before the slow load
     model = _model(source, config, device_map, dtype)
-    compress(model, "full")  # refuses what cannot be compressed
-    placed = model.eval() if device_map else _placed(model, dtype)  # type: ignore[no-untyped-call]
-    return Loaded(name, placed, early or read_reader(source, sees), sees)
+    compress(model, "full")  # refuses models that cannot be compressed
+    on_device = model.eval() if device_map else _on_device(model, dtype)  # type: ignore[no-untyped-call]
+    return Loaded(name, on_device, early or read_reader(source, sees), sees)
 
 
 def outline(name: str, trust_remote_code: bool = False) -> Loaded:
-    """The same model without its weights, on no device: enough to see how long prompts are.
+    """Load a model without its weights, on the "meta" device; enough to count a prompt's tokens.
 
     Raises:
-        FoveateError: as ``load`` does.
+        FoveateError: see :func:`load`.
     """
     if is_shipped(name):
         return _shipped(name, "auto")
-    source, config = opened(name, trust_remote_code)
+    source, config = find_model(name, trust_remote_code)
     sees = has_vision(config)
     return Loaded(name, without_weights(source, config), read_reader(source, sees), sees)
 
 
 def is_shipped(name: str) -> bool:
-    """Whether that names a model of Foveate's, and not a directory of the same name."""
+    """Return True if the name is a model that ships with Foveate, and no directory has it."""
     return name in SHIPPED and not Path(name).is_dir()
 
 
 class ModelSource(NamedTuple):
-    """What was asked for, where transformers finds it, and whether its code may run.
+    """A model's ``name`` as the user wrote it, its ``location`` for transformers, and True if its
+    code is ``trusted``.
 
-    Every ``from_pretrained`` here gets ``allowed``: left out, transformers asks on standard input.
+    Every ``from_pretrained`` here gets ``allowed``: without it, transformers would prompt the user.
     """
 
     name: str
-    place: str
+    location: str
     trusted: bool
 
     @property
@@ -123,32 +124,32 @@ class ModelSource(NamedTuple):
         return {"trust_remote_code": self.trusted}
 
     def check_code(self, error: ValueError) -> None:
-        """Raises UnsupportedModel if that is why transformers raised an error."""
+        """Raise UnsupportedModel if transformers raised the error because of untrusted code."""
         if "trust_remote_code" in str(error):
-            files = Path(self.place).glob("*.json")
+            files = Path(self.location).glob("*.json")
             naming = [
                 path.name for path in sorted(files) if '"auto_map"' in path.read_text("utf-8")
             ]
             self.refuse(f"auto_map in {' and '.join(naming) or 'its configuration'}", error)
 
-    def refuse(self, what: str, error: ValueError | None = None) -> NoReturn:
+    def refuse(self, description: str, error: ValueError | None = None) -> NoReturn:
         raise UnsupportedModel(
-            f"{self.name!r} brings code of its own ({what}), and none of it was run: it could do "
-            "all that you can. If you have read it and trust it, add --trust-remote-code "
+            f"{self.name!r} brings code of its own ({description}), and none of it was run: it "
+            "could do all that you can. If you have read it and trust it, add --trust-remote-code "
             "(trust_remote_code=True in Python)."
         ) from error
 
 
 def _shipped(name: str, dtype: DtypeName) -> Loaded:
-    """Load a model that comes with Foveate."""
-    made = torch.float32 if dtype == "auto" else getattr(torch, dtype)
-    model, reader = demo("vision" if name == SEES else "smollm2").load(made)
-    return Loaded(SHIPPED[name], _placed(model, dtype), reader, sees=name == SEES)
+    """Load a model that ships with Foveate."""
+    weights_dtype = torch.float32 if dtype == "auto" else getattr(torch, dtype)
+    model, reader = demo("vision" if name == SEES else "smollm2").load(weights_dtype)
+    return Loaded(SHIPPED[name], _on_device(model, dtype), reader, sees=name == SEES)
 
 
-def place_of(name: str) -> str:
-    """What transformers is to load: a directory that exists, or a name on the hub."""
-    if not name.strip():  # which Path would take for the current directory
+def locate(name: str) -> str:
+    """Return the argument for transformers: an existing directory, or a name on the hub."""
+    if not name.strip():  # Path("") is the current directory
         raise ModelNotFound(
             f"the model {name!r} is empty: give a directory that save_pretrained wrote, or a hub "
             "id such as owner/model."
@@ -162,27 +163,27 @@ def place_of(name: str) -> str:
             )
         return str(path)
     if path.exists() or name[0] in "./~" or name.count("/") > 1:
-        what = "is a file" if path.exists() else "does not exist"
+        description = "is a file" if path.exists() else "does not exist"
         hint = "Give a directory that save_pretrained wrote, or a hub id such as owner/model."
-        raise ModelNotFound(f"the model directory {name!r} {what}. {hint}")
+        raise ModelNotFound(f"the model directory {name!r} {description}. {hint}")
     return name
 
 
 def has_vision(config: PreTrainedConfig) -> bool:
-    """Return whether a model of this configuration takes images."""
+    """Return True if a model with this configuration takes images."""
     return type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 
-def opened(name: str, trust_remote_code: bool) -> tuple[ModelSource, PreTrainedConfig]:
-    """Find a model that does not come with Foveate, and read its configuration.
+def find_model(name: str, trust_remote_code: bool) -> tuple[ModelSource, PreTrainedConfig]:
+    """Find a model that does not ship with Foveate, and read its configuration.
 
-    Directories in their authors' layout are refused. transformers knows the models that
-    ``foveate convert`` makes of such: importing them registers them.
+    Directories in their authors' layout are refused; ``foveate convert`` converts them. Importing
+    ``foveate.models`` registers the converted types with transformers.
     """
     import foveate.models  # noqa: F401
 
-    source = ModelSource(name, place_of(name), trust_remote_code)
-    layout = authors_layout(Path(source.place))
+    source = ModelSource(name, locate(name), trust_remote_code)
+    layout = authors_layout(Path(source.location))
     if layout is not None:
         raise UnsupportedModel(
             f"{source.name!r} is a {layout} in its authors' layout, which transformers does "
@@ -194,10 +195,10 @@ def opened(name: str, trust_remote_code: bool) -> tuple[ModelSource, PreTrainedC
 def without_weights(
     source: ModelSource, config: PreTrainedConfig, **options: Any
 ) -> PreTrainedModel:
-    """Make a model of the configuration on the "meta" device.
+    """Build a model from the configuration on the "meta" device.
 
     Raises:
-        UnsupportedModel: transformers cannot make it.
+        UnsupportedModel: transformers cannot build it.
     """
     try:
         with torch.device("meta"):
@@ -210,26 +211,30 @@ def without_weights(
 
 
 def read_config(source: ModelSource) -> PreTrainedConfig:
-    """What the model's configuration says; raises as ``load`` does."""
-    name, place, _ = source
+    """Read the model's configuration; raise as :func:`load` does."""
+    name, location, _ = source
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(place, **source.allowed)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(location, **source.allowed)
     except OSError as error:
-        what = "directory with a model" if Path(place).is_dir() else "directory and no hub model"
-        raise ModelNotFound(f"no {what} named {name!r}: {_first(error)}") from error
+        description = (
+            "directory with a model" if Path(location).is_dir() else "directory and no hub model"
+        )
+        raise ModelNotFound(f"no {description} named {name!r}: {_first_line(error)}") from error
     except ValueError as error:
         source.check_code(error)
-        raise UnsupportedModel(f"transformers cannot read {name!r}: {_first(error)}") from error
+        raise UnsupportedModel(
+            f"transformers cannot read {name!r}: {_first_line(error)}"
+        ) from error
     if (kernel := _kernel(config)) and not source.trusted:
         source.refuse(f"attn_implementation={kernel!r} in config.json")
     return config
 
 
 def _kernel(config: PreTrainedConfig) -> str:
-    """The repository whose compiled code the configuration asks for as its attention, if any."""
+    """Return the repository of compiled attention code that the configuration names, or ""."""
     inner = (getattr(config, name, None) for name in config.sub_configs)
-    kernels = (str(getattr(each, "_attn_implementation", "")) for each in (config, *inner))
-    return next((one for one in kernels if "/" in one), "")
+    implementations = (str(getattr(sub, "_attn_implementation", "")) for sub in (config, *inner))
+    return next((implementation for implementation in implementations if "/" in implementation), "")
 
 
 def _auto(config: PreTrainedConfig) -> Any:
@@ -246,7 +251,7 @@ def _model(
     try:
         with silent():
             model, info = _auto(config).from_pretrained(
-                source.place,
+                source.location,
                 config=config,
                 dtype=dtype,
                 device_map=device_map,
@@ -255,21 +260,23 @@ def _model(
                 **source.allowed,
             )
     except (OSError, SafetensorError) as error:
-        raise ModelNotFound(f"no weights found at {name!r}: {_first(error)}") from error
+        raise ModelNotFound(f"no weights found at {name!r}: {_first_line(error)}") from error
     except ValueError as error:
         source.check_code(error)
-        raise UnsupportedModel(f"transformers cannot load {name!r}: {_first(error)}") from error
+        raise UnsupportedModel(
+            f"transformers cannot load {name!r}: {_first_line(error)}"
+        ) from error
     loaded: PreTrainedModel = model
     check_loaded(name, loaded, info)
     return loaded
 
 
-def _reader_if_whole(source: ModelSource, sees: bool) -> Any:
-    """What reads prompts; None where something else than a package is missing, which is said after
-    what is wrong with the model.
+def _try_reader(source: ModelSource, sees: bool) -> Any:
+    """Return the processor or tokenizer; None on any error but a missing package, so that faults of
+    the model are reported first.
 
     Raises:
-        MissingPackage: one that it needs.
+        MissingPackage: a package that it needs.
     """
     try:
         return read_reader(source, sees)
@@ -280,14 +287,14 @@ def _reader_if_whole(source: ModelSource, sees: bool) -> Any:
 
 
 def read_reader(source: ModelSource, sees: bool) -> Any:
-    """The processor of a model that sees, the tokenizer of one that does not."""
+    """Load the processor of a model that takes images, or the tokenizer of another."""
     name, kind = source.name, "processor" if sees else "tokenizer"
     auto = AutoProcessor if sees else AutoTokenizer
     try:
-        return auto.from_pretrained(source.place, **source.allowed)
+        return auto.from_pretrained(source.location, **source.allowed)
     except (AttributeError, ImportError, OSError, ValueError) as error:
-        if lacking := missing_package(f"the {kind} of {name!r}", error, source.place):
-            raise lacking from error
+        if missing := missing_package(f"the {kind} of {name!r}", error, source.location):
+            raise missing from error
         if isinstance(error, ImportError):
             raise UnsupportedModel(
                 f"the {kind} of {name!r} needs a package that is not installed: "
@@ -295,16 +302,16 @@ def read_reader(source: ModelSource, sees: bool) -> Any:
             ) from error
         if isinstance(error, AttributeError):
             raise UnsupportedModel(
-                f"transformers cannot load the {kind} of {name!r}: {_first(error)}"
+                f"transformers cannot load the {kind} of {name!r}: {_first_line(error)}"
             ) from error
         if isinstance(error, ValueError):
             source.check_code(error)
-        raise ModelNotFound(f"no {kind} found at {name!r}: {_first(error)}") from error
+        raise ModelNotFound(f"no {kind} found at {name!r}: {_first_line(error)}") from error
 
 
-def _placed(model: PreTrainedModel, dtype: DtypeName) -> PreTrainedModel:
-    """On the GPU if there is one, otherwise on the CPU, whose float16 arithmetic is very slow: it
-    has it only where it is asked for.
+def _on_device(model: PreTrainedModel, dtype: DtypeName) -> PreTrainedModel:
+    """Move a model to the GPU if there is one. On a CPU, "auto" converts float16 to float32,
+    because float16 arithmetic is very slow there.
     """
     model.eval()  # type: ignore[no-untyped-call]
     if torch.cuda.is_available():
@@ -314,14 +321,14 @@ def _placed(model: PreTrainedModel, dtype: DtypeName) -> PreTrainedModel:
     return model
 
 
-def _first(error: Exception) -> str:
-    """The first line of a message that may be long."""
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error's message."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 def demo(module: str = "") -> Any:
-    """Return the demo's package, or a module of it such as "album".
+    """Import the demo's package, or one of its modules such as "album".
 
     Raises:
         MissingPackage: ``foveate-demo`` is not installed.
@@ -335,8 +342,8 @@ def demo(module: str = "") -> Any:
 
 
 def authors_layout(folder: Path) -> str | None:
-    """Return the name of the authors' layout that a directory is in; None if it is in none of those
-    that ``foveate convert`` knows, or has no readable ``config.json``.
+    """Return the name of a directory's authors' layout; None if it has none that
+    ``foveate convert`` knows, or no readable ``config.json``.
     """
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -346,7 +353,7 @@ def authors_layout(folder: Path) -> str | None:
 
 
 def layout_of(config: Mapping[str, Any]) -> str | None:
-    """Return the name of the authors' layout that a configuration is of, or None."""
+    """Return the name of the authors' layout to which a configuration belongs, or None."""
     kind, architectures = config.get("model_type"), config.get("architectures") or ()
     if "mm_vision_tower" in config and any("LlavaLlama" in str(name) for name in architectures):
         return "LLaVA-1.5"

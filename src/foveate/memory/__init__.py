@@ -1,5 +1,5 @@
-"""What fills the memory: how much a model holds while it sees, reads and answers, found from its
-configuration, without its weights.
+"""Memory estimates: bytes that a model needs while it sees, reads and answers, computed from its
+configuration without its weights.
 """
 
 from foveate.memory.cache import Engine, Pool

@@ -1,4 +1,4 @@
-"""Attention without numbers: fused kernels, and a model's implementation while it is looked at."""
+"""Attention on the "meta" device: stand-ins for fused kernels, and a switch of implementation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ FLASH = "flash_attention_2"
 
 
 class FusedAttention(TorchFunctionMode):
-    """Inside, SDPA takes what its fused kernels take: no matrix of queries times keys.
+    """Context in which SDPA allocates as little as its fused kernels: no matrix of queries times
+    keys.
 
-    They get a mask of True and False as numbers, and return [b, h, n, d] that lies as [b, n, h, d]
-    does, with the logarithms of the sums beside it.
+    The kernels convert a boolean mask to numbers, and return [b, h, n, d] with the memory layout of
+    [b, n, h, d], plus the logarithms of the sums.
 
-    ``flops`` are the operations so far; a causal kernel does half of them.
+    ``flops`` counts operations; a causal kernel does half of them.
     """
 
     def __init__(self) -> None:
@@ -37,17 +38,17 @@ class FusedAttention(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is not torch.nn.functional.scaled_dot_product_attention:
             return func(*args, **kwargs)
-        given = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
-        q, k, v, mask = (given.get(name) for name in ("query", "key", "value", "attn_mask"))
+        arguments = dict(zip(("query", "key", "value", "attn_mask"), args, strict=False)) | kwargs
+        q, k, v, mask = (arguments.get(name) for name in ("query", "key", "value", "attn_mask"))
         if not (q.is_meta or k.is_meta or v.is_meta):
             return func(*args, **kwargs)
-        return self.attended(q, v, mask, bool(given.get("is_causal")))
+        return self.attend(q, v, mask, bool(arguments.get("is_causal")))
 
-    def attended(
+    def attend(
         self, q: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
     ) -> Tensor:
-        """What a fused kernel returns of queries [b, h, n, d] and values [b, g, m, e]:
-        [b, h, n, e].
+        """Return a fused kernel's output [b, h, n, e] for queries [b, h, n, d] and values
+        [b, g, m, e], after its allocations.
         """
         bias = None
         if mask is not None and mask.dtype == torch.bool:
@@ -62,12 +63,12 @@ class FusedAttention(TorchFunctionMode):
 
 
 @contextmanager
-def using(model: PreTrainedModel, name: AttentionName | None) -> Iterator[FusedAttention]:
-    """Inside, the model attends with that implementation, its tower too; None leaves its own. What
-    fused kernels did is told.
+def use_attention(model: PreTrainedModel, name: AttentionName | None) -> Iterator[FusedAttention]:
+    """Switch the model and its tower to that attention implementation; None keeps its own. Yields
+    the stand-in for fused kernels, which counts their operations.
 
-    flash_attention_2 needs no package here: what its kernels return has the shape of SDPA's, and
-    they take no mask.
+    flash_attention_2 needs no package here: its output has the shape of SDPA's, and it takes no
+    mask.
     """
     configs = _configs(model.config)
     before = [getattr(config, "_attn_implementation_internal", None) for config in configs]
@@ -87,7 +88,7 @@ def using(model: PreTrainedModel, name: AttentionName | None) -> Iterator[FusedA
 
 def _configs(config: Any) -> list[Any]:
     inner = [getattr(config, name, None) for name in config.sub_configs]
-    return [config, *(each for one in inner if one is not None for each in _configs(one))]
+    return [config, *(each for sub in inner if sub is not None for each in _configs(sub))]
 
 
 def _flash(
@@ -100,4 +101,4 @@ def _flash(
     **options: Any,
 ) -> tuple[Tensor, None]:
     causal = bool(getattr(module, "is_causal", False)) and query.shape[2] > 1
-    return fused.attended(query, value, causal=causal).transpose(1, 2), None
+    return fused.attend(query, value, causal=causal).transpose(1, 2), None

@@ -1,5 +1,5 @@
-"""What the KV cache takes under a policy: the library's own arithmetic, from lengths alone. And
-vLLM's pool of its blocks: how many tokens it holds, and how many requests at once.
+"""Size of the KV cache under a policy, from lengths alone, with the library's own arithmetic; and
+the capacity of vLLM's block pool in tokens and requests.
 """
 
 from __future__ import annotations
@@ -19,27 +19,29 @@ from foveate.memory.trace import Cache, Trace
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Weighs
 from foveate.vllm.plans.settings import check_policy
-from foveate.vllm.plans.tiers import MOST, rooms_of
+from foveate.vllm.plans.tiers import DEFAULT_TIERS, rooms_of
 
 
 def full(trace: Trace, request: Request) -> Cache:
-    """The stock cache. Layers with windows and states do not grow; the former shrink."""
-    whole = trace.cache - _others(trace.layers, trace) + _others(trace.settled, trace)
-    rest = whole + request.answer * _pair(trace) * request.batch
+    """Return the size of the stock cache. Layers with windows or states do not grow with the
+    answer; those with windows shrink after the prompt.
+    """
+    settled = trace.cache - _others(trace.layers, trace) + _others(trace.settled, trace)
+    rest = settled + request.answer * _pair(trace) * request.batch
     return Cache("full", trace.tokens, trace.cache, trace.cache, rest)
 
 
 def under(policy: Policy, trace: Trace, request: Request) -> Cache:
-    """The cache under a policy, behind a prompt that is compressed at its end.
+    """Return the size of the cache under a policy that compresses the prompt at its end.
 
     Raises:
-        Unknown: a budget that follows from scores, or a store that does not say what it takes.
-        InvalidBudget: bytes that hold no token.
+        Unknown: a budget that follows from scores, or a store of unknown size.
+        InvalidBudget: a budget in bytes too small for one token.
     """
     lengths = [trace.tokens] * request.batch
     policy = divided(policy, tuple(trace.forms.values()), lengths, trace.tokens)
     if policy.amount.everything and policy.store.exact:
-        return _listed(full(trace, request), policy, trace, request)
+        return _with_columns(full(trace, request), policy, trace, request)
     if policy.amount.kind == "auto":
         raise Unknown(f"budget {policy.amount} follows from the scores of each prompt")
     if not isinstance(policy.store, Weighs):
@@ -47,32 +49,32 @@ def under(policy: Policy, trace: Trace, request: Request) -> Cache:
     weighed = Bytes(policy, tuple(trace.forms.values()), trace.tokens)
     tokens = min(_tokens(policy, weighed, lengths), trace.tokens)
     others = _others(trace.layers, trace)
-    held = weighed.at(tokens, lengths, _computed(trace))
+    stored = weighed.at(tokens, lengths, _computed(trace))
     longer = _others(trace.settled, trace) + _answered(policy, weighed, tokens, request, trace)
     kept = _kept(tokens, trace)
-    return Cache(policy.spec, kept, _reading(policy, trace, held), others + held, longer)
+    return Cache(policy.spec, kept, _reading(policy, trace, stored), others + stored, longer)
 
 
-def _listed(whole: Cache, policy: Policy, trace: Trace, request: Request) -> Cache:
-    """The stock cache; but layers that did not compute every token list the columns of theirs."""
+def _with_columns(stock: Cache, policy: Policy, trace: Trace, request: Request) -> Cache:
+    """Add the column lists of layers that did not compute every token to the stock cache."""
     columns = sum(
         COLUMN * form.heads * count * request.batch
         for form, count in zip(trace.forms.values(), _computed(trace), strict=False)
         if count < trace.tokens
     )
-    sizes = {name: getattr(whole, name) + columns for name in ("reading", "prompt", "answer")}
-    return whole._replace(policy=policy.spec, kept=_kept(trace.tokens, trace), **sizes)
+    sizes = {name: getattr(stock, name) + columns for name in ("reading", "prompt", "answer")}
+    return stock._replace(policy=policy.spec, kept=_kept(trace.tokens, trace), **sizes)
 
 
 def _kept(tokens: int, trace: Trace) -> int:
-    """So many of every layer, or all that it computed, on average."""
-    each = [min(tokens, count) for count in _computed(trace)] or [tokens]
-    return round(sum(each) / len(each))
+    """Return the mean over layers of the kept tokens; a layer keeps no more than it computed."""
+    counts = [min(tokens, count) for count in _computed(trace)] or [tokens]
+    return round(sum(counts) / len(counts))
 
 
 def _computed(trace: Trace, more: int = 0) -> list[int]:
-    """Tokens that each layer which can be compressed has of a row; none where all compute all."""
-    return [trace.computed[place] + more for place in trace.forms] if trace.computed else []
+    """Return the tokens per row that compressible layers computed; empty if all computed all."""
+    return [trace.computed[index] + more for index in trace.forms] if trace.computed else []
 
 
 def _tokens(policy: Policy, weighed: Bytes, lengths: list[int]) -> int:
@@ -82,18 +84,21 @@ def _tokens(policy: Policy, weighed: Bytes, lengths: list[int]) -> int:
     return int(policy.tokens(rows, 0).max())
 
 
-def _reading(policy: Policy, trace: Trace, held: int) -> int:
-    """All layers whole where they share a budget; else the last one, beside what others keep."""
+def _reading(policy: Policy, trace: Trace, stored: int) -> int:
+    """Return the peak of the cache while the prompt is read: all layers uncompressed if they share
+    one budget, else the last layer uncompressed beside the others' kept pairs.
+    """
     if policy.scope == "model":
         return trace.cache
-    largest = max(trace.layers[place] for place in trace.forms)
+    largest = max(trace.layers[index] for index in trace.forms)
     others = _others(trace.layers, trace)
-    return others + held + largest - held // len(trace.forms)
+    return others + stored + largest - stored // len(trace.forms)
 
 
 def _answered(policy: Policy, weighed: Bytes, tokens: int, request: Request, trace: Trace) -> int:
-    """Behind the answer, which stays in full precision, with the most room that layers make for it.
-    Rules that compress while decoding hold every head to what it kept, or to its share.
+    """Return the bytes of compressible layers after the answer, which is stored in full precision,
+    including the largest spare room that layers allocate. Policies that compress while decoding
+    keep every head at its kept count, or at its share.
     """
     lengths = [weighed.columns] * request.batch
     more = 0 if policy.when.decodes else request.answer
@@ -101,26 +106,26 @@ def _answered(policy: Policy, weighed: Bytes, tokens: int, request: Request, tra
         lengths = [weighed.columns + request.answer] * request.batch
         rows = torch.tensor(lengths, dtype=torch.long, device="cpu")
         tokens = int(policy.tokens(rows, 0).max())
-    held = weighed.at(tokens, lengths, _computed(trace, lengths[0] - weighed.columns))
-    if policy.when.decodes and policy.amount.kind == "bytes":  # which bound the room as well
-        return held
-    room = max(GROWTH, (tokens + more) // 16)
-    return held + (more + room) * _pair(trace) * request.batch
+    stored = weighed.at(tokens, lengths, _computed(trace, lengths[0] - weighed.columns))
+    if policy.when.decodes and policy.amount.kind == "bytes":  # budgets in bytes include the room
+        return stored
+    room = max(GROWTH, (tokens + more) // 16)  # as DensePairs grow
+    return stored + (more + room) * _pair(trace) * request.batch
 
 
 def _others(sizes: Sequence[int], trace: Trace) -> int:
-    """Bytes of the layers that cannot be compressed: of windows, of states."""
-    return sum(size for place, size in enumerate(sizes) if place not in trace.forms)
+    """Return the bytes of layers that cannot be compressed: those with windows or states."""
+    return sum(size for index, size in enumerate(sizes) if index not in trace.forms)
 
 
 def _pair(trace: Trace) -> int:
-    """Bytes of a token's keys and values in all layers that grow."""
+    """Return the bytes of one token's keys and values in all layers that grow."""
     return sum(form.heads * form.pair for form in trace.forms.values())
 
 
 @dataclass(frozen=True)
 class Engine:
-    """Settings of vLLM: the share of the memory that it may use, and the tokens of a block."""
+    """Settings of vLLM: the share of memory that it may use, and the tokens of a block."""
 
     utilisation: float = 0.9
     block: int = 32
@@ -139,7 +144,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Served:
-    """Requests that fit at once under a policy, or why it is not served."""
+    """Requests that fit at once under a policy, or the reason why it cannot be served."""
 
     policy: str
     requests: int | None
@@ -148,13 +153,13 @@ class Served:
 
 @dataclass(frozen=True)
 class Pool:
-    """The pool at most: vLLM measures when it starts what its own activations take, and takes that
-    off, too.
+    """Upper bound of vLLM's block pool: at start vLLM also subtracts its own activations, which it
+    measures.
 
     Attributes:
-        bytes: of the memory that vLLM may use, what the weights leave.
-        tokens: of whole prompts and answers.
-        served: requests at once, whole and under policies.
+        bytes: memory that vLLM may use, minus the weights.
+        tokens: uncompressed tokens of prompts and answers that fit.
+        served: requests that fit at once, uncompressed and under each policy.
     """
 
     bytes: int
@@ -170,39 +175,46 @@ def pool(
     request: Request,
     policies: Sequence[Policy],
 ) -> Pool:
-    """The pool that vLLM makes on one GPU, for requests of one row as this one.
+    """Return vLLM's pool on one GPU, for requests of one row like this one.
 
     Raises:
-        Unknown: layers with windows or states beside others, whose blocks vLLM shares out.
+        Unknown: layers of several kinds, between which vLLM divides the blocks.
     """
     if len(trace.forms) != len(trace.layers) or len(set(trace.forms.values())) != 1:
         raise Unknown("layers with windows or states, or of several kinds, share vLLM's blocks")
     room = max(0, int(memory * engine.utilisation) - weights)
     (form,) = set(trace.forms.values())
     page = engine.block * form.heads * form.pair
-    whole = -(-(trace.tokens + request.answer) // engine.block)
+    blocks_per_request = -(-(trace.tokens + request.answer) // engine.block)
     blocks = room // (page * len(trace.forms))
-    served = [Served("full", blocks // whole)]
+    served = [Served("full", blocks // blocks_per_request)]
     for policy in policies:
         try:
-            served.append(_served(policy, engine, trace, room // page, whole, form.heads))
+            served.append(
+                _served(policy, engine, trace, room // page, blocks_per_request, form.heads)
+            )
         except FoveateError as error:
             served.append(Served(policy.spec, None, str(error)))
     return Pool(room, blocks * engine.block, tuple(served))
 
 
 def _served(
-    policy: Policy, engine: Engine, trace: Trace, pages: int, whole: int, heads: int
+    policy: Policy, engine: Engine, trace: Trace, pages: int, blocks_per_request: int, heads: int
 ) -> Served:
-    """Requests at once, of which one is being read and has all of its blocks. Layers, or heads,
-    that keep the same number are a tier; a block has a page for each of the largest one's.
+    """Return the number of requests at once, one of them being read with all of its blocks.
+
+    Layers, or heads, that keep the same number form a tier; a block has a page for each cell of the
+    largest tier.
     """
     check_policy(policy)
-    rooms = [each[0] for each in rooms_of([policy], len(trace.forms), heads, trace.tokens, MOST)]
+    rooms = [
+        each[0] for each in rooms_of([policy], len(trace.forms), heads, trace.tokens, DEFAULT_TIERS)
+    ]
     tiers = {room: rooms.count(room) for room in rooms}
-    of_heads = len(rooms) // len(trace.forms)  # a page of a cell that is a head is smaller
-    blocks = pages * of_heads // max(tiers.values())
+    # cells that are heads have smaller pages, and so more of them
+    cells_per_layer = len(rooms) // len(trace.forms)
+    blocks = pages * cells_per_layer // max(tiers.values())
     gaps = sum(room.gap(trace.tokens, engine.block) for room in tiers)
-    reading = whole * len(tiers)
-    held = reading - gaps
-    return Served(policy.spec, 0 if blocks < reading else 1 + (blocks - reading) // held)
+    reading = blocks_per_request * len(tiers)
+    kept_blocks = reading - gaps
+    return Served(policy.spec, 0 if blocks < reading else 1 + (blocks - reading) // kept_blocks)

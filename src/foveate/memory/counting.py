@@ -1,13 +1,13 @@
-"""Bytes of the tensors that live while a model runs, counted without memory for them.
+"""Counter of the bytes of live tensors while a model runs, without allocating them.
 
 Inside :class:`Counting` the model's own code runs, operator by operator, on PyTorch's "meta"
-device: tensors that have a shape and a type, and no numbers. What an operator returns is counted
-until nothing refers to it any more, as an allocator would. Models look at a few small tensors while
-they run (token ids, the grids of images, positions); these are made for real.
+device: tensors with a shape and a type, but no numbers. Each result is counted until its last
+reference is gone, as in an allocator. Models read the numbers of a few small tensors (token ids,
+grids of images, positions); these are computed on the CPU.
 
-Blocks of a vision tower that do what a block before them did are counted once (:func:`once`): a
-tower in windows has thousands of small operators in every block. What a block takes follows from
-its settings and from the shapes that it gets (and from grids, whose numbers are compared).
+Blocks of a vision tower that repeat an earlier block's work are counted once (:func:`once`),
+because a tower with windows has thousands of small operators in every block. A block's work follows
+from its settings and the shapes of its inputs (and from grids, whose numbers are compared).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from torch.utils.flop_counter import flop_registry
 from foveate.memory.attention import FusedAttention
 
 META, CPU = torch.device("meta"), torch.device("cpu")
-SMALL = 2**20  # numbers of a tensor that is made for real, at most
-COUNTS = 2**23  # the same of whole numbers: ids and positions of the longest prompts are looked at
+SMALL = 2**20  # limit of elements for a tensor that is computed on the CPU
+COUNTS = 2**23  # the same for integers: models read ids and positions of the longest prompts
 
 _aten = torch.ops.aten
 _FILLED = {
@@ -37,18 +37,18 @@ _FILLED = {
     _aten.zeros.default,
     _aten.new_zeros.default,
 }
-"""What is made before it is written to: of floating point, its numbers are never looked at."""
+"""Operators that create a tensor to be written to: models never read its floating-point numbers."""
 
 _COMPARE = {_aten.ne.Scalar, _aten.ne.Tensor, _aten.gt.Scalar, _aten.gt.Tensor}
 _FEW = 2**16
 
 
 class Counting(TorchDispatchMode):
-    """Counts bytes of storages from when they are made until they are freed.
+    """Dispatch mode that counts the bytes of storages from creation until they are freed.
 
     Attributes:
         live: bytes now.
-        peak: the most at once since :meth:`begin`.
+        peak: largest value of ``live`` since :meth:`begin`.
     """
 
     def __init__(self, fused: FusedAttention | None = None) -> None:
@@ -59,26 +59,26 @@ class Counting(TorchDispatchMode):
 
     @property
     def flops(self) -> int:
-        """Operations of matrix products so far, those of fused attention with them."""
+        """Operations of matrix products so far, including fused attention."""
         return self._flops + (0 if self._fused is None else self._fused.flops)
 
     def begin(self) -> None:
-        """The peak begins anew, at what lives now."""
+        """Reset the peak to the bytes that are live now."""
         self.peak = self.live
 
-    def leave_out(self, tensors: Iterable[Tensor]) -> None:
-        """Does not count these, such as weights."""
+    def exclude(self, tensors: Iterable[Tensor]) -> None:
+        """Exclude these tensors from the count, for example weights."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             self._known[storage._cdata] = storage
 
     def count(self, tensors: Iterable[Tensor]) -> None:
-        """Counts these until they are freed."""
+        """Count these tensors until they are freed."""
         for tensor in tensors:
             self._count(tensor)
 
-    def risen(self, by: int) -> None:
-        """The peak is at least so many bytes above what lives now: of work that is known."""
+    def raise_peak(self, by: int) -> None:
+        """Raise the peak to at least ``by`` bytes above ``live``, for work that is not repeated."""
         self.peak = max(self.peak, self.live + by)
 
     def __torch_dispatch__(
@@ -86,7 +86,7 @@ class Counting(TorchDispatchMode):
     ) -> Any:
         out = self._run(func, args, kwargs or {})
         self._flops += _flops(func, args, kwargs or {}, out)
-        self.count(one for one in tree_leaves(out) if isinstance(one, Tensor))
+        self.count(tensor for tensor in tree_leaves(out) if isinstance(tensor, Tensor))
         return out
 
     def _count(self, tensor: Tensor) -> None:
@@ -104,47 +104,47 @@ class Counting(TorchDispatchMode):
         self.peak = max(self.peak, self.live)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        if any(one.is_meta for one in tensors):
-            special = _returned(func, args)
-            return _without_numbers(func, args, kwargs) if special is None else special
+        tensors = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)]
+        if any(tensor.is_meta for tensor in tensors):
+            special = _special_result(func, args)
+            return _run_on_meta(func, args, kwargs) if special is None else special
         if "device" in kwargs:
             kwargs = {**kwargs, "device": CPU}
         if func._schema.is_mutable or func.is_view or func is _aten._local_scalar_dense.default:
             return func(*args, **kwargs)
-        return _small_or_without(func, args, kwargs)
+        return _run_if_small(func, args, kwargs)
 
 
-def _small_or_without(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What an operator makes of real tensors, or of none: real itself where it is small."""
+def _run_if_small(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on CPU tensors; on "meta" instead if its result is large."""
     try:
-        shapes = _without_numbers(func, args, kwargs)
-    except (NotImplementedError, RuntimeError):  # its shape follows from the numbers
+        shapes = _run_on_meta(func, args, kwargs)
+    except (NotImplementedError, RuntimeError):  # the output's shape depends on the numbers
         return func(*args, **kwargs)
-    made = [one for one in tree_leaves(shapes) if isinstance(one, Tensor)]
-    written = func in _FILLED and any(one.is_floating_point() for one in made)
-    whole = all(one.dtype in (torch.int32, torch.int64) for one in made)
-    if written or sum(one.numel() for one in made) > (COUNTS if whole else SMALL):
+    outputs = [tensor for tensor in tree_leaves(shapes) if isinstance(tensor, Tensor)]
+    written = func in _FILLED and any(tensor.is_floating_point() for tensor in outputs)
+    integers = all(tensor.dtype in (torch.int32, torch.int64) for tensor in outputs)
+    if written or sum(tensor.numel() for tensor in outputs) > (COUNTS if integers else SMALL):
         return shapes
     return func(*args, **kwargs)
 
 
-def _without_numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The same operator on tensors of these shapes that have no numbers."""
-    if "device" in kwargs or not any(isinstance(one, Tensor) for one in tree_leaves(args)):
+def _run_on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on "meta" tensors of the same shapes."""
+    if "device" in kwargs or not any(isinstance(leaf, Tensor) for leaf in tree_leaves(args)):
         kwargs = {**kwargs, "device": META}
-    bare: Callable[[Tensor], Tensor] = lambda one: one if one.is_meta else one.to(META)  # noqa: E731
+    bare: Callable[[Tensor], Tensor] = lambda leaf: leaf if leaf.is_meta else leaf.to(META)  # noqa: E731
     args, kwargs = tree_map_only(Tensor, bare, (args, kwargs))
     return func(*args, **kwargs)
 
 
-def _returned(func: Any, args: tuple[Any, ...]) -> Any:
-    """What an operator returns where that has to be told; None of others.
+def _special_result(func: Any, args: tuple[Any, ...]) -> Any:
+    """Return the result of an operator that "meta" tensors do not support; None for others.
 
-    Which of a few images hold more than padding is asked of their pixels: all of them do.
+    Models compare pixels to find images that are only padding; here no image is.
     """
     if func is _aten.index.Tensor:
-        return _chosen(args[0], args[1])
+        return _masked(args[0], args[1])
     if func is _aten._grouped_mm.default and (args[0].dim(), args[1].dim()) == (2, 3):
         return args[0].new_empty((args[0].shape[0], args[1].shape[2]), device="meta")
     if func in _COMPARE and args[0].is_meta and args[0].numel() <= _FEW:
@@ -153,41 +153,41 @@ def _returned(func: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
-    """Operations of a matrix product, multiplications and additions, by its shapes; 0 of others."""
+    """Count the multiplications and additions of a matrix product from its shapes; 0 for others."""
     if func is _aten._grouped_mm.default and (args[0].dim(), args[1].dim()) == (2, 3):
         return 2 * int(args[0].numel()) * int(args[1].shape[2])
     count = flop_registry.get(getattr(func, "overloadpacket", None))
     return 0 if count is None else int(count(*args, **kwargs, out_val=out))
 
 
-def _chosen(x: Tensor, where: list[Tensor | None]) -> Tensor | None:
-    """``x[mask]``: as many as a real mask has, all of one without numbers."""
-    masks = [place for place, one in enumerate(where) if one is not None]
+def _masked(x: Tensor, where: list[Tensor | None]) -> Tensor | None:
+    """Return ``x[mask]`` on "meta": a mask without numbers counts as all True."""
+    masks = [axis for axis, mask in enumerate(where) if mask is not None]
     if len(masks) != 1:
         return None
-    (place,) = masks
-    mask = where[place]
+    (axis,) = masks
+    mask = where[axis]
     if mask is None or mask.dtype != torch.bool:
         return None
     count = mask.numel() if mask.is_meta else int(mask.sum())
-    shape = (*x.shape[:place], count, *x.shape[place + mask.dim() :])
+    shape = (*x.shape[:axis], count, *x.shape[axis + mask.dim() :])
     return x.new_empty(shape, device="meta")
 
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)
-_NUMBERED = ("layer_idx", "layer_index")  # which block it is, and nothing that it does
+_NUMBERED = ("layer_idx", "layer_index")  # a block's number, on which its work does not depend
 
 
 @contextmanager
-def once(model: nn.Module, but: nn.Module, counting: Counting) -> Iterator[None]:
-    """Inside, blocks of lists outside the module ``but`` run once for each kind and shapes."""
+def run_once(model: nn.Module, but: nn.Module, counting: Counting) -> Iterator[None]:
+    """Run blocks of module lists once per kind and input shapes, except those inside ``but``."""
     inside = set(but.modules())
     known: dict[Any, Any] = {}
     changed: list[nn.Module] = []
     for each in model.modules():
         if isinstance(each, nn.ModuleList) and each not in inside and len(each) > 1:
             for block in each:
-                block.forward = _once(block, counting, known)
+                block.forward = _cached_forward(block, counting, known)
                 changed.append(block)
     try:
         yield
@@ -196,8 +196,10 @@ def once(model: nn.Module, but: nn.Module, counting: Counting) -> Iterator[None]
             block.__dict__.pop("forward", None)
 
 
-def _once(block: nn.Module, counting: Counting, known: dict[Any, Any]) -> Callable[..., Any]:
-    """Return a block's forward that repeats what is known of the same work."""
+def _cached_forward(
+    block: nn.Module, counting: Counting, known: dict[Any, Any]
+) -> Callable[..., Any]:
+    """Return a block's forward that reuses results of the same work in ``known``."""
     run = block.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -205,16 +207,18 @@ def _once(block: nn.Module, counting: Counting, known: dict[Any, Any]) -> Callab
         if key is None:
             return run(*args, **kwargs)
         if key in known:
-            rise, made, spec = known[key]
-            counting.risen(rise)
-            return tree_unflatten([one and _like(*one) for one in made], spec)
+            rise, layouts, spec = known[key]
+            counting.raise_peak(rise)
+            return tree_unflatten([layout and _like(*layout) for layout in layouts], spec)
         before, peak = counting.live, counting.peak
         counting.begin()
         out = run(*args, **kwargs)
         leaves, spec = tree_flatten(out)
-        if all(isinstance(one, Tensor) and one.is_meta for one in leaves if one is not None):
-            made = [one if one is None else (one.shape, one.stride(), one.dtype) for one in leaves]
-            known[key] = counting.peak - before, made, spec
+        if all(isinstance(leaf, Tensor) and leaf.is_meta for leaf in leaves if leaf is not None):
+            layouts = [
+                leaf if leaf is None else (leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves
+            ]
+            known[key] = counting.peak - before, layouts, spec
         counting.peak = max(peak, counting.peak)
         return out
 
@@ -225,15 +229,15 @@ def _like(shape: Any, strides: Any, dtype: torch.dtype) -> Tensor:
     return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
 
 
-def _key(block: nn.Module, given: Any) -> Any:
-    """What the block's work follows from; None where that is not seen."""
+def _key(block: nn.Module, arguments: Any) -> Any:
+    """Return a key for the block's work; None if an argument cannot be part of a key."""
     parts: list[Any] = []
-    for one in tree_leaves(given):
-        if isinstance(one, Tensor):
-            numbers = None if one.is_meta else tuple(one.flatten().tolist())
-            parts.append((one.shape, one.stride(), one.dtype, numbers))
-        elif isinstance(one, _PLAIN):
-            parts.append(one)
+    for leaf in tree_leaves(arguments):
+        if isinstance(leaf, Tensor):
+            numbers = None if leaf.is_meta else tuple(leaf.flatten().tolist())
+            parts.append((leaf.shape, leaf.stride(), leaf.dtype, numbers))
+        elif isinstance(leaf, _PLAIN):
+            parts.append(leaf)
         else:
             return None
     return type(block), tuple(map(_settings, block.modules())), tuple(parts)
@@ -245,5 +249,5 @@ def _settings(module: nn.Module) -> tuple[Any, ...]:
         for name, value in vars(module).items()
         if isinstance(value, _PLAIN) and name not in _NUMBERED
     }
-    shapes = [tuple(one.shape) for one in module.parameters(recurse=False)]
+    shapes = [tuple(parameter.shape) for parameter in module.parameters(recurse=False)]
     return (type(module), *plain.items(), *shapes)

@@ -1,4 +1,4 @@
-"""Whether a model and a prompt fit into a memory, what fills it, and what to change first."""
+"""Fit of a model and a prompt into a memory: its parts, and the changes that save most."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ BY_DEFAULT = "recommended:budget=20%"
 
 @dataclass(frozen=True)
 class Under:
-    """The KV cache under a policy, and the peak of everything with it; or why that is unknown.
-    ``prefill`` is there where the policy leaves visual tokens uncomputed.
+    """KV cache under a policy, and the peak of everything with it; or the reason why it is
+    ``unknown``. ``prefill`` is set if the policy leaves visual tokens uncomputed.
     """
 
     policy: str
@@ -38,8 +38,8 @@ class Under:
 
 @dataclass(frozen=True)
 class PrunedPrefill:
-    """The decoder's activations at its peak, in bytes, and its operations as a share of those of
-    the whole prompt, where some visual tokens are not computed.
+    """Prefill without some visual tokens: the decoder's activations at its peak, in bytes, and its
+    operations as a share of those for the whole prompt.
     """
 
     activations: int
@@ -48,17 +48,17 @@ class PrunedPrefill:
 
 @dataclass(frozen=True)
 class Fit:
-    """What fills a memory. Bytes, over all rows; None is what cannot be known, and ``unknown`` says
-    why, by the name of the part.
+    """Contents of a memory in bytes, over all rows. Unknown parts are None, with the reason in
+    ``unknown`` by the name of the part.
 
     Attributes:
-        memory: that is there.
-        weights: the model's.
+        memory: available bytes.
+        weights: weights of the model.
         trace: peaks of tower, prefill and decoding, without the weights.
-        caches: full, and under each policy.
-        logits: of the prompt's last token, and of all of its tokens.
-        changes: what would lower the peak, the largest saving first.
-        pool: vLLM's.
+        caches: the full cache, then the cache under each policy.
+        logits: bytes for the prompt's last token, and for all of its tokens.
+        changes: changes that lower the peak, the largest saving first.
+        pool: vLLM's block pool.
     """
 
     model: str
@@ -74,12 +74,12 @@ class Fit:
 
     @property
     def peak(self) -> int | None:
-        """The most that is held at once, with the full cache."""
+        """Peak of the memory in use with the full cache, in bytes."""
         return self.caches[0].peak if self.caches else None
 
     @property
     def fits(self) -> bool | None:
-        """Whether that is no more than the memory."""
+        """True if the peak is at most ``memory``; None if the peak is unknown."""
         return None if self.peak is None else self.peak <= self.memory
 
 
@@ -93,57 +93,59 @@ def fit(
     engine: Engine | None = None,
     trust_remote_code: bool = False,
 ) -> Fit:
-    """Says what a model holds while it sees, reads and answers, from its configuration alone.
+    """Estimate a model's memory while it sees, reads and answers, from its configuration alone.
 
-    The model's own code runs on tensors without numbers, and what lives is counted
-    (:mod:`foveate.memory.counting`). Not counted are what libraries and drivers keep for
-    themselves, and what an allocator holds back.
+    The model's own code runs on tensors without numbers, and live bytes are counted
+    (:mod:`foveate.memory.counting`). Memory that libraries, drivers and the allocator reserve is
+    not counted.
 
     Args:
-        model: a directory with config.json, and preprocessor_config.json where there are images.
-        request: what is asked.
-        memory: bytes that are there.
-        policies: to see the KV cache under.
-        dtype: of weights and activations; "auto" is what config.json says.
-        engine: settings of vLLM for its pool; None leaves that out.
-        trust_remote_code: runs the Python code that comes with the model.
+        model: directory with config.json, and with preprocessor_config.json if there are images.
+        request: size of the prompt and the answer.
+        memory: available bytes.
+        policies: policies under which to size the KV cache.
+        dtype: dtype of weights and activations; "auto" takes config.json's.
+        engine: settings of vLLM for its pool; None leaves the pool out.
+        trust_remote_code: run the Python code that comes with the model.
 
     Raises:
-        ModelNotFound, UnsupportedModel, InvalidInput: as :func:`foveate.memory.model.bare`.
-        FoveateError: a spec that is no policy.
+        ModelNotFound, UnsupportedModel, InvalidInput: see :func:`foveate.memory.model.bare`.
+        FoveateError: an invalid spec of a policy.
     """
-    chosen = [policy_of(one) if isinstance(one, str) else one for one in policies]
-    made, unknown = bare(model, dtype, trust_remote_code), dict[str, str]()
-    held = _if_known("weights", unknown, lambda: weights(made))
-    traced = _if_known("tower, prefill and cache", unknown, lambda: trace(made, request))
+    chosen = [policy_of(policy) if isinstance(policy, str) else policy for policy in policies]
+    model_outline, unknown = bare(model, dtype, trust_remote_code), dict[str, str]()
+    stored = _if_known("weights", unknown, lambda: weights(model_outline))
+    traced = _if_known("tower, prefill and cache", unknown, lambda: trace(model_outline, request))
     if traced is None:
-        return Fit(model, memory, request, held, None, (), None, (), None, unknown)
-    whole = cache.full(traced, request)
-    peak = None if held is None else held.bytes + traced.peak(whole)
-    under = [_under(made, policy, held, traced, request) for policy in chosen]
-    usual = under or [_under(made, policy_of(BY_DEFAULT), held, traced, request)]
-    peaks = {one.policy: one.peak for one in usual if one.peak is not None}
+        return Fit(model, memory, request, stored, None, (), None, (), None, unknown)
+    stock = cache.full(traced, request)
+    peak = None if stored is None else stored.bytes + traced.peak(stock)
+    under = [_under(model_outline, policy, stored, traced, request) for policy in chosen]
+    shown_policies = under or [
+        _under(model_outline, policy_of(BY_DEFAULT), stored, traced, request)
+    ]
+    peaks = {entry.policy: entry.peak for entry in shown_policies if entry.peak is not None}
     pooled: Pool | None = None
-    if engine is not None and held is not None:
-        one_row, size = replace(request, batch=1), held.bytes
+    if engine is not None and stored is not None:
+        one_row, size = replace(request, batch=1), stored.bytes
         served = partial(pool, engine, memory, size, traced, one_row, chosen)
         pooled = _if_known("vLLM's pool", unknown, served)
     return Fit(
         model,
         memory,
         request,
-        held,
+        stored,
         traced,
-        (Under("full", whole, peak), *under),
-        _logits(made, traced, request),
-        _changes(made, request, held, traced, peaks, peak) if held and peak else (),
+        (Under("full", stock, peak), *under),
+        _logits(model_outline, traced, request),
+        _changes(model_outline, request, stored, traced, peaks, peak) if stored and peak else (),
         pooled,
         unknown,
     )
 
 
 def _if_known(part: str, unknown: dict[str, str], compute: Callable[[], T]) -> T | None:
-    """Return what is computed, or None; ``unknown`` says why, by the name of the part."""
+    """Return the result of ``compute``; if it is Unknown, note the reason and return None."""
     try:
         return compute()
     except Unknown as error:
@@ -152,36 +154,36 @@ def _if_known(part: str, unknown: dict[str, str], compute: Callable[[], T]) -> T
 
 
 def _under(
-    made: Bare, policy: Policy, held: Weights | None, traced: Trace, request: Request
+    model_outline: Bare, policy: Policy, stored: Weights | None, traced: Trace, request: Request
 ) -> Under:
     try:
-        under = pruned(made, policy, traced, request)
+        under = pruned(model_outline, policy, traced, request)
         size = cache.under(policy, under, request)
     except (Unknown, UnsupportedModel, InvalidParameter) as error:
         return Under(policy.spec, None, None, str(error))
-    peak = None if held is None else held.bytes + under.peak(size)
+    peak = None if stored is None else stored.bytes + under.peak(size)
     prefill = None
     if under is not traced and under.flops and traced.flops:
         prefill = PrunedPrefill(under.activations, under.flops / traced.flops)
     return Under(policy.spec, size, peak, prefill=prefill)
 
 
-def _logits(made: Bare, traced: Trace, request: Request) -> tuple[int, int] | None:
-    last: Any = made.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+def _logits(model_outline: Bare, traced: Trace, request: Request) -> tuple[int, int] | None:
+    last: Any = model_outline.model.get_output_embeddings()  # type: ignore[no-untyped-call]
     if last is None:
         return None
-    one = last.weight.shape[0] * made.dtype.itemsize * request.batch
-    return one, one * traced.tokens
+    last_token = last.weight.shape[0] * model_outline.dtype.itemsize * request.batch
+    return last_token, last_token * traced.tokens
 
 
 CHUNK = 1024
-_LEAST = 0.005  # of the peak: less is no reason to change anything
+_LEAST = 0.005  # share of the peak: smaller savings are not worth a change
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change, the option of ``foveate fit`` that tries it ("" where none does), the peak that
-    is left, and what it saves of the peak, both in bytes.
+    """A change, the option of ``foveate fit`` that tries it ("" if there is none), the remaining
+    peak, and its saving, both in bytes.
     """
 
     what: str
@@ -193,35 +195,35 @@ class Change:
 def _changes(
     bare: Bare,
     request: Request,
-    held: Weights,
+    stored: Weights,
     traced: Trace,
     under: Mapping[str, int],
     peak: int,
 ) -> tuple[Change, ...]:
-    """The changes that lower the peak, the largest saving first. ``under`` are the peaks under
-    policies, by their specs.
+    """Return the changes that lower the peak, the largest saving first. ``under`` are the peaks
+    under policies, by their specs.
     """
     tried = (
-        *_of_requests(bare, request, held, traced),
-        *_of_weights(bare, request, held, traced),
+        *_of_requests(bare, request, stored, traced),
+        *_of_weights(bare, request, stored, traced),
         *((f"the policy {spec}", f"--policy {spec}", least) for spec, least in under.items()),
     )
     tried_changes = [Change(what, option, least, peak - least) for what, option, least in tried]
-    worth = [one for one in tried_changes if one.saves > _LEAST * peak]
-    return tuple(sorted(worth, key=lambda one: -one.saves))
+    worth = [change for change in tried_changes if change.saves > _LEAST * peak]
+    return tuple(sorted(worth, key=lambda change: -change.saves))
 
 
 Tried = tuple[str, str, int]
 
 
-def _of_requests(bare: Bare, request: Request, held: Weights, traced: Trace) -> Iterator[Tried]:
-    """What is asked otherwise, traced anew."""
+def _of_requests(bare: Bare, request: Request, stored: Weights, traced: Trace) -> Iterator[Tried]:
+    """Yield changes of the request, each with its peak from a new trace."""
     for what, option, other in _requests(bare, request, traced):
         try:
             retraced = trace(bare, other)
         except Unknown:
             continue
-        yield what, option, held.bytes + retraced.peak(cache.full(retraced, other))
+        yield what, option, stored.bytes + retraced.peak(cache.full(retraced, other))
 
 
 def _requests(bare: Bare, request: Request, traced: Trace) -> Iterator[tuple[str, str, Request]]:
@@ -234,7 +236,7 @@ def _requests(bare: Bare, request: Request, traced: Trace) -> Iterator[tuple[str
     if request.chunk is None and traced.tokens > CHUNK:
         chunks = replace(request, chunk=CHUNK)
         yield f"the prompt in chunks of {CHUNK:,} tokens", f"--chunk {CHUNK}", chunks
-    if request.shown and request.size is not None:
+    if request.image_count and request.size is not None:
         width, height = (max(1, round(length * 0.5**0.5)) for length in request.size)
         size, smaller = f"{width}x{height}", replace(request, size=(width, height))
         yield f"images of half the pixels, {size}", f"--size {size}", smaller
@@ -246,8 +248,8 @@ def _requests(bare: Bare, request: Request, traced: Trace) -> Iterator[tuple[str
         yield "one row at a time", "--batch 1", replace(request, batch=1)
 
 
-def _of_weights(bare: Bare, request: Request, held: Weights, traced: Trace) -> Iterator[Tried]:
-    if held.held != str(bare.dtype).removeprefix("torch."):
+def _of_weights(bare: Bare, request: Request, stored: Weights, traced: Trace) -> Iterator[Tried]:
+    if stored.held != str(bare.dtype).removeprefix("torch."):
         return
     if bare.dtype == torch.float32:
         half = replace(bare, model=bare.model.bfloat16(), dtype=torch.bfloat16)

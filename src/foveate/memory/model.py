@@ -1,5 +1,5 @@
-"""A model without its weights: made from config.json alone, on no device; and what its weights
-take, also where its configuration says that they are quantised.
+"""A model without its weights, built from config.json alone on the "meta" device; and the size of
+its weights, also of quantised ones.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from foveate.loading.checkpoint import INDEX
 from foveate.loading.lacking import missing_package
 from foveate.loading.model import (
     ModelSource,
+    find_model,
     has_vision,
     is_shipped,
-    opened,
     outline,
     without_weights,
 )
@@ -34,9 +34,9 @@ from foveate.memory.request import Unknown
 
 @dataclass(frozen=True)
 class Bare:
-    """A model on the "meta" device, and what makes pixels of images.
+    """A model on the "meta" device, with its image processor.
 
-    ``processor`` is the image processor, or the sentence that says why there is none.
+    ``processor`` is a string with the reason if there is no image processor.
     """
 
     name: str
@@ -47,28 +47,28 @@ class Bare:
 
     @property
     def config(self) -> PreTrainedConfig:
-        """The model's."""
+        """Configuration of the model."""
         config: PreTrainedConfig = self.model.config
         return config
 
     @property
     def sees(self) -> bool:
-        """Whether it takes images."""
+        """True if the model takes images."""
         return has_vision(self.config)
 
 
 def bare(name: str, dtype: DtypeName = "auto", trust_remote_code: bool = False) -> Bare:
-    """The model of that name, as ``foveate run --model`` takes it, without weights.
+    """Build a model without weights, named as for ``foveate run --model``.
 
     Args:
-        name: a directory, a model of the hub that has been downloaded, or one that comes along.
-        dtype: of the weights; "auto" is what config.json says.
-        trust_remote_code: runs the Python code that comes with it.
+        name: a directory, a downloaded model of the hub, or a model that ships with Foveate.
+        dtype: dtype of the weights; "auto" takes config.json's.
+        trust_remote_code: run the Python code that comes with the model.
 
     Raises:
-        ModelNotFound: no config.json at that place.
-        UnsupportedModel: transformers cannot make it, or it is an encoder-decoder model.
-        InvalidInput: config.json does not say the weights' dtype, and none is given.
+        ModelNotFound: no config.json there.
+        UnsupportedModel: transformers cannot build it, or it is an encoder-decoder model.
+        InvalidInput: "auto", but config.json names no dtype.
     """
     if is_shipped(name):
         loaded = outline(name)
@@ -76,20 +76,20 @@ def bare(name: str, dtype: DtypeName = "auto", trust_remote_code: bool = False) 
         if dtype != "auto":
             model = model.to(getattr(torch, dtype))
 
-        def processor(images: list[Any], **options: Any) -> Any:  # takes them beside a text alone
+        def processor(images: list[Any], **options: Any) -> Any:  # takes images only with text
             return loaded.reader(images=images, text="<image>" * len(images), **options)
 
         return Bare(name, model, model.dtype, processor if loaded.sees else "")
-    source, config = opened(name, trust_remote_code)
-    made = _dtype(name, config, dtype)
-    folder = Path(source.place)
-    model = _model(source, config, made)
-    return Bare(name, model, made, _processor(source), folder if folder.is_dir() else None)
+    source, config = find_model(name, trust_remote_code)
+    weights_dtype = _dtype(name, config, dtype)
+    folder = Path(source.location)
+    model = _model(source, config, weights_dtype)
+    return Bare(name, model, weights_dtype, _processor(source), folder if folder.is_dir() else None)
 
 
-def _dtype(name: str, config: PreTrainedConfig, wanted: DtypeName) -> torch.dtype:
-    if wanted != "auto":
-        return getattr(torch, wanted)  # type: ignore[no-any-return]
+def _dtype(name: str, config: PreTrainedConfig, requested: DtypeName) -> torch.dtype:
+    if requested != "auto":
+        return getattr(torch, requested)  # type: ignore[no-any-return]
     text = config.get_text_config(decoder=True)
     dtype = getattr(config, "dtype", None) or getattr(text, "dtype", None)
     if not isinstance(dtype, torch.dtype):
@@ -101,7 +101,7 @@ def _dtype(name: str, config: PreTrainedConfig, wanted: DtypeName) -> torch.dtyp
 
 
 def _model(source: ModelSource, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    if config.is_encoder_decoder:  # transformers may have a class for its decoder alone
+    if config.is_encoder_decoder:  # else transformers might build its decoder alone
         raise UnsupportedModel(
             f"{source.name!r} is an encoder-decoder model ({config.model_type}): only models that "
             "are a decoder, or a decoder with a vision tower, are counted."
@@ -111,25 +111,25 @@ def _model(source: ModelSource, config: PreTrainedConfig, dtype: torch.dtype) ->
 
 
 def _processor(source: ModelSource) -> Any:
-    """What makes pixels of images, or why there is none."""
+    """Return the image processor, or a string with the reason why there is none."""
     try:
         reader: Any = AutoImageProcessor
-        return reader.from_pretrained(source.place, **source.allowed)
+        return reader.from_pretrained(source.location, **source.allowed)
     except (AttributeError, ImportError, OSError, ValueError) as error:
-        lacking = missing_package("it", error, source.place)
+        lacking = missing_package("it", error, source.location)
         if lacking:
             return f"its image processor: {lacking}"
         return "there is no preprocessor_config.json beside config.json that transformers can read"
 
 
-_GROUP = 128  # weights that share a scale, where a configuration names no other number
+_GROUP = 128  # weights that share a scale, unless a configuration sets another number
 _NF4 = 64
 _SKIPPED = ("modules_to_not_convert", "llm_int8_skip_modules", "ignore")
-_IN_BLOCKS = ("gptq", "awq")  # methods that leave what is no layer of the decoder as it is
+_IN_BLOCKS = ("gptq", "awq")  # methods that quantise only the decoder's layers
 
 
 class Weights(NamedTuple):
-    """Numbers of a model, what they take in bytes, and how they are held."""
+    """Weights of a model: number of parameters, bytes, and storage format (``held``)."""
 
     parameters: int
     bytes: int
@@ -137,18 +137,17 @@ class Weights(NamedTuple):
 
 
 def weights(bare: Bare) -> Weights:
-    """The weights of a model, buffers included; tied ones once.
+    """Measure the weights of a model, including buffers; tied weights count once.
 
     Raises:
-        Unknown: its configuration asks for codes of a kind that is not known here, and no index of
-            the files tells how many bytes they are.
+        Unknown: an unknown method of quantisation, and no index of the files that has their size.
     """
     model = bare.model
     quantisation: Any = getattr(bare.config, "quantization_config", None) or {}
     if not isinstance(quantisation, Mapping):
         quantisation = quantisation.to_dict()
     plain = _bytes(model, lambda name, linear: None)
-    parameters = sum(one.numel() for one in model.parameters())
+    parameters = sum(tensor.numel() for tensor in model.parameters())
     if not quantisation:
         return Weights(parameters, plain, str(bare.dtype).removeprefix("torch."))
     method = str(quantisation.get("quant_method", ""))
@@ -158,13 +157,15 @@ def weights(bare: Bare) -> Weights:
 
 
 def in_four_bits(model: PreTrainedModel) -> int:
-    """Bytes with all linear layers but the last in 4 bits, as bitsandbytes holds them (nf4)."""
+    """Return the bytes of the weights with all linear layers except the last in 4 bits, as
+    bitsandbytes stores them (nf4).
+    """
     quantisation = {"load_in_4bit": True}
     return _bytes(model, _coder(model, "bitsandbytes", quantisation))
 
 
 def _stored(folder: Path | None) -> int | None:
-    """Bytes of all tensors, as the index of a folder's files says."""
+    """Return the bytes of all tensors from the index of a folder's files; None without one."""
     if folder is None or not (folder / INDEX).is_file():
         return None
     size = json.loads((folder / INDEX).read_text("utf-8")).get("metadata", {}).get("total_size")
@@ -172,7 +173,7 @@ def _stored(folder: Path | None) -> int | None:
 
 
 Coder = Callable[[str, nn.Linear], int | None]
-"""Bytes of a linear layer's codes and scales; None of one that is held as it is."""
+"""Function of a layer's name and module: bytes of its codes and scales, None if not quantised."""
 
 
 def _bytes(model: PreTrainedModel, coder: Coder) -> int:
@@ -182,8 +183,8 @@ def _bytes(model: PreTrainedModel, coder: Coder) -> int:
         if isinstance(module, nn.Linear) and (size := coder(name, module)) is not None:
             coded += size
             seen.add(id(module.weight))
-    rest = {id(one): one for one in (*model.parameters(), *model.buffers())}
-    return coded + sum(one.nbytes for key, one in rest.items() if key not in seen)
+    rest = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return coded + sum(tensor.nbytes for key, tensor in rest.items() if key not in seen)
 
 
 def _coder(model: PreTrainedModel, method: str, quantisation: Mapping[str, Any]) -> Coder:
@@ -202,7 +203,7 @@ def _coder(model: PreTrainedModel, method: str, quantisation: Mapping[str, Any])
 
 
 def _size(method: str, quantisation: Mapping[str, Any]) -> Callable[[nn.Linear], int]:
-    """Bytes of a linear layer's codes, with their scales and zeros."""
+    """Return a function for the bytes of a linear layer's codes, scales and zeros."""
     if method == "bitsandbytes" and quantisation.get("load_in_8bit"):
         return lambda linear: linear.weight.numel() + 4 * linear.out_features
     if method == "bitsandbytes" and quantisation.get("load_in_4bit"):
@@ -223,8 +224,8 @@ def _size(method: str, quantisation: Mapping[str, Any]) -> Callable[[nn.Linear],
 
 
 def _grouped(linear: nn.Linear, bits: int, group: int, order: bool) -> int:
-    """Codes, and for each group of a row a scale in 16 bits and a zero; ``order``: to which group
-    each column belongs.
+    """Return the bytes of codes in groups, each with a 16-bit scale and a zero; with ``order`` also
+    the group of each column.
     """
     across = linear.in_features
     groups = 1 if group < 0 else -(-across // group)

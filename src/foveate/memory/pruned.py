@@ -1,5 +1,5 @@
-"""A prefill in which some visual tokens are not computed, run without numbers: as many go on into
-each layer as the stage ``prune`` of a policy says beforehand.
+"""Prefill on the "meta" device with some visual tokens pruned: as many enter each layer as the
+stage ``prune`` of a policy declares beforehand.
 """
 
 from __future__ import annotations
@@ -30,33 +30,35 @@ _MASK = "attention_mask"
 
 
 class PrefillCut:
-    """Cuts a prefill: text goes on, and the first ones of the visual tokens, as only their number
-    matters here. ``local`` are the places that go on, among those that the decoder has for itself.
+    """Cut of a prefill. Text and the first visual tokens are kept, as only their number matters
+    here. ``_local`` are the kept positions among those that entered the decoder.
 
     Attributes:
-        computed: tokens of a row that each layer reads, once :meth:`over` was entered.
+        computed: tokens of a row that each layer reads, set by :meth:`over`.
     """
 
     def __init__(self, bare: Bare, policy: Policy):
-        """Cut as a policy says.
+        """Prepare the cut for a policy.
 
         Raises:
-            Unknown: nothing but the scores of a prompt tells how many tokens go on.
-            UnsupportedModel, InvalidParameter: they cannot be dropped from this model.
+            Unknown: the number of kept tokens depends on a prompt's scores.
+            UnsupportedModel, InvalidParameter: the policy cannot prune this model.
         """
         stage = policy.prune
         if not isinstance(stage, ForeseeablePrune):
-            said = print_value(stage)
-            raise Unknown(f"{said} does not say beforehand how many visual tokens go on (`counts`)")
-        place = find(bare.model, text_config(bare.model))
-        self._layers, _ = layers_of(bare.model, place, policy, stage)
+            spec = print_value(stage)
+            raise Unknown(
+                f"{spec} does not declare beforehand how many visual tokens it keeps (`counts`)"
+            )
+        location = find(bare.model, text_config(bare.model))
+        self._layers, _ = layers_of(bare.model, location, policy, stage)
         if reads_tower(stage):
-            Tower(bare.model, place, stage)  # which refuses towers that it does not know
-        self._decoder, self._config, self._stage = place.decoder, bare.config, stage
+            Tower(bare.model, location, stage)  # only to refuse unknown towers
+        self._decoder, self._config, self._stage = location.decoder, bare.config, stage
 
     @contextmanager
     def over(self, input_ids: Int[Tensor, "b t"], images: Sequence[int]) -> Iterator[None]:
-        """Inside, passes of a prompt with these ids, whose images have so many tokens, are cut."""
+        """Cut passes of a prompt with these ids, whose images have that many tokens each."""
         depth = len(self._layers)
         cuts = zip(self._stage.layers(depth), self._stage.counts(depth, images), strict=True)
         self._counts = dict[int, int](cuts) if sum(images) else {}
@@ -64,13 +66,13 @@ class PrefillCut:
         self._visual: Bool[Tensor, "b n"] = torch.isin(input_ids, ids)
         self._local: Int[Tensor, "b m"] | None = None
         self._known: cutting.Known = {}
-        self._reads = False  # the prompt: a tower may be made of the decoder's own layers
+        self._reads = False  # True in the prompt's pass: a tower may consist of decoder layers too
         self.computed = tuple(self._numbers(input_ids.shape[1], sum(images)))
         with ExitStack() as undo:
             for index, module in enumerate(self._layers):
                 cut = partial(self._before_layer, index)
                 undo.callback(module.register_forward_pre_hook(cut, with_kwargs=True).remove)
-            hook = self._decoder.register_forward_pre_hook(self._at_door, with_kwargs=True)
+            hook = self._decoder.register_forward_pre_hook(self._before_decoder, with_kwargs=True)
             undo.callback(hook.remove)
             if hasattr(self._decoder, cutting.DEEPSTACK):
                 wrap(undo, self._decoder, cutting.DEEPSTACK, self._add_features)
@@ -82,20 +84,20 @@ class PrefillCut:
             left = min(left, self._counts.get(index, left))
             yield tokens - visual + left
 
-    def _going_on(self, index: int) -> Int[Tensor, "b m"]:
-        """Which of the places go on into a layer; the others are forgotten."""
+    def _select_positions(self, index: int) -> Int[Tensor, "b m"]:
+        """Return the positions that enter a layer, and drop the others."""
         stays: Bool[Tensor, "b m"] = ~self._visual
         stays |= self._visual.cumsum(-1) <= self._counts[index]
         order = stays[0].nonzero()[:, 0].expand(len(stays), -1)
         self._visual = self._visual.gather(1, order)
         return order
 
-    def _at_door(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _before_decoder(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         hidden = cutting.embedded(decoder, kwargs)
         self._reads = hidden.shape[1] == self._visual.shape[1]
         if not self._reads or 0 not in self._counts:
             return None
-        order = self._going_on(0)
+        order = self._select_positions(0)
         return args, {
             **cutting.at_places(kwargs, cutting.states_at(hidden, order), order, order),
             _MASK: None,
@@ -106,16 +108,16 @@ class PrefillCut:
             return None
         hidden, rest = cutting.named_states(module, args, kwargs)
         if index in self._counts:
-            order = self._going_on(index)
+            order = self._select_positions(index)
             hidden = cutting.states_at(hidden, order)
             self._local = order if self._local is None else self._local.gather(1, order)
         if self._local is None:
             return None
-        given = cutting.of_layer(rest, self._local, self._known)
-        mask, count = given.get(_MASK), hidden.shape[1]
-        if isinstance(mask, Tensor) and mask.ndim == 4:  # a view: the model's is there anyway
-            given[_MASK] = mask[:, :, :count, :count]
-        return (hidden,), given
+        layer_kwargs = cutting.of_layer(rest, self._local, self._known)
+        mask, count = layer_kwargs.get(_MASK), hidden.shape[1]
+        if isinstance(mask, Tensor) and mask.ndim == 4:  # a view, as the model's mask exists anyway
+            layer_kwargs[_MASK] = mask[:, :, :count, :count]
+        return (hidden,), layer_kwargs
 
     def _add_features(
         self, add: Any, hidden: Tensor, where: Tensor, features: Tensor, *more: Any

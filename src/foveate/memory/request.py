@@ -1,4 +1,4 @@
-"""What a model is asked, as far as memory depends on it."""
+"""Size of a prompt and its answer, as far as memory depends on it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from foveate.errors import InvalidInput
 
 
 class Unknown(Exception):
-    """Something that cannot be known beforehand, with the reason."""
+    """Error for a size that cannot be known beforehand, with the reason."""
 
 
 Size = tuple[int, int]
 """Width and height, in pixels."""
 
 MOST = 2**24
-"""Tokens of all rows together: real ids are made of each."""
+"""Limit of tokens over all rows, because their ids are real tensors."""
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
 class Request:
-    """Rows that are read at once, alike.
+    """Size of a batch of equal rows.
 
     Attributes:
-        images: of each row.
-        frames: of each row's video; 0 without one.
-        seconds: how long the video is, which is written beside its frames by some processors.
-        size: of every image and frame, before the processor; None where there are none.
-        text: tokens of each row beside the visual ones, template included.
+        images: images of each row.
+        frames: frames of each row's video; 0 without one.
+        seconds: length of the video, which some processors write beside its frames.
+        size: size of every image and frame, before the processor; None without any.
+        text: text tokens of each row, template included.
         answer: tokens of each row's answer.
         batch: rows.
         attention: attention implementation of transformers; None is the model's own choice.
@@ -54,30 +54,30 @@ class Request:
             _check_least(name, getattr(self, name), 0)
         if self.chunk is not None:
             _check_least("chunk", self.chunk, 1)
-        if self.shown and (self.size is None or min(self.size) < 1):
+        if self.image_count and (self.size is None or min(self.size) < 1):
             raise InvalidInput(
-                f"{self.shown} image(s) or frame(s) of size {self.size}: give their width and "
-                "height in pixels, such as --size 1436x717, or size=(1436, 717) in Python."
+                f"{self.image_count} image(s) or frame(s) of size {self.size}: give their width "
+                "and height in pixels, such as --size 1436x717, or size=(1436, 717) in Python."
             )
         self.check_between(self.images)
-        check_tokens(self.batch, self.text + self.shown)
+        check_tokens(self.batch, self.text + self.image_count)
 
-    def check_between(self, shown: int) -> None:
-        """Raises InvalidInput where there is too little text to stand between so many images."""
-        if self.text <= shown:
+    def check_between(self, count: int) -> None:
+        """Raise InvalidInput if there are too few text tokens to separate so many images."""
+        if self.text <= count:
             raise InvalidInput(
-                f"text={self.text} beside {shown} image(s) or frame(s) read as images: give "
-                f"{shown + 1} or more, as a token of text stands between two of them, at least."
+                f"text={self.text} beside {count} image(s) or frame(s) read as images: give "
+                f"{count + 1} or more, as a token of text stands between two of them, at least."
             )
 
     @property
-    def shown(self) -> int:
-        """Images and frames of a row."""
+    def image_count(self) -> int:
+        """Number of images and frames of a row."""
         return self.images + self.frames
 
 
 def check_tokens(rows: int, tokens: int) -> None:
-    """Raise InvalidInput for more tokens, in ``rows`` rows of ``tokens`` each, than are counted."""
+    """Raise InvalidInput if ``rows`` rows of ``tokens`` tokens exceed the limit."""
     if rows * tokens > MOST:
         raise InvalidInput(
             f"batch={rows} of {tokens:,} tokens or more: at most {MOST:,} tokens are counted. Give "
@@ -91,10 +91,10 @@ def _check_least(name: str, value: int, least: int) -> None:
 
 
 def size_of(text: str) -> Size:
-    """Reads "1436x717".
+    """Parse a size such as "1436x717".
 
     Raises:
-        InvalidInput: it is not that.
+        InvalidInput: another format.
     """
     match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", text.strip().lower())
     if not match:
@@ -103,10 +103,10 @@ def size_of(text: str) -> Size:
 
 
 def seconds_of(text: str) -> float:
-    """Reads "1h", "90s", "1.5h", "12min" or a number of seconds.
+    """Parse a length such as "1h", "90s", "1.5h", "12min" or a number of seconds.
 
     Raises:
-        InvalidInput: it is none of these.
+        InvalidInput: another format.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", text.strip().lower())
     if not match or float(match[1]) == 0:
@@ -115,8 +115,8 @@ def seconds_of(text: str) -> float:
 
 
 def frames_of(seconds: float, fps: float) -> int:
-    """Frames that are taken of a video, the first and the last one with it, as
-    :func:`foveate.read_video` takes them.
+    """Return the number of frames that :func:`foveate.read_video` takes of a video, including the
+    first and the last.
     """
     if not fps > 0:
         raise InvalidInput(f"fps={fps}: give a number of frames a second above 0.")

@@ -1,4 +1,4 @@
-"""What a model holds at its peaks: while it sees, while it reads, and while it answers."""
+"""Traces of a model's memory: its peaks while it sees, reads and answers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from foveate.errors import FoveateError
 from foveate.hf.layer.support import compressible_layers, text_config
 from foveate.hf.model.decoder import find
 from foveate.hf.model.internals import CACHE, DynamicLayer, last_logits
-from foveate.memory.attention import using
-from foveate.memory.counting import Counting, once
+from foveate.memory.attention import use_attention
+from foveate.memory.counting import Counting, run_once
 from foveate.memory.model import Bare
 from foveate.memory.processors.inputs import (
     WORD,
@@ -35,14 +35,14 @@ from foveate.policies.policy import Policy
 
 
 class Cache(NamedTuple):
-    """A KV cache over all layers and rows, in bytes.
+    """Bytes of a KV cache over all layers and rows.
 
     Attributes:
-        policy: its spec.
+        policy: spec of the policy.
         kept: tokens of a row's prompt that each KV head keeps, on average.
-        reading: at most, while the prompt is read.
-        prompt: behind the prompt.
-        answer: behind the answer.
+        reading: peak while the prompt is read.
+        prompt: bytes after the prompt.
+        answer: bytes after the answer.
     """
 
     policy: str
@@ -57,18 +57,18 @@ class Trace:
     """Peaks in bytes over all rows, weights left out, with the full cache.
 
     Attributes:
-        tokens: of a row's prompt.
-        visual: of these, those of images.
-        tower: until the decoder begins, pixels with it; 0 without images.
-        prefill: from then on until the prompt is read, logits of its last token with it.
-        step: in the decoding step behind the prompt.
-        flops: of the decoder while it reads the prompt; None in chunks.
-        forms: of the layers that can be compressed, by their number.
-        layers: of each layer's cache behind the prompt: of one with a window all of the prompt, as
-            transformers cuts a view of that.
-        settled: the same behind the first token of the answer, when windows are copied.
-        computed: tokens of a row that each layer reads, where some are dropped before it.
-        assumed: of the video, what no file says and is taken by default.
+        tokens: tokens of a row's prompt.
+        visual: visual tokens among these.
+        tower: peak until the decoder begins, including pixels; 0 without images.
+        prefill: peak from then on until the prompt is read, including its last token's logits.
+        step: peak of the first decoding step.
+        flops: operations of the decoder while it reads the prompt; None in chunks.
+        forms: storage forms of the layers that can be compressed, by their number.
+        layers: bytes of each layer's cache after the prompt. A layer with a window holds the whole
+            prompt, because transformers keeps a view of it.
+        settled: the same after the first token of the answer, when windows are copied.
+        computed: tokens of a row that each layer reads, if some are pruned.
+        assumed: settings of the video that no file has, taken by default.
     """
 
     tokens: int
@@ -85,16 +85,16 @@ class Trace:
 
     @property
     def cache(self) -> int:
-        """The KV cache behind the prompt."""
+        """Bytes of the KV cache after the prompt."""
         return sum(self.layers)
 
     @property
     def activations(self) -> int:
-        """At the prefill's peak, all but the KV cache."""
+        """Bytes at the prefill's peak without the KV cache."""
         return self.prefill - self.cache
 
     def peak(self, cache: Cache) -> int:
-        """The most at once with another cache than the full one."""
+        """Return the peak with another cache than the full one."""
         reading = self.activations + cache.reading
         answering = self.step - self.cache + cache.answer
         return max(self.tower, reading, answering)
@@ -102,20 +102,20 @@ class Trace:
 
 @torch.no_grad()
 def trace(bare: Bare, request: Request, policy: Policy | None = None) -> Trace:
-    """Runs the model's code on the request, without numbers; with the stage ``prune`` of a policy,
-    as many tokens go on into each layer as that says.
+    """Run the model's code for the request on "meta" tensors, pruned if the policy has a stage
+    ``prune``.
 
     Raises:
-        Unknown: it looks at numbers that are not there, or nothing tells what it is to read.
-        FoveateError: visual tokens of this model cannot be dropped.
+        Unknown: the model reads numbers that are not there, or its inputs are unknown.
+        FoveateError: the policy cannot prune this model.
     """
     cut = None if policy is None or policy.prune is None else PrefillCut(bare, policy)
-    with using(bare.model, request.attention) as fused:
+    with use_attention(bare.model, request.attention) as fused:
         try:
             return _trace(bare, request, Counting(fused), cut)
         except (FoveateError, Unknown):
             raise
-        except Exception as error:  # whatever the model's own code raises
+        except Exception as error:  # the model's own code may raise anything
             line = (str(error).strip().splitlines() or [""])[0]
             raise Unknown(
                 f"the code of {bare.config.model_type} does not run without numbers "
@@ -123,47 +123,51 @@ def trace(bare: Bare, request: Request, policy: Policy | None = None) -> Trace:
             ) from error
 
 
-def pruned(bare: Bare, policy: Policy, whole: Trace, request: Request) -> Trace:
-    """The trace with the tokens alone that a policy computes; ``whole`` itself where that is all.
-    While answering, a step's own activations are those beside the full cache.
+def pruned(bare: Bare, policy: Policy, stock: Trace, request: Request) -> Trace:
+    """Return the trace without the tokens that a policy prunes; ``stock`` itself if it prunes none.
+    The activations of a decoding step are taken from ``stock``.
     """
     if policy.prune is None:
-        return whole
+        return stock
     cut = trace(bare, request, policy)
-    sizes = zip(cut.layers, whole.settled, strict=True)
+    sizes = zip(cut.layers, stock.settled, strict=True)
     settled = [size if n in cut.forms else later for n, (size, later) in enumerate(sizes)]
-    return replace(cut, step=whole.step - whole.cache + cut.cache, settled=tuple(settled))
+    return replace(cut, step=stock.step - stock.cache + cut.cache, settled=tuple(settled))
 
 
 def _trace(bare: Bare, request: Request, counting: Counting, cut: PrefillCut | None) -> Trace:
-    counting.leave_out([*bare.model.parameters(), *bare.model.buffers()])
+    counting.exclude([*bare.model.parameters(), *bare.model.buffers()])
     clip = video(bare, request) if request.frames and takes_videos(bare.config) else None
     seen = pixels(bare, request) if clip is None else clip.pixels
-    runs = request.shown if clip is None else clip.runs
+    runs = request.image_count if clip is None else clip.runs
     counting.count(seen.values())
     decoder = find(bare.model, text_config(bare.model)).decoder
     work: int | None = None
     computed: tuple[int, ...] = ()
-    with once(bare.model, decoder, counting):
+    with run_once(bare.model, decoder, counting):
         features, tower = _features(bare, seen, counting)
-        count = sum(one.numel() // one.shape[-1] for one in features)
+        count = sum(feature.numel() // feature.shape[-1] for feature in features)
         visual = count // (request.batch * runs) if runs else 0
-        given = prompt(bare, request, visual, clip)
-        tokens = given["input_ids"].shape[1]
+        inputs = prompt(bare, request, visual, clip)
+        tokens = inputs["input_ids"].shape[1]
         cache = DynamicCache(config=text_config(bare.model))
         if request.chunk is not None and request.chunk < tokens:
             if cut is not None:
-                raise Unknown("a prompt in chunks, of which each would be pruned by itself")
-            prefill = _in_chunks(bare, given, cache, request.chunk, counting)
+                raise Unknown(
+                    "a prompt in chunks cannot be pruned, as each chunk would be pruned by itself"
+                )
+            prefill = _in_chunks(bare, inputs, cache, request.chunk, counting)
         else:
             del features
-            with nullcontext() if cut is None else cut.over(given["input_ids"], [visual] * runs):
-                tower, prefill, work = _whole(bare, {**given, **seen}, cache, decoder, counting)
+            with nullcontext() if cut is None else cut.over(inputs["input_ids"], [visual] * runs):
+                tower, prefill, work = _in_one_pass(
+                    bare, {**inputs, **seen}, cache, decoder, counting
+                )
             computed = () if cut is None else cut.computed
     return Trace(
         tokens=tokens,
         visual=visual * runs,
-        tower=tower if request.shown else 0,
+        tower=tower if request.image_count else 0,
         prefill=prefill,
         layers=tuple(_bytes(layer) for layer in cache.layers),
         forms=_forms(bare, cache),
@@ -176,7 +180,7 @@ def _trace(bare: Bare, request: Request, counting: Counting, cut: PrefillCut | N
 
 
 def _features(bare: Bare, seen: Inputs, counting: Counting) -> tuple[list[Tensor], int]:
-    """The visual tokens as the tower makes them, and its peak."""
+    """Return the tower's visual tokens, and its peak."""
     if not seen:
         return [], 0
     kind = "video" if "pixel_values_videos" in seen else "image"
@@ -186,15 +190,15 @@ def _features(bare: Bare, seen: Inputs, counting: Counting) -> tuple[list[Tensor
     counting.begin()
     with counting:
         out = see(**takes(see, seen))
-    made = getattr(out, "pooler_output", out)
-    return [one for one in tree_leaves(made) if isinstance(one, Tensor)], counting.peak
+    outputs = getattr(out, "pooler_output", out)
+    return [tensor for tensor in tree_leaves(outputs) if isinstance(tensor, Tensor)], counting.peak
 
 
-def _whole(
-    bare: Bare, given: Inputs, cache: Any, decoder: nn.Module, counting: Counting
+def _in_one_pass(
+    bare: Bare, inputs: Inputs, cache: Any, decoder: nn.Module, counting: Counting
 ) -> tuple[int, int, int]:
-    """The prompt in one piece: the peaks before the decoder begins, and from then on, and the
-    operations from then on.
+    """Read the prompt in one pass. Return the peak before the decoder begins, the peak from then
+    on, and the operations from then on.
     """
     before: list[int] = []
 
@@ -206,64 +210,64 @@ def _whole(
     counting.begin()
     try:
         with counting:
-            _called(bare, cache, **given)
+            _call(bare, cache, **inputs)
     finally:
         hook.remove()
     return before[0], counting.peak, counting.flops - before[1]
 
 
-def _in_chunks(bare: Bare, given: Inputs, cache: Any, chunk: int, counting: Counting) -> int:
-    """The prompt in chunks, of which the first and the last one are run: the peak."""
-    rows, tokens = given["input_ids"].shape
+def _in_chunks(bare: Bare, inputs: Inputs, cache: Any, chunk: int, counting: Counting) -> int:
+    """Read the first and the last chunk of the prompt, and return the peak."""
+    rows, tokens = inputs["input_ids"].shape
     size = text_config(bare.model).hidden_size
     with counting:
         embeds = torch.empty(rows, tokens, size, dtype=bare.dtype, device="meta")
         counting.begin()
         for end in (chunk, tokens):
-            _lengthened(cache, end - chunk)
-            _called(bare, cache, inputs_embeds=embeds[:, end - chunk : end])
+            _extend(cache, end - chunk)
+            _call(bare, cache, inputs_embeds=embeds[:, end - chunk : end])
     return counting.peak
 
 
-def _lengthened(cache: Any, tokens: int) -> None:
-    """The cache as if it had read so many."""
+def _extend(cache: Any, tokens: int) -> None:
+    """Resize the cache as if it had read so many tokens."""
     for layer in cache.layers if tokens else ():
         if not isinstance(layer, DynamicLayer) or layer.keys is None:
             continue
         window = getattr(layer, "sliding_window", None)
-        held = tokens if window is None else min(tokens, window - 1)
+        length = tokens if window is None else min(tokens, window - 1)
         for name in ("keys", "values"):
             old = getattr(layer, name)
-            setattr(layer, name, old.new_empty((*old.shape[:2], held, old.shape[3])))
+            setattr(layer, name, old.new_empty((*old.shape[:2], length, old.shape[3])))
         if hasattr(layer, "cumulative_length"):
             layer.cumulative_length = tokens
 
 
 def _step(bare: Bare, rows: int, cache: Any, counting: Counting) -> int:
-    """The peak of one token's pass behind the prompt."""
+    """Return the peak of the first decoding step."""
     token = torch.full((rows, 1), WORD, dtype=torch.long, device="cpu")
     counting.begin()
     with counting:
-        _called(bare, cache, input_ids=token)
+        _call(bare, cache, input_ids=token)
     return counting.peak
 
 
-def _called(bare: Bare, cache: Any, **given: Any) -> Any:
-    last = last_logits(bare.model, given)
-    return bare.model(**given, **{CACHE: cache}, **last, use_cache=True)
+def _call(bare: Bare, cache: Any, **inputs: Any) -> Any:
+    last = last_logits(bare.model, inputs)
+    return bare.model(**inputs, **{CACHE: cache}, **last, use_cache=True)
 
 
 def _bytes(layer: Any) -> int:
-    """What a layer of a cache holds: pairs, or states; and all of what they are views of."""
-    tensors = (one for one in tree_leaves(vars(layer)) if isinstance(one, Tensor) and one.is_meta)
-    storages = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}
-    return sum(storages.values())
+    """Return the bytes of a cache layer, counting the full storage behind its views."""
+    leaves = [leaf for leaf in tree_leaves(vars(layer)) if isinstance(leaf, Tensor)]
+    storages = [leaf.untyped_storage() for leaf in leaves if leaf.is_meta]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def _forms(bare: Bare, cache: Any) -> dict[int, Form]:
     config = text_config(bare.model)
     heads = config.num_attention_heads
     return {
-        place: Form.of(heads, cache.layers[place].keys, cache.layers[place].values)
-        for place in compressible_layers(config)
+        index: Form.of(heads, cache.layers[index].keys, cache.layers[index].values)
+        for index in compressible_layers(config)
     }

@@ -1,10 +1,11 @@
-"""AdaKV: SnapKV whose heads share a layer's budget, by one ranking over all of them.
+"""AdaKV: SnapKV with a layer's budget shared among its heads by one ranking over all of them.
 
-Departs from the authors' code in the total, which is exact; the release rounds every head by itself
-(``as_released``). Ragged: heads keep different numbers, and only these are stored.
+Heads keep different numbers of pairs (a ragged cache), and only these are stored. Difference from
+the authors' code: the total is exact, where the release rounds every head by itself
+(``as_released``).
 
-In a sum with MixKV the heads' numbers follow from the pooled attention, as in MixKV's release, and
-each head fills its own by the mixed score; with ``by="score"`` that score decides both.
+Added to MixKV, heads get their numbers from the pooled attention, as in MixKV's release, and fill
+them by the mixed score. With ``by="score"`` the mixed score decides both.
 """
 
 from __future__ import annotations
@@ -32,19 +33,23 @@ By = Literal["extrinsic", "score"]
 
 @stage("across_heads")
 class AcrossHeads(AmountBudget):
-    """A head keeps as many pairs as it has among the best of its whole layer, mixed with ``floor``
-    of an even share, so that no head is left with nothing. If that is ``guaranteed``, it is each
-    head's best, and all else goes by the ranking alone, as in kvpress.
+    """Budget that splits each layer's total among its heads by one ranking of all their pairs.
 
-    ``layers`` is the budget that says how much each layer keeps in all: the same for every layer by
-    default, or another one, such as ``pyramid`` or ``prefix_budget``; its amount is this one's.
-    With ``normalised`` a head's scores are first scaled by the share of them that the head's own
-    best hold. With ``as_released`` each head is rounded by itself, as in the authors' code, and the
-    total drifts by a few pairs.
+    A head gets as many pairs as it has among the best of its layer, mixed with ``floor`` of an even
+    share, so that no head is left empty. If ``guaranteed``, each head first keeps that share of its
+    own best pairs, and the ranking alone decides the rest, as in kvpress.
 
-    The ranking is ``by`` the part "extrinsic" of a score that has one: MixKV's, which names so what
-    it wraps, also where another score wraps it in turn. Of any other score, and ``by`` "score", it
-    is by the score itself.
+    Args:
+        floor: Share of an even budget that every head has.
+        normalised: Scale a head's scores by the share of them that its own best pairs hold.
+        layers: Budget that gives each layer's total, e.g. ``pyramid`` or ``prefix_budget``; by
+            default the same for every layer. It takes its amount from this budget.
+        as_released: Round each head by itself, as the authors' code does; the total then drifts by
+            a few pairs.
+        guaranteed: Give each head its own best pairs as its floor.
+        by: Ranking: "extrinsic" uses the part of that name where the score has one (MixKV names so
+            the score that it wraps, however deeply); "score", and any other score, rank by the
+            score itself.
 
     Source: AdaKV (arXiv:2407.11550), Algorithm 1 and section 3.4, and the release.
     """
@@ -70,46 +75,49 @@ class AcrossHeads(AmountBudget):
     def scope(self) -> Scope:
         return self._inner.scope
 
-    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        """What the budget over layers says."""
+    def pairs(self, scored_layer: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """Return each row's total for this layer, as the budget over layers sets it."""
         inner = self._inner
         if self.as_released:
-            return self([one], tokens)[0].sum(-1)
+            return self([scored_layer], tokens)[0].sum(-1)
         if isinstance(inner, Planned):
-            return inner.pairs(one, tokens)
-        return tokens * one.layer.k.shape[1]
+            return inner.pairs(scored_layer, tokens)
+        return tokens * scored_layer.layer.k.shape[1]
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
         even = self._inner(scored, tokens)
-        return [self._layer(one, share) for one, share in zip(scored, even, strict=True)]
+        return [
+            self._layer(scored_layer, share)
+            for scored_layer, share in zip(scored, even, strict=True)
+        ]
 
-    def _layer(self, one: Scored, even: Int[Tensor, "b h"]) -> Int[Tensor, "b h"]:
-        total, protected = even.sum(-1), one.protected
-        values = self._ranked(one, even)
+    def _layer(self, scored_layer: Scored, even: Int[Tensor, "b h"]) -> Int[Tensor, "b h"]:
+        total, protected = even.sum(-1), scored_layer.protected
+        values = self._ranked(scored_layer, even)
         if self.guaranteed:
             values = values.masked_fill(highest(values, part(even, self.floor)), torch.inf)
         best = highest(values.flatten(1)[:, None], total[:, None])
         if self.guaranteed:
-            return within(one, best.view_as(one.scores.values).sum(-1), total)
-        ranked = best.view_as(one.scores.values).sum(-1) - protected
+            return within(scored_layer, best.view_as(scored_layer.scores.values).sum(-1), total)
+        ranked = best.view_as(scored_layer.scores.values).sum(-1) - protected
         least = ((even - protected).float() * self.floor).long()
         wish = (ranked.float() * (1 - self.floor) + least).round().long() + protected
         if self.as_released:
-            return torch.minimum(wish, one.available)
-        return within(one, wish, total)
+            return torch.minimum(wish, scored_layer.available)
+        return within(scored_layer, wish, total)
 
-    def _ranked(self, one: Scored, even: Int[Tensor, "b h"]) -> Float[Tensor, "b h n"]:
-        values = one.scores.values
-        if self.by == "extrinsic":  # what is protected or empty stays so
-            ranking = one.scores.parts.get("extrinsic", values)
+    def _ranked(self, scored_layer: Scored, even: Int[Tensor, "b h"]) -> Float[Tensor, "b h n"]:
+        values = scored_layer.scores.values
+        if self.by == "extrinsic":  # protected (+inf) and empty (-inf) slots keep their values
+            ranking = scored_layer.scores.parts.get("extrinsic", values)
             values = torch.where(values.isfinite(), ranking.to(values), values)
         if not self.normalised:
             return values
         free = values.isfinite()
         own = torch.where(free, values, 0.0)
-        best = highest(torch.where(free, values, -torch.inf), even - one.protected) & free
+        best = highest(torch.where(free, values, -torch.inf), even - scored_layer.protected) & free
         share = torch.where(best, own, 0.0).sum(-1) / own.sum(-1).clamp_min(1e-30)
         return torch.where(free, values * share[..., None], values)
 
@@ -128,15 +136,16 @@ def adakv(
     pool: Pool = "max",
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps what the last queries attend to, more in heads that spread their attention.
+    """Tokens that the last queries attend to, with more in heads that spread their attention.
 
-    ``floor`` is the share of an even budget that every head has: mixed with the ranking, or its
-    best tokens, ``guaranteed``. ``by`` says what ranks over heads in a sum with MixKV.
+    ``floor`` is the share of an even budget that every head has: mixed into the ranking, or with
+    ``guaranteed`` the head's best tokens. ``by`` sets the ranking over heads in a sum with MixKV.
+    Algorithm 1, section 3.4.
 
     Args:
         normalised: Scale a head's scores by the share of them that its own best hold.
         guaranteed: Give each head its own best as its floor; by default it is mixed in.
-        by: What shares a layer's budget among heads: attention alone, or the score.
+        by: Ranking that splits a layer's budget among heads: attention alone, or the score.
 
     Defaults:
         release; `floor`: its scripts for grouped queries (0.5 in a snippet of its README);

@@ -1,15 +1,16 @@
-"""BACON: what the prompt's last query sees and the window's average hides.
+"""BACON: attention of the prompt's last query that the window's average hides.
 
-Over any score B of the observation window: evidence E is what the last query pays beyond it; it
-counts more where its neighbours and the layers before have it, too, as isolated spikes are noise.
-The score is B + lambda (E + its neighbourhood + its trace), where lambda brings the spread of the
-one to a `strength` of the other's, among the best `region` times K of each, K being the places that
-the budget leaves beside the window; and less where there is little evidence.
+It corrects any score B of the observation window. Evidence E is the last query's attention beyond
+B. It counts more where neighbouring slots and the layers before have evidence, too, since isolated
+spikes are noise. The score is B + lambda (E + its local mean + its trace over layers). Lambda
+scales the spread of the evidence to ``strength`` times that of B, both over the best ``region``
+times K slots, where K is the budget beside the window; it is smaller where there is little
+evidence.
 
-As the authors' repository had it, before its code was withdrawn (until the review is over). Departs
-from it in: K, which is that of the budget as given, also where layers or heads keep different
-numbers (there it is the layer's own); float32 throughout; evidence of earlier layers by position,
-so that it is right while decoding, too. Of its variants, those of `evidence` are here.
+The source is the authors' repository as it was before its code was withdrawn (until the review is
+over). Differences: K is the given budget, also where layers or heads keep different numbers (there
+it is the layer's own); float32 throughout; evidence of earlier layers is read by position, so that
+it is right while decoding, too. Of its variants, those of ``evidence`` are here.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ EPS = 1e-8
 
 @stage("boundary_evidence", head_by_head=True)
 class BoundaryEvidence:
-    """The score that it wraps, and evidence of the last query beyond it. ``window``, ``kernel``,
-    ``pool`` and ``group`` are those of the window's score: the last query's goes the same way.
+    """Another score, corrected by the last query's attention beyond it.
 
-    ``evidence`` "plain" is E alone; "local" adds its mean over ``near`` slots, "trace" also its
-    mean over the last ``layers`` layers, and weighs all by how much of it there is. The note
-    "evidence" is E, by head and position.
+    ``window``, ``kernel``, ``pool`` and ``group`` are those of the wrapped window score: the last
+    query's attention is pooled and reduced the same way.
+
+    ``evidence`` "plain" is E alone; "local" adds its mean over ``near`` slots; "trace" also adds
+    its mean over the last ``layers`` layers, and scales all of it by how much evidence there is.
+    The note "evidence" is E, by head and position.
 
     Source: BACON (arXiv:2606.14782), section 3, and its repository.
     """
@@ -78,7 +81,7 @@ class BoundaryEvidence:
         return scores._replace(values=values, parts=parts, notes=notes)
 
     def _last(self, layer: Layer, outside: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
-        """What the last query pays, as the window's score has it."""
+        """Return the last query's attention, pooled and reduced like the window's score."""
         visible = layer.slots.visible(1)
         paid = window_attention(layer.q[:, :, -1:], layer.k, visible, layer.scale)[:, :, :, 0]
         like = WindowAttention(window=self.window, kernel=self.kernel, pool=self.pool)
@@ -91,10 +94,10 @@ class BoundaryEvidence:
         traced: Float[Tensor, "b h n"],
         outside: Bool[Tensor, "b h n"],
     ) -> Float[Tensor, "b h 1"]:
-        """Lambda of each head."""
+        """Return lambda, the weight of the evidence in each head."""
         tokens = budget_of(layer.slots, self.window)
-        places = (tokens - recent_tokens(self.window, tokens)).clamp_min(0)
-        count = (places.float() * self.region).long().clamp_min(1)
+        free_slots = (tokens - recent_tokens(self.window, tokens)).clamp_min(0)
+        count = (free_slots.float() * self.region).long().clamp_min(1)
         of_base, of_evidence = (_best(x, outside, count) for x in (base, traced))
         weight = self.strength * of_base.spread / (of_evidence.spread + EPS)
         if self.evidence == "trace":
@@ -103,7 +106,7 @@ class BoundaryEvidence:
 
 
 class Best(NamedTuple):
-    """Mean and standard deviation."""
+    """Mean and standard deviation of the best values of each head."""
 
     mean: Float[Tensor, "b h"]
     spread: Float[Tensor, "b h"]
@@ -112,24 +115,27 @@ class Best(NamedTuple):
 def _best(
     values: Float[Tensor, "b h n"], marked: Bool[Tensor, "b h n"], count: Int[Tensor, "b"]
 ) -> Best:
-    """Of the ``count`` highest of the marked ones, or all of them."""
+    """Return mean and deviation of the ``count`` highest marked values (fewer: of all)."""
     ranked = values.masked_fill(~marked, -torch.inf).sort(dim=-1, descending=True).values
     number = torch.minimum(marked.sum(-1), count[:, None]).clamp_min(1)
     first = torch.arange(values.shape[-1], device=values.device) < number[..., None]
     first = first & ranked.isfinite()
     mean = ranked.where(first, 0.0).sum(-1) / number
-    apart = (ranked - mean[..., None]).where(first, 0.0)
-    return Best(mean, (apart.square().sum(-1) / number).sqrt())
+    centred = (ranked - mean[..., None]).where(first, 0.0)
+    return Best(mean, (centred.square().sum(-1) / number).sqrt())
 
 
 def _trace(layer: Layer, layers: int) -> Float[Tensor, "b h n"] | float:
-    """The mean evidence of the layers before; none in the first, and of other numbers of heads."""
+    """Return the mean evidence of the layers before, by this layer's slots.
+
+    Zero in the first layer. Layers with another number of heads are skipped.
+    """
     heads = layer.k.shape[1]
     last: list[Mapping[str, Tensor]] = list(layer.earlier[-layers:]) if layers else []
     traces = [note["evidence"] for note in last if note["evidence"].shape[1] == heads]
     if not traces:
         return 0.0
-    mean = torch.stack([one.to(layer.k.device) for one in traces]).mean(0)
+    mean = torch.stack([trace.to(layer.k.device) for trace in traces]).mean(0)
     return mean.gather(2, layer.pos.clamp(0, mean.shape[2] - 1)) * layer.valid
 
 
@@ -152,16 +158,19 @@ def bacon(
     strength: Factor = 0.5,
     region: Factor = 2.0,
 ) -> Policy:
-    """Keeps what the last queries attend to, and what the very last one sees beyond their average.
+    """Tokens that the last queries attend to, and tokens that only the very last query attends to.
 
-    ``strength`` is how much that counts, beside the spread of the window's score.
+    Score: B + lambda (E + local mean of E + trace of E over layers), where B is the window's score
+    (section 3).
+
+    ``strength`` is the spread of the evidence relative to that of the window's score.
 
     Args:
-        evidence: The last query's evidence: alone, with its neighbors, or with layers too.
+        evidence: Evidence of the last query: plain, with neighboring slots, or with layers too.
         near: Neighboring tokens that evidence is averaged over.
         layers: The last layers that evidence is averaged over.
-        strength: How much evidence counts beside the spread of the window's score.
-        region: Evidence counts among the best so many times a head's places.
+        strength: Weight of the evidence relative to the window's score, e.g. 0.5.
+        region: Slots that lambda is measured on, as a multiple of a head's free budget.
 
     Defaults:
         release, before it was withdrawn

@@ -1,11 +1,15 @@
-"""ChunkKV: whole chunks of consecutive tokens, by what the last queries pay to each.
+"""ChunkKV: whole chunks of consecutive tokens, ranked by the attention of the last queries.
 
-Departs from the paper, and from its code in kvpress, in: the budget, which is exact (the
-last chunk is cut by score; there a number of chunks is kept, rounded down); chunks, which are
-counted from the row's first token whatever its padding; what is always kept (the window), which
-fills no chunk and votes for none; and the reuse of one layer's choice in the next ones, which saves
-time, not memory, and is left out. The paper adds a chunk's scores up (`total="sum"`), the code
-takes their mean, which differs for the last, shorter chunk.
+Differences from the paper, and from its code in kvpress:
+
+* The budget is exact: the last chunk is cut by score, where kvpress keeps a number of chunks,
+  rounded down.
+* Chunks are counted from the row's first token, whatever its padding.
+* The window, which is always kept, fills no chunk and votes for none.
+* Reusing one layer's choice in the next layers, which saves time and no memory, is left out.
+
+The paper adds up a chunk's scores (`total="sum"`); the code takes their mean, which differs for the
+last, shorter chunk.
 """
 
 from __future__ import annotations
@@ -29,14 +33,15 @@ Total = Literal["mean", "sum"]
 
 @stage("best_chunks")
 class BestChunks(TopK):
-    """Beside what ``top_k`` always keeps: the chunks of ``length`` tokens with the highest mean
-    score (or "sum"), and of the chunk that no longer fits whole, its highest scores.
+    """Selection of the chunks of ``length`` tokens with the highest mean score (or "sum").
 
-    With ``shared`` chunks are ranked by all heads of the layer together. ``images`` says what an
-    image's chunks are: "text" makes no difference, "runs" are visual tokens that follow each other,
-    no chunk reaching across an image's border, "rows" are rows of its patches, and "blocks" squares
-    of at most ``length`` of them. Where an image is not as wide as it is high, as far as the number
-    of its tokens tells, rows and blocks are runs.
+    They are kept beside the tokens that ``top_k`` always keeps. Of the first chunk that does not
+    fit completely, the highest scores are kept.
+
+    With ``shared`` all heads of the layer rank chunks together. ``images`` sets an image's chunks:
+    "text" treats images like text; "runs" are consecutive visual tokens, where no chunk crosses an
+    image's border; "rows" are rows of patches; "blocks" are squares of at most ``length`` patches.
+    Where an image is not square, judged by its number of tokens, rows and blocks fall back to runs.
 
     Source: ChunkKV (arXiv:2502.00299), and ChunkKVPress of kvpress.
     """
@@ -57,10 +62,10 @@ class BestChunks(TopK):
         worth, sizes = self._chunks(values, free, chunk)
         best = worth.argsort(dim=-1, descending=True, stable=True)
         ends = sizes.gather(-1, best).cumsum(-1)
-        whole = (ends <= (counts - scored.protected)[..., None]).sum(-1, keepdim=True)
-        place = best.argsort(-1).gather(-1, chunk)
-        lifted = values.masked_fill(free & (place < whole), torch.inf)
-        return highest(lifted.masked_fill(free & (place > whole), -torch.inf), counts)
+        complete = (ends <= (counts - scored.protected)[..., None]).sum(-1, keepdim=True)
+        rank = best.argsort(-1).gather(-1, chunk)
+        lifted = values.masked_fill(free & (rank < complete), torch.inf)
+        return highest(lifted.masked_fill(free & (rank > complete), -torch.inf), counts)
 
     def _chunks(
         self,
@@ -68,7 +73,7 @@ class BestChunks(TopK):
         free: Bool[Tensor, "b h n"],
         chunk: Int[Tensor, "b h n"],
     ) -> tuple[Float[Tensor, "b h c"], Int[Tensor, "b h c"]]:
-        """What each chunk is worth to each head, and how many free tokens the head holds of it."""
+        """Return each head's score of each chunk, and its number of unprotected tokens there."""
         empty = values.new_zeros(*chunk.shape[:2], int(chunk.max()) + 1)
         sums = empty.scatter_add(-1, chunk, values.where(free, 0.0))
         sizes = empty.scatter_add(-1, chunk, free.float())
@@ -81,7 +86,10 @@ class BestChunks(TopK):
 
 @derived
 def chunks_of(slots: Slots, length: int, images: Images) -> Int[Tensor, "b h n"]:
-    """The number of each slot's chunk: ascending in the row, the same in heads that hold alike."""
+    """Return the number of each slot's chunk, ascending along the row.
+
+    Heads that hold the same tokens have the same numbers.
+    """
     pos = slots.pos.long().clamp_min(0)
     if images == "text":
         return pos // length
@@ -89,22 +97,22 @@ def chunks_of(slots: Slots, length: int, images: Images) -> Int[Tensor, "b h n"]
     before = (image + 1).cummax(-1).values  # images that have begun
     segment = torch.where(image >= 0, 2 * image + 1, 2 * before)
     part = torch.where(image >= 0, _parts(image, spot, length, images), pos // length)
-    apart = segment * (int(part.max()) + 1) + part
-    numbers: Tensor = torch.unique(apart, return_inverse=True)[1]
+    combined = segment * (int(part.max()) + 1) + part
+    numbers: Tensor = torch.unique(combined, return_inverse=True)[1]
     return numbers
 
 
 def _parts(
     image: Int[Tensor, "b h n"], spot: Int[Tensor, "b h n"], length: int, images: Images
 ) -> Int[Tensor, "b h n"]:
-    """The number of the chunk within its image."""
+    """Return the number of each visual token's chunk within its image."""
     runs = spot // length
     if images == "runs":
         return runs
     of_row, known = image.clamp_min(0).flatten(1), (spot + 1) * (image >= 0)
-    most = spot.new_zeros(len(spot), int(of_row.max()) + 1)
-    most = most.scatter_reduce(1, of_row, known.flatten(1), "amax")
-    tokens = most.gather(1, of_row).view_as(spot)
+    image_tokens = spot.new_zeros(len(spot), int(of_row.max()) + 1)
+    image_tokens = image_tokens.scatter_reduce(1, of_row, known.flatten(1), "amax")
+    tokens = image_tokens.gather(1, of_row).view_as(spot)
     side = tokens.double().sqrt().round().long().clamp_min(1)
     row, column = spot // side, spot % side
     if images == "rows":
@@ -129,16 +137,16 @@ def chunkkv(
     pool: Pool = "none",
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps whole chunks of consecutive tokens that the last queries attend to.
+    """Whole chunks of consecutive tokens that the last queries attend to.
 
-    ``images`` may cut them along images, or rows or blocks of patches; ``shared``: all heads of a
-    layer rank chunks together.
+    ``images`` can cut chunks along images, or along rows or blocks of patches. With ``shared`` all
+    heads of a layer rank chunks together.
 
     Args:
         length: Tokens of a chunk.
-        images: Whether chunks end where an image, a row or a block of it does.
+        images: Chunk borders in images: none, image borders, rows or blocks of patches.
         shared: Rank chunks by all heads of a layer together.
-        total: How a chunk's scores become one.
+        total: Reduction of a chunk's scores: mean or sum.
 
     Defaults:
         `length`: the paper (kvpress: 20); window: SnapKV's; the paper does not pool

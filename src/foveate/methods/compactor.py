@@ -1,11 +1,14 @@
-"""Compactor: keys that lie out, and tokens that queries of their own part attend to, both ways.
+"""Compactor: keys of high leverage, and tokens that queries of their own part attend to.
 
-Scores are those of NVIDIA's kvpress. Departs from it in: leverage is of the keys after the rotation
-by positions, which layers hold, where theirs is of those before; the random sketch follows from
-``seed`` and is one for all heads of a layer; scores are standardised within each row, where theirs
-are over the whole batch; a last part that is shorter attends to its own tokens alone
-(``as_released``: as theirs). Their default blends by the share that is evicted; the authors' own
-engine by 0.5 (``blending``), in parts of 128 tokens, without value norms and pooling.
+Scores are those of NVIDIA's kvpress. Differences from it:
+
+* Leverage is that of keys after RoPE, which layers store; theirs is before RoPE.
+* The random sketch follows from ``seed`` and is the same for all heads of a layer.
+* Scores are standardised within each row, not over the whole batch.
+* A last part that is shorter attends to its own tokens alone (``as_released``: as in kvpress).
+
+By default leverage is weighted by the share that is evicted, as in kvpress. The authors' own engine
+weights it by 0.5 (``blending``), with parts of 128 tokens and neither value norms nor pooling.
 """
 
 from __future__ import annotations
@@ -27,8 +30,9 @@ from foveate.stages.score.non_causal import NonCausalAttention
 
 @stage("leverage_and_attention")
 class LeverageAndAttention:
-    """``blending`` times the stage ``leverage`` plus the stage ``non_causal_attention``, both with
-    these parameters. Without ``blending`` it is the share of the row that is evicted.
+    """Weighted sum of the scores ``leverage`` and ``non_causal_attention``.
+
+    ``blending`` is the weight of leverage; by default the share of the row that is evicted.
 
     Source: Compactor (arXiv:2507.08143), and kvpress.
     """
@@ -59,8 +63,8 @@ class LeverageAndAttention:
 
     def __call__(self, layer: Layer) -> Scores:
         leverage = Leverage(sketch=self.sketch, seed=self.seed, **self._both)
-        far, paid = leverage(layer).values, self._attention(layer).values
-        return Scores(self._weight(layer) * far + paid)
+        outlying, paid = leverage(layer).values, self._attention(layer).values
+        return Scores(self._weight(layer) * outlying + paid)
 
     def _weight(self, layer: Layer) -> float | Float[Tensor, "b 1 1"]:
         if self.blending is not None:
@@ -68,8 +72,8 @@ class LeverageAndAttention:
         tokens, lengths = layer.slots.tokens, layer.lengths
         if tokens is None:
             raise InvalidParameter(
-                "blending=null is the share that the budget evicts, and this layer has none: give "
-                "Slots(tokens=...), or blending as a number."
+                "blending=null is the share that the budget evicts, and this layer has no budget: "
+                "give Slots(tokens=...), or blending as a number."
             )
         return (1 - tokens.float() / lengths).clamp_min(0.0)[:, None, None]
 
@@ -87,10 +91,12 @@ def compactor(
     as_released: bool = False,
     seed: Seed = 0,
 ) -> Policy:
-    """Keeps keys that differ from the rest, and what queries near a token attend to, both ways.
+    """Tokens with keys of high leverage, and tokens that queries before and after them attend to.
+
+    Score: blending * leverage + non-causal attention.
 
     Args:
-        blending: Weight of leverage beside attention; null: the share that is evicted.
+        blending: Weight of leverage relative to attention; null: the share that is evicted.
 
     Defaults:
         kvpress; the authors' own engine blends by 0.5

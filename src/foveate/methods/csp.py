@@ -1,21 +1,24 @@
-"""CSP, Cross-Self Pruning: what a modality needs of itself, and what of the other.
+"""CSP, Cross-Self Pruning: separate rankings of attention within a modality and across modalities.
 
-Attention within a modality and across modalities live on different scales, so one ranking starves
-one of them. The window's attention is split by whether query and key are of the same modality (eq.
-1), each half makes a list (eq. 2), and the kept tokens are drawn from both (eq. 3). A softmax over
-fewer keys is sharper than it was; softmax-n (eq. 7) takes that back.
+Attention within a modality and across modalities have different scales, so one ranking starves one
+of them. The window's attention is split by whether query and key have the same modality (eq. 1),
+each half makes a list (eq. 2), and the kept tokens are drawn from both lists (eq. 3). A softmax
+over fewer keys is sharper than before; softmax-n (eq. 7) compensates for that.
 
-Departs from the paper in: scores stay per KV head (the paper averages heads, `head_mean=True`), and
-eq. 3, the intersection of the lists, which is empty whenever the window holds text alone: the two
-lists see different keys then. The default is the lists' union, both growing until it fills the
-budget; `combine="and"` lets their intersection grow to it instead. With `fill=False` nothing grows,
-and fewer pairs are kept than the budget allows: `combine="and", fill=False` is eqs. 2 to 4 to the
-letter. Eqs. 11 and 12 lack a factor (the divergence is an expectation under weights that add up to
-less than one), so nothing says that softmax-n is always closer to the full cache: measure it.
+Differences from the paper:
 
-Departs from the authors' code, which joins the lists and stores what stands in both twice: that
-spends budget on doubling one weight (`combine="concat"`). It also rounds both lengths down, so that
-of an odd number of places one is kept nowhere (`combine="concat", fill=False`).
+* Scores stay per KV head (the paper averages heads, `head_mean=True`).
+* The default is the union of the two lists, which grow until it fills the budget. Eq. 3 takes their
+  intersection, which is empty whenever the window has only text, because the two lists then rank
+  different keys. `combine="and"` grows the intersection to the budget instead.
+* With `fill=False` nothing grows, and fewer pairs are kept than the budget allows: `combine="and",
+  fill=False` is eqs. 2 to 4 exactly.
+* Eqs. 11 and 12 lack a factor (the divergence is an expectation under weights that add up to less
+  than one), so softmax-n is not proven to be always closer to the full cache: measure it.
+
+Differences from the authors' code: it joins the lists and stores pairs that are in both twice,
+which spends budget on doubling one weight (`combine="concat"`). It also rounds both lengths down,
+so that of an odd number of slots one stays empty (`combine="concat", fill=False`).
 """
 
 from __future__ import annotations
@@ -42,8 +45,10 @@ Combine = Literal["union", "and", "concat"]
 
 @stage("cross_self_attention", head_by_head=True)
 class CrossSelfAttention:
-    """Eq. 1: the window's softmax-n, summed over queries of the key's own modality (part "self")
-    and over those of the other (part "cross"), reduced over the query heads of a KV head.
+    """Softmax-n of the window, summed by the modality of the queries (eq. 1).
+
+    The part "self" is the sum over queries of the key's own modality, "cross" over those of the
+    other, each reduced over the query heads of a KV head; the values are their sum.
     """
 
     window: Window = 0.5
@@ -64,9 +69,10 @@ class CrossSelfAttention:
 
 
 class Lengths(NamedTuple):
-    """K^s and K^c of eq. 2, which share ``k`` places: ``cross_ratio`` of them, as written (0.29 of
-    100 is 29) and rounded down, is the second. The first is the rest, if that is to ``fill`` the
-    budget, or rounded down as well.
+    """Lengths K^s and K^c of the two lists (eq. 2), which share ``k`` slots.
+
+    K^c is ``cross_ratio`` of them, taken as written (0.29 of 100 is 29) and rounded down. K^s is
+    the rest with ``fill``, else rounded down as well.
     """
 
     own: Int[Tensor, "b h"]
@@ -79,39 +85,51 @@ class Lengths(NamedTuple):
 
     @classmethod
     def adding_up_to(cls, k: Int[Tensor, "b h"], cross_ratio: float, fill: bool) -> Lengths:
-        """Those that are ``k`` in all: of k places, or of one more where rounding takes one."""
+        """Return lengths that add up to ``k``.
+
+        They are those of k slots, or of k + 1 where rounding both down would drop a slot.
+        """
         lengths, of_more = cls.of(k, cross_ratio, fill), cls.of(k + 1, cross_ratio, fill)
         right = lengths.own + lengths.cross == k
         return cls(*(torch.where(right, a, b) for a, b in zip(lengths, of_more, strict=True)))
 
 
-def beyond_lists(
-    who: str, scored: Scored, lengths: Lengths, fill: bool
+def distance_beyond_lists(
+    user: str, scored: Scored, lengths: Lengths, fill: bool
 ) -> tuple[Int[Tensor, "b h n"], Int[Tensor, "b h n"]]:
-    """Eq. 2: how many places each slot stands behind the end of the list by the part "self", and
-    of that by "cross"; negative: it is on the list. What can be in no list is n places behind or
-    more: what is protected or empty, and what scores zero in a list that grows to ``fill`` the
+    """Return how far each slot ranks behind the end of the "self" list and of the "cross" list.
+
+    Negative: the slot is on the list (eq. 2). Slots that can be on no list are n ranks behind or
+    more: protected or empty ones, and those that score zero in a list that grows to ``fill`` the
     budget.
 
+    Args:
+        user: stage that calls, for the error.
+        scored: one layer with a score that has both parts.
+        lengths: lengths of the lists.
+        fill: lists grow until the budget is used.
+
     Raises:
-        InvalidParameter: a score without these parts; ``who`` asked for them.
+        InvalidParameter: a score without these parts.
     """
     parts, values = scored.scores.parts, scored.scores.values
     if not {"self", "cross"} <= parts.keys():
         raise InvalidParameter(
-            f"the {who} draws on self and cross scores, and this score has "
-            "none. Use it with score=cross_self_attention, alone or inside head_mean."
+            f"the {user} needs a score with parts 'self' and 'cross'. Use "
+            "score=cross_self_attention, alone or inside head_mean."
         )
     free = values.isfinite()
     own, cross = (
-        _places(one, free & (one > 0) if fill else free) for one in (parts["self"], parts["cross"])
+        _ranks(scores, free & (scores > 0) if fill else free)
+        for scores in (parts["self"], parts["cross"])
     )
     return own - lengths.own[..., None], cross - lengths.cross[..., None]
 
 
-def _places(scores: Float[Tensor, "b h n"], listed: Bool[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
-    """Each slot's place in the order of the highest scores, from 0; of equal ones the earlier is
-    first. What is not ``listed`` has a place past the end of any list: 2 n.
+def _ranks(scores: Float[Tensor, "b h n"], listed: Bool[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
+    """Rank each slot by its score, from 0 for the highest; of equal ones the earlier is first.
+
+    Slots that are not ``listed`` rank past the end of any list: 2 n.
     """
     order = scores.masked_fill(~listed, -1.0).argsort(dim=-1, descending=True, stable=True)
     return order.argsort(dim=-1).masked_fill(~listed, 2 * scores.shape[-1])
@@ -119,14 +137,16 @@ def _places(scores: Float[Tensor, "b h n"], listed: Bool[Tensor, "b h n"]) -> In
 
 @stage("cross_self", head_by_head=True)
 class CrossSelf(KeepsRecent):
-    """Eqs. 2 and 3: K^c of the places beside the recent tokens go to the best of the part "cross",
-    K^s to the best of "self". Both lists then grow, a place at a time, until their union (or their
-    intersection, "and") fills the budget. A token enters no list in which it scores zero.
+    """Selection from the lists of the parts "self" and "cross" (eqs. 2 and 3).
 
-    Without ``fill`` the lists stay as long as eq. 2 says, K^s rounded down as K^c is, and what is
-    kept beside the recent tokens is their union or intersection (eq. 3): as a rule fewer than the
-    budget allows. For "concat", the lists joined, see :class:`Doubles`: it takes as many slots as
-    both lists are long, those of the union and the next.
+    K^c of the slots beside the recent tokens go to the best of "cross", K^s to the best of "self".
+    Both lists then grow, one slot at a time, until their union (or their intersection, "and") fills
+    the budget. A token enters no list in which it scores zero.
+
+    Without ``fill`` the lists stay as long as eq. 2 says, with K^s rounded down like K^c, and their
+    union or intersection is kept beside the recent tokens (eq. 3): usually fewer than the budget
+    allows. With "concat", the lists joined, see :class:`Doubles`: it takes as many slots as both
+    lists are long, those of the union and the next ones.
     """
 
     cross_ratio: Share = 0.5
@@ -135,7 +155,7 @@ class CrossSelf(KeepsRecent):
 
     @property
     def spares(self) -> bool:
-        """True without ``fill``."""
+        """True without ``fill``, which may keep less than the budget."""
         return not self.fill
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
@@ -143,11 +163,13 @@ class CrossSelf(KeepsRecent):
         free, protected = values.isfinite(), values == torch.inf
         k = counts - protected.sum(-1)
         lengths = Lengths.of(k, self.cross_ratio, self.fill)
-        growth = torch.stack(beyond_lists("selection cross_self", scored, lengths, self.fill))
-        first, second = growth.amin(0), growth.amax(0)  # to be on either list; on both: eq. 3
+        growth = torch.stack(
+            distance_beyond_lists("selection cross_self", scored, lengths, self.fill)
+        )
+        first, second = growth.amin(0), growth.amax(0)  # growth until on one list; on both: eq. 3
         if not self.fill and self.combine != "concat":
             return protected | ((first if self.combine == "union" else second) < 0)  # eq. 4
-        last = 2 * values.shape[-1]  # what is in no list is at least half as far behind
+        last = 2 * values.shape[-1]  # slots that can be on no list are at least half of it behind
         on_both = torch.where(second < last // 2, second, last + first)
         order = on_both if self.combine == "and" else first
         ranks = (-order).float().masked_fill(~free, -torch.inf)
@@ -156,10 +178,10 @@ class CrossSelf(KeepsRecent):
 
 @stage("doubles")
 class Doubles:
-    """The lists joined (CSP's release): a pair on both is held twice, so its weight is doubled.
+    """Merge that stores pairs on both lists twice, which doubles their weight (CSP's release).
 
-    The second copy stands in the slot of a token that is on neither list, which the union had
-    filled up with: as many as both lists name. Such a slot still bears that token's position.
+    The second copy takes the slot of a token that is on neither list, which the union had filled:
+    there are as many as pairs on both lists. Such a slot keeps that token's position.
     ``cross_ratio`` and ``fill`` are those of the selection.
 
     Source: CSP (arXiv:2412.04652), the authors' code.
@@ -176,24 +198,24 @@ class Doubles:
         return k.gather(2, source.expand_as(k)), v.gather(2, source.expand_as(v))
 
     def _source(self, scored: Scored, kept: Bool[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
-        """The slot whose pair each slot holds: its own, but for the copies."""
+        """Return the slot whose pair each slot stores: its own, except for the copies."""
         free = scored.scores.values.isfinite()
         lengths = Lengths.adding_up_to((kept & free).sum(-1), self.cross_ratio, self.fill)
-        beyond = beyond_lists("merge doubles", scored, lengths, self.fill)
-        own, other = (places < 0 for places in beyond)
+        distances = distance_beyond_lists("merge doubles", scored, lengths, self.fill)
+        own, other = (distance < 0 for distance in distances)
         double, filling = kept & own & other, kept & free & ~own & ~other
-        place = filling.cumsum(-1) - 1  # the first of the doubles goes to the first such slot
-        copies = filling & (place < double.sum(-1, keepdim=True))
+        index = filling.cumsum(-1) - 1  # the first double is copied to the first filling slot
+        copies = filling & (index < double.sum(-1, keepdim=True))
         order = (~double).to(torch.uint8).argsort(dim=-1, stable=True)
-        here = torch.arange(kept.shape[-1], device=kept.device).expand_as(order)
-        return torch.where(copies, order.gather(2, place.clamp_min(0)), here)
+        own_slot = torch.arange(kept.shape[-1], device=kept.device).expand_as(order)
+        return torch.where(copies, order.gather(2, index.clamp_min(0)), own_slot)
 
 
 @stage("softmax_n")
 class SoftmaxN:
-    """exp(x_i) / (n + sum_j exp(x_j)) in the attention over a compressed layer, for any n >= 0.
+    """Attention exp(x_i) / (n + sum_j exp(x_j)) over a compressed layer, for any n >= 0.
 
-    The same as one more pair, with the logit log n and a value of zeros.
+    It equals one more pair with the logit log n and a value of zeros.
 
     Source: CSP (arXiv:2412.04652), eq. 7.
     """
@@ -215,18 +237,19 @@ def csp(
     head_mean: bool = False,
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps the best of two lists: what a modality pays to itself, and what it pays to the other.
+    """Best tokens of two lists: attention within a modality, and attention across modalities.
 
-    The last `recent` queries (tokens, or a share of the budget) vote, and `bias` times as many
-    tokens are kept beside the lists. `n` is softmax-n's in the scores, `decode_n` that of decoding.
-    With `fill` the lists grow until the budget is used; without it they are those of eq. 2.
+    Score: eq. 1, with softmax-n (eq. 7); lists: eqs. 2 and 3. The last `recent` queries (tokens, or
+    a share of the budget) vote, and `bias` times as many tokens are kept beside the lists. `n` is
+    the n of softmax-n in the scores, `decode_n` that of decoding. With `fill` the lists grow until
+    the budget is used; without it they are those of eq. 2.
 
     Args:
-        cross_ratio: Share of the places for what the other modality attends to.
-        bias: How many times the recent tokens are kept beside the two lists.
+        cross_ratio: Share of the slots for tokens that the other modality attends to.
+        bias: Recent tokens kept beside the two lists, as a multiple of `recent`.
         n: The n of softmax-n in the scores.
         decode_n: The n of softmax-n while the answer is generated.
-        combine: What of the two lists is kept: their union, what is on both, or both joined.
+        combine: Tokens kept of the two lists: their union, their intersection, or both joined.
         fill: Let the lists grow until the budget is used.
         head_mean: Score by the mean over all heads.
 
@@ -242,8 +265,8 @@ def csp(
     kept = int(exact) if isinstance(recent, int) else float(exact)
     if combine == "and" and not fill and not kept:
         raise InvalidParameter(
-            f"recent={recent} times bias={bias} keeps no recent token, and lists that do not meet "
-            "would leave a head with nothing: raise one, or leave fill=False out."
+            f"recent={recent} times bias={bias} keeps no recent token, so a head whose lists have "
+            "no token in common would keep nothing: raise one of them, or leave fill=False out."
         )
     # Algorithm 1; pruning again whenever the cache outgrows T (lines 2 to 6) is `when=over_budget`
     return Policy(

@@ -1,8 +1,9 @@
-"""CurDKV: tokens of high leverage among their neighbours, by their keys and their values.
+"""CurDKV: tokens whose keys and values have high leverage among their neighbours.
 
-Scores are those of NVIDIA's kvpress: the squared norm of a key or value, over the sum of them in a
-window around it, stands for its leverage. Departs from it in: random projections follow from
-``seed``; sinks are protected by the selection, and scored as all others are; float32 throughout.
+Scores are those of NVIDIA's kvpress: leverage is approximated by the squared norm of a key or
+value, over the sum of squared norms in a window around it. Differences from it: random projections
+follow from ``seed``; sinks are protected by the selection and scored like other tokens; float32
+throughout.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ TINY = 1e-30
 
 @stage("cur_leverage", head_by_head=True)
 class CurLeverage(WithoutQueries):
-    """The squared norms of keys and of values, each over its sum in windows of ``local`` tokens
-    (null: as they are); their product, their mean or one of them (``leverage``), over its sum.
+    """Squared norms of keys and values, each over its sum in windows of ``local`` tokens.
+
+    ``leverage`` combines the two: their product, their mean, or one of them; the result is divided
+    by its sum. ``local=None`` takes the norms as they are.
 
     With ``rank`` keys and values are first multiplied by a random Gaussian matrix of that many
     columns, the same for all heads of a layer, drawn from ``seed``.
@@ -43,17 +46,17 @@ class CurLeverage(WithoutQueries):
     seed: Seed = 0
 
     def __call__(self, layer: Layer) -> Scores:
-        held = span(layer.slots)
-        k, v = (self._squares(layer, x, held) for x in (layer.k, layer.v))
+        tokens = span(layer.slots)
+        k, v = (self._squares(layer, x, tokens) for x in (layer.k, layer.v))
         mixed = {"product": k * v, "mean": (k + v) / 2, "key": k, "value": v}[self.leverage]
-        return Scores(held.put(mixed / mixed.sum(-1, keepdim=True).clamp_min(TINY), 0.0))
+        return Scores(tokens.put(mixed / mixed.sum(-1, keepdim=True).clamp_min(TINY), 0.0))
 
-    def _squares(self, layer: Layer, x: Float[Tensor, "b h n d"], held: TokenSpan) -> Tensor:
+    def _squares(self, layer: Layer, x: Float[Tensor, "b h n d"], tokens: TokenSpan) -> Tensor:
         x = x.float()
         if self.rank is not None:
             widest = max(layer.k.shape[-1], layer.v.shape[-1])
             x = x @ self._drawn(layer.ordinal, widest, self.rank)[: x.shape[-1]].to(x.device)
-        squares = held.take(x.square().sum(-1))
+        squares = tokens.take(x.square().sum(-1))
         return squares if self.local is None else of_windows(squares, self.local)
 
     def _drawn(self, ordinal: int, d: int, rank: int) -> Float[Tensor, "d r"]:
@@ -64,7 +67,7 @@ class CurLeverage(WithoutQueries):
 
 
 def of_windows(squares: Float[Tensor, "b h l"], width: int) -> Float[Tensor, "b h l"]:
-    """Each over the sum of its window; the last one may be shorter."""
+    """Divide each value by the sum of its window; the last window may be shorter."""
     tokens = squares.shape[-1]
     width = min(width, max(1, tokens))
     padded = F.pad(squares, (0, -tokens % width))
@@ -83,12 +86,14 @@ def cur(
     seed: Seed = 0,
     sinks: Count = 4,
 ) -> Policy:
-    """Keeps the tokens whose keys and values are long beside their neighbours'.
+    """Tokens whose keys and values have large norms compared with their neighbours'.
+
+    Score: the product of the squared norms of key and value, each over its sum in a window.
 
     Args:
-        leverage: How the lengths of keys and values become one score.
-        local: Neighboring tokens that lengths are compared with; null: all.
-        rank: Columns of the random matrix that lengths are taken after; null: none.
+        leverage: Combination of key and value norms: product, mean, key or value.
+        local: Tokens of the window that norms are compared in; null: no window.
+        rank: Columns of a random projection applied before the norms; null: none.
 
     Defaults:
         kvpress

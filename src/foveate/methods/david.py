@@ -1,21 +1,25 @@
-"""DAVID: keep vision and text apart until the layers have fused them.
+"""DAVID: vision and text are ranked apart until the layers have fused them.
 
-In shallow layers visual and text tokens are of different kinds, and get budgets of their own; in
-deep ones they are one kind, ranked together. The switch is the normalised cross attention rate, the
-attention that visual tokens get from the last queries against an even share. Equations 2 to 7 and
-Algorithm 1 below, in order; no code was ever released.
+In shallow layers visual and text tokens are of different kinds and get their own budgets; in deep
+layers they are of one kind and ranked together. The switch is the normalised cross attention rate:
+the attention that visual tokens receive from the last queries, over an even share. Equations 2 to 7
+and Algorithm 1 are below, in order; no code was ever released.
 
-The paper contradicts itself, and both readings are offered. Decoupling stops when the rate falls
-by less than the threshold (eq. 7, Algorithm 1: "delta_below"), by more ("abrupt drops":
-"delta_above"), or is below it (Fig. 2: "theta_below"). Eq. 6 divides by r, line 16 does not
-(`normalised=False`): without it the first rate is far above 1 and decoupling never runs. B_V is
-rho/(1 + rho) of the budget (rho = B_V/B_T) and 1/(1 + rho) in line 28 (`split="algorithm"`). Eq. 3
-pools over all tokens, so that scores of the recent ones, which are kept anyhow, leak into two
-others (`pool_window=True`); the default pools before them, as SnapKV does, since the paper's
-ablation without its parts is SnapKV to the point.
+The paper contradicts itself, and both versions are options:
+
+* Decoupling stops when the rate falls by less than the threshold (eq. 7, Algorithm 1:
+  "delta_below"), by more ("abrupt drops": "delta_above"), or is below it (Fig. 2: "theta_below").
+* Eq. 6 divides by r, line 16 does not (`normalised=False`): the first rate is then far above 1 and
+  decoupling never runs.
+* B_V is rho/(1 + rho) of the budget (rho = B_V/B_T), and 1/(1 + rho) in line 28
+  (`split="algorithm"`).
+* Eq. 3 pools over all tokens, so that scores of the recent ones, which are kept anyway, leak into
+  two others (`pool_window=True`). The default pools before them, as SnapKV does, since the paper's
+  ablation without its parts is exactly SnapKV.
 
 Added where the paper is silent: a modality with fewer tokens than its share leaves the rest to the
-other; a prompt without images is never decoupled; under GQA the mean over a KV head's query heads.
+other; a prompt without images is never decoupled; under GQA the mean over a KV head's query heads
+is used.
 """
 
 from __future__ import annotations
@@ -45,21 +49,23 @@ Split = Literal["text", "algorithm"]
 def ncar(
     attention: Float[Tensor, "b h n"], vision: Bool[Tensor, "b h n"], valid: Bool[Tensor, "b h n"]
 ) -> Float[Tensor, "b"]:
-    """Eq. 6: what visual tokens get of the last queries' attention (its mean over queries and
-    heads) over what an even share would be; zero without images.
+    """Return the normalised cross attention rate of each row (eq. 6); zero without images.
+
+    It is the attention of the last queries to visual tokens (the mean over queries and heads), over
+    the attention of an even share.
     """
-    got = (attention * vision).sum(-1).mean(1)
+    received = (attention * vision).sum(-1).mean(1)
     tokens, visual = valid.sum((1, 2)), vision.sum((1, 2))
-    return got * tokens / visual.clamp_min(1)
+    return received * tokens / visual.clamp_min(1)
 
 
 @stage("modality_fusion")
 class ModalityFusion:
-    """Any score, and whether this layer is still decoupled: notes "ncar" and "decoupled", [b].
-    Algorithm 1, lines 4, 5 and 15 to 22.
+    """Another score, with notes "ncar" and "decoupled", [b]: the fusion rate and the layer's state.
 
-    The rate is taken over the queries that the score observes (its part "attention"), or over the
-    last ``window`` if it observes none. ``rule`` "always" and "never" are the ablations.
+    Algorithm 1, lines 4, 5 and 15 to 22. The rate is taken over the queries that the score observes
+    (its part "attention"), or over the last ``window`` if it observes none. ``rule`` "always" and
+    "never" are the ablations.
     """
 
     of: Score
@@ -86,12 +92,12 @@ class ModalityFusion:
             theta = theta * torch.minimum(r, layer.lengths)
         before = layer.earlier[-1] if layer.earlier else {}
         last = before.get("ncar", torch.ones_like(theta))  # theta_0 = 1
-        goes_on = before.get("decoupled", torch.ones_like(theta, dtype=torch.bool))
-        goes_on = goes_on & ~self._stops(theta, last - theta) & vision.any(-1).any(-1)  # eq. 7
-        return scores._replace(notes={**scores.notes, "ncar": theta, "decoupled": goes_on})
+        decoupled = before.get("decoupled", torch.ones_like(theta, dtype=torch.bool))
+        decoupled = decoupled & ~self._stops(theta, last - theta) & vision.any(-1).any(-1)  # eq. 7
+        return scores._replace(notes={**scores.notes, "ncar": theta, "decoupled": decoupled})
 
     def _stops(self, theta: Float[Tensor, "b"], delta: Float[Tensor, "b"]) -> Bool[Tensor, "b"]:
-        """Eq. 7 and Algorithm 1, lines 18 to 20."""
+        """Evaluate the stopping rule (eq. 7 and Algorithm 1, lines 18 to 20)."""
         return {
             "delta_below": delta < self.threshold,
             "delta_above": delta > self.threshold,
@@ -103,8 +109,10 @@ class ModalityFusion:
 
 @stage("decoupled")
 class Decoupled(KeepsRecent):
-    """Eq. 5, Algorithm 1, lines 23 to 33: beside the recent tokens, the best of each modality in
-    layers that the score notes as decoupled, the best of all in the others.
+    """Selection of the best of each modality in decoupled layers, of the best of all in the others.
+
+    The score's note "decoupled" tells them apart; recent tokens are always kept (eq. 5, Algorithm
+    1, lines 23 to 33).
     """
 
     rho: Factor = 1.0
@@ -114,21 +122,21 @@ class Decoupled(KeepsRecent):
         values, vision = scored.scores.values, scored.layer.vision
         if (decoupled := scored.scores.notes.get("decoupled")) is None:
             raise InvalidParameter(
-                "the selection decoupled goes by a switch that this score does not note. Wrap the "
-                "score: modality_fusion(of=...)."
+                "the selection decoupled needs a score with a note 'decoupled'. Wrap the score: "
+                "modality_fusion(of=...)."
             )
         if not bool(decoupled.any()):
             return highest(values, counts)  # eq. 3, in every row
         protected, free = values == torch.inf, values.isfinite()
-        places = counts - protected.sum(-1)  # B_s
+        free_slots = counts - protected.sum(-1)  # B_s
         rho = Fraction(str(self.rho))
         share = (rho if self.split == "text" else Fraction(1)) / (1 + rho)
         visual, textual = (free & vision).sum(-1), (free & ~vision).sum(-1)
-        to_vision = part(places, share)  # line 28
-        to_vision = torch.maximum(torch.minimum(to_vision, visual), places - textual)
-        # The masks are eq. 4; the best of what each leaves, eq. 5.
+        to_vision = part(free_slots, share)  # line 28
+        to_vision = torch.maximum(torch.minimum(to_vision, visual), free_slots - textual)
+        # The masks are eq. 4; the best slots that each mask leaves are eq. 5.
         apart = highest(values.masked_fill(~(free & vision), -torch.inf), to_vision) | highest(
-            values.masked_fill(~(free & ~vision), -torch.inf), places - to_vision
+            values.masked_fill(~(free & ~vision), -torch.inf), free_slots - to_vision
         )
         return torch.where(decoupled[:, None, None], apart | protected, highest(values, counts))
 
@@ -147,16 +155,17 @@ def david(
     pool_window: bool = False,
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps the best of vision and the best of text until the layers have fused them.
+    """Best visual and best text tokens apart, until the layers have fused the two modalities.
 
-    `recent` (tokens, or a share of the budget) are the observation window and kept; `rho` is visual
-    over text tokens: 2 for reading, 1 for mathematics in the paper.
+    Score: eqs. 2 and 3; selection: eqs. 4 and 5; switch: eqs. 6 and 7. `recent` (tokens, or a share
+    of the budget) is the observation window, which is kept; `rho` is visual over text tokens: 2 for
+    reading, 1 for mathematics in the paper.
 
     Args:
         rho: Visual over text tokens kept where layers are decoupled.
-        threshold: The fusion rate that tells decoupled layers from unified ones.
-        rule: Which layers are decoupled: by the change of their fusion rate, or by it.
-        split: Vision's share of the budget, as the paper's text has it or its algorithm.
+        threshold: Fusion rate, or its change, at which decoupling stops, e.g. 0.3.
+        rule: Stopping rule of decoupling: change of the fusion rate, or the rate itself.
+        split: Vision's share of the budget: as in the paper's text, or in its algorithm.
         normalised: Normalise the fusion rate; without, layers hardly ever decouple.
         pool_window: Pool over the window's tokens as well.
 

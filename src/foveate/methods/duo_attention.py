@@ -1,15 +1,18 @@
-"""DuoAttention: heads that retrieve keep the whole prompt, the others sinks and recent tokens.
+"""DuoAttention: the whole prompt in retrieval heads, sinks and recent tokens in all others.
 
 ``profile`` holds the heads' scores, which the authors train for each model and publish as
 ``full_attention_heads.tsv``: ``foveate.import_head_scores(model, "duo_attention", FILE)`` reads
-them. The budget says how many heads retrieve: the best ones are filled with the whole prompt, one
-after the other, beside the ``sinks + recent`` tokens of every head, so of prompts of n tokens the
+them. The budget decides how many heads retrieve. Every head keeps ``sinks + recent`` tokens; then
+the best heads are filled with the whole prompt, one after the other. In a prompt of n tokens the
 share (budget - sinks - recent) / (n - sinks - recent) of the heads retrieves.
 
-Departs from the authors' code in: the threshold, which follows from the budget; the head at its
-border, which keeps what the budget has left, its most recent tokens; equal scores, of which the
-earlier layer's and head's comes first (they draw lots); and the ends: the published scores were
-trained with 128 sinks and 256 recent tokens, which many budgets do not hold.
+Differences from the authors' code:
+
+* The threshold follows from the budget.
+* The last head to be filled keeps as many of the most recent tokens as the budget still allows.
+* Of equal scores the earlier layer and head comes first (the authors draw at random).
+* The published scores were trained with 128 sinks and 256 recent tokens, which many budgets do not
+  hold; the defaults here are smaller.
 """
 
 from __future__ import annotations
@@ -35,9 +38,11 @@ from foveate.stages.budget.head_table import ByHeadScores, Scores
 
 @stage("best_heads")
 class BestHeads(ByHeadScores):
-    """Every head keeps what is protected, and in the order of their scores heads keep all of the
-    prompt, until the budget is used up. ``profile`` is a file of one score for every layer and KV
-    head, of the method named ``of``; of equal scores the earlier head's comes first.
+    """Budget that gives the whole prompt to the best heads, protected tokens to the others.
+
+    Heads are filled in the order of their scores until the budget is used up. ``profile`` is a file
+    of one score for every layer and KV head, of the method named ``of``; of equal scores the
+    earlier head comes first.
 
     Source: DuoAttention (arXiv:2410.10819), and its release.
     """
@@ -49,18 +54,18 @@ class BestHeads(ByHeadScores):
 
 
 class Filled(NamedTuple):
-    """The rule, given everything but the prompt."""
+    """Rule of :class:`BestHeads` for one table of head scores; hashable."""
 
     scores: Scores
 
     def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
-        """Tokens of each KV head of a prompt of ``length``, ``tokens`` on average."""
+        """Return each KV head's tokens for a prompt of ``length``, ``tokens`` on average."""
         return filled(self.scores, tokens, protected, length)
 
 
 @lru_cache(maxsize=256)
 def filled(scores: Scores, tokens: int, protected: int, length: int) -> tuple[int, ...]:
-    """The best heads hold ``length``, the others ``protected``, one of them what is left."""
+    """Return ``length`` for the best heads, ``protected`` for the others, the rest for one."""
     heads = [score for row in scores for score in row]
     counts = [min(protected, length)] * len(heads)
     left = tokens * len(heads) - sum(counts)
@@ -72,7 +77,10 @@ def filled(scores: Scores, tokens: int, protected: int, length: int) -> tuple[in
 
 
 def read_table(path: str | Path) -> tuple[Float[Tensor, "L h"], int]:
-    """The score of every KV head, in float64, cut to [0, 1] as their authors do; of one training.
+    """Read the score of every KV head, in float64, clamped to [0, 1] as the authors do.
+
+    Returns:
+        The scores, and 1 for the number of trainings.
 
     Raises:
         InvalidInput: no such file, or no table of numbers.
@@ -80,13 +88,13 @@ def read_table(path: str | Path) -> tuple[Float[Tensor, "L h"], int]:
     lines = [line.split() for line in read_text(Path(path)).split("\n") if line.strip()]
     try:
         rows = [[float(number) for number in line] for line in lines]
-        whole = bool(rows) and all(math.isfinite(x) for row in rows for x in row)
-        if not whole or len({len(row) for row in rows}) > 1:
-            raise ValueError("its lines are not of equally many numbers")
+        is_complete = bool(rows) and all(math.isfinite(x) for row in rows for x in row)
+        if not is_complete or len({len(row) for row in rows}) > 1:
+            raise ValueError("its lines do not have equally many finite numbers")
     except ValueError as error:
         raise InvalidInput(
-            f"{path} holds no scores of heads ({error}); expected a line for each layer, with a "
-            "number for each KV head, between tabs."
+            f"{path} is no table of head scores ({error}); expected a line for each layer, with a "
+            "number for each KV head, separated by tabs."
         ) from error
     return torch.tensor(rows, dtype=torch.float64, device="cpu").clamp(0, 1), 1
 
@@ -98,9 +106,9 @@ HEAD_FILES["duo_attention"] = HeadFile("KV", read_table)
 def duo_attention(
     *, budget: Amount, profile: str, sinks: Count = 4, recent: Recent = 0.25
 ) -> Policy:
-    """Keeps the whole prompt in the heads that retrieve, and sinks and recent tokens in the others.
+    """Whole prompt in retrieval heads; sinks and recent tokens in all others.
 
-    ``profile`` says how well each head retrieves; ``recent`` is a number of tokens or a share of
+    ``profile`` holds each head's retrieval score; ``recent`` is a number of tokens or a share of
     the budget.
 
     Defaults:

@@ -1,8 +1,8 @@
-"""Elastic Cache: heavy hitters of the layer; every other pair merges into the kept one next to it.
+"""Elastic Cache: a layer's most attended tokens, with every other pair merged into the nearest.
 
-While decoding, pairs at a fixed distance from the end of the prompt leave, so that the cache stays
-at its ratio. Departs from the authors' code, which takes an argsort for a rank and so keeps other
-tokens than the paper's, and one too few.
+While decoding, pairs at a fixed distance from the end of the prompt are evicted, so that the cache
+stays at its ratio. Difference from the authors' code: it uses an argsort as if it were a rank, and
+so keeps other tokens than the paper's, and one too few.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def elastic_cache(
     budget: Amount,
     distance: Positive = 25,
 ) -> Policy:
-    """Keeps what receives the most attention in a layer, and merges the rest into that.
+    """Most attended tokens of each layer, with every other pair merged into the nearest kept one.
 
     Args:
-        distance: How far before the prompt's end pairs go while decoding.
+        distance: Slots between the prompt's end and the pairs evicted while decoding, e.g. 25.
 
     Defaults:
         release

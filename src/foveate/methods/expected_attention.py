@@ -1,11 +1,11 @@
-"""Expected Attention: what queries yet to come will attend to, from what queries look like.
+"""Expected Attention: attention that future queries are expected to pay, from a model of queries.
 
-Departs from the authors' code in the queries that are looked at: those at the prompt's end as they
-are, with their rotary positions. With ``profile`` they are what the release stores: the mean and
-covariance of a model's queries before the rotation, over texts and without the first four tokens of
-each, turned by the mean rotation of the next ``future`` positions. ``foveate calibrate
-expected_attention`` measures them on queries that it turns back. Positions are counted in tokens,
-which is not what a model with positions in images does behind an image.
+Difference from the authors' code: by default the queries are the last ones of the prompt as they
+are, with their rotary positions. With ``profile`` they are those of the release: the mean and
+covariance of a model's queries before RoPE, over texts and without the first four tokens of each,
+rotated by the mean rotation of the next ``future`` positions. ``foveate calibrate
+expected_attention`` measures them on queries whose rotation it inverts. Positions are counted in
+tokens, which is wrong after an image for models whose positions run in images.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ from foveate.stages import TopK, Uniform
 
 Future = Annotated[int, Range(1, 65_536)]
 OUTLIERS = 4
-"""The first tokens of a text, whose queries are not counted."""
+"""Number of first tokens of a text whose queries are left out of the statistics."""
 
 
 @stage("expected_attention")
 class ExpectedAttention:
-    """The expectation of exp(logit) over queries that are normally distributed, normalised over the
-    slots but for the first ``sinks``, averaged over the query heads of a KV head, plus ``epsilon``,
-    times the value's norm. Mean and (``covariance``) covariance are those of the last ``window``
-    queries, or those of a ``profile``, turned to the ``future`` positions after the prompt.
+    """Expectation of exp(logit) over normally distributed queries, times the value's norm.
+
+    The expectation is normalised over the slots except the first ``sinks``, averaged over the query
+    heads of a KV head, and ``epsilon`` is added before the value's norm is multiplied in. The mean
+    and (with ``covariance``) the covariance are those of the last ``window`` queries, or those of a
+    ``profile``, rotated to the ``future`` positions after the prompt.
 
     Source: Expected Attention (arXiv:2510.00636), section 3.
     """
@@ -55,11 +57,11 @@ class ExpectedAttention:
 
     @property
     def head_by_head(self) -> bool:
-        return self.profile is None  # which has statistics of every head of a layer
+        return self.profile is None  # a profile has statistics of all heads of a layer
 
     @property
     def calibrated(self) -> TensorProfile | None:
-        """The profile in use."""
+        """Profile in use, if any."""
         return None if self.profile is None else load_tensors(self.profile, "expected_attention")
 
     def queries(self, tokens: int) -> int:
@@ -72,26 +74,26 @@ class ExpectedAttention:
         return Scores(scores * layer.v.float().norm(dim=-1) if self.value_norm else scores)
 
     def _counted(self, layer: Layer) -> Bool[Tensor, "b h n"]:
-        """The slots that scores are normalised over: all of a row that holds sinks alone."""
+        """Mark the slots that scores are normalised over; all of a row that has only sinks."""
         if not self.sinks:
             return layer.valid
         counted = layer.valid & (layer.pos >= self.sinks)
         return counted | (layer.valid & ~counted.any(-1, keepdim=True))
 
     def _expected(self, layer: Layer) -> Float[Tensor, "b h g n"]:
-        """The logarithm of E exp(scale q k): scale mean k + scale^2 / 2 k covariance k."""
+        """Return log E exp(scale q k): scale mean k + scale^2 / 2 k covariance k."""
         profile = self.calibrated
         mean, spread = self._last(layer) if profile is None else self._stored(layer, profile)
         k = layer.k.float()
         logits = layer.scale * (mean @ k.transpose(2, 3))
         if spread is None:
             return logits
-        # one query head after the other: all of a group's products take many times the keys' memory
-        quadratic = [(k @ each).mul_(k).sum(-1) for each in spread.unbind(2)]
+        # one query head at a time: the products of a whole group take many times the keys' memory
+        quadratic = [(k @ covariance).mul_(k).sum(-1) for covariance in spread.unbind(2)]
         return logits + 0.5 * layer.scale**2 * torch.stack(quadratic, dim=2)
 
     def _last(self, layer: Layer) -> tuple[Tensor, Tensor | None]:
-        """Mean [b h g d] and covariance [b h g d d] of the last queries."""
+        """Return mean [b h g d] and covariance [b h g d d] of the last queries."""
         b, hq, m, d = layer.q.shape
         w, h = min(self.window, m), layer.k.shape[1]
         real = (layer.q_pos[:, -w:] >= 0).float()[:, None, None, :, None]
@@ -100,11 +102,11 @@ class ExpectedAttention:
         mean = (q * real).sum(3) / count
         if not self.covariance:
             return mean, None
-        off = (q - mean[:, :, :, None]) * real
-        return mean, off.transpose(3, 4) @ off / count[..., None]
+        centred = (q - mean[:, :, :, None]) * real
+        return mean, centred.transpose(3, 4) @ centred / count[..., None]
 
     def _stored(self, layer: Layer, profile: TensorProfile) -> tuple[Tensor, Tensor | None]:
-        """The same of a profile, at the positions after the prompt."""
+        """Return the profile's mean and covariance, rotated to the positions after the prompt."""
         hq, d = layer.q.shape[1], layer.k.shape[3]
         mean, spread = profile.of(layer, mean=(hq, d), covariance=(hq, d, d))
         rotation = profile.rotation(layer)
@@ -116,8 +118,9 @@ class ExpectedAttention:
 
 
 class StoredStatistics(Gathering):
-    """Mean and covariance of all queries but those of a text's first tokens, before they are turned
-    by their positions; and how they are.
+    """Mean and covariance of queries before RoPE, and the rotation itself, for a profile.
+
+    The queries of a text's first tokens are left out.
 
     Source: the release of Expected Attention.
     """
@@ -136,8 +139,8 @@ class StoredStatistics(Gathering):
         count = sums["count"]
         if count < 2:
             raise InvalidInput(
-                f"there are {int(count)} queries to calibrate on beside the first {OUTLIERS} of "
-                "each prompt, which do not count. Give longer prompts."
+                f"only {int(count)} queries are left to calibrate on, as the first {OUTLIERS} of "
+                "each prompt do not count. Give longer prompts."
             )
         mean = sums["total"] / count
         products = sums["products"] - count * mean[..., :, None] * mean[..., None, :]
@@ -163,12 +166,15 @@ def expected_attention(
     profile: str | None = None,
     future: Future = 512,
 ) -> Policy:
-    """Keeps what queries like the last ones are expected to attend to, times the value's norm.
+    """Tokens that future queries are expected to attend to, weighted by the value's norm.
+
+    Score: E exp(scale q k) for q ~ N(mean, covariance), normalised over slots, times |v| (section
+    3).
 
     Args:
-        window: The last queries, whose mean is taken without a profile.
-        covariance: Use the queries' covariance beside their mean.
-        future: The positions after the prompt that queries are turned to.
+        window: Number of last queries that the statistics are taken from without a profile.
+        covariance: Use the queries' covariance in addition to their mean.
+        future: Number of positions after the prompt that queries are rotated to.
 
     Defaults:
         kvpress; `window`: here, it keeps its queries in a profile instead

@@ -1,17 +1,17 @@
 """FastV: after layer 2, an image is worth half of its tokens.
 
-The paper drops visual tokens from the computation of all layers after the `layers`-th while the
-prompt is read; it is no cache policy. This is what it leaves in the cache, read as one: the first
-`layers` keep everything, all later ones keep text and the same visual tokens, which the last query
-of the prompt attends to most in the last of those layers. So it saves memory and no prefill, and
-what leaves the cache of a layer has been seen by the layers after it. `fastv.prune(layer=2)` in
-front of a method drops tokens as the paper does, and saves prefill.
+The paper drops visual tokens from the computation of all layers after layer `layers` during the
+prefill; it is no cache policy. Here the cache that this leaves is the policy: the first `layers`
+layers keep everything, all later ones keep text and the same visual tokens, chosen by the attention
+of the prompt's last query in the last of those layers. It saves memory but no prefill, and later
+layers have seen the tokens that leave a layer's cache. `fastv.prune(layer=2)` in front of a method
+drops tokens before they are computed, as the paper does.
 
 The budget is exact over all layers, so the first ones keep everything only as far as it allows:
-every later layer has at least `least` of the average. Where text does not fit, it is ranked as
-visual tokens are.
+every later layer has at least `least` of the average. Text that does not fit is ranked like visual
+tokens.
 
-The paper ranks by the attention from all tokens (`by="all"`), its code by that of the last one.
+The paper ranks by the attention of all tokens (`by="all"`), its code by that of the last token.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from foveate.stages.score.one_ranking import By, by_position, of_slots, received
 
 @stage("ranked_at_layer")
 class RankedAtLayer:
-    """One ranking for all layers after the ``layers``-th: what tokens are paid there, the mean over
-    all heads. Layers before it have their own. The note "received" is the same by position.
+    """One ranking for all layers after layer ``layers``, by the attention received there.
 
+    It is averaged over all heads. Layers before it have their own ranking. The note "received" is
+    the ranking by position.
     Source: FastV (arXiv:2403.06764), section 4.1 and the release.
     """
 
@@ -54,8 +55,10 @@ class RankedAtLayer:
 
 @stage("first_layers_whole")
 class FirstLayersWhole(ByLength):
-    """The first ``layers`` keep everything, all others share the rest evenly; but each of these has
-    at least ``least`` of the average, and the first ones less, where the budget asks for it.
+    """Budget that keeps everything in the first ``layers`` and shares the rest evenly.
+
+    Each later layer has at least ``least`` of the average; where the budget needs it, the first
+    layers keep less.
     """
 
     layers: Positive = 2
@@ -63,32 +66,32 @@ class FirstLayersWhole(ByLength):
     scope: Scope = field(default="layer", init=False)
 
     def by_length(self, depth: int) -> WholeFirst:
-        """The counts of that many layers."""
+        """Return the rule for ``depth`` layers."""
         return WholeFirst(depth, self.layers, self.least)
 
 
 class WholeFirst(NamedTuple):
-    """The counts of every layer."""
+    """Rule of :class:`FirstLayersWhole` for a number of layers; hashable."""
 
     depth: int
     layers: int
     least: float
 
     def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
-        """Of a prompt of ``length``, ``tokens`` on average."""
+        """Return each layer's tokens for a prompt of ``length``, ``tokens`` on average."""
         first = min(self.layers, self.depth)
         if first == self.depth or tokens >= length:
             return (min(tokens, length),) * self.depth
         floor = max(int(tokens * Fraction(str(self.least))), min(protected, tokens))
         rest, total = self.depth - first, tokens * self.depth
-        whole = min(first * length, total - rest * floor)
-        return (*_evenly(whole, first), *_evenly(total - whole, rest))
+        first_total = min(first * length, total - rest * floor)
+        return (*_evenly(first_total, first), *_evenly(total - first_total, rest))
 
 
-def _evenly(total: int, places: int) -> tuple[int, ...]:
-    """The remainder goes to the earlier ones."""
-    each, over = divmod(total, places)
-    return tuple(each + (place < over) for place in range(places))
+def _evenly(total: int, parts: int) -> tuple[int, ...]:
+    """Split ``total`` into ``parts`` near-equal numbers; earlier parts get the remainder."""
+    share, remainder = divmod(total, parts)
+    return tuple(share + (part < remainder) for part in range(parts))
 
 
 @method("chen2024fastv", adds=("score", "budget"))
@@ -101,13 +104,13 @@ def fastv(
     recent: Recent = 1,
     protect_text: bool = False,
 ) -> Policy:
-    """Keeps the first layers whole, and later on text and what was looked at in the last of these.
+    """All tokens in the first layers; after them text and the most attended visual tokens.
 
-    ``layers`` is K, after which visual tokens are dropped.
+    ``layers`` is K, the layer after which visual tokens are dropped (section 4.1).
 
     Args:
         layers: The first layers, which keep everything.
-        by: Whose attention ranks visual tokens: the last token's, or all tokens'.
+        by: Queries whose attention ranks visual tokens: the last token's, or all tokens'.
         least: The least that each later layer keeps, as a share of the average.
 
     Defaults:

@@ -1,14 +1,14 @@
-"""FINCH: what the question attends to, wherever in the document it stands.
+"""FINCH: tokens that the question attends to, wherever in the document they are.
 
 The question is the end of the prompt: ``window`` is its number of tokens (kvpress finds it by a
 delimiter that it adds to the vocabulary). Later queries share their attention among more tokens, so
-each counts as often as it has tokens before it. With ``chunk`` every chunk of the document keeps
-the same share, as each is compressed by itself.
+each query's attention is multiplied by the number of tokens before it. With ``chunk`` every chunk
+of the document keeps the same share, as if each were compressed by itself.
 
-Departs from the paper in: the prompt, which is read in one piece and compressed once, as in
-kvpress, where the paper reads chunk after chunk, each with what was kept before and the question.
-Departs from both in: keys, which are not rotated again (tokens keep their true positions), and the
-budget, which is exact (kvpress rounds every chunk by itself).
+Differences from the paper: the prompt is read in one piece and compressed once, as in kvpress,
+where the paper reads it chunk by chunk, each with what was kept before and the question.
+Differences from both: keys are not rotated again (tokens keep their true positions), and the budget
+is exact (kvpress rounds every chunk by itself).
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from foveate.stages.score.window import counts_of, on_average, paid, window_of
 
 @stage("question_attention", head_by_head=True)
 class QuestionAttention:
-    """Mean over the last ``window`` queries of the softmax in float32, each times the number of
-    tokens before it (unless ``normalised`` is false), reduced over the query heads of a KV head.
-    The window itself scores zero: selections protect it.
+    """Mean attention of the last ``window`` queries, each times the number of tokens before it.
+
+    The softmax is in float32, reduced over the query heads of a KV head. With ``normalised=False``
+    all queries weigh the same. The window itself scores zero: selections protect it.
 
     Source: FINCH (arXiv:2408.00167), and FinchPress of kvpress.
     """
@@ -56,7 +57,7 @@ class QuestionAttention:
 
 @derived
 def by_tokens_before(slots: Slots, window: Window, groups: int, group: Reduction) -> WindowWeights:
-    """Each query of a row's window counts as often as there are tokens before it, on average."""
+    """Weight each query of a row's window by its number of earlier tokens, over the window."""
     real = window_of(slots, window)
     earlier = slots.q_pos[:, -real.shape[1] :].clamp_min(0)
     marked = ((real * earlier).float() / real.sum(-1, keepdim=True))[:, None]
@@ -65,8 +66,10 @@ def by_tokens_before(slots: Slots, window: Window, groups: int, group: Reduction
 
 @stage("top_k_of_chunks", head_by_head=True)
 class TopKOfChunks(TopK):
-    """Beside what ``top_k`` always keeps: the highest scores of every chunk of ``length`` tokens,
-    each of which keeps the same share (rounded; the total is exact).
+    """Selection of the highest scores of every chunk of ``length`` tokens, all by the same share.
+
+    It is applied beside the tokens that ``top_k`` always keeps. Shares are rounded; the total is
+    exact.
 
     Source: FINCH (arXiv:2408.00167), and FinchPress of kvpress.
     """
@@ -91,9 +94,12 @@ class TopKOfChunks(TopK):
 def _shared_out(
     counts: Int[Tensor, "b h"], sizes: Int[Tensor, "b h c"], always: Int[Tensor, "b h c"]
 ) -> Int[Tensor, "b h c"]:
-    """How many each chunk keeps: one and what it always keeps at least, if there are so many."""
-    held = sizes.sum(-1, keepdim=True).clamp_min(1)
-    wish = (sizes * counts[..., None] // held).clamp_min(1)
+    """Return the number that each chunk keeps.
+
+    At least one, and at least the tokens that are always kept, where the budget allows.
+    """
+    total = sizes.sum(-1, keepdim=True).clamp_min(1)
+    wish = (sizes * counts[..., None] // total).clamp_min(1)
     heads = (t.flatten(0, 1).tolist() for t in (wish, always, sizes))
     rows = zip(*heads, counts.flatten().tolist(), strict=True)
     return sizes.new_tensor([filled(*row) for row in rows]).view_as(sizes)
@@ -108,10 +114,7 @@ def finch(
     normalised: bool = True,
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps what the question at the prompt's end attends to, and the question.
-
-    ``window`` is the question's number of tokens; ``chunk``, if given, the tokens of each part of
-    the document that keeps the same share.
+    """Tokens that the question at the prompt's end attends to, and the question itself.
 
     Args:
         window: Tokens of the question at the prompt's end.
@@ -119,7 +122,7 @@ def finch(
         normalised: Weigh each query's attention by how many tokens it could see.
 
     Defaults:
-        window: the question's length, which a prompt has to tell; the rest: kvpress
+        `window`: here, set it to the question's length; the rest: kvpress
     """
     always = TopK(recent=window)
     return Policy(

@@ -1,4 +1,4 @@
-"""Full cache: every pair of the prompt is kept. The reference that others are compared with."""
+"""Full cache: every pair of the prompt is kept. The reference for all other methods."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from foveate.stages import Recency, TopK, Uniform
 
 @method()
 def full() -> Policy:
-    """Keeps everything; nothing is scored, and the cache is preallocated for decoding."""
+    """All pairs of the prompt, unscored, in a cache preallocated for decoding."""
     return Policy(score=Recency(), budget=Uniform(amount=Amount.of(1.0)), select=TopK())

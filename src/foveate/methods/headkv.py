@@ -1,10 +1,10 @@
-"""HeadKV: SnapKV whose heads keep more the better they retrieve and reason (HeadKV-R2).
+"""HeadKV: SnapKV with more pairs for heads that retrieve and reason well (HeadKV-R2).
 
 ``profile`` holds the heads' scores: ``foveate calibrate headkv`` measures them,
-``foveate.import_head_scores`` reads the files that the authors publish. Departs from the authors'
-code in: KV heads, where the release scores query heads on a cache repeated for each; the
-total, which is exact, where the release lets lapse what a strong head cannot use in a short prompt
-(``as_released``).
+``foveate.import_head_scores`` reads the files that the authors publish. Differences from the
+authors' code: KV heads are scored, where the release scores query heads on a cache repeated for
+each; the total is exact, where the release drops the part that a strong head cannot use in a short
+prompt (``as_released``).
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ def headkv(
     pool: Pool = "max",
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps what the last queries attend to, more in heads that retrieve what is asked for.
+    """Tokens that the last queries attend to, with more in heads that retrieve the answer.
 
-    One ``beta``-th of the budget goes by the heads' scores, the rest is shared evenly.
+    One ``beta``-th of the budget is shared by the heads' scores, the rest evenly (section 3.2).
 
     Args:
-        beta: One in so many of the budget goes by the heads' scores.
+        beta: Divisor of the budget that gives the part shared by head scores, e.g. 1.01.
         temperature: Exponent of the heads' scores: higher is less even.
 
     Defaults:
-        release; it tries `beta` from 1.005 to 10 (1.5 where none is said), of which
-        KVCache-Factory's port takes 1.01
+        release; it tries `beta` from 1.005 to 10 (1.5 by default), of which KVCache-Factory's port
+        takes 1.01
     """
     return Policy(
         score=WindowAttention(window=window, kernel=kernel, pool=pool, group=group),
@@ -65,34 +65,36 @@ def headkv(
 
 
 class RetrievalHeads:
-    """A head scores what it pays to the evidence while the model answers: for every token, the
-    attention to those of its ``n`` best places that are evidence, over ``n``, the tokens of all
-    evidence. Only answers that share more than half of their words with the right one count.
+    """Head scores by the attention that each head pays to the evidence while the model answers.
+
+    For every generated token: the attention to the evidence tokens among the head's ``n`` most
+    attended ones, over ``n``, the number of evidence tokens. Only answers that share more than half
+    of their words with the right one count.
 
     Source: HeadKV, section 3.1 (retrieval and reasoning, R2).
     """
 
-    def notice(self, attention: Float[Tensor, "hq n"], shown: Shown) -> Float[Tensor, "hq"]:
-        evidence = sorted({place for _, where in shown.spans for place in where})
+    def notice(self, attention: Float[Tensor, "hq n"], prompt: Shown) -> Float[Tensor, "hq"]:
+        evidence = sorted({position for _, where in prompt.spans for position in where})
         region = attention.new_tensor(evidence, dtype=torch.long)
         best = attention.topk(len(region), dim=-1)
         return (best.values * torch.isin(best.indices, region)).sum(-1) / len(region)
 
     def score(
-        self, noticed: Float[Tensor, "s hq"], tokens: Sequence[str], shown: Shown
+        self, noticed: Float[Tensor, "s hq"], tokens: Sequence[str], prompt: Shown
     ) -> Float[Tensor, "hq"] | None:
-        return noticed.sum(0) if f1("".join(tokens), shown.answer) > 0.5 else None
+        return noticed.sum(0) if f1("".join(tokens), prompt.answer) > 0.5 else None
 
 
 HEAD_READINGS["headkv"] = RetrievalHeads()
 HEAD_FILES["headkv"] = HeadFile("query", read)
 
 
-def f1(said: str, right: str) -> float:
-    """Of the words of two texts, without case, articles and punctuation."""
+def f1(answer: str, right: str) -> float:
+    """Return the F1 of the words of two texts, ignoring case, articles and punctuation."""
     words = [
         [w for w in re.findall(r"\w+", text.lower()) if w not in ("a", "an", "the")]
-        for text in (said, right)
+        for text in (answer, right)
     ]
     common = sum((Counter(words[0]) & Counter(words[1])).values())
     return 2 * common / (len(words[0]) + len(words[1])) if common else 0.0

@@ -1,23 +1,28 @@
-"""HERMES: each layer remembers a video in its own way, and deep layers tell shallow ones what for.
+"""HERMES: hierarchical memory of a video, by age in shallow layers and by attention in deep ones.
 
-Shallow layers look at the newest tokens, so they keep those (sensory memory); deep layers look at
-what stands for whole frames, so they keep what is attended to (long-term memory); between them a
-mixture goes over from the one to the other (working memory). What is attended to is asked with
-pseudo questions that are read after the cache and do not stay: one about details in shallow layers,
-one about the whole in deep ones, both together between (``proxy="questions"``, which needs
-``compress(..., tokenizer=...)``). Then every layer's scores take over a part of the next one's,
-from the deepest on, so that layers agree on what they remember.
+Shallow layers attend to the newest tokens, so they keep those (sensory memory). Deep layers attend
+to tokens that represent whole frames, so they keep the most attended tokens (long-term memory).
+Layers in between mix both (working memory). With ``proxy="questions"``, which needs ``compress(...,
+tokenizer=...)``, attention is measured with pseudo questions that are read after the cache and then
+discarded: one about details for shallow layers, one about the whole video for deep ones, both
+together for the layers between. Finally, from the deepest layer on, every layer's scores take over
+a part of the next layer's, so that layers agree on what they keep.
 
-Read a video in chunks, as ``foveate.Stream`` does: whenever the heads hold ``every`` pairs more
-than the budget, what they hold is compressed.
+Read a video in chunks, as ``foveate.Stream`` does: whenever the heads store ``every`` pairs more
+than the budget, the cache is compressed.
 
-Departs from the authors' code in: the pseudo questions' words; their queries, which are those of
-the model, where the release multiplies embeddings by every layer's projections and lets all tokens
-of a question see each other; no summary token, into which deep layers of the release average what
-they drop, under keys that are turned to a place behind all others; and positions, which the release
-closes up in each layer by itself, and ``foveate.Stream(positions="reindexed")`` in all together.
-Ours: without pseudo questions the prompt's last queries stand for them (``proxy="window"``), as a
-prompt that is read at once ends with its question; text comes before what is visual.
+Differences from the authors' code:
+
+* The wording of the pseudo questions.
+* Their queries are the model's own, where the release multiplies embeddings by every layer's
+  projections and lets all tokens of a question see each other.
+* No summary token, into which deep layers of the release average the pairs they drop, under keys
+  rotated to a position behind all others.
+* Positions are reindexed for all layers together, by ``foveate.Stream(positions="reindexed")``,
+  where the release reindexes each layer by itself.
+
+Ours: without pseudo questions the prompt's last queries replace them (``proxy="window"``), as a
+prompt that is read at once ends with its question; and text comes before visual tokens.
 """
 
 from __future__ import annotations
@@ -49,10 +54,12 @@ EPS = 1e-6
 
 @stage("pseudo_questions")
 class PseudoQuestions(WithoutQueries):
-    """What questions that nobody asked pay to each slot: the mean over their tokens and the query
-    heads of a KV head, of a softmax over all slots and the question itself. The parts "local",
-    "overall" and "both" are of a question about details, of one about the whole, and of the two in
-    one text; the values are the last of them.
+    """Mean attention of pseudo questions to each slot.
+
+    The softmax is over all slots and the question itself; the mean is over the question's tokens
+    and the query heads of a KV head. The parts "local", "overall" and "both" are the attention of a
+    question about details, of one about the whole video, and of both in one text; the values are
+    those of "both".
 
     Source: HERMES (arXiv:2601.14724) and the release, pseudo queries.
     """
@@ -62,19 +69,24 @@ class PseudoQuestions(WithoutQueries):
 
     @property
     def reading(self) -> Rereading:
-        """The three texts."""
+        """Probe pass over the three texts."""
         both = f"{self.local}; {self.overall}"
-        return Rereading(chunk=1, prompt=False, asks=(self.local, self.overall, both), bare=True)
+        return Rereading(
+            chunk=1, prompt=False, follow_ups=(self.local, self.overall, both), bare=True
+        )
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
-        """One more text has been read."""
-        held = layer.k.shape[2] - layer.q.shape[2]
-        none = layer.k.new_zeros(*layer.k.shape[:2], held, dtype=torch.float32)
-        state = {name: layer.state.get(name, none) for name in (*KINDS, _COUNT)}
-        place = int(state[_COUNT].amax()) % len(KINDS)
+        """Record the attention of the next text."""
+        slots = layer.k.shape[2] - layer.q.shape[2]
+        zeros = layer.k.new_zeros(*layer.k.shape[:2], slots, dtype=torch.float32)
+        state = {name: layer.state.get(name, zeros) for name in (*KINDS, _COUNT)}
+        kind = int(state[_COUNT].amax()) % len(KINDS)  # texts come in the order of KINDS
         queries = layer.q.shape[2] * layer.groups
-        paid = reduce(add, (each[..., :held].sum((2, 3)) for _, each in rows(layer))) / queries
-        return {**state, KINDS[place]: paid, _COUNT: torch.full_like(none, place + 1)}
+        paid = (
+            reduce(add, (attention[..., :slots].sum((2, 3)) for _, attention in rows(layer)))
+            / queries
+        )
+        return {**state, KINDS[kind]: paid, _COUNT: torch.full_like(zeros, kind + 1)}
 
     def __call__(self, layer: Layer) -> Scores:
         parts = {kind: layer.state[kind] for kind in KINDS}
@@ -82,11 +94,14 @@ class PseudoQuestions(WithoutQueries):
 
 
 class Memory(NamedTuple):
-    """How a layer remembers: ``recency`` is the share of its score that goes by age, which falls
-    exponentially with ``decay``; ``takes`` that of the next layer's score; ``asks`` what is asked.
+    """Weights of a layer's memory.
+
+    ``question`` names the pseudo question, ``recency`` is the weight of age, which falls
+    exponentially with ``decay``, and ``takes`` the share of the next layer's score that is taken
+    over.
     """
 
-    asks: str
+    question: str
     recency: float
     decay: float
     takes: float
@@ -94,11 +109,12 @@ class Memory(NamedTuple):
 
 @stage("memory_hierarchy")
 class MemoryHierarchy(Wrapper):
-    """Another score, averaged over the heads of a layer and scaled to [0, 1], beside how new a
-    token is, scaled likewise; then, from the deepest layer on, each takes over a part of the next
-    one's. Visual tokens are scaled among themselves; text, likewise, comes before them.
+    """Another score, mixed with recency layer by layer and smoothed from the deepest layer on.
 
-    The first ``shallow`` of the layers go by age alone, the last ``deep`` not at all.
+    The wrapped score is averaged over the heads of a layer and scaled to [0, 1], as is recency.
+    Visual tokens are scaled among themselves; text is, too, and comes before them. The first
+    ``shallow`` share of the layers uses recency alone, the last ``deep`` share no recency. With
+    ``smoothing`` every layer then takes over a part of the next one's scores.
 
     Source: HERMES (arXiv:2601.14724), hierarchical memory and cross-layer memory smoothing; numbers
     from the release.
@@ -109,7 +125,7 @@ class MemoryHierarchy(Wrapper):
     smoothing: bool = True
 
     def memory(self, layer: int, depth: int) -> Memory:
-        """Of one layer of so many."""
+        """Return the weights of layer ``layer`` in a model of ``depth`` layers."""
         first, last = int(depth * self.shallow), int(depth * (1 - self.deep))
         if layer < first:
             return Memory("local", 1.0, 20.0, 0.1)
@@ -120,47 +136,50 @@ class MemoryHierarchy(Wrapper):
 
     def __call__(self, layer: Layer) -> Scores:
         inner = self.of(layer)
-        how = self.memory(layer.ordinal, layer.depth)
-        paid = inner.parts.get(how.asks, inner.values).float().mean(1, keepdim=True)
+        memory = self.memory(layer.ordinal, layer.depth)
+        paid = inner.parts.get(memory.question, inner.values).float().mean(1, keepdim=True)
         paid = paid.expand_as(inner.values)
         visual = layer.vision & layer.valid
         text = ~layer.vision & layer.valid
-        values = torch.where(text, 2.0 + _mixed(paid, text, how), _mixed(paid, visual, how))
+        values = torch.where(text, 2.0 + _mixed(paid, text, memory), _mixed(paid, visual, memory))
         return Scores(values, parts=inner.parts, notes=inner.notes)
 
     def together(self, scored: Sequence[Scored]) -> list[Float[Tensor, "b h n"]]:
-        """From the deepest layer on. Slots are those of the same place in order; where layers hold
-        different numbers, what stands between.
+        """Smooth the scores of all layers, from the deepest one on.
+
+        Slots correspond by their order; layers with other numbers of slots are interpolated.
         """
         values = [scored[-1].raw]
-        for one in reversed(scored[:-1] if self.smoothing else ()):
-            takes = self.memory(one.layer.ordinal, one.layer.depth).takes
-            deeper = _of_length(values[0], one.raw)
-            values.insert(0, (1 - takes) * one.raw + takes * deeper.to(one.raw.device))
-        return values if self.smoothing else [one.raw for one in scored]
+        for scored_layer in reversed(scored[:-1] if self.smoothing else ()):
+            takes = self.memory(scored_layer.layer.ordinal, scored_layer.layer.depth).takes
+            deeper = _of_length(values[0], scored_layer.raw)
+            values.insert(
+                0, (1 - takes) * scored_layer.raw + takes * deeper.to(scored_layer.raw.device)
+            )
+        return values if self.smoothing else [scored_layer.raw for scored_layer in scored]
 
 
 def _mixed(
-    paid: Float[Tensor, "b h n"], marked: Bool[Tensor, "b h n"], how: Memory
+    paid: Float[Tensor, "b h n"], marked: Bool[Tensor, "b h n"], memory: Memory
 ) -> Float[Tensor, "b h n"]:
-    """What marked slots are paid and how new they are, each from 0 to 1, in one number."""
-    place, count = marked.cumsum(-1).float() - 1, marked.sum(-1, keepdim=True).float()
-    age = (count - 1 - place) / (count - 1).clamp_min(1)
-    newness = torch.exp(-how.decay * age)
-    scaled = (_scaled(one, marked) for one in (paid, newness))
+    """Mix attention and recency of the marked slots, both scaled to [0, 1]."""
+    rank, count = marked.cumsum(-1).float() - 1, marked.sum(-1, keepdim=True).float()
+    age = (count - 1 - rank) / (count - 1).clamp_min(1)
+    newness = torch.exp(-memory.decay * age)
+    scaled = (_scaled(x, marked) for x in (paid, newness))
     attention, recency = scaled
-    return attention * (1 - how.recency) + recency * how.recency
+    return attention * (1 - memory.recency) + recency * memory.recency
 
 
 def _scaled(x: Float[Tensor, "b h n"], marked: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
-    """To [0, 1] over the marked slots; zero elsewhere."""
+    """Scale the marked slots to [0, 1]; zero elsewhere."""
     least = x.masked_fill(~marked, torch.inf).amin(-1, keepdim=True)
-    most = x.masked_fill(~marked, -torch.inf).amax(-1, keepdim=True)
-    return torch.where(marked, (x - least) / (most - least + EPS), 0.0)
+    greatest = x.masked_fill(~marked, -torch.inf).amax(-1, keepdim=True)
+    return torch.where(marked, (x - least) / (greatest - least + EPS), 0.0)
 
 
 def _of_length(x: Float[Tensor, "b h s"], like: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
-    """As many slots as the other has, and heads: their mean, where these differ."""
+    """Resample scores to the number of slots of ``like``; average heads if their number differs."""
     if x.shape[1] != like.shape[1]:
         x = x.mean(1, keepdim=True).expand(-1, like.shape[1], -1)
     if x.shape[2] == like.shape[2]:
@@ -179,14 +198,14 @@ def hermes(
     smoothing: bool = True,
     every: Positive = 256,
 ) -> Policy:
-    """Keeps what is new in shallow layers, what is attended to in deep ones, and both between.
+    """Recent tokens in shallow layers, attended tokens in deep ones, a mixture in between.
 
     Args:
-        proxy: What stands for questions to come: the prompt's last queries, or pseudo questions.
-        window: Last queries that stand for questions.
-        shallow: Share of the layers that go by age alone, the first ones.
-        deep: Share of the layers that go by attention alone, the last ones.
-        smoothing: Whether every layer takes over a part of the next one's scores.
+        proxy: Stand-in for future questions: the prompt's last queries, or pseudo questions.
+        window: Last queries that stand in for future questions.
+        shallow: Share of the layers, from the first on, that rank by age alone.
+        deep: Share of the layers, up to the last, that rank by attention alone.
+        smoothing: Let every layer take over a part of the next layer's scores.
 
     Defaults:
         release; `proxy`, `window` and `every`: here

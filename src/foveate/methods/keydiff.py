@@ -13,7 +13,9 @@ def keydiff(
     budget: Amount,
     recent: Recent = 0,
 ) -> Policy:
-    """Keeps the tokens whose keys differ most from the mean key; needs no attention.
+    """Tokens whose keys differ most from the mean key; needs no attention.
+
+    Score: minus the cosine of a key and the mean of all keys' directions (section 3).
 
     Defaults:
         no parameter in the paper

@@ -1,7 +1,7 @@
-"""Keyformer: heavy hitters under Gumbel noise, so that no token is written off early.
+"""Keyformer: heavy hitters under Gumbel noise, so that no token is discarded early.
 
-Once after the prefill by default; ``when=over_budget`` is the paper's own rule. The noise follows
-from ``seed``; the authors' code draws it anew for every run.
+It runs once after the prefill by default; ``when=over_budget`` is the paper's own rule. The noise
+follows from ``seed``; the authors' code draws new noise in every run.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ Tau = Annotated[float, Range(0.001, 1_000_000)]
 
 @stage("gumbel_sums")
 class GumbelSums(WithoutQueries):
-    """Sum over all queries of softmax((logits + Gumbel noise) / tau), reduced over the query heads
-    of a KV head. ``tau`` grows by ``tau_step`` with every decoded token. The noise of a pair of
-    tokens follows from ``seed``, layer, head and their positions.
+    """Sum over all queries of softmax((logits + Gumbel noise) / tau), reduced over query heads.
+
+    The reduction is over the query heads of a KV head. ``tau`` grows by ``tau_step`` with every
+    decoded token. The noise of a pair of tokens follows from ``seed``, layer, head and their
+    positions.
 
     Source: Keyformer (arXiv:2403.09054), section 3.
     """
@@ -39,9 +41,9 @@ class GumbelSums(WithoutQueries):
     group: Reduction = "mean"
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
-        """Adds what this pass's queries pay; a pass of one query is a decoded token."""
-        none = layer.k.new_zeros(layer.pos.shape, dtype=torch.float32)
-        steps = layer.state.get("steps", none)
+        """Add this pass's attention; a pass of one query counts as a decoded token."""
+        zeros = layer.k.new_zeros(layer.pos.shape, dtype=torch.float32)
+        steps = layer.state.get("steps", zeros)
         steps = steps.amax((1, 2), keepdim=True) + (layer.q.shape[2] == 1)
         tau = self.tau + self.tau_step * steps[..., None, None]
         received = layer.state.get("received", 0) + over_group(self._sums(layer, tau), self.group)
@@ -54,20 +56,20 @@ class GumbelSums(WithoutQueries):
         b, _, _, d = layer.q.shape
         h, g = layer.k.shape[1], layer.groups
         total = layer.k.new_zeros(b, h, g, layer.k.shape[2], dtype=torch.float32)
-        for some in blocks(layer.q.shape[2]):
-            q = layer.q[:, :, some].reshape(b, h, g, -1, d).float()
+        for block in blocks(layer.q.shape[2]):
+            q = layer.q[:, :, block].reshape(b, h, g, -1, d).float()
             logits = q @ layer.k.float()[:, :, None].transpose(3, 4) * layer.scale
-            sees = seen(layer, some)[:, :, None]
-            logits = (logits + self.noise(layer, some)) / tau
+            sees = seen(layer, block)[:, :, None]
+            logits = (logits + self.noise(layer, block)) / tau
             paid = logits.masked_fill(~sees, -torch.inf).softmax(-1)
             total += paid.masked_fill(~sees, 0.0).sum(3)
         return total
 
-    def noise(self, layer: Layer, some: slice) -> Float[Tensor, "b h g r n"]:
-        """Of these queries and all slots."""
+    def noise(self, layer: Layer, block: slice) -> Float[Tensor, "b h g r n"]:
+        """Draw the noise of some queries and all slots."""
         h, g = layer.k.shape[1], layer.groups
         heads = torch.arange(h * g, device=layer.k.device).view(1, h, g, 1, 1)
-        by_query = layer.q_pos[:, None, None, some, None]
+        by_query = layer.q_pos[:, None, None, block, None]
         by_slot = layer.pos[:, :, None, None]
         return gumbel(self.seed, torch.full_like(heads, layer.ordinal), heads, by_query, by_slot)
 
@@ -82,11 +84,13 @@ def keyformer(
     tau_step: Factor = 0.0,
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps the tokens that received the most attention under seeded noise, and the most recent.
+    """Tokens that received the most attention under seeded noise, and the most recent tokens.
+
+    Score: sum over queries of softmax((logits + Gumbel noise) / tau), section 3.
 
     Args:
         tau: Temperature of the noisy softmax.
-        tau_step: What the temperature grows by with every generated token.
+        tau_step: Increase of the temperature with every generated token.
 
     Defaults:
         `recent`: 30 %, release; `tau`: its first value, which it raises to 2 while decoding

@@ -1,6 +1,6 @@
 """KNorm: keys of low L2 norm, which tend to receive much attention.
 
-Departs from the authors' code: no layers are skipped by default, and the budget is met exactly
+Differences from the authors' code: no layers are skipped by default, and the budget is met exactly
 (the release rounds up). Nothing is protected, as in the release.
 """
 
@@ -13,7 +13,9 @@ from foveate.stages import KeyNorm, TopK, Uniform
 
 @method("devoto2024knorm")
 def knorm(*, budget: Amount, recent: Recent = 0) -> Policy:
-    """Keeps the tokens whose keys have the lowest norms; needs no attention.
+    """Tokens whose keys have the lowest norms; needs no attention.
+
+    Score: minus the L2 norm of the key (section 3).
 
     Defaults:
         no parameter in the paper; the release leaves layers 0 and 1 whole

@@ -1,20 +1,24 @@
-"""KVzap: KVzip's score, foretold by a small map that was fitted once, and a threshold on it.
+"""KVzap: KVzip's score, predicted by a small map that is fitted once, and a threshold on it.
 
-KVzip reads a prompt twice. KVzap learns what that would say: of each pair the logarithm of KVzip+'s
-score, the most that any token of the second reading draws of it. So nothing is read again, a score
-does not depend on what else is held, and it means the same in every prompt: pairs at or above
-``threshold`` stay, and the last ``recent`` tokens. How many that is the prompt says, head by head.
-With ``when=over_budget(every=64)`` the same goes on while an answer grows. With a ``budget``
-instead, one ranking of all heads says what each keeps.
+KVzip reads a prompt twice. KVzap learns the result: for each pair the logarithm of KVzip+'s score,
+the highest contribution that the pair makes to any token of the second reading. So nothing is read
+again, a score does not depend on the other stored pairs, and it means the same in every prompt:
+pairs at or above ``threshold`` stay, and the last ``recent`` tokens. Their number depends on the
+prompt, head by head. With ``when=over_budget(every=64)`` the same goes on while an answer grows.
+With a ``budget`` instead, one ranking of all heads sets each head's number.
 
-Departs from the authors' code in what the map reads: there the layer's hidden states, here the
-head's own key and value, which are what a cache holds of them (the key turned by its position); it
-is linear, where theirs may have a hidden layer; and ``foveate calibrate kvzap`` fits it by ridge
-regression on the prompts that it is given, in minutes, where theirs were trained on 1.2 million
-samples for some models. Which thresholds suit is thus a question of the profile. Keys behind its
-longest prompt are read as if they stood at its end (:mod:`foveate.profiles.far_keys`), which hidden
-states, without positions, do not need. Their threshold hides pairs that stay in memory; here they
-go. The first ``sinks`` tokens stay.
+Differences from the authors' code:
+
+* The map reads the head's own key and value as a cache stores them (the key after RoPE), where
+  theirs reads the layer's hidden states.
+* It is linear, where theirs may have a hidden layer.
+* ``foveate calibrate kvzap`` fits it by ridge regression on the prompts that it is given, in
+  minutes, where theirs were trained on 1.2 million samples for some models. Suitable thresholds
+  thus depend on the profile.
+* Keys beyond the profile's longest prompt are scored as if they were at its end
+  (:mod:`foveate.profiles.far_keys`), which hidden states, without positions, do not need.
+* Pairs below the threshold are evicted; theirs are masked and stay in memory.
+* The first ``sinks`` tokens stay.
 
 A model whose output projection cannot be read gets a profile of KVzip's own score, the attention
 alone: its target is then "attention".
@@ -41,16 +45,18 @@ from foveate.stages.score.linear_maps import LinearMaps, products
 from foveate.stages.score.reconstruction import NOTED, Reconstruction
 
 SLIDING_WINDOW = 128
-"""The last tokens that a threshold leaves."""
+"""Number of last tokens that are kept beside a threshold."""
 RIDGE = 0.01
 LEAST = 1e-6
-"""The least score that is told apart from none, as it has a logarithm."""
+"""Lowest score that is distinguishable from zero, since the logarithm is taken."""
 
 
 @stage("surrogate_score")
 class SurrogateScore(LinearMaps):
-    """The logarithm of what KVzip+ would say of each pair, by the linear maps of a ``profile``, one
-    for each KV head, of its key and value [d + e]; in float32. Its exponential is the importance.
+    """Logarithm of KVzip+'s score, predicted from each pair by the linear maps of a ``profile``.
+
+    Each KV head has one map of key and value [d + e], in float32. Its exponential is the
+    importance.
 
     Source: KVzap (arXiv:2601.07891), the linear form, of pairs instead of hidden states.
     """
@@ -63,8 +69,9 @@ class SurrogateScore(LinearMaps):
 
 
 class SurrogateFit(Targeted):
-    """Ridge regression, head by head, of the logarithm of KVzip+'s score on keys and values: sums
-    of products over all pairs of all prompts.
+    """Ridge regression, head by head, of log KVzip+ scores on keys and values.
+
+    It collects sums of products over all pairs of all prompts.
 
     Source: KVzap (arXiv:2601.07891), which trains on mean squared error.
     """
@@ -103,14 +110,14 @@ def kvzap(
     sinks: Count = 1,
     recent: Recent | None = None,
 ) -> Policy:
-    """Keeps pairs whose score, foretold from the pair alone, is above a threshold, or the best.
+    """Pairs whose predicted KVzip+ score is above a threshold, or the best within a budget.
 
-    Either a ``threshold`` says what is kept (-4 if there is neither), and the last 128 tokens; or a
-    ``budget``, by one ranking of all heads.
+    Give a ``threshold`` (-4 by default), which also keeps the last 128 tokens, or a ``budget``,
+    which is split by one ranking of all heads.
 
     Args:
-        threshold: The lowest logarithm of a score that is kept.
-        recent: The last tokens, always kept; by default 128 beside a threshold, else none.
+        threshold: Lowest log score that is kept, e.g. -4.
+        recent: Last tokens, always kept; by default 128 beside a threshold, else none.
 
     Raises:
         InvalidParameter: a budget beside a threshold.
@@ -120,8 +127,8 @@ def kvzap(
     """
     if budget is not None and threshold is not None:
         raise InvalidParameter(
-            f"budget={budget} says how many pairs are kept, and threshold={threshold} which, "
-            "however many. Give one of them."
+            f"budget={budget} sets how many pairs are kept, and threshold={threshold} keeps any "
+            "number of pairs. Give one of them."
         )
     keeps: Budget = AboveThreshold(threshold=-4.0 if threshold is None else threshold)
     if budget is not None:

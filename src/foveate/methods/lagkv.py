@@ -1,10 +1,10 @@
-"""LagKV: tokens whose keys and values spread far, seen from the part of the prompt after theirs.
+"""LagKV: tokens whose keys and values vary widely relative to the next part of the prompt.
 
-Scores are those of NVIDIA's kvpress. Departs from it in: what is always kept there (sinks, the last
-part) scores above 1 here, the sinks most and then the newer the higher, so that a budget that does
-not hold all of it drops the oldest; a channel that does not vary in a part counts nothing there,
-where the release divides by zero; float32 throughout. Departs from the paper in the moment: once
-after the prefill, not again while decoding (``when=over_budget`` compresses again).
+Scores are those of NVIDIA's kvpress. Differences from it: tokens that it always keeps (sinks, the
+last part) score above 1 here, the sinks highest and the others by age, so that a budget that does
+not hold all of them drops the oldest; a channel that does not vary in a part counts as zero there,
+where the release divides by zero; float32 throughout. Difference from the paper: the cache is
+compressed once after the prefill, not again while decoding (``when=over_budget`` does that).
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.held import span
 
 FLAT = 1e-12
-"""A channel that varies by less does not vary."""
+"""Range below which a channel counts as constant."""
 
 
 @stage("lag_relative", head_by_head=True)
 class LagRelative(WithoutQueries):
-    """After the first ``sinks`` tokens the prompt is cut into parts of ``lag`` tokens. A token's
-    channels are scaled by the minimum and maximum that the same channel has in the next part; the
-    softmax over its part of their standard deviation, the mean of that of keys and that of values
-    (which count ``value_weight`` times), is its score: as a rank within the part, between 0 and 1,
-    or, with ``cross_scoring``, as it is, so that parts compete.
+    """Spread of each token's keys and values, scaled by the range of the next part of the prompt.
 
-    What has no full part behind it scores above 1, and so do the sinks. If there are fewer than two
-    parts, the later token scores higher.
+    After the first ``sinks`` tokens the prompt is cut into parts of ``lag`` tokens. A token's
+    channels are scaled by the minimum and maximum of the same channel in the next part. The softmax
+    over the part of their standard deviation, averaged over keys and values (values weigh
+    ``value_weight`` times as much), is the token's score: as a rank within the part, between 0 and
+    1, or with ``cross_scoring`` as it is, so that parts compete.
+
+    Tokens without a full part after them score above 1, and so do the sinks. With fewer than two
+    parts, later tokens score higher.
 
     Source: LagKV (arXiv:2504.04704), the lag-relative score, and kvpress.
     """
@@ -46,15 +48,15 @@ class LagRelative(WithoutQueries):
 
     def __call__(self, layer: Layer) -> Scores:
         after = span(layer.slots, self.sinks)
-        place = torch.arange(after.longest, device=layer.k.device)
+        index = torch.arange(after.longest, device=layer.k.device)
         count = after.count[..., None]
         parts = count // self.lag
-        far, near = 1 + (place + 1).float() / count.clamp_min(1), place.float() / count
+        far, near = 1 + (index + 1).float() / count.clamp_min(1), index.float() / count
         values = torch.where(parts > 1, far, near)
-        if (most := int(parts.max())) > 1:
-            k, v = (self._in_parts(after.take(x), most) for x in (layer.k, layer.v))
+        if (part_count := int(parts.max())) > 1:
+            k, v = (self._in_parts(after.take(x), part_count) for x in (layer.k, layer.v))
             measured = F.pad(self._compared(k, v).flatten(2), (0, after.longest), value=0.0)
-            compared = place < (parts - 1) * self.lag
+            compared = index < (parts - 1) * self.lag
             values = torch.where(compared, measured[..., : after.longest], values)
         return Scores(after.put(values, 2.0))
 
@@ -71,7 +73,7 @@ class LagRelative(WithoutQueries):
 
 
 def relative(x: Float[Tensor, "b h p t d"]) -> Float[Tensor, "b h p-1 t"]:
-    """How far each token of all parts but the last spreads, seen from the next part."""
+    """Return each token's spread, scaled by the next part's range, for all parts but the last."""
     behind = x[:, :, 1:]
     low = behind.amin(3, keepdim=True)
     width = behind.amax(3, keepdim=True) - low
@@ -82,7 +84,7 @@ def relative(x: Float[Tensor, "b h p t d"]) -> Float[Tensor, "b h p-1 t"]:
 
 
 def ranks(scores: Float[Tensor, "*x t"]) -> Int[Tensor, "*x t"]:
-    """From 0 for the lowest; of equal scores the earlier ranks higher."""
+    """Return ranks from 0 for the lowest score; of equal scores the earlier ranks higher."""
     order = scores.argsort(dim=-1, descending=True, stable=True)
     return scores.shape[-1] - 1 - order.argsort(dim=-1)
 
@@ -96,12 +98,12 @@ def lagkv(
     cross_scoring: bool = False,
     value_weight: Factor = 1.0,
 ) -> Policy:
-    """Keeps the newest tokens, and those that differ most from what follows; needs no attention.
+    """Newest tokens, and those that differ most from the tokens after them; needs no attention.
 
     Args:
-        lag: Tokens of each part, which is compared with the next.
-        cross_scoring: Let parts of the prompt compete, by scores and not by ranks.
-        value_weight: How much values count beside keys.
+        lag: Tokens of each part, which is compared with the next, e.g. 128.
+        cross_scoring: Let parts of the prompt compete, by scores instead of ranks.
+        value_weight: Weight of values relative to keys.
 
     Defaults:
         kvpress; the release has 16 sinks and parts of 1,024 tokens, its README 64 and 128

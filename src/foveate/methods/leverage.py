@@ -1,6 +1,7 @@
-"""Leverage: keys that lie out, Compactor's first half on its own.
+"""Leverage: outlying keys, the first half of Compactor on its own.
 
-Departs from NVIDIA's kvpress: see the stage, and ``compactor``. Nothing is protected, as there.
+Differences from NVIDIA's kvpress are listed at the stage and at ``compactor``. Nothing is
+protected, as in kvpress.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ def leverage(
     over: Over = "layer",
     seed: Seed = 0,
 ) -> Policy:
-    """Keeps the tokens whose keys have the highest leverage; needs no attention.
+    """Tokens whose keys have the highest statistical leverage; needs no attention.
+
+    Score: the diagonal of X (X^T X + I/100)^-1 X^T, where X are the head's centred keys times a
+    random sketch.
 
     Defaults:
         kvpress

@@ -1,18 +1,22 @@
-"""LOOK-M: look once. Text first, and what is not kept merges into what is.
+"""LOOK-M: text first, and every evicted pair merged into a kept one.
 
-Prompts are read text first, so text tokens are ranked before visual ones, and the important and
-the recent are kept. Every other pair merges into the kept one whose key is nearest, averaged,
-pivotal or weighted. Once, after the prefill, with keys after RoPE. Equations 4 to 12 below.
+Prompts are read text first, so text tokens rank before visual ones. The important and the recent
+tokens are kept. Every other pair merges into the kept pair whose key is nearest, by averaged,
+pivotal or weighted merging; once, after the prefill, with keys after RoPE. Equations 4 to 12 are
+below.
 
-Ours: ``within=modality``, where visual pairs merge into visual ones alone and text into text.
+Ours: with ``within=modality`` visual pairs merge only into visual ones, and text into text.
 
-Departs from the paper in: eqs. 10 to 12, whose sums run to L_sim inclusive and so count one term
-too many; n is the number of pairs that merge.
+Difference from the paper: the sums of eqs. 10 to 12 run to L_sim inclusive and so count one term
+too many; here n is the number of pairs that merge.
 
-Departs from the authors' code in: the budget, which is strictly N + M as in eq. 8; the release
-keeps all text whatever N is (`protect_text=True`, which asks for a budget that holds it); the text
-prior, which is added in float32 as in eq. 5, where the release adds -65516 to images, so that in
-float16 all their scores below 16 are equal; averaged merging, which scatters the wrong rows there.
+Differences from the authors' code:
+
+* The budget is exactly N + M, as in eq. 8. The release keeps all text whatever N is
+  (`protect_text=True`, which needs a budget that holds all text).
+* The text prior is added in float32, as in eq. 5. The release adds -65516 to images, so that in
+  float16 all their scores below 16 are equal.
+* Averaged merging scatters the wrong rows in the release.
 """
 
 from __future__ import annotations
@@ -30,37 +34,37 @@ from foveate.policies.protocols import NoMerge
 from foveate.stages import ColumnSums, MergeNearest, Reduction, TextPrior, TopK, Uniform
 from foveate.stages.merge import How, Within
 
-# The paper's equations, in its order, of a prompt that holds no padding. The stages of the policy
-# (`ColumnSums`, `TextPrior`, `TopK`, `MergeNearest`) do the same for any prompt, in chunks and with
-# less memory; a test holds them to be these.
+# The paper's equations, in its order, for a prompt without padding. The stages of the policy
+# (`ColumnSums`, `TextPrior`, `TopK`, `MergeNearest`) compute the same for any prompt, in chunks and
+# with less memory; a test compares them with these functions.
 
 
 def importance(attention: Float[Tensor, "b h n n"]) -> Float[Tensor, "b h n"]:
-    """Eq. 4: A_s, what each token is paid by all queries."""
+    """Return A_s, the attention that each token receives from all queries (eq. 4)."""
     return attention.sum(2)
 
 
 def with_text_prior(
     a_s: Float[Tensor, "b h n"], vision: Bool[Tensor, "b h n"]
 ) -> Float[Tensor, "b h n"]:
-    """Eq. 5: text gets T_p = max A_s on top, so that no visual token is before any text."""
+    """Add T_p = max A_s to text, so that no visual token ranks before any text (eq. 5)."""
     return a_s + a_s.amax(-1, keepdim=True) * ~vision
 
 
 def kept(a_s: Float[Tensor, "b h n"], important: int, recent: int) -> Bool[Tensor, "b h n"]:
-    """Eqs. 6 to 8: the last M tokens, and the best N of those before them."""
+    """Mark the last M tokens and the best N of those before them (eqs. 6 to 8)."""
     is_kept = torch.zeros_like(a_s, dtype=torch.bool)
     before = a_s.shape[-1] - recent
     # I of eq. 8
     best = a_s[..., :before].argsort(dim=-1, descending=True, stable=True)[..., :important]
     is_kept[..., before:] = True
-    return is_kept.scatter(-1, best, True)  # eqs. 6 and 7: the same of keys and of values
+    return is_kept.scatter(-1, best, True)  # eqs. 6 and 7: the same slots for keys and values
 
 
 def nearest(
     k: Float[Tensor, "b h n d"], is_kept: Bool[Tensor, "b h n"]
 ) -> tuple[Int[Tensor, "b h n"], Float[Tensor, "b h n"]]:
-    """Eq. 9: of every key the kept one with the highest cosine, and that cosine."""
+    """Return each key's kept key with the highest cosine, and that cosine (eq. 9)."""
     unit = F.normalize(k.float(), dim=-1)
     cosines = (unit @ unit.mT).masked_fill(~is_kept[:, :, None], -torch.inf)
     best = cosines.max(-1)
@@ -74,7 +78,7 @@ def merged(
     cosine: Float[Tensor, "b h n"],
     how: How,
 ) -> Float[Tensor, "b h n d"]:
-    """Eqs. 10 to 12, of keys or values: each kept one, with the L_sim that merge into it."""
+    """Merge L_sim evicted keys or values into each kept one (eqs. 10 to 12)."""
     own = x.float()
     joins = F.one_hot(target, x.shape[2]).mT.float() * ~is_kept[:, :, None]  # [b h kept evicted]
     l_sim = joins.sum(-1, keepdim=True)
@@ -100,10 +104,11 @@ def lookm(
     group: Reduction = "mean",
     within: Within = "all",
 ) -> Policy:
-    """Keeps text first and what received the most attention, and merges every other pair into it.
+    """Text first and the most attended tokens, with every other pair merged into a kept one.
 
-    `recent` is M (tokens, or a share of the budget), the rest of the budget N. Table 1: `merging`
-    with and without `text_prior`; "none" without it is H2O.
+    Score: eqs. 4 and 5; merging: eqs. 10 to 12. `recent` is M (tokens, or a share of the budget),
+    the rest of the budget N. The rows of Table 1 are `merging` with and without `text_prior`;
+    "none" without it is H2O.
 
     Args:
         text_prior: Keep text before visual tokens.

@@ -1,9 +1,9 @@
-"""MEDA: more for layers whose attention is spread out; text first, the rest merges.
+"""MEDA: larger budgets for layers whose attention is spread out; text first, the rest merges.
 
-``entropy`` "all" is the entropy that the authors' code uses, "cross" the paper's cross-modal one,
-which the code has and never calls. Departs from the code in the total, which is exact: it clamps
-the layers' shares and does not make up for that; and in merging at the end of the prefill instead
-of in the first decoding step.
+``entropy`` "all" is the entropy that the authors' code uses; "cross" is the paper's cross-modal
+one, which the code has and never calls. Differences from the code: the total is exact, where the
+code clamps the layers' shares without compensating for it; pairs merge at the end of the prefill,
+not in the first decoding step.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from foveate.stages.score.rows import blocks, seen
 
 @stage("attention_entropy")
 class AttentionEntropy:
-    """The score that it wraps, and a note "entropy" [b]: the mean over heads of the rows' entropy,
-    in nats per query.
+    """Another score, with a note "entropy" [b]: the entropy of attention rows, averaged over heads.
 
-    ``kind`` "all" takes the causal rows over all tokens, as the authors' code does. "cross" adds up
-    the means of two parts, each with a softmax of its own: text queries over all visual tokens, and
-    visual queries over all text tokens, later ones included: the paper's cross-modal entropy.
+    It is in nats per query. ``kind`` "all" takes the causal rows over all tokens, as the authors'
+    code does. "cross", the paper's cross-modal entropy, adds the means of two parts, each with its
+    own softmax: text queries over all visual tokens, and visual queries over all text tokens, later
+    ones included.
 
     Source: MEDA (arXiv:2502.17599), section 3.2, and the release.
     """
@@ -53,30 +53,30 @@ class AttentionEntropy:
                 for kind in (layer.vision, ~layer.vision)
             )
             real = (layer.q_pos >= 0)[:, None, :, None]
-            looks = layer.q_vision[:, None, :, None]
-            entropy = _mean_entropy(layer, _between(~looks & real, image))
-            entropy = entropy + _mean_entropy(layer, _between(looks & real, text))
+            visual_queries = layer.q_vision[:, None, :, None]
+            entropy = _mean_entropy(layer, _between(~visual_queries & real, image))
+            entropy = entropy + _mean_entropy(layer, _between(visual_queries & real, text))
         return scores._replace(notes={**scores.notes, "entropy": entropy})
 
 
 Visible = Callable[[slice], Bool[Tensor, "b #h r n"]]
-"""Which slots some of the queries see."""
+"""Function from a block of queries to the mask of the slots that they see."""
 
 
 def _between(queries: Bool[Tensor, "b 1 m 1"], slots: Bool[Tensor, "b 1 1 n"]) -> Visible:
-    return lambda some: queries[:, :, some] & slots
+    return lambda block: queries[:, :, block] & slots
 
 
 def _mean_entropy(layer: Layer, visible: Visible) -> Float[Tensor, "b"]:
-    """Of the queries that see anything, each over what it sees."""
+    """Return the mean entropy of queries that see anything, each over the slots that it sees."""
     total = layer.k.new_zeros(layer.q.shape[0], dtype=torch.float32)
-    looking = torch.zeros_like(total)
-    for some in blocks(layer.q.shape[2]):
-        sees = visible(some)
-        paid = window_attention(layer.q[:, :, some], layer.k, sees, layer.scale)
+    query_count = torch.zeros_like(total)
+    for block in blocks(layer.q.shape[2]):
+        mask = visible(block)
+        paid = window_attention(layer.q[:, :, block], layer.k, mask, layer.scale)
         total -= torch.xlogy(paid, paid).sum((3, 4)).mean((1, 2))
-        looking += sees.any(-1)[:, 0].sum(-1)
-    return total / looking.clamp_min(1)
+        query_count += mask.any(-1)[:, 0].sum(-1)
+    return total / query_count.clamp_min(1)
 
 
 @method("wan2025meda", adds=("score", "budget", "merge"))
@@ -87,11 +87,13 @@ def meda(
     entropy: Literal["all", "cross"] = "all",
     even: Share = 0.0,
 ) -> Policy:
-    """Keeps text first and what received the most attention, more in layers of high entropy.
+    """Text first and the most attended tokens, with more in layers of high attention entropy.
+
+    Layers share the budget by the softmax of their entropy (section 3.2).
 
     Args:
         entropy: Entropy of all attention, or of that across modalities.
-        even: The part of the budget that all layers share alike.
+        even: Part of the budget that all layers share alike.
 
     Defaults:
         half of the budget: the release's `hh_ratio` = `recent_ratio`; `entropy`: the release

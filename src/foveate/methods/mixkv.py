@@ -1,21 +1,24 @@
 """MixKV: importance mixed with diversity, head by head.
 
-Keys of images repeat themselves, in some heads far more than in others. Where they do, the highest
-importance picks near copies; so a head weighs diversity by how redundant its keys are. Equations 2
-to 5 below, in order; the score wraps any importance, and any budget can follow.
+Keys of images repeat themselves, in some heads far more than in others. There the highest
+importance picks near copies, so a head weighs diversity by how redundant its keys are. Equations 2
+to 5 are below, in order; the score can wrap any importance, and any budget can follow.
 
-Departs from the paper as the authors' working code does, with the paper's reading as an option:
-minima, maxima and means are taken over the tokens before the window (`normalise_over="all"`: over
-all), diversity is scaled to the mean of the extrinsic importance, which is about half the paper's
-weight (`diversity_scale="importance"`), and the extrinsic importance is pooled (`pool="none"`).
+Differences from the paper follow the authors' working code, with the paper's version as an option:
 
-Departs from both in one point: eq. 4, a mean of cosines, can fall below zero, and eq. 5 would then
-take diversity off an importance of more than its weight. It is clamped at zero, so that heads whose
+* Minima, maxima and means are taken over the tokens before the window (`normalise_over="all"`: over
+  all).
+* Diversity is scaled to the mean of the extrinsic importance, which is about half the paper's
+  weight (`diversity_scale="importance"`).
+* The extrinsic importance is pooled (`pool="none"`).
+
+Difference from both: eq. 4, a mean of cosines, can fall below zero, and eq. 5 would then subtract
+diversity from an importance that weighs more than 1. It is clamped at zero, so that heads whose
 keys point apart go by importance alone; `clamped=False` is the equation as printed.
 
-Departs from the authors' code in: an epsilon in every normalisation (their value norms have none),
-and the offline redundancy, which is a profile of the model at hand (`foveate calibrate mixkv`);
-the release reads one table, made for a Qwen model, whatever the model.
+Differences from the authors' code: every normalisation has an epsilon (their value norms have
+none), and the offline redundancy is a profile of the model at hand (`foveate calibrate mixkv`),
+where the release reads one table, measured on a Qwen model, for every model.
 """
 
 from __future__ import annotations
@@ -46,27 +49,29 @@ Scale = Literal["extrinsic", "importance"]
 Domain = Literal["prefix", "all"]
 
 
-# The paper's equations, in its order. The class below takes both statistics of the keys from one
-# fused pass over them (`ops.mix_statistics`), which a test holds to be these.
+# The paper's equations, in its order. The class below computes both statistics of the keys in one
+# fused pass over them (`ops.mix_statistics`), which a test compares with these functions.
 
 
 def directions(
     k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]
 ) -> Float[Tensor, "b h n d"]:
-    """Keys of length one; zeros at padding, which may hold anything."""
+    """Normalise keys to unit length; zeros at padding, which may contain anything."""
     return F.normalize(k.float(), dim=-1).masked_fill(~valid[..., None], 0.0)
 
 
 def diversity(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
-    """Section 3.2: minus the similarity of each key to the mean direction."""
+    """Return minus the similarity of each key to the mean direction (section 3.2)."""
     unit, tokens = directions(k, valid), valid.sum(-1).clamp_min(1)
     mean = unit.sum(2) / tokens[..., None]
     return -(unit * mean[:, :, None]).sum(-1)
 
 
 def redundancy(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h"]:
-    """Eq. 4: mean cosine of all pairs of different keys, which may be below zero. In O(T): the sum
-    of all directions, times itself, is the sum of all cosines, those of a key with itself included.
+    """Return the mean cosine of all pairs of different keys, which may be negative (eq. 4).
+
+    It takes O(T): the squared norm of the sum of all directions is the sum of all cosines,
+    including those of each key with itself.
     """
     tokens = valid.sum(-1)
     of_pairs = directions(k, valid).sum(2).square().sum(-1) - tokens  # eq. 3, less the T of i = j
@@ -76,16 +81,17 @@ def redundancy(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Flo
 def mixed(
     importance: Float[Tensor, "b h n"], div: Float[Tensor, "b h n"], r: Float[Tensor, "b h 1"]
 ) -> Float[Tensor, "b h n"]:
-    """Eq. 5: (1 - r) importance + r diversity, head by head."""
+    """Return (1 - r) importance + r diversity, head by head (eq. 5)."""
     return importance.lerp(div, r)
 
 
 @stage("mix_diversity")
 class MixDiversity(Wrapper):
-    """MixKV's score over the importance that it wraps (Algorithm 1, lines 5 to 11). ``window`` are
-    the last tokens, left out of the "prefix"; ``profile`` is a file of redundancies by layer and KV
-    head (offline weights). The note "redundancy" is r, [b, h]; ``clamped`` at zero, or as eq. 4
-    gives it. The part "extrinsic" is the score that is wrapped.
+    """MixKV's score over the importance that it wraps (Algorithm 1, lines 5 to 11).
+
+    ``window`` is the number of last tokens, left out of the "prefix". ``profile`` is a file of
+    redundancies by layer and KV head (offline weights). The note "redundancy" is r, [b, h], clamped
+    at zero if ``clamped``, else as eq. 4 gives it. The part "extrinsic" is the wrapped score.
     """
 
     window: Recent = 32
@@ -102,18 +108,18 @@ class MixDiversity(Wrapper):
         load(self.profile, "mixkv")
         if not self.clamped:
             raise InvalidParameter(
-                "clamped=False is about a redundancy that is measured in each prompt, and "
-                f"profile={self.profile!r} replaces that. Leave one of them out; a profile that is "
-                "calibrated with clamped=False holds what eq. 4 gives."
+                "clamped=False applies to a redundancy that is measured in each prompt, which "
+                f"profile={self.profile!r} replaces. Leave one of them out; a profile that is "
+                "calibrated with clamped=False has the values of eq. 4."
             )
 
     @property
     def head_by_head(self) -> bool:
-        return self.profile is None  # which has a number for every head of a layer
+        return self.profile is None  # a profile has numbers for all heads of a layer
 
     @property
     def calibrated(self) -> Profile | None:
-        """The profile in use."""
+        """Profile in use, if any."""
         return None if self.profile is None else load(self.profile, "mixkv")
 
     def __call__(self, layer: Layer) -> Scores:
@@ -123,13 +129,13 @@ class MixDiversity(Wrapper):
             over_tokens(layer.slots) if everywhere else over_tokens_before(layer.slots, self.window)
         )
         extrinsic = scores.values.float()
-        if everywhere:  # the window's own slots count with what they are paid
+        if everywhere:  # the window's own slots count with the attention that they receive
             window = is_recent(layer.slots, self.window)
             extrinsic = torch.where(window, scores.parts.get("observed", extrinsic), extrinsic)
         extrinsic = domain.lifted(extrinsic)
         level = domain.mean(extrinsic)
 
-        measured = mix_statistics(layer.k, layer.v, None if layer.slots.whole else layer.valid)
+        measured = mix_statistics(layer.k, layer.v, None if layer.slots.all_valid else layer.valid)
         both = measured.of_slots[1:]  # value norms and diversity
         if self.intrinsic == "key":
             both = torch.stack((-measured.key_norm, measured.diversity))
@@ -166,7 +172,7 @@ class MixDiversity(Wrapper):
 
 @calibration("mixkv")
 def redundancies(run: Run) -> Numbers:
-    """The redundancy of every layer and KV head: the offline weights of Table 4."""
+    """Return the redundancy of every layer and KV head: the offline weights of Table 4."""
     return [note["redundancy"].mean(0).tolist() for note in run.notes]
 
 
@@ -188,21 +194,24 @@ def mixkv(
     profile: str | None = None,
     clamped: bool = True,
 ) -> Policy:
-    """Keeps what is important, and in heads with redundant keys also what differs from the rest.
+    """Tokens that are important, and in heads with redundant keys also unlike the rest.
 
-    Table 4: mix="importance" with intrinsic "none", "key" or "value"; mix="diversity"; "sum";
-    "headwise" with a profile (offline), or without (online). `clamped` keeps a redundancy that was
-    found online from falling below zero.
+    Score: (1 - r) importance + r diversity, eqs. 2 to 5, where r is the redundancy of a head's
+    keys.
+
+    The rows of Table 4: mix="importance" with intrinsic "none", "key" or "value"; mix="diversity";
+    "sum"; "headwise" with a profile (offline), or without (online). `clamped` keeps a redundancy
+    that is measured online from falling below zero.
 
     Args:
-        intrinsic: What importance has beside attention: the norm of values, of keys, none.
-        mix: How importance and diversity become one score.
-        diversity_scale: What diversity is scaled to.
-        normalise_over: The tokens that minima, maxima and means are taken over.
+        intrinsic: Importance beside attention: the norm of values, of keys, or none.
+        mix: Combination of importance and diversity, e.g. headwise.
+        diversity_scale: Mean that diversity is scaled to: of extrinsic importance, or of all.
+        normalise_over: Tokens that minima, maxima and means are taken over.
         clamped: Keep redundancy from falling below zero.
 
     Defaults:
-        window: section 3.2; kernel, pooling and what is normalised: the release
+        `window`: section 3.2; `kernel`, `pool`, `normalise_over`: the release
     """
     attention = WindowAttention(window=window, kernel=kernel, pool=pool, group=group)
     score = MixDiversity(

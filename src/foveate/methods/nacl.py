@@ -1,7 +1,7 @@
-"""NACL: what the prompt's last tokens attend to, and some others by lot.
+"""NACL: tokens that the prompt's last tokens attend to, and a random sample of the others.
 
-Departs from the authors' code: the lot follows from ``seed`` and is drawn per KV head with the
-scores of its own query heads, where the release takes those of the first ones.
+Differences from the authors' code: the random draw follows from ``seed`` and uses each KV head's
+own query heads, where the release takes the scores of the first ones.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from foveate.stages.score.window import window_of
 
 @stage("proxy_attention", head_by_head=True)
 class ProxyAttention:
-    """Sum over the last ``proxies`` queries of their softmax over *all* tokens, later ones
-    included, reduced over the query heads of a KV head. ``proxies`` is a number or a share of the
+    """Sum over the last ``proxies`` queries of their softmax over *all* tokens, also later ones.
+
+    It is reduced over the query heads of a KV head. ``proxies`` is a number or a share of the
     budget.
 
     Source: NACL (arXiv:2408.03675), section 3.2.
@@ -46,20 +47,21 @@ class ProxyAttention:
         proxy = window_of(layer.slots, self.proxies)
         q, real = layer.q[:, :, -proxy.shape[1] :], layer.valid[:, :1, None]
 
-        def paid(some: slice) -> Float[Tensor, "b h g n"]:
-            visible = real & proxy[:, None, some, None]
-            return window_attention(q[:, :, some], layer.k, visible, layer.scale).sum(3)
+        def paid(block: slice) -> Float[Tensor, "b h g n"]:
+            visible = real & proxy[:, None, block, None]
+            return window_attention(q[:, :, block], layer.k, visible, layer.scale).sum(3)
 
         return reduce(add, map(paid, blocks(proxy.shape[1])))
 
 
 @stage("top_and_drawn")
 class TopAndDrawn(KeepsEnds):
-    """Beside the first ``sinks`` and the last ``recent`` tokens: of the places that are left, a
-    share ``drawn`` goes by lot, without replacement, with the probabilities softmax(score) of what
-    is not among the best, and all others go to the highest scores.
+    """Selection of the highest scores and a random sample of the others.
 
-    A token's lot follows from ``seed``, layer, head and its position.
+    Beside the first ``sinks`` and the last ``recent`` tokens, a share ``drawn`` of the budget is
+    drawn without replacement, with the probabilities softmax(score) of the tokens that are not
+    among the best; the rest goes to the highest scores. The draw follows from ``seed``, layer, head
+    and position.
 
     Source: NACL (arXiv:2408.03675), section 3.3.
     """
@@ -72,13 +74,13 @@ class TopAndDrawn(KeepsEnds):
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         values, layer = scored.scores.values, scored.layer
         free, protected = values.isfinite(), values == torch.inf
-        places = counts - protected.sum(-1)
-        lots = (places.float() * self.drawn).long()
-        best = highest(values.masked_fill(~free, -torch.inf), places - lots)
+        free_slots = counts - protected.sum(-1)
+        draws = (free_slots.float() * self.drawn).long()
+        best = highest(values.masked_fill(~free, -torch.inf), free_slots - draws)
         heads = torch.arange(values.shape[1], device=values.device)[None, :, None]
         noise = gumbel(self.seed, torch.full_like(heads, layer.ordinal), heads, layer.pos)
         lot = (values + noise).masked_fill(~free | best, -torch.inf)
-        return protected | best | highest(lot, lots)
+        return protected | best | highest(lot, draws)
 
 
 @method("chen2024nacl")
@@ -92,11 +94,13 @@ def nacl(
     seed: Seed = 0,
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps what the last tokens attend to, and a share of the others by lot.
+    """Tokens that the last tokens attend to, and a random share of the others.
+
+    Sections 3.2 (scores) and 3.3 (sampling).
 
     Args:
-        proxies: The last tokens, whose queries vote: a number, or a share of the budget.
-        drawn: Share of the places that goes by lot.
+        proxies: Last tokens, whose queries vote: a number, or a share of the budget.
+        drawn: Share of the budget that is drawn at random, e.g. 0.37.
 
     Defaults:
         release, as shares of its 20 %: 1 % proxies and recent, 7 of 19 drawn; it has 256 sinks,

@@ -1,6 +1,7 @@
-"""Non-causal attention: what queries near a token attend to, Compactor's second half on its own.
+"""Non-causal attention: tokens that nearby queries attend to, Compactor's second half on its own.
 
-Departs from NVIDIA's kvpress: see the stage, and ``compactor``. Nothing is protected, as there.
+Differences from NVIDIA's kvpress are listed at the stage and at ``compactor``. Nothing is
+protected, as in kvpress.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def non_causal_attention(
     over: Over = "layer",
     as_released: bool = False,
 ) -> Policy:
-    """Keeps what the queries of a token's own part of the prompt attend to, earlier and later.
+    """Tokens that earlier and later queries of their own part of the prompt attend to.
 
     Args:
         value_norm: Multiply by the norm of the value.

@@ -1,20 +1,23 @@
 """PrefixKV: layer budgets by binary search on cumulative importance.
 
 Importance is concentrated in some layers and spread out in others. Keeping the same number in each
-loses most where it is spread; so every layer keeps the shortest prefix of its tokens, sorted by
-importance, that holds the same share p of its importance (sections 3.2 and 3.3).
+loses most where it is spread out. So every layer keeps the shortest prefix of its tokens, sorted by
+importance, that has the same share p of its importance (sections 3.2 and 3.3).
 
-Departs from the paper as it allows itself ("scale ... to meet the target"): the search ends after
-64 steps at most, or as soon as it is within `delta`, and what it found is scaled to the budget;
-what rounding leaves over is spread over the layers one token at a time, so the total is exact. The
-curve is taken in the order in which tokens are kept: first and last token (or what else the
-selection protects) come first.
+Differences from the paper, which allows them ("scale ... to meet the target"): the search ends
+after 64 steps at most, or as soon as it is within `delta`, and its result is scaled to the budget.
+The rounding error is spread over the layers one token at a time, so the total is exact. The curve
+is taken in the order in which tokens are kept: the first and the last token (or other tokens that
+the selection protects) come first.
 
-Departs from the authors' code in: the search, which has no cap there and never ends on equal
-scores; the total (the release stops within 5 tokens of its aim, rescales and truncates, and so
-keeps more than was asked); the ratio while decoding, which is exact, where the release's rounding
-can drop a token one step later; new queries keep their true positions, where the release restarts
-them at layer 0's compressed length.
+Differences from the authors' code:
+
+* The search has no cap there and never ends on equal scores.
+* The total is exact; the release stops within 5 tokens of its aim, rescales and truncates, and so
+  keeps more than the budget.
+* The ratio while decoding is exact, where the release's rounding can drop a token one step later.
+* New queries keep their true positions, where the release restarts them at layer 0's compressed
+  length.
 """
 
 from __future__ import annotations
@@ -42,21 +45,25 @@ from foveate.stages.merge import By
 from foveate.stages.score.normalise import over_tokens
 from foveate.stages.when import From
 
-STEPS = 64  # halvings of [0, 1] after which p is as exact as its number can be
+STEPS = 64  # halvings of [0, 1] after which p is as exact as a float64 can be
 Steps = Annotated[int, Range(1, STEPS)]
 
 
 # The paper's curves and its search, in order
 
 
-def priority(one: Scored) -> Float[Tensor, "b n"]:
-    """Section 3.2: P_l, the share of a layer's importance held by its first o tokens, o = 1 ... n.
+def priority(scored_layer: Scored) -> Float[Tensor, "b n"]:
+    """Return P_l, the share of a layer's importance in its first o tokens (section 3.2).
 
-    Where every head has a ranking of its own, it is the share when each keeps its first o.
+    There is one number for every o = 1 ... n.
+
+    Where every head has its own ranking, it is the share when each head keeps its first o tokens.
     """
-    order = one.scores.values.argsort(dim=-1, descending=True, stable=True)
+    order = scored_layer.scores.values.argsort(dim=-1, descending=True, stable=True)
     importance = (
-        over_tokens(one.layer.slots).lifted(one.importance).masked_fill(~one.layer.valid, 0.0)
+        over_tokens(scored_layer.layer.slots)
+        .lifted(scored_layer.importance)
+        .masked_fill(~scored_layer.layer.valid, 0.0)
     )
     ranked = importance.double().gather(-1, order).mean(1)
     total = ranked.sum(-1, keepdim=True)
@@ -66,8 +73,9 @@ def priority(one: Scored) -> Float[Tensor, "b n"]:
 
 
 def gini(curve: Float[Tensor, "*x n"]) -> Float[Tensor, "*x"]:
-    """Section 3.2: twice the area between the Lorenz curve and the line of equality. 0: all tokens
-    matter alike; towards 1: one token holds everything.
+    """Return twice the area between the Lorenz curve and the line of equality (section 3.2).
+
+    0: all tokens matter alike; towards 1: one token has all importance.
     """
     n = curve.shape[-1]
     before = torch.nn.functional.pad(curve, (1, 0))[..., :-1]
@@ -75,7 +83,7 @@ def gini(curve: Float[Tensor, "*x n"]) -> Float[Tensor, "*x"]:
 
 
 class PrefixSearch(NamedTuple):
-    """The share p, the tokens that each layer needs to hold it, and the steps it took."""
+    """Result of the search: the share p, the tokens of each layer, and the steps taken."""
 
     p: float
     tokens: Int[Tensor, "L"]
@@ -85,8 +93,10 @@ class PrefixSearch(NamedTuple):
 def search(
     curves: Float[Tensor, "L n"], total: int, *, tolerance: float = 0.0, steps: int = STEPS
 ) -> PrefixSearch:
-    """Algorithm 1: the p at which the layers' prefixes, min{o : P_l(o) >= p}, add up to ``total``,
-    or miss it by no more than ``tolerance`` tokens; the nearest one that so many halvings reach.
+    """Find the p at which the layers' prefixes, min{o : P_l(o) >= p}, add up to ``total``.
+
+    Algorithm 1. The sum may miss ``total`` by ``tolerance`` tokens; otherwise the result is the
+    nearest that ``steps`` halvings reach.
     """
     low, high = 0.0, 1.0
     for step in range(1, steps + 1):  # noqa: B007 (the number of steps is a result)
@@ -100,27 +110,28 @@ def search(
 
 
 def _prefixes(curves: Float[Tensor, "L n"], p: float) -> Int[Tensor, "L"]:
-    """Eq. 1: R_l = min{o : P_l(o) >= p} of every layer, in tokens."""
-    wanted = torch.full((len(curves), 1), p, dtype=curves.dtype, device=curves.device)
-    return torch.searchsorted(curves, wanted)[:, 0].add(1).clamp_max(curves.shape[1])
+    """Return R_l = min{o : P_l(o) >= p} of every layer, in tokens (eq. 1)."""
+    shares = torch.full((len(curves), 1), p, dtype=curves.dtype, device=curves.device)
+    return torch.searchsorted(curves, shares)[:, 0].add(1).clamp_max(curves.shape[1])
 
 
 def scaled(tokens: Int[Tensor, "L"], total: int) -> Int[Tensor, "L"]:
-    """Section 3.3: what a search that stopped short of its aim has found, scaled to it."""
+    """Scale the result of a search that stopped short of its aim to ``total`` (section 3.3)."""
     return (tokens.double() * total / int(tokens.sum())).round().to(tokens.dtype)
 
 
 @stage("prefix_budget")
 class PrefixBudget(AmountBudget):
-    """PrefixKV's layer budgets, over all layers at once: the full cache is held until the prefill
-    ends. ``profile`` is a file of ratios measured beforehand, at this amount; without one every
-    prompt is searched.
+    """PrefixKV's budget over all layers, so the full cache is stored until the prefill ends.
 
-    The search ends once the layers' ratios add up to the budget's (r L of eq. 1) but for ``delta``,
-    or after so many ``steps``, and is then scaled to the budget (section 3.3; Tables 10 and 11).
+    ``profile`` is a file of ratios measured beforehand, at this amount; without one every prompt is
+    searched. The search ends once the layers' ratios add up to the budget (r L of eq. 1) within
+    ``delta``, or after ``steps`` steps, and its result is scaled to the budget (section 3.3; Tables
+    10 and 11).
 
     Raises:
-        InvalidParameter: a profile, and a tolerance or steps for the search that it replaces.
+        InvalidParameter: a profile, together with a tolerance or steps for the search that it
+            replaces.
         ProfileMismatch: a profile of another method or budget.
     """
 
@@ -135,28 +146,28 @@ class PrefixBudget(AmountBudget):
             return
         if (self.delta, self.steps) != (0, STEPS):
             raise InvalidParameter(
-                f"delta={self.delta} and steps={self.steps} say how a prompt is searched, and "
-                f"profile={self.profile!r} replaces that: leave one of them out. To estimate with "
-                "them, give them to 'foveate calibrate prefixkv:budget=...,delta=...'."
+                f"delta={self.delta} and steps={self.steps} control the search in each prompt, "
+                f"which profile={self.profile!r} replaces: leave one of them out. To measure a "
+                "profile with them, run 'foveate calibrate prefixkv:budget=...,delta=...'."
             )
         profile.check_budget(str(self.amount))
 
     @property
     def calibrated(self) -> Profile | None:
-        """The profile in use."""
+        """Profile in use, if any."""
         return None if self.profile is None else load(self.profile, "prefixkv")
 
     @property
     def foreseeable(self) -> bool:
-        """True with a profile."""
+        """True with a profile: counts are then known before the prefill."""
         return self.profile is not None
 
     def by_length(self, depth: int) -> Ratios:
-        """The profile's ratios.
+        """Return the profile's ratios for ``depth`` layers.
 
         Raises:
             InvalidParameter: no profile.
-            ProfileMismatch: one of another number of layers.
+            ProfileMismatch: a profile of another number of layers.
         """
         if (profile := self.calibrated) is None:
             raise InvalidParameter(f"{self!r} has no profile: its ratios depend on the prompt.")
@@ -173,12 +184,12 @@ class PrefixBudget(AmountBudget):
         if self.foreseeable:
             length = int(scored[0].layer.lengths[row])
             wish = self.by_length(scored[0].layer.depth).wish(length)
-            return wish[[one.layer.ordinal for one in scored]]
+            return wish[[scored_layer.layer.ordinal for scored_layer in scored]]
         return scaled(self.found(scored, row, total).tokens, total)
 
     def found(self, scored: Sequence[Scored], row: int, total: int) -> PrefixSearch:
-        """The search in one row, for ``total`` tokens over all layers."""
-        curves = [priority(one)[row] for one in scored]
+        """Search one row's layers for ``total`` tokens over all layers."""
+        curves = [priority(scored_layer)[row] for scored_layer in scored]
         longest = max(len(curve) for curve in curves)
         padded = [torch.nn.functional.pad(c, (0, longest - len(c)), value=1.0) for c in curves]
         stacked = torch.stack([c.to(padded[0].device) for c in padded])
@@ -187,25 +198,25 @@ class PrefixBudget(AmountBudget):
 
 
 class Ratios(NamedTuple):
-    """Section 3.3: each layer's share of a prompt, measured beforehand."""
+    """Each layer's share of a prompt, measured beforehand (section 3.3)."""
 
     by_layer: tuple[Fraction, ...]
 
     def wish(self, length: int) -> Int[Tensor, "L"]:
-        """Tokens of each layer, before they are made to add up."""
+        """Return tokens of each layer, before they are adjusted to the exact total."""
         wished = [round(ratio * length) for ratio in self.by_layer]
         return torch.tensor(wished, dtype=torch.long, device="cpu")
 
     def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
-        """Tokens of each layer, of a prompt of ``length``, ``tokens`` on average."""
+        """Return each layer's tokens for a prompt of ``length``, ``tokens`` on average."""
         wish, layers = self.wish(length), len(self.by_layer)
-        least, most = (torch.full_like(wish, n) for n in (min(protected, length), length))
-        return tuple(fill(wish, least, most, tokens * layers).tolist())
+        least, limit = (torch.full_like(wish, n) for n in (min(protected, length), length))
+        return tuple(fill(wish, least, limit, tokens * layers).tolist())
 
 
 @calibration("prefixkv", at_a_budget=True)
 def ratios(run: Run) -> Numbers:
-    """Section 3.3: each layer's share of the prompt, which samples agree on."""
+    """Return each layer's share of the prompt, averaged over samples (section 3.3)."""
     lengths = run.lengths[:, None]
     return [float((kept.cpu().float() / lengths.cpu()).mean()) for kept in run.kept]
 
@@ -226,17 +237,18 @@ def prefixkv(
     distance: Positive = 25,
     counted_from: From = "prompt",
 ) -> Policy:
-    """Keeps in every layer as many tokens as hold the same share of its attention.
+    """Tokens that have the same share of each layer's attention, so counts differ by layer.
 
-    While decoding each layer stays at its ratio of the growing length. ``delta`` is Table 10 and
-    ``steps`` Table 11 (a search in every prompt, without a profile), ``merging`` Table 12. The
-    first ``sinks`` and the last ``recent`` tokens are always kept.
+    Eq. 1: R_l = min{o : P_l(o) >= p}, with p by binary search (Algorithm 1). While decoding each
+    layer stays at its ratio of the growing length. ``delta`` is Table 10 and ``steps`` Table 11 (a
+    search in every prompt, without a profile), ``merging`` Table 12. The first ``sinks`` and the
+    last ``recent`` tokens are always kept.
 
     Args:
-        delta: How near the budget the search for the layers' ratios has to come.
-        steps: The most steps of that search.
-        distance: How far before the prompt's end, or the newest token, pairs go.
-        counted_from: What the distance is counted from while decoding.
+        delta: Tolerance of the search for the layers' ratios, as a share of the prompt.
+        steps: Maximum number of steps of that search.
+        distance: Slots between the reference and the pairs evicted while decoding, e.g. 25.
+        counted_from: Reference of the distance: the prompt's end, or the newest token.
 
     Defaults:
         release; section 3.3 gives no tolerance, the release stops within 5 tokens

@@ -1,10 +1,13 @@
 """PyramidKV: SnapKV with more tokens in the early layers, where attention is spread out.
 
-Departs from the authors' code in the total, which is exact: the release rounds the step between
-layers down and keeps more: in 32 layers up to 15.5 tokens a layer, 11 % at a budget of 128 with a
-window of 32. And in what prompts shorter than twice the budget get: the release shares it out
-evenly there, here the line goes on, from a first layer that is full. Both are the release's under
-``as_released``. One kept set per KV head.
+Differences from the authors' code, which ``as_released`` restores:
+
+* The total is exact. The release rounds the step between layers down and keeps more: in 32 layers
+  up to 15.5 tokens a layer, 11 % at a budget of 128 with a window of 32.
+* Prompts shorter than twice the budget follow the line, from a first layer that is full; the
+  release shares the budget out evenly there.
+
+There is one kept set per KV head.
 """
 
 from __future__ import annotations
@@ -26,13 +29,14 @@ from foveate.stages.budget.exact import fill
 
 @stage("pyramid")
 class Pyramid(ByLength):
-    """Layers keep numbers on a falling line, beside what is protected; a layer's heads the same.
+    """Budget that falls linearly from the first layer to the last, equal for a layer's heads.
 
-    The last layer keeps a ``beta``-th of the average, the first the rest of twice the average, at
-    most the whole prompt: what a full layer does not need goes to the others. The counts add up to
-    the budget, so the line is rounded to it. With ``as_released`` its step is rounded down, as in
-    the authors' code, which keeps up to (layers - 1) / 2 tokens a layer more than was asked for,
-    and prompts shorter than twice the average are shared out evenly.
+    It counts tokens beside the protected ones. The last layer keeps a ``beta``-th of the average,
+    the first the rest of twice the average, at most the whole prompt; the surplus of a full layer
+    goes to the others. The counts are rounded so that they add up to the budget. With
+    ``as_released`` the step is rounded down, as in the authors' code, which keeps up to (layers -
+    1) / 2 tokens a layer more than the budget, and prompts shorter than twice the average are
+    shared out evenly.
 
     Source: PyramidKV (arXiv:2406.02069), section 4.2 and the release.
     """
@@ -42,26 +46,26 @@ class Pyramid(ByLength):
     scope: Scope = field(default="layer", init=False)
 
     def by_length(self, depth: int) -> Line:
-        """The line over that many layers."""
+        """Return the line over ``depth`` layers."""
         return Line(depth, self.beta, self.as_released)
 
 
 class Line(NamedTuple):
-    """``line`` with what is protected, which every layer keeps beside its place on it."""
+    """Rule of :class:`Pyramid`: ``line`` plus the protected tokens of every layer; hashable."""
 
     layers: int
     beta: int
     as_released: bool
 
     def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
-        """Tokens of each layer, of a prompt of ``length``, ``tokens`` on average."""
-        places = line(tokens - protected, length - protected, *self)
-        return tuple(place + protected for place in places)
+        """Return each layer's tokens for a prompt of ``length``, ``tokens`` on average."""
+        counts = line(tokens - protected, length - protected, *self)
+        return tuple(count + protected for count in counts)
 
 
 @lru_cache(maxsize=256)
 def line(base: int, room: int, layers: int, beta: int, as_released: bool) -> tuple[int, ...]:
-    """Tokens of each layer, ``base`` on average and at most ``room``."""
+    """Return each layer's tokens, ``base`` on average and at most ``room``."""
     if layers == 1 or base >= room or (as_released and room < 2 * base):
         return (min(base, room),) * layers
     last = base // beta
@@ -69,9 +73,9 @@ def line(base: int, room: int, layers: int, beta: int, as_released: bool) -> tup
         first, last = room, 2 * base - room
     if as_released:
         step = (first - last) // (layers - 1)
-        return tuple(first - place * step for place in range(layers))
+        return tuple(first - layer * step for layer in range(layers))
     fall = Fraction(first - last, layers - 1)
-    wished = [round(first - place * fall) for place in range(layers)]
+    wished = [round(first - layer * fall) for layer in range(layers)]
     wish = torch.tensor(wished, dtype=torch.long, device="cpu")
     exact = fill(wish, torch.zeros_like(wish), torch.full_like(wish, room), base * layers)
     return tuple(exact.tolist())
@@ -88,12 +92,12 @@ def pyramidkv(
     pool: Pool = "max",
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps what the last queries attend to, more in early layers and less in late ones.
+    """Tokens that the last queries attend to, more in early layers and fewer in late ones.
 
-    The last layer keeps a ``beta``-th of the average.
+    The last layer keeps a ``beta``-th of the average (section 4.2).
 
     Args:
-        beta: The last layer keeps one in so many of the average.
+        beta: Divisor of the average that gives the last layer's budget, e.g. 20.
 
     Defaults:
         release (KVCache-Factory)

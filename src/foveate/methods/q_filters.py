@@ -1,9 +1,9 @@
-"""Q-Filters: keys that point where the queries of their heads do, measured on a model beforehand.
+"""Q-Filters: keys aligned with their heads' queries, measured on a model beforehand.
 
-``profile`` holds the filters: ``foveate calibrate q_filters`` measures them. Departs from the
-authors' code in: all queries of the prompts are decomposed, where the release draws 3,000 of them;
-the sign is the paper's, that of the sum of all projections, where the release goes by how many are
-positive; filters are stored as in the paper, where the release stores them negated.
+``profile`` contains the filters: ``foveate calibrate q_filters`` measures them. Differences from
+the authors' code: all queries of the prompts are decomposed, where the release draws 3,000 of them;
+the sign is the paper's, that of the sum of all projections, where the release takes the sign of
+most projections; filters are stored as in the paper, where the release stores them negated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from foveate.stages.score.bases import ByProfile
 
 @stage("query_filter")
 class QueryFilter(ByProfile):
-    """The key's product with its head's filter, in float32. ``profile`` is a file of filters.
+    """Dot product of the key and its head's filter, in float32.
+
+    ``profile`` is a file of filters.
 
     Source: Q-Filters (arXiv:2503.02812), section 3.
     """
@@ -40,8 +42,11 @@ class QueryFilter(ByProfile):
 
 
 class MainDirections(Gathering):
-    """A query head's filter is the first right singular vector of its queries, such that their
-    projections on it add up to something positive; a KV head's is the mean over its query heads.
+    """Filters for a profile: the main direction of each head's queries.
+
+    A query head's filter is the first right singular vector of its queries, with the sign that
+    makes the sum of their projections positive; a KV head's filter is the mean over its query
+    heads.
 
     Source: Q-Filters, section 3.
     """
@@ -63,7 +68,9 @@ GATHERINGS["q_filters"] = MainDirections()
 
 @method("godey2025qfilters")
 def q_filters(*, budget: Amount, profile: str, recent: Recent = 0) -> Policy:
-    """Keeps the keys that point the way of their heads' queries; needs no attention.
+    """Keys aligned with the main direction of their heads' queries; needs no attention.
+
+    Score: the dot product of key and filter (section 3).
 
     Defaults:
         no parameter in the paper

@@ -1,4 +1,4 @@
-"""Random: the floor that every method has to beat."""
+"""Random tokens: the baseline that every method has to beat."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foveate.stages import RandomScore, TopK, Uniform
 
 @method()
 def random(*, budget: Amount, seed: Seed = 0, recent: Recent = 0) -> Policy:
-    """Keeps tokens drawn at random per layer and KV head, and optionally the last `recent`."""
+    """Tokens drawn at random per layer and KV head, and optionally the last `recent` tokens."""
     return Policy(
         score=RandomScore(seed=seed), budget=Uniform(amount=budget), select=TopK(recent=recent)
     )

@@ -1,8 +1,9 @@
-"""Recent frames: the last few images whole, and nothing of those before. A baseline that a method
-for video has to beat: with four frames it is above most systems that its paper compares.
+"""Recent frames: text and the last few images, and no earlier images.
 
-Departs from the paper in one point: there, the last frames are read anew with every question; here
-their keys and values were made while earlier frames could still be seen, and positions stay.
+It is a baseline that a video method has to beat: with four frames it is above most systems that its
+paper compares. Difference from the paper: there the last frames are encoded again with every
+question; here their keys and values were computed while earlier frames were still visible, and
+positions stay.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from foveate.stages import OverBudget, Recency, TextPrior, TopK, Uniform, highes
 
 @stage("last_frames")
 class LastFrames(TopK):
-    """Beside what ``top_k`` always keeps: text and the last ``frames`` images, by rank where the
-    budget does not hold them; it may keep less than its budget.
+    """Selection of text and the last ``frames`` images, beside what ``top_k`` always keeps.
+
+    Where the budget does not hold them, they are ranked by score. It may keep less than its budget.
 
     Source: SimpleStream (arXiv:2604.02317), section 3.
     """
@@ -33,19 +35,20 @@ class LastFrames(TopK):
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         image, values = scored.layer.slots.known_image, scored.scores.values
         newest = image.masked_fill(~scored.layer.valid, -1).amax((1, 2), keepdim=True)
-        wanted = (image < 0) | (image > newest - self.frames) | (values == torch.inf)
-        wanted &= values > -torch.inf
-        return highest(values.masked_fill(~wanted, -torch.inf), counts.minimum(wanted.sum(-1)))
+        selected = (image < 0) | (image > newest - self.frames) | (values == torch.inf)
+        selected &= values > -torch.inf
+        return highest(values.masked_fill(~selected, -torch.inf), counts.minimum(selected.sum(-1)))
 
 
 @method("shen2026simplestream", adds=("score", "select", "when"))
 def recent_frames(*, budget: Amount, frames: Positive = 4) -> Policy:
-    """Keeps text and the last frames whole; a frame is an image, or one of a video.
+    """Text and the last frames; a frame is an image, or one frame of a video.
 
-    The budget is to hold as many frames: earlier ones stay until a larger one is full.
+    Give a budget that holds ``frames`` frames. Under a larger one earlier frames stay until it is
+    full (section 3).
 
     Args:
-        frames: Images that are kept, of the last ones.
+        frames: Number of last images that are kept, e.g. 4.
 
     Defaults:
         paper

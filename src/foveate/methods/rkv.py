@@ -1,15 +1,17 @@
-"""R-KV: what the newest tokens attend to and what no later token repeats, all along an answer.
+"""R-KV: tokens that the newest tokens attend to and that no later token repeats.
 
-Made for long chains of thought, which say the same thing many times. A token's score is its
-importance times `mix_lambda`, less its redundancy times (1 - `mix_lambda`); the last `window`
+It was designed for long chains of thought, which repeat themselves many times. A token's score is
+its importance times `mix_lambda`, less its redundancy times (1 - `mix_lambda`); the last `window`
 tokens stay. The cache is compressed after the prompt, and whenever `every` tokens (the paper's
-buffer) have come since.
+buffer) have been added.
 
-Departs from the authors' code in: the order of what is kept, which stays that of the text (the
-release holds pairs in the order of their scores, so that from the second time on "the most recent"
-is the one of the lowest score); a token without a similar one, which leaves all cosines as they are
-(the release zeroes its cosine with the first token of the cache); and the default of `mix_lambda`,
-the paper's 0.1 (0.07 in the release).
+Differences from the authors' code:
+
+* Kept pairs stay in the order of the text. The release stores them in the order of their scores, so
+  that from the second time on "the most recent" is the one of the lowest score.
+* A token without a similar one leaves all cosines as they are. The release zeroes its cosine with
+  the first token of the cache.
+* `mix_lambda` defaults to the paper's 0.1 (0.07 in the release).
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from foveate.stages.score.window import window_of
 
 @stage("highest_logits", head_by_head=True)
 class HighestLogits:
-    """Mean over the last ``window`` queries of the softmax over the tokens before them, of the
-    highest logit among the query heads of a KV head; then the maximum over ``kernel`` slots. The
-    window itself scores zero: selections protect it. In float32.
+    """Mean over the last ``window`` queries of the softmax of the highest logit among query heads.
+
+    The softmax is over the tokens before the window, in float32; the maximum over ``kernel`` slots
+    is then taken. The window itself scores zero: selections protect it.
 
     Source: R-KV (arXiv:2505.24133), section 3.2 (importance), and the release.
     """
@@ -57,18 +60,20 @@ class HighestLogits:
 
 
 def _highest(q: Float[Tensor, "b hq w d"], k: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h w n"]:
-    """The products of queries and keys, the highest of the query heads that share a KV head."""
+    """Return the highest product of key and query among the query heads that share a KV head."""
     b, h = k.shape[:2]
     of_heads = q.float().view(b, h, -1, *q.shape[2:]).unbind(2)
-    return torch.stack([one @ k.float().mT for one in of_heads]).amax(0)
+    return torch.stack([head_q @ k.float().mT for head_q in of_heads]).amax(0)
 
 
 def redundancy(
     k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"], threshold: float, newest: int
 ) -> Float[Tensor, "b h n"]:
-    """The softmax over the tokens of each one's mean cosine with the others, in which a token that
-    is among the ``newest`` last that resemble another (a cosine above ``threshold``) counts as not
-    like that one: of similar tokens, the latest are not redundant.
+    """Return the softmax over tokens of each one's mean cosine with the others.
+
+    Of similar tokens the latest are not redundant: a token's cosine with another one does not count
+    if it is among the ``newest`` last tokens that resemble the other (a cosine above
+    ``threshold``).
     """
     unit = F.normalize(k.float(), dim=-1).masked_fill(~valid[..., None], 0.0)
     total = (unit @ unit.sum(2, keepdim=True).mT).squeeze(-1) - unit.square().sum(-1)
@@ -80,38 +85,41 @@ def redundancy(
 def repeated_by(
     unit: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"], threshold: float, newest: int
 ) -> Float[Tensor, "b h n"]:
-    """The sum of each token's cosines with those that it is one of the ``newest`` to resemble.
+    """Sum each token's cosines with those that it is one of the ``newest`` to resemble.
 
-    From the last tokens on, so that a token whose newest are found is not compared any further.
+    It goes from the last tokens on, so that a token whose newest ones are found is not compared any
+    further.
     """
     missing, repeated = valid * newest, torch.zeros_like(unit[..., 0])
-    for some in reversed([*blocks(unit.shape[2])]):
+    for block in reversed([*blocks(unit.shape[2])]):
         rest = _of_any_head(missing > 0)
-        cosine = unit[:, :, rest] @ unit[:, :, some].mT
-        itself = ((rest >= some.start) & (rest < some.stop)).nonzero()[:, 0]
-        cosine[:, :, itself, rest[itself] - some.start] = -1.0
+        cosine = unit[:, :, rest] @ unit[:, :, block].mT
+        itself = ((rest >= block.start) & (rest < block.stop)).nonzero()[:, 0]
+        cosine[:, :, itself, rest[itself] - block.start] = -1.0
         alike = _of_any_head((cosine > threshold).any(-1))
         rest, cosine = rest[alike], cosine[:, :, alike]
         similar = cosine > threshold
         later = similar.flip(-1).cumsum(-1).flip(-1)
         counted = similar & (later <= missing[:, :, rest, None])
-        repeated[:, :, some] = cosine.masked_fill_(~counted, 0.0).sum(2)
+        repeated[:, :, block] = cosine.masked_fill_(~counted, 0.0).sum(2)
         missing[:, :, rest] -= counted.sum(-1)
     return repeated
 
 
-def _of_any_head(which: Bool[Tensor, "b h n"]) -> Int[Tensor, "some"]:
-    """The slots for which it is true in some head of some row."""
-    return which.flatten(0, 1).any(0).nonzero()[:, 0]
+def _of_any_head(marked: Bool[Tensor, "b h n"]) -> Int[Tensor, "some"]:
+    """Return the slots that are marked in some head of some row."""
+    return marked.flatten(0, 1).any(0).nonzero()[:, 0]
 
 
 @stage("less_redundant", head_by_head=True)
 class LessRedundant(Wrapper):
-    """``mix_lambda`` times the score that it wraps, less (1 - ``mix_lambda``) times the redundancy
-    of each key among all that are held; the part "importance" is the score without it. The last
-    tokens count as later ones that may repeat earlier ones.
+    """Another score, less the redundancy of each key among all stored ones.
 
-    Its time grows with the square of the tokens held: it is meant for caches within a budget.
+    It is ``mix_lambda`` times the wrapped score, less (1 - ``mix_lambda``) times the redundancy.
+    The part "importance" is the wrapped score. The last tokens count as later ones that may repeat
+    earlier ones.
+
+    Time is quadratic in the number of stored tokens: it is meant for caches within a budget.
 
     Source: R-KV (arXiv:2505.24133), sections 3.3 and 3.4.
     """
@@ -139,13 +147,15 @@ def rkv(
     newest: Positive = 1,
     every: Positive = 128,
 ) -> Policy:
-    """Keeps what the newest tokens attend to and no later token repeats, while it answers.
+    """Tokens that the newest tokens attend to and no later token repeats, while answering, too.
+
+    Score: mix_lambda * importance - (1 - mix_lambda) * redundancy, sections 3.2 to 3.4.
 
     Args:
-        window: The last tokens, whose queries vote and which are always kept.
-        mix_lambda: Weight of importance beside redundancy.
-        threshold: The cosine above which two keys are alike.
-        newest: How many of the last tokens alike count as not repeated.
+        window: Last tokens, whose queries vote and which are always kept.
+        mix_lambda: Weight of importance relative to redundancy, e.g. 0.1.
+        threshold: Cosine above which two keys are alike.
+        newest: Number of last similar tokens that count as not repeated.
 
     Defaults:
         README of the release; its class has `mix_lambda` 0.07

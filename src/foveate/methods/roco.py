@@ -1,8 +1,8 @@
-"""RoCo: what receives little attention, and steadily so, leaves.
+"""RoCo: tokens that receive little attention, and steadily so, are evicted.
 
-Once after the prefill by default; ``when=over_budget`` is the paper's own rule. Departs from the
-authors' code: true positions; the deviation of a token that one query has seen is zero, where the
-release's can be NaN.
+It runs once after the prefill by default; ``when=over_budget`` is the paper's own rule. Differences
+from the authors' code: true positions; the deviation of a token that one query has seen is zero,
+where the release's can be NaN.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from foveate.stages.score.rows import rows, times_seen
 
 @stage("mean_attention", head_by_head=True)
 class MeanAttention(WithoutQueries):
-    """The mean attention that a slot received from the queries that see it (``values``), and its
-    standard deviation (part "deviation"); both of the mean over the query heads of a KV head. It
-    runs on: queries of later passes count too.
+    """Mean attention of a slot over the queries that see it, with its standard deviation.
+
+    The part "deviation" is the standard deviation; both are of the mean over the query heads of a
+    KV head. Queries of later passes are added.
 
     Source: RoCo (arXiv:2402.06262), section 4.
     """
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
-        """Adds up this pass's attention, its squares, and how many queries saw each slot."""
-        # in float64: the variance is a small difference of these
+        """Add this pass's attention, its squares, and the number of queries that saw each slot."""
+        # in float64: the variance is a small difference of large sums
         zeros = torch.zeros(layer.pos.shape, dtype=torch.float64, device=layer.k.device)
         state = {
             "total": zeros,
@@ -55,8 +56,11 @@ class MeanAttention(WithoutQueries):
 
 @stage("robust", head_by_head=True)
 class Robust(KeepsEnds):
-    """Beside the first ``sinks`` and the last ``recent`` tokens, keeps those whose part "deviation"
-    is high, and of the others, as many as are kept or as have to go, the highest scores.
+    """Selection of tokens whose part "deviation" is high, then of the highest scores.
+
+    The first ``sinks`` and the last ``recent`` tokens are always kept. The candidates for eviction
+    are the tokens of lowest deviation, as many as are kept or as are evicted, whichever is more;
+    among these the highest scores stay.
 
     Source: RoCo (arXiv:2402.06262), section 4, and the release.
     """
@@ -85,7 +89,9 @@ def roco(
     recent: Recent = 0.3,
     sinks: Count = 4,
 ) -> Policy:
-    """Keeps tokens whose attention is high on average, or varies.
+    """Tokens whose attention is high on average, or varies.
+
+    Section 4: mean and standard deviation of the attention over queries.
 
     Defaults:
         release, while decoding; 0.1 where it reads a prompt

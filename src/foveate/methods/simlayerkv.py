@@ -1,16 +1,16 @@
-"""SimLayerKV: lazy layers, which look at sinks and recent tokens alone, keep only these.
+"""SimLayerKV: lazy layers, which attend to sinks and recent tokens alone, keep only these.
 
-Departs from the paper, and from kvpress, in how many layers are lazy: there all that pay more than
-a threshold to sinks and recent tokens (Llama-3 0.9, Qwen 0.85), whatever is then kept; here the
-budget says it exactly. The layers that pay least to them are filled with the whole prompt, one
-after the other, until the budget is used up; the last of them may hold a part of it, the most
-recent tokens. So the full cache is held until all layers have been read. Each row of a batch has
-its own lazy layers, as alone. ``recent`` is half of the budget by default; the release's is 1024
-tokens, which many budgets do not hold.
+Difference from the paper and from kvpress: there all layers are lazy that pay more than a threshold
+to sinks and recent tokens (Llama-3 0.9, Qwen 0.85), whatever is then kept; here the budget sets
+their number exactly. The layers that pay least to these tokens are filled with the whole prompt,
+one after the other, until the budget is used up; the last of them may keep a part of it, the most
+recent tokens. So the full cache is stored until all layers have been read. Each row of a batch has
+its own lazy layers. ``recent`` is half of the budget by default; the release's is 1024 tokens,
+which many budgets do not hold.
 
-Departs from the release in when layers are told apart: by the prompt's last query, where it takes
-that of the first decoded token. Departs from kvpress in the last queries' own tokens, which count
-as recent, as in the release.
+Difference from the release: the prompt's last query identifies lazy layers, where the release takes
+the query of the first decoded token. Difference from kvpress: the last queries' own tokens count as
+recent, as in the release.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ from foveate.stages.score.window import paid_on_average
 
 @stage("laziness")
 class Laziness:
-    """Another score, with a note "lazy": of what the last ``last`` queries pay, the share that goes
-    to the first ``sinks`` and the last ``recent`` tokens, the mean over queries and heads.
+    """Another score, with a note "lazy": the attention share of both ends of the prompt.
+
+    It is the attention of the last ``last`` queries to the first ``sinks`` and the last ``recent``
+    tokens, the mean over queries and heads.
 
     Source: SimLayerKV (arXiv:2410.13846), and its release.
     """
@@ -60,10 +62,12 @@ class Laziness:
 
 @stage("fill_layers")
 class FillLayers(AmountBudget):
-    """Every layer keeps what is protected; in ascending order of a note of the score, ``of``,
-    layers keep all of the prompt, until the budget is used up. Heads of a layer keep the same.
+    """Budget that fills layers with the whole prompt, in ascending order of a note of the score.
 
-    Source: SimLayerKV (arXiv:2410.13846), with a budget in the place of its threshold.
+    ``of`` names the note. The other layers keep only protected tokens. Heads of a layer keep the
+    same number.
+
+    Source: SimLayerKV (arXiv:2410.13846), with a budget instead of its threshold.
     """
 
     of: str = "lazy"
@@ -78,26 +82,32 @@ class FillLayers(AmountBudget):
     def at_most(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"], heads: int
     ) -> list[Int[Tensor, "b h"]]:
-        """As many as each layer has among those so far: layers to come can only go before it."""
-        depth = -(-heads // min(one.available.shape[1] for one in scored))
-        most = torch.stack(self._wished(scored, tokens, depth)).unbind(1)
+        """Return upper bounds from the layers so far: later layers can only reduce their counts."""
+        depth = -(-heads // min(scored_layer.available.shape[1] for scored_layer in scored))
+        counts = torch.stack(self._wished(scored, tokens, depth)).unbind(1)
         return [
-            each[:, None].to(one.available.device).expand_as(one.available)
-            for each, one in zip(most, scored, strict=True)
+            count[:, None].to(scored_layer.available.device).expand_as(scored_layer.available)
+            for count, scored_layer in zip(counts, scored, strict=True)
         ]
 
     def _wished(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"], depth: int
     ) -> list[Int[Tensor, "L"]]:
-        """Of each row, what these layers keep of the budget of ``depth`` layers."""
-        if any(self.of not in one.scores.notes for one in scored):
+        """Return each row's tokens of these layers, out of the budget of ``depth`` layers."""
+        if any(self.of not in scored_layer.scores.notes for scored_layer in scored):
             raise InvalidParameter(
                 f"the budget fill_layers(of={self.of}) needs a score that notes {self.of!r} of "
                 "every layer, as laziness(of=...) does."
             )
-        notes = torch.stack([one.scores.notes[self.of].cpu() for one in scored], dim=1)
-        room = torch.stack([one.available.amin(-1).cpu() for one in scored], dim=1)
-        least = torch.stack([one.protected.amax(-1).cpu() for one in scored], dim=1)
+        notes = torch.stack(
+            [scored_layer.scores.notes[self.of].cpu() for scored_layer in scored], dim=1
+        )
+        room = torch.stack(
+            [scored_layer.available.amin(-1).cpu() for scored_layer in scored], dim=1
+        )
+        least = torch.stack(
+            [scored_layer.protected.amax(-1).cpu() for scored_layer in scored], dim=1
+        )
         rows = zip(notes, least.minimum(room), room, tokens.tolist(), strict=True)
         return [_filled(*row[:3], row[3] * depth) for row in rows]
 
@@ -107,9 +117,9 @@ def _filled(
 ) -> Int[Tensor, "L"]:
     counts = least.clone()
     left = max(0, total - int(counts.sum()))
-    for place in notes.argsort(stable=True).tolist():
-        more = min(left, int(room[place] - counts[place]))
-        counts[place] += more
+    for layer in notes.argsort(stable=True).tolist():
+        more = min(left, int(room[layer] - counts[layer]))
+        counts[layer] += more
         left -= more
     return counts
 
@@ -118,12 +128,13 @@ def _filled(
 def simlayerkv(
     *, budget: Amount, sinks: Count = 4, recent: Recent = 0.5, last: Positive = 1
 ) -> Policy:
-    """Keeps the whole prompt in some layers, and its two ends in those that look at little else.
+    """Whole prompt in some layers; sinks and recent tokens in lazy layers.
 
-    ``recent`` is a number of tokens or a share of the budget; ``last`` queries tell lazy layers.
+    ``recent`` is a number of tokens or a share of the budget. The last ``last`` queries identify
+    lazy layers.
 
     Args:
-        last: The last queries, which tell lazy layers.
+        last: Number of last queries that identify lazy layers, e.g. 1.
 
     Defaults:
         `sinks`, `last`: release and kvpress; `recent`: here, the release has 1,024 tokens, which

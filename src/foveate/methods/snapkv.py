@@ -1,9 +1,9 @@
-"""SnapKV: the prompt's last queries vote for what the answer will need.
+"""SnapKV: tokens that the prompt's last queries attend to.
 
 Scores are the mean over the last ``window`` queries of the float32 softmax (the release sums them:
-same ranking), reduced over the query heads of a KV head, then pooled; the window is always kept and
-counts inside the budget. Departs from the authors' code: one kept set per KV head, where the
-release first repeats keys and values to all query heads and so holds ``hq / h`` times the memory.
+same ranking), reduced over the query heads of a KV head, then pooled. The window is always kept and
+counts inside the budget. Difference from the authors' code: one kept set per KV head, where the
+release first repeats keys and values for all query heads and so stores ``hq / h`` times the memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def snapkv(
     pool: Pool = "avg",
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps what the last queries of the prompt attend to, and those last tokens themselves.
+    """Tokens that the prompt's last queries attend to, and those last tokens themselves.
+
+    Score: the mean over the window's queries of the softmax, pooled along slots (section 4).
 
     Defaults:
         release, where nothing is set; its LongBench runs set `kernel=7,pool=max`

@@ -1,9 +1,9 @@
-"""SparseMM: SnapKV whose heads keep more the better they look at what they name in an image.
+"""SparseMM: SnapKV with more pairs for heads that attend to the image regions they name.
 
 ``profile`` holds the heads' scores: ``foveate calibrate sparsemm`` measures them,
-``foveate.import_head_scores`` reads the files that the authors publish. Departs from the authors'
-code in the total, which is exact, where the release lets lapse what a strong head cannot use in a
-short prompt (``as_released``).
+``foveate.import_head_scores`` reads the files that the authors publish. Difference from the
+authors' code: the total is exact, where the release drops the part that a strong head cannot use in
+a short prompt (``as_released``).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def sparsemm(
     pool: Pool = "avg",
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps what the last queries attend to, more in heads that look at what they read.
+    """Tokens that the last queries attend to, with more in visual heads.
 
-    ``ratio`` of the budget is shared evenly, the rest by the heads' scores.
+    ``ratio`` of the budget is shared evenly, the rest by the heads' scores (section 3.2).
 
     Args:
-        ratio: Share of the budget that is shared evenly; heads' scores share the rest.
+        ratio: Share of the budget that all heads share evenly, e.g. 0.1.
 
     Defaults:
         release
@@ -52,26 +52,27 @@ def sparsemm(
 
 
 class VisualHeads:
-    """A head scores where it looks at what the model reads out: for every token that stands in one
-    text of an image alone, 1 / (tokens that show this text), if the head's largest attention is to
-    one of them.
+    """Head scores by attention to the part of an image that the model reads out.
+
+    For every generated token that occurs in exactly one text of an image, a head scores 1 / (image
+    tokens that show this text) if its highest attention is on one of them.
 
     Source: SparseMM, section 3.1, algorithm 1.
     """
 
-    def notice(self, attention: Float[Tensor, "hq n"], shown: Shown) -> Float[Tensor, "hq"]:
+    def notice(self, attention: Float[Tensor, "hq n"], prompt: Shown) -> Float[Tensor, "hq"]:
         return attention.argmax(-1).float()
 
     def score(
-        self, noticed: Float[Tensor, "s hq"], tokens: Sequence[str], shown: Shown
+        self, noticed: Float[Tensor, "s hq"], tokens: Sequence[str], prompt: Shown
     ) -> Float[Tensor, "hq"]:
         total = torch.zeros_like(noticed[0])
-        for looked, token in zip(noticed, tokens, strict=True):
+        for attended, token in zip(noticed, tokens, strict=True):
             word = token.strip()
-            places = [where for text, where in shown.spans if word and word in text]
-            if len(places) == 1:
-                region = looked.new_tensor(places[0], dtype=torch.long)
-                total += torch.isin(looked.long(), region).float() / len(region)
+            regions = [positions for text, positions in prompt.spans if word and word in text]
+            if len(regions) == 1:
+                region = attended.new_tensor(regions[0], dtype=torch.long)
+                total += torch.isin(attended.long(), region).float() / len(region)
         return total
 
 

@@ -1,8 +1,8 @@
 """StreamingLLM: attention sinks and the most recent tokens.
 
-Departs from the authors' code in one point: keys keep the rotary positions that they were cached
-with (the release caches keys before rotation and rotates them by their place in the cache, which is
-undefined for the multi-axis positions of Qwen-VL; the multimodal papers compare with this variant).
+Difference from the authors' code: keys keep the rotary positions that they were cached with. The
+release caches keys before RoPE and rotates them by their index in the cache, which is undefined for
+the multi-axis positions of Qwen-VL; the multimodal papers compare with the variant used here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from foveate.stages import Recency, TopK, Uniform
 
 @method("xiao2024streamingllm")
 def streaming_llm(*, budget: Amount, sinks: Count = 4) -> Policy:
-    """Keeps the first `sinks` tokens and the most recent ones.
+    """First `sinks` tokens and the most recent ones.
 
     Defaults:
         paper and release

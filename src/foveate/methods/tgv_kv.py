@@ -1,8 +1,9 @@
-"""TGV-KV: visual tokens that important text attends to; more for layers in which text looks.
+"""TGV-KV: visual tokens that important text attends to, with more where text attends more.
 
-Departs from the authors' code in the total, which is exact; in several images, which the release
-takes for one; in batches, over which it averages; and in decoding, where it drops the visual token
-that the newest query attends to least.
+Differences from the authors' code: the total is exact; several images are supported, which the
+release takes for one; batches are compressed row by row, where the release averages over them; and
+nothing is evicted while decoding, where the release drops the visual token that the newest query
+attends to least.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from foveate.stages.score.rows import rows
 
 @stage("text_guided")
 class TextGuided:
-    """One ranking for the layer, of attention averaged over its heads. A text token weighs what
-    text queries pay it on average; a visual token's score is the sum over text queries of what each
-    pays it, times that query's weight. Text stands before all visual tokens. The note "mass" [b] is
-    what text queries pay to visual tokens in all.
+    """One ranking for the layer, by attention averaged over its heads and guided by text.
+
+    A text token's weight is the attention that text queries pay it on average. A visual token's
+    score is the sum over text queries of the attention that each pays it, times that query's
+    weight. Text comes before all visual tokens. The note "mass" [b] is the total attention of text
+    queries to visual tokens.
 
     Source: TGV-KV (arXiv:2606.03075), its release (``kv_caches/tgv_kv.py``).
     """
@@ -47,11 +50,11 @@ class TextGuided:
 
 
 def _sums(layer: Layer, weights: Float[Tensor, "b m"]) -> Float[Tensor, "b n"]:
-    """What every slot receives from the queries, each times its weight."""
+    """Sum the attention of all queries to each slot, each query times its weight."""
     b, _, n = layer.pos.shape
     total = layer.k.new_zeros(b, n, dtype=torch.float32)
-    for some, paid in rows(layer):
-        total += (paid.mean((1, 2)) * weights[:, some, None]).sum(1)
+    for block, paid in rows(layer):
+        total += (paid.mean((1, 2)) * weights[:, block, None]).sum(1)
     return total
 
 
@@ -63,10 +66,10 @@ def tgv_kv(
     recent: Count = 1,
     even: Share = 0.0,
 ) -> Policy:
-    """Keeps text first, and the visual tokens that the important text attends to.
+    """Text first, then visual tokens that important text attends to.
 
     Args:
-        even: The part of the budget that all layers share alike.
+        even: Part of the budget that all layers share alike.
 
     Defaults:
         release

@@ -2,13 +2,13 @@
 
 Tokens are kept by another score, SnapKV's by default (``h2o+think``). Of the kept keys, all but
 those of the last ``window`` tokens lose ``prune`` of their channels for good: those with the lowest
-|Q_i| |K_i|, over the window's queries and the kept keys, head by head. What is left is stored, so
-bytes go down by ``prune`` / 2 beyond what the budget says, which counts tokens. Decoding widens a
-layer's keys again, transiently.
+|Q_i| |K_i|, over the window's queries and the kept keys, head by head. Only the other channels are
+stored, so bytes go down by ``prune`` / 2 beyond the budget, which counts tokens. Decoding widens a
+layer's keys again, temporarily.
 
-Departs from the authors' code in: a prompt that fits its budget whole, which keeps all channels,
-too; and the sets of channels, one per KV head, by the mean over its query heads, where the release
-first repeats keys for all query heads. Departs from kvpress in the window's keys, which are whole.
+Differences from the authors' code: a prompt that fits its budget keeps all channels; and there is
+one set of channels per KV head, by the mean over its query heads, where the release first repeats
+keys for all query heads. Difference from kvpress: the window's keys keep all channels.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from foveate.stages.score.window import window_of
 
 @stage("query_energy", head_by_head=True)
 class QueryEnergy:
-    """Another score, with a note "query_energy", [b h d]: the mean square of each channel of the
-    last ``window`` queries, over the query heads of a KV head. In float32.
+    """Another score, with a note "query_energy", [b h d]: the mean square of each query channel.
+
+    The mean is over the last ``window`` queries and the query heads of a KV head, in float32.
 
     Source: ThinK (arXiv:2407.21018), and its release.
     """
@@ -57,9 +58,11 @@ class QueryEnergy:
 
 @stage("drop_channels", head_by_head=True)
 class DropChannels:
-    """Zeroes ``share`` of the channels of each head's keys (rounded down), except those of the last
-    ``recent`` tokens: where the note "query_energy" times the keys' mean square is lowest. Of equal
-    ones the earlier goes. Values stay. Made for ``store=zero_channels``, which does not hold them.
+    """Merge that zeroes ``share`` of the channels of each head's keys (rounded down).
+
+    The channels with the lowest note "query_energy" times the keys' mean square are zeroed, of
+    equal ones the earlier, except in the last ``recent`` tokens. Values stay.
+    ``store=zero_channels`` then does not store these channels.
 
     Source: ThinK (arXiv:2407.21018), and its release.
     """
@@ -68,7 +71,7 @@ class DropChannels:
     recent: Count = 32
 
     def zeroed(self, channels: int) -> int:
-        """How many of so many channels are zero before the last ``recent`` tokens."""
+        """Return how many of ``channels`` channels are zero before the last ``recent`` tokens."""
         return int(part(torch.tensor([channels], dtype=torch.long, device="cpu"), self.share))
 
     def __call__(
@@ -77,21 +80,22 @@ class DropChannels:
         layer, notes = scored.layer, scored.scores.notes
         if "query_energy" not in notes:
             raise InvalidParameter(
-                f"{self!r} goes by what queries are, and this score does not tell. Use it with "
+                f"{self!r} needs a score with a note 'query_energy'. Use "
                 "score=query_energy(of=...)."
             )
         keys = layer.k.float().masked_fill(~kept[..., None], 0.0)
         worth = notes["query_energy"] * keys.square().sum(2)
         lowest = worth.argsort(dim=-1, stable=True)[..., : self.zeroed(worth.shape[-1])]
-        gone = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, lowest, value=True)
+        dropped = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, lowest, value=True)
         early = ~is_recent(layer.slots, self.recent)
-        return layer.k.masked_fill(gone[:, :, None] & early[..., None], 0.0), layer.v
+        return layer.k.masked_fill(dropped[:, :, None] & early[..., None], 0.0), layer.v
 
 
 @stage("zero_channels")
 class ZeroChannels:
-    """Of every KV head, keys are held without the channels that are zero in all pairs but the last
-    ``residual``: nothing is lost. Later pairs have all channels.
+    """Lossless store of keys without the channels that are zero in a head's older pairs.
+
+    The last ``residual`` pairs, and later ones, have all channels.
 
     Source: ThinK (arXiv:2407.21018), and its release.
     """
@@ -102,19 +106,19 @@ class ZeroChannels:
     def __call__(self, pairs: Pairs) -> Pairs:
         return NarrowPairs.of(pairs.opened(), self.residual)
 
-    def bytes_of(self, held: Held) -> int:
-        """As ``held.zeroed`` of the channels are zero; more may be, and take less."""
-        form, tail = held.form, held.counts.clamp_max(self.residual)
-        early, left = held.counts - tail, form.key - held.zeroed
-        if not held.zeroed or not bool(early.any()):
-            return exact_bytes(held.counts, form.pair, held.spare)
+    def bytes_of(self, stored: Held) -> int:
+        """Return the bytes if ``stored.zeroed`` channels are zero; if more are, it takes less."""
+        form, tail = stored.form, stored.counts.clamp_max(self.residual)
+        early, left = stored.counts - tail, form.key - stored.zeroed
+        if not stored.zeroed or not bool(early.any()):
+            return exact_bytes(stored.counts, form.pair, stored.spare)
         narrow = (left + form.value) * form.dtype.itemsize
-        channels = held.counts.numel() * left * torch.int16.itemsize
-        rest = exact_bytes(tail, form.pair, held.spare)
+        channels = stored.counts.numel() * left * torch.int16.itemsize
+        rest = exact_bytes(tail, form.pair, stored.spare)
         return exact_bytes(early, narrow) + channels + rest
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> NarrowPairs:
-        """The pairs whose tensors were read from a file."""
+        """Return the pairs whose tensors were read from a file."""
         rest = exact(tensors, first)
         counts = tensors["thin.counts"]
         k, v, columns = (tensors[f"thin.{name}"] for name in ("k", "v", "columns"))
@@ -137,9 +141,9 @@ def think(
     pool: Pool = "max",
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps what the last queries attend to, and of older keys the channels that matter to them.
+    """Tokens that the last queries attend to, with only the important channels of older keys.
 
-    ``prune`` is the share of the channels that keys lose.
+    Channels with the lowest |Q_i| |K_i| are dropped.
 
     Args:
         prune: Share of the channels that older keys lose.

@@ -1,7 +1,8 @@
-"""TOVA: what the last query attends to, one set for all heads of a layer.
+"""TOVA: tokens that the last query attends to, one set for all heads of a layer.
 
-Once after the prefill by default, as multimodal papers use it; ``when=over_budget`` is the paper's
-own rule, evicting one pair for every decoded token. ``shared=false`` ranks each KV head by itself.
+It runs once after the prefill by default, as multimodal papers use it; ``when=over_budget`` is the
+paper's own rule, evicting one pair for every decoded token. ``shared=false`` ranks each KV head by
+itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ def tova(
     budget: Amount,
     shared: bool = True,
 ) -> Policy:
-    """Keeps what the last query attends to, the same tokens for all heads of a layer.
+    """Tokens that the last query attends to, the same for all heads of a layer.
 
     Args:
         shared: Keep the same tokens in all heads of a layer.

@@ -1,21 +1,21 @@
-"""TriAttention: how far behind them queries look, from where they lie before they are turned.
+"""TriAttention: keys at the distances that a head's queries prefer, measured before RoPE.
 
-Before the rotation by their positions, a head's queries lie close to a centre. What a query at the
-centre pays to a key then follows from how far away it is: for each pair of channels a cosine of the
-distance, whose phase is the angle between centre and key. A key's score is the mean of that over
-queries to come at distances that double, and the part of the queries' length that the centre does
-not hold, times the key's. It needs no query of the prompt: ``profile`` holds centres and lengths,
-``foveate calibrate triattention`` measures them. The cache is compressed after the prompt, and
-whenever ``every`` tokens have come since.
+Before the rotation by their positions, a head's queries are close to a centre. The attention of a
+query at the centre to a key then follows from their distance: for each pair of channels it is a
+cosine of the distance, whose phase is the angle between centre and key. A key's score is the mean
+of that over future queries at distances that double, plus the part of the queries' length that the
+centre does not account for, times the key's length. It needs no query of the prompt: ``profile``
+holds centres and lengths, ``foveate calibrate triattention`` measures them. The cache is compressed
+after the prompt, and whenever ``every`` tokens have been added.
 
-Keys are scored as they are held: to turn them back and the centre forward is the same as to turn
-the centre to the position that it looks from.
+Keys are scored as they are stored, after RoPE: rotating the centre to the position that it attends
+from equals rotating the key back.
 
-Departs from the authors' code in: heads of a layer choose by themselves, where the release's
-scripts take the mean over the layers; the prompt, which is evicted from as well (there if asked
-for); and channels that are not turned, which it does not know, and whose product with the centre
-counts here. Positions are counted in tokens, which is not what a model with positions in images
-does behind an image.
+Differences from the authors' code: heads of a layer choose by themselves, where the release's
+scripts take the mean over the layers; the prompt is compressed, too (optional there); channels
+without rotation, which the release does not support, count by their product with the centre.
+Positions are counted in tokens, which is wrong after an image for models whose positions run in
+images.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ LEAST = 1e-6
 
 @stage("distance_preference")
 class DistancePreference(ByProfile):
-    """Of each key, the mean over queries 1, 2, 4, ... ``FARTHEST`` positions ahead of what the
-    centre of a query head's queries would pay to it there (a logit, not scaled), plus the lengths
-    of key and queries that this does not count, for each pair of channels; less its mean over the
-    slots, over its standard deviation; the maximum over the query heads of a KV head. In float32.
+    """Expected attention of future queries to each key, by a head's preferred distances.
+
+    It is the mean over queries 1, 2, 4, ... ``FARTHEST`` positions ahead of the logit (not scaled)
+    of the centre of a query head's queries, plus, for each pair of channels, the product of the
+    lengths of key and queries that the centre does not account for. It is standardised over the
+    slots; the maximum over the query heads of a KV head is taken. In float32.
 
     Source: TriAttention (arXiv:2604.04921), after the release.
     """
@@ -55,33 +57,32 @@ class DistancePreference(ByProfile):
         paid = self.expected(layer)
         real = layer.valid[:, :, None].float()
         count = real.sum(-1, keepdim=True).clamp_min(1)
-        off = (paid - (paid * real).sum(-1, keepdim=True) / count) * real
-        deviation = (off.square().sum(-1, keepdim=True) / count).sqrt().clamp_min(LEAST)
-        return Scores((off / deviation).amax(2))
+        centred = (paid - (paid * real).sum(-1, keepdim=True) / count) * real
+        deviation = (centred.square().sum(-1, keepdim=True) / count).sqrt().clamp_min(LEAST)
+        return Scores((centred / deviation).amax(2))
 
     def expected(self, layer: Layer) -> Float[Tensor, "b h g n"]:
-        """What queries to come are expected to pay, before it is made comparable over heads."""
+        """Return the expected logits of future queries, before they are standardised."""
         (b, h), g, d = layer.k.shape[:2], layer.groups, layer.k.shape[3]
         k, turns = layer.k.float(), self.calibrated.rotation(layer)
         pairs = (h * g, len(turns.frequencies))
         centre, length = self.calibrated.of(layer, centre=(h * g, d), length=pairs)
-        looking = _ahead(layer, centre, turns).view(b, h, g, d)
+        centres = _ahead(layer, centre, turns).view(b, h, g, d)
         of_keys = torch.hypot(k[..., turns.first], k[..., turns.second])
         rest = length - torch.hypot(centre[:, turns.first], centre[:, turns.second])
-        return looking @ k.mT + rest.view(h, g, -1) @ of_keys.mT
+        return centres @ k.mT + rest.view(h, g, -1) @ of_keys.mT
 
 
 def _ahead(layer: Layer, centre: Float[Tensor, "hq d"], turns: Rotation) -> Float[Tensor, "b hq d"]:
-    """The mean of the centre, as it is at the positions that queries to come have."""
+    """Return the mean of the centre, rotated to the positions of future queries."""
     steps = 2 ** torch.arange(FARTHEST.bit_length(), device=centre.device)
-    places = (layer.lengths[:, None] + steps)[:, None]
-    each = centre[None, :, None].expand(len(places), -1, len(steps), -1)
-    return turned(each, places, turns).mean(2).float()
+    positions = (layer.lengths[:, None] + steps)[:, None]
+    copies = centre[None, :, None].expand(len(positions), -1, len(steps), -1)
+    return turned(copies, positions, turns).mean(2).float()
 
 
 class Centres(Gathering):
-    """The mean of all queries before they are turned by their positions, and the mean length of
-    each of their pairs of channels; and how they are turned.
+    """Statistics for a profile: mean query before RoPE, mean length of its channel pairs, rotation.
 
     Source: TriAttention (arXiv:2604.04921), after the release's calibration.
     """
@@ -110,7 +111,7 @@ class Centres(Gathering):
 
 
 def _known(rotation: Rotation | None, like: Tensor) -> Rotation:
-    """The rotation, or one of no channels where a model has none."""
+    """Return the rotation, or one of no channels where a model has none."""
     return no_rotation(like.device) if rotation is None else rotation.to(like.device)
 
 
@@ -121,7 +122,7 @@ GATHERINGS["triattention"] = Centres()
 def triattention(
     *, budget: Amount, profile: str, recent: Recent = 0, every: Positive = 128
 ) -> Policy:
-    """Keeps keys at distances that a head's queries prefer, all along an answer; needs no query.
+    """Keys at distances that a head's queries prefer, also while answering; needs no query.
 
     Defaults:
         release, which for vLLM also keeps the last 128 tokens

@@ -1,16 +1,20 @@
-"""VaSE: values of a large range stay, and of the rest what attention draws, all along an answer.
+"""VaSE: values of a large range, and a random sample of the rest by attention, all along an answer.
 
-Made for long chains of thought: where pairs whose values spread far go, models fall into loops; and
-of what is alike it is better to keep different things by lot than the same by rank. A quarter of
-the budget (``large``) goes to the first tokens and the widest values, the last ``window`` tokens
-stay, and the rest is drawn, without replacement, with the probabilities that these attend with.
-The cache is compressed after the prompt, and whenever ``every`` tokens have come since.
+It was designed for long chains of thought. Where pairs of widely spread values are evicted, models
+fall into loops; and of similar tokens it is better to keep different ones at random than the same
+ones by rank. A quarter of the budget (``large``) goes to the first tokens and the widest values,
+the last ``window`` tokens stay, and the rest is drawn without replacement, with the probabilities
+of the window's attention. The cache is compressed after the prompt, and whenever ``every`` tokens
+have been added.
 
-Departs from the authors' code in: the prompt, which is compressed at its end (there only once an
-answer has grown beyond the budget); the order of what is kept, which stays that of the text (the
-release holds pairs in the order in which they were chosen, and pools along that); when a layer is
-compressed again, by how many tokens have come, where the release goes by multiples of ``window``;
-and the lot, which follows from ``seed``, layer, head, position and the tokens seen.
+Differences from the authors' code:
+
+* The prompt is compressed at its end (there only once an answer has grown beyond the budget).
+* Kept pairs stay in the order of the text (the release stores them in the order in which they were
+  chosen, and pools along that).
+* A layer is compressed again by the number of added tokens, where the release waits for multiples
+  of ``window``.
+* The draw follows from ``seed``, layer, head, position and the tokens seen.
 """
 
 from __future__ import annotations
@@ -30,13 +34,14 @@ from foveate.stages.score.attention_free import gumbel
 from foveate.stages.score.window import window_of
 
 LEAST = 1e-30
-"""Of a probability: what is never attended to comes last, and may still be drawn."""
+"""Lowest probability: tokens without attention come last, and may still be drawn."""
 
 
 @stage("attention_before", head_by_head=True)
 class AttentionBefore:
-    """Mean over the last ``window`` queries of the softmax over the tokens before them, averaged
-    over ``kernel`` slots (beyond the ends there are zeros that count) and over the query heads of a
+    """Mean over the last ``window`` queries of the softmax over the tokens before them.
+
+    It is averaged over ``kernel`` slots (zeros beyond the ends count) and over the query heads of a
     KV head; in float32. The window itself scores zero: selections protect it.
 
     Source: VaSE (arXiv:2606.03928), after the release.
@@ -61,12 +66,12 @@ class AttentionBefore:
 
 @stage("large_and_drawn", head_by_head=True)
 class LargeAndDrawn(KeepsEnds):
-    """The first ``sinks`` and the last ``recent`` tokens; with the first ones, ``large`` slots of
-    the widest values, whose highest number is farthest from their lowest; and of the rest as many
-    as there is room for by lot, without replacement, with probabilities in proportion to the score.
-    Not ``sampled``, the highest.
+    """Selection of the widest values, and of a random sample of the rest.
 
-    ``large`` is a number of tokens or a share of the budget.
+    The first ``sinks`` and the last ``recent`` tokens are always kept. ``large`` is the number of
+    slots (or the share of the budget) for the first tokens and the widest values together; a
+    value's width is its highest channel less its lowest. The rest is drawn without replacement,
+    with probabilities in proportion to the score; without ``sampled`` the highest scores are kept.
 
     Source: VaSE (arXiv:2606.03928), after the release.
     """
@@ -81,15 +86,17 @@ class LargeAndDrawn(KeepsEnds):
         values, v = scored.scores.values, scored.layer.v
         spread = v.amax(-1).float() - v.amin(-1).float()
         free, protected = values.isfinite(), values == torch.inf
-        places = counts - protected.sum(-1)
+        free_slots = counts - protected.sum(-1)
         wide = recent_tokens(self.large, scored.tokens)[:, None] - self.sinks
-        largest = highest(spread.masked_fill(~free, -torch.inf), wide.clamp_min(0).minimum(places))
-        left = places - largest.sum(-1)
-        lot = self._drawn(scored) if self.sampled else values
-        return protected | largest | highest(lot.masked_fill(~free | largest, -torch.inf), left)
+        largest = highest(
+            spread.masked_fill(~free, -torch.inf), wide.clamp_min(0).minimum(free_slots)
+        )
+        left = free_slots - largest.sum(-1)
+        order = self._drawn(scored) if self.sampled else values
+        return protected | largest | highest(order.masked_fill(~free | largest, -torch.inf), left)
 
     def _drawn(self, scored: Scored) -> Float[Tensor, "b h n"]:
-        """The highest of these are drawn in proportion to the scores (Gumbel's trick)."""
+        """Return keys whose highest are a draw in proportion to the scores (Gumbel's trick)."""
         values, layer = scored.scores.values, scored.layer
         heads = torch.arange(values.shape[1], device=values.device)[None, :, None]
         seen = layer.lengths[:, None, None]
@@ -109,12 +116,14 @@ def vase(
     every: Positive = 64,
     seed: Seed = 0,
 ) -> Policy:
-    """Keeps values of a large range, and draws what the newest tokens attend to, while it answers.
+    """Values of a large range, and a random draw of tokens that the newest tokens attend to.
+
+    The cache is compressed while answering, too.
 
     Args:
-        window: The last tokens, whose queries vote and which are always kept.
-        large: The part of the budget, first tokens included, that goes to the widest values.
-        sampled: Draw the rest in proportion to attention; else the highest stay.
+        window: Last tokens, whose queries vote and which are always kept.
+        large: Part of the budget, first tokens included, that goes to the widest values.
+        sampled: Draw the rest in proportion to attention; otherwise keep the highest.
 
     Defaults:
         scripts of the release: 1,024 of 4,096 wide values, 64 recent tokens

@@ -1,6 +1,6 @@
-"""VL-Cache: what the text after the last image attends to; more for layers that attend densely.
+"""VL-Cache: tokens that the text after the last image attends to, with more in dense layers.
 
-Departs from the paper: scores stay per KV head.
+Difference from the paper: scores stay per KV head.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from foveate.stages.score.rows import over_group, rows, seen
 
 @stage("after_vision", head_by_head=True)
 class AfterVision:
-    """Sum over the queries after the last visual token (at least the last query) of their softmax,
-    reduced over the query heads of a KV head. The note "density" [b] is the share of these rows'
-    entries, over what the queries see, that reach ``threshold`` of their row's highest.
+    """Sum over the queries after the last visual token of their softmax.
+
+    It covers at least the last query, and is reduced over the query heads of a KV head. The note
+    "density" [b] is the share of these rows' visible entries that reach ``threshold`` of their
+    row's highest.
 
     Source: VL-Cache (arXiv:2410.23317), sections 4.1 and 4.2.
     """
@@ -31,17 +33,17 @@ class AfterVision:
     group: Reduction = "mean"
 
     def queries(self, tokens: int) -> int:
-        return 2**31  # how much text follows the last image is not known beforehand
+        return 2**31  # all: the length of the text after the last image is not known in advance
 
     def __call__(self, layer: Layer) -> Scores:
         queries = _after_the_last_image(layer)
         first = int(queries.long().argmax(-1).min())
-        some = replace(layer, q=layer.q[:, :, first:], slots=layer.slots.from_query(first))
+        tail = replace(layer, q=layer.q[:, :, first:], slots=layer.slots.from_query(first))
         queries = queries[:, first:]
         sums = dense = entries = layer.k.new_zeros((), dtype=torch.float32)
-        for block, paid in rows(some):
+        for block, paid in rows(tail):
             paid = paid * queries[:, None, None, block, None]
-            entries = entries + (seen(some, block) & queries[:, None, block, None]).sum((2, 3))
+            entries = entries + (seen(tail, block) & queries[:, None, block, None]).sum((2, 3))
             sums = sums + paid.sum(3)
             high = paid.amax(-1, keepdim=True)
             dense = dense + ((paid >= self.threshold * high) & (high > 0)).float().sum((3, 4))
@@ -50,7 +52,7 @@ class AfterVision:
 
 
 def _after_the_last_image(layer: Layer) -> Bool[Tensor, "b m"]:
-    """Queries behind which no visual token stands, the last one in any case."""
+    """Mark queries that no visual token follows, and always the last query."""
     visual = layer.q_vision.long()
     later = visual.flip(1).cumsum(1).flip(1)
     after = (later == 0) & (layer.q_pos >= 0)
@@ -67,11 +69,13 @@ def vl_cache(
     group: Reduction = "mean",
     even: Share = 0.0,
 ) -> Policy:
-    """Keeps what the text after the images attends to, more in layers that attend densely.
+    """Tokens that the text after the images attends to, with more in densely attending layers.
+
+    Sections 4.1 and 4.2.
 
     Args:
-        threshold: The part of a row's highest attention from which an entry counts.
-        even: The part of the budget that all layers share alike.
+        threshold: Share of a row's highest attention from which an entry counts, e.g. 0.01.
+        even: Part of the budget that all layers share alike.
 
     Defaults:
         paper: 1 % and 10 %

@@ -1,6 +1,6 @@
 """VNorm: values of high L2 norm, InfiniPot-V's value-norm score on its own.
 
-InfiniPot-V itself adds temporal redundancy and works while a long video is read; this is the score
+InfiniPot-V itself adds temporal redundancy and runs while a long video is read; this is the score
 that the papers compare with as VNorm, once after the prefill.
 """
 
@@ -13,7 +13,9 @@ from foveate.stages import TopK, Uniform, ValueNorm
 
 @method("kim2025infinipotv")
 def vnorm(*, budget: Amount, recent: Recent = 0) -> Policy:
-    """Keeps the tokens whose values have the highest norms; needs no attention.
+    """Tokens whose values have the highest norms; needs no attention.
+
+    Score: the L2 norm of the value (VaN).
 
     Defaults:
         no parameter in the paper

@@ -1,4 +1,4 @@
-"""Models of the papers that transformers does not have, as classes of transformers.
+"""Models from the papers that transformers lacks, as classes of transformers.
 
 Importing this package registers them with the ``Auto`` classes. Their directories are written by
 ``foveate convert``; everything else, compression included, treats them like any other model.

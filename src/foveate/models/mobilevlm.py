@@ -1,8 +1,7 @@
-"""MobileVLM V2: a Llama that sees through CLIP and a projector which also takes three of four
-tokens away.
+"""MobileVLM V2: a Llama with CLIP, and a projector that drops three of four visual tokens.
 
-The model of "MobileVLM V2: Faster and Stronger Baseline for Vision Language Model" (2024,
-arXiv:2402.03766), section 3: all but the projector is LLaVA's.
+Source: "MobileVLM V2: Faster and Stronger Baseline for Vision Language Model" (2024,
+arXiv:2402.03766), section 3. All parts except the projector are LLaVA's.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ from transformers import LlavaConfig, LlavaForConditionalGeneration, LlavaModel
 
 
 class MobileVLMConfig(LlavaConfig):  # type: ignore[no-untyped-call]
-    """LLaVA's configuration; an image becomes a grid of ``projector_grid`` by ``projector_grid``
-    tokens.
-    """
+    """LLaVA's configuration, plus ``projector_grid``: the rows and columns of an image's tokens."""
 
     model_type = "foveate_mobilevlm_v2"
 
@@ -28,9 +25,8 @@ class MobileVLMConfig(LlavaConfig):  # type: ignore[no-untyped-call]
 
 
 class LDPv2(nn.Module):
-    """The lightweight downsample projector, version 2 (section 3.3 of the paper): two pointwise
-    layers, average pooling to a fixed grid, and a depthwise convolution on top of it, which tells
-    positions apart.
+    """Lightweight downsample projector, version 2 (section 3.3 of the paper): two pointwise layers,
+    average pooling to a fixed grid, and a depthwise convolution that encodes positions.
     """
 
     def __init__(self, config: MobileVLMConfig):
@@ -44,7 +40,7 @@ class LDPv2(nn.Module):
         self.positions = nn.Conv2d(width, width, kernel_size=3, padding=1, groups=width)
 
     def forward(self, features: Float[Tensor, "n t d"]) -> Float[Tensor, "n tokens c"]:
-        """The grid's tokens, row by row, of patches that form a square."""
+        """Return the grid's tokens, row by row. The patches must form a square."""
         side = math.isqrt(features.shape[1])
         hidden = self.linear_2(self.act(self.linear_1(features)))
         grid = self.pool(hidden.transpose(1, 2).unflatten(2, (side, side)))
@@ -54,7 +50,7 @@ class LDPv2(nn.Module):
 
 
 class MobileVLMModel(LlavaModel):
-    """The model without its head."""
+    """MobileVLM V2 without its language-model head."""
 
     def __init__(self, config: MobileVLMConfig):
         super().__init__(config)
@@ -63,7 +59,7 @@ class MobileVLMModel(LlavaModel):
 
 
 class MobileVLMForConditionalGeneration(LlavaForConditionalGeneration):
-    """The model that generates."""
+    """MobileVLM V2 with its language-model head."""
 
     config_class = MobileVLMConfig
 

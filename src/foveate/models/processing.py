@@ -1,4 +1,4 @@
-"""Text and images to inputs, for models that put an image's tokens between two marks."""
+"""Processor for models that put an image's tokens between two marks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from foveate.errors import InvalidInput
 
 
 class ImageSpanProcessor(ProcessorMixin):
-    """Each ``image_token`` of a text becomes ``start_token``, ``image_seq_length`` image tokens for
-    every tile of the image, and ``end_token``.
+    """Processor that replaces each ``image_token`` of a text by ``start_token``,
+    ``image_seq_length`` image tokens for every tile of the image, and ``end_token``.
 
-    It is what transformers' ``InternVLProcessor`` does with images, without the video reader, which
-    needs torchvision; and, with one tile an image, what Qwen-VL's tokenizer does.
+    It treats images as transformers' ``InternVLProcessor`` does, without its video processor, which
+    needs torchvision. With one tile per image it does the same as Qwen-VL's tokenizer.
     """
 
     image_seq_length: int
@@ -24,7 +24,7 @@ class ImageSpanProcessor(ProcessorMixin):
     start_token: str
     end_token: str
 
-    @no_type_check  # transformers reads the names of the function's own arguments, not a wrapper's
+    @no_type_check  # transformers inspects the signature, which a checking wrapper would hide
     def __init__(
         self,
         image_processor: Any = None,
@@ -47,41 +47,41 @@ class ImageSpanProcessor(ProcessorMixin):
         return_tensors: str = "pt",
         **options: Any,
     ) -> BatchFeature:
-        """What ``generate`` takes.
+        """Prepare inputs for ``generate``.
 
         Args:
-            images: all images of all texts, in order; lists of them are taken, too.
-            text: one prompt or several, with ``image_token`` where an image stands.
-            return_tensors: passed on.
-            **options: for the tokenizer, such as ``padding=True``.
+            images: all images of all texts, in order, flat or nested in lists.
+            text: one prompt or several, with an ``image_token`` for each image.
+            return_tensors: passed on to the tokenizer and the image processor.
+            **options: options of the tokenizer, such as ``padding=True``.
 
         Returns:
             ``input_ids`` and ``attention_mask`` [b, tokens], and with images ``pixel_values``
             [tiles, 3, height, width].
 
         Raises:
-            InvalidInput: another number of images than of places for them, or no text.
+            InvalidInput: numbers of images and placeholders that differ, or no text.
         """
         texts = [text] if isinstance(text, str) else list(text or ())
         if not texts:
             raise InvalidInput(f"text is {text!r}: give one prompt or several.")
-        seen: dict[str, Any] = {}
+        pixels: dict[str, Any] = {}
         tiles: list[int] = []
         if images is not None:
             flat: Any = make_flat_list_of_images(self.image_processor.fetch_images(images))
-            seen = dict(self.image_processor(flat, return_tensors=return_tensors))
-            tiles = [int(n) for n in seen.pop("num_patches", [1] * len(flat))]
-        read = self.tokenizer(
-            self._expanded(texts, tiles), return_tensors=return_tensors, **_for_text(options)
+            pixels = dict(self.image_processor(flat, return_tensors=return_tensors))
+            tiles = [int(n) for n in pixels.pop("num_patches", [1] * len(flat))]
+        tokens = self.tokenizer(
+            self._expand(texts, tiles), return_tensors=return_tensors, **_for_text(options)
         )
-        return BatchFeature(data={**read, **seen})
+        return BatchFeature(data={**tokens, **pixels})
 
-    def _expanded(self, texts: Sequence[str], tiles: Sequence[int]) -> list[str]:
-        places = sum(text.count(self.image_token) for text in texts)
-        if places != len(tiles):
+    def _expand(self, texts: Sequence[str], tiles: Sequence[int]) -> list[str]:
+        placeholders = sum(text.count(self.image_token) for text in texts)
+        if placeholders != len(tiles):
             raise InvalidInput(
-                f"the text has {places} {self.image_token!r} placeholder(s), but {len(tiles)} "
-                "image(s) were given. Give one image for each."
+                f"the text has {placeholders} {self.image_token!r} placeholder(s), but "
+                f"{len(tiles)} image(s) were given. Give one image for each."
             )
         left = iter(tiles)
         return [self._with_spans(text, left) for text in texts]
@@ -96,6 +96,6 @@ class ImageSpanProcessor(ProcessorMixin):
 
 
 def _for_text(options: dict[str, Any]) -> dict[str, Any]:
-    """The options without those that templates pass on for other readers."""
+    """Return the options of the tokenizer, without those for other modalities."""
     mine = {**options, **options.get("text_kwargs", {})}
     return {name: value for name, value in mine.items() if not name.endswith("_kwargs")}

@@ -1,8 +1,8 @@
-"""Qwen-VL (the first, 2023): the text model is transformers' Qwen2, the eye is our own.
+"""Qwen-VL (the first, 2023): transformers' Qwen2 as text model, with a vision tower of our own.
 
-Its text model scales queries by the logarithm of their position, and changes its rotary base, past
-the trained length (2,048 tokens). Qwen2 does neither, so longer sequences are refused. The paper is
-arXiv:2308.12966.
+Past the trained length (2,048 tokens) its text model scales queries by the logarithm of their
+position, and changes its rotary base. Qwen2 does neither, so longer sequences are refused.
+Source: arXiv:2308.12966.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from foveate.errors import InvalidInput
 
 
 class QwenVLConfig(LlavaConfig):  # type: ignore[no-untyped-call]
-    """``vision_config`` is a ``QwenVLVisionConfig``, ``text_config`` a ``Qwen2Config``."""
+    """Configuration with a ``QwenVLVisionConfig`` as vision and a ``Qwen2Config`` as text part."""
 
     model_type = "foveate_qwen_vl"
 
@@ -27,48 +27,56 @@ class QwenVLConfig(LlavaConfig):  # type: ignore[no-untyped-call]
 
 
 class QwenVLModel(LlavaModel):
-    """The model without its head."""
+    """Qwen-VL without its language-model head."""
 
     config_class = QwenVLConfig
 
     def __init__(self, config: QwenVLConfig):
         super().__init__(config)
-        # the eye's tokens have the text model's width
+        # the vision tower's tokens already have the text model's width
         self.multi_modal_projector = nn.Identity()  # type: ignore[assignment]
         self.post_init()  # type: ignore[no-untyped-call]
 
     def get_image_features(
         self, pixel_values: Tensor, **options: Any
     ) -> BaseModelOutputWithPooling:
-        """``pooler_output`` is a list of the images' tokens, [tokens, hidden] each."""
-        seen = self.vision_tower(pixel_values)
-        tokens: Any = list(seen.pooler_output)  # as LlavaModel hands them on
-        return BaseModelOutputWithPooling(seen.last_hidden_state, tokens)
+        """Return the vision tower's output, with a list of each image's tokens [tokens, hidden] as
+        ``pooler_output``.
+        """
+        output = self.vision_tower(pixel_values)
+        tokens: Any = list(output.pooler_output)  # a list, as LlavaModel returns it
+        return BaseModelOutputWithPooling(output.last_hidden_state, tokens)
 
     def forward(self, input_ids: Tensor | None = None, **inputs: Any) -> Any:
-        """As LLaVA's.
+        """Run LLaVA's forward pass after a check of the length.
 
         Raises:
-            InvalidInput: more tokens than the model was trained on.
+            InvalidInput: more tokens than the trained length.
         """
         self._check_length(input_ids, inputs)
         return super().forward(input_ids, **inputs)
 
     def _check_length(self, input_ids: Tensor | None, inputs: dict[str, Any]) -> None:
-        given = input_ids if input_ids is not None else inputs.get("inputs_embeds")
-        cache = inputs.get("cache", inputs.get("past_key_values"))
+        sequence = input_ids if input_ids is not None else inputs.get("inputs_embeds")
+        cache = inputs.get(
+            "cache", inputs.get("past_key_values")
+        )  # "cache" since transformers 5.24
         past = 0 if cache is None else cache.get_seq_length()
-        most: int = self.config.text_config.max_position_embeddings  # type: ignore[union-attr]
-        if given is not None and not torch.compiler.is_compiling() and past + given.shape[1] > most:
+        limit: int = self.config.text_config.max_position_embeddings  # type: ignore[union-attr]
+        if (
+            sequence is not None
+            and not torch.compiler.is_compiling()
+            and past + sequence.shape[1] > limit
+        ):
             raise InvalidInput(
-                f"the sequence has {past + given.shape[1]} tokens, and Qwen-VL reads as its "
-                f"authors' code only up to {most}: past that, theirs scales queries by their "
-                "position and changes the rotary base. Ask about less, or for a shorter answer."
+                f"the sequence has {past + sequence.shape[1]} tokens, but Qwen-VL matches its "
+                f"authors' code only up to {limit}: past that, theirs scales queries by their "
+                "position and changes the rotary base. Shorten the prompt or the answer."
             )
 
 
 class QwenVLForConditionalGeneration(LlavaForConditionalGeneration):
-    """The model that generates."""
+    """Qwen-VL with its language-model head."""
 
     config_class = QwenVLConfig
 

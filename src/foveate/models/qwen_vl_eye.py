@@ -1,8 +1,8 @@
-"""The eye of Qwen-VL (the first): a vision transformer, and a cross-attention that resamples its
-patches to a fixed number of tokens.
+"""Vision tower of Qwen-VL (the first): a vision transformer, and a cross-attention that resamples
+its patches to a fixed number of tokens.
 
-"Qwen-VL: A Versatile Vision-Language Model for Understanding, Localization, Text Reading, and
-Beyond" (2023, arXiv:2308.12966), section 2.1.
+Source: "Qwen-VL: A Versatile Vision-Language Model for Understanding, Localization, Text Reading,
+and Beyond" (2023, arXiv:2308.12966), section 2.1.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 
 class QwenVLVisionConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
-    """Sizes of the eye. ``output_size`` is the width of the text model, ``num_queries`` the number
-    of tokens of an image, a square number like ``num_positions``, the size of the learned table of
-    positions, which is interpolated to the patches.
+    """Sizes of the vision tower. ``output_size`` is the width of the text model, ``num_queries``
+    the number of tokens per image, ``num_positions`` the size of the learned table of positions,
+    which is interpolated to the patches. The last two are square numbers.
     """
 
     model_type = "foveate_qwen_vl_vision"
@@ -52,7 +52,7 @@ class QwenVLVisionConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
 
 class EyeAttention(nn.Module):
-    """Attention of all to all, of two widths where keys are given."""
+    """Multi-head attention of queries to all keys, without a mask."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -63,7 +63,7 @@ class EyeAttention(nn.Module):
     def forward(
         self, query: Float[Tensor, "n q c"], key: Float[Tensor, "n t c"], value: Tensor
     ) -> Float[Tensor, "n q c"]:
-        """What each query reads of the values [n, t, c]."""
+        """Return the attention output of each query over the values [n, t, c]."""
         projected = (self.q_proj(query), self.k_proj(key), self.v_proj(value))
         q, k, v = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in projected)
         read = scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
@@ -72,7 +72,7 @@ class EyeAttention(nn.Module):
 
 
 class EyeLayer(nn.Module):
-    """One layer of the transformer."""
+    """Layer of the vision transformer."""
 
     def __init__(self, config: QwenVLVisionConfig):
         super().__init__()
@@ -84,7 +84,7 @@ class EyeLayer(nn.Module):
         self.fc2 = nn.Linear(config.intermediate_size, width)
 
     def forward(self, hidden: Float[Tensor, "n t c"]) -> Float[Tensor, "n t c"]:
-        """The patches, one layer on."""
+        """Apply attention and MLP to the patches, each after a layer norm."""
         normed = self.norm_1(hidden)
         hidden = hidden + self.attention(normed, normed, normed)
         inner: Tensor = self.fc2(self.act(self.fc1(self.norm_2(hidden))))
@@ -92,7 +92,9 @@ class EyeLayer(nn.Module):
 
 
 class Resampler(nn.Module):
-    """Learned queries read the patches; both carry fixed positions, interpolated for patches."""
+    """Cross-attention of learned queries to the patches. Both get the same table of positions,
+    interpolated for the patches.
+    """
 
     def __init__(self, config: QwenVLVisionConfig):
         super().__init__()
@@ -106,16 +108,16 @@ class Resampler(nn.Module):
         self.norm_q, self.norm_kv = nn.LayerNorm(width, eps=eps), nn.LayerNorm(width, eps=eps)
 
     def forward(self, patches: Float[Tensor, "n t d"]) -> Float[Tensor, "n q c"]:
-        """One token for each query."""
+        """Return one token per query."""
         value = self.norm_kv(self.kv_proj(patches))
         query = (self.norm_q(self.queries) + self.positions).expand(len(value), -1, -1)
-        key = value + resized(self.positions, value.shape[1])
+        key = value + resize_table(self.positions, value.shape[1])
         read: Tensor = self.attention(query, key, value)
         return read
 
 
 class QwenVLVisionModel(PreTrainedModel):
-    """From pixels to the tokens that stand for an image."""
+    """Vision tower from pixels to the tokens of an image."""
 
     config_class = QwenVLVisionConfig
     main_input_name = "pixel_values"
@@ -137,25 +139,25 @@ class QwenVLVisionModel(PreTrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def get_input_embeddings(self) -> nn.Module:
-        """What reads the pixels."""
+        """Return the convolution that embeds the patches."""
         return self.patches
 
     def forward(
         self, pixel_values: Float[Tensor, "n 3 height width"], **options: Any
     ) -> BaseModelOutputWithPooling:
-        """``last_hidden_state`` [n, patches, hidden] and ``pooler_output`` [n, queries, output],
-        the tokens. No other output is recorded, whatever ``options`` ask for.
+        """Return ``last_hidden_state`` [n, patches, hidden] and the tokens as ``pooler_output``
+        [n, queries, output]. ``options`` for other outputs are ignored.
         """
         hidden = self.patches(pixel_values.to(self.patches.weight.dtype)).flatten(2).transpose(1, 2)
-        hidden = self.norm_pre(hidden + resized(self.positions, hidden.shape[1]))
+        hidden = self.norm_pre(hidden + resize_table(self.positions, hidden.shape[1]))
         for layer in self.layers:
             hidden = layer(hidden)
         tokens = self.projection(self.norm_post(self.resampler(hidden)))
         return BaseModelOutputWithPooling(last_hidden_state=hidden, pooler_output=tokens)
 
 
-def resized(table: Float[Tensor, "s c"], patches: int) -> Float[Tensor, "t c"]:
-    """A square table of positions, interpolated (bicubic, in float32) to a square of patches."""
+def resize_table(table: Float[Tensor, "s c"], patches: int) -> Float[Tensor, "t c"]:
+    """Interpolate a square table of positions (bicubic, in float32) to a square of patches."""
     old, new = math.isqrt(table.shape[0]), math.isqrt(patches)
     if old == new:
         return table

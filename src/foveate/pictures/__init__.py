@@ -1,4 +1,4 @@
-"""Pictures and pages of what was kept."""
+"""Pictures and pages that show which tokens a policy keeps."""
 
 from foveate.models.token_grids import Grid, ImageTokens, image_tokens
 from foveate.pictures.kept import kept_picture

@@ -1,4 +1,4 @@
-"""A picture of what fills a memory: a bar for each peak, and a line where the memory ends."""
+"""Picture of memory use: a bar for each peak, and a line at the available memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 from foveate.pictures.strips import FAINT, INK, PALETTE, PAPER, stacked, text_strip
 
 Row = tuple[str, Sequence[tuple[str, int]]]
-"""A bar: its name, and its pieces with their bytes."""
+"""Bar: its name, and its pieces with their bytes."""
 
 _WIDE, _HIGH = 876, 26  # pixels of the longest bar's strip, and of each bar
 _SIDE = 12  # pixels of a colour in the legend
@@ -18,32 +18,32 @@ _END = (220, 40, 40)
 
 
 def memory_picture(title: str, rows: Sequence[Row], memory: int) -> Image.Image:
-    """Draws one bar for each row, all to one scale, and a legend.
+    """Draw a bar for each row, all to one scale, and a legend.
 
     Args:
-        title: stands above.
-        rows: of each peak the pieces that are held, in bytes, from the left.
-        memory: bytes that are there: a red line. What reaches beyond it does not fit.
+        title: the title above the bars.
+        rows: for each peak its pieces in bytes, from the left.
+        memory: available bytes, as a red line; bars beyond it do not fit.
     """
     names = list(dict.fromkeys(name for _, pieces in rows for name, _ in pieces))
     colors = dict(zip(names, PALETTE, strict=False))
-    most = max([memory, *(sum(size for _, size in pieces) for _, pieces in rows)])
+    longest = max([memory, *(sum(size for _, size in pieces) for _, pieces in rows)])
     strips = [(0, text_strip(title, 18, _WIDE))]
     for name, pieces in rows:
         total = sum(size for _, size in pieces)
-        said = f"{name}: {total / 1e9:,.1f} GB"
-        strips.append((14, text_strip(said, 14, _WIDE, FAINT)))
-        strips.append((2, _bar(pieces, colors, memory, most)))
-    end = f"The red line: the memory, {memory / 1e9:,.1f} GB."
+        label = f"{name}: {total / 1e9:,.1f} GB"
+        strips.append((14, text_strip(label, 14, _WIDE, FAINT)))
+        strips.append((2, _bar(pieces, colors, memory, longest)))
+    end = f"Red line: the memory, {memory / 1e9:,.1f} GB."
     strips += [(16, _legend(colors)), (4, text_strip(end, 13, _WIDE, FAINT))]
     return stacked(strips, _WIDE, margin=22)
 
 
 def _bar(
-    pieces: Sequence[tuple[str, int]], colors: dict[str, str], memory: int, most: int
+    pieces: Sequence[tuple[str, int]], colors: dict[str, str], memory: int, longest: int
 ) -> Image.Image:
     strip = Image.new("RGB", (_WIDE, _HIGH), PAPER)
-    draw, scale, left = ImageDraw.Draw(strip), (_WIDE - 3) / most, 0.0
+    draw, scale, left = ImageDraw.Draw(strip), (_WIDE - 3) / longest, 0.0
     for name, size in pieces:
         right = left + size * scale
         if round(right) > round(left):

@@ -1,6 +1,4 @@
-"""Text from data, made so that all of it can be seen and none of it changes the text around it; and
-pages from templates, whose values are all escaped and shown so.
-"""
+"""Escaping of invisible characters in users' texts, and templates that apply it to all values."""
 
 from __future__ import annotations
 
@@ -11,91 +9,90 @@ from typing import Any
 
 from foveate.errors import MissingPackage
 
-JOINERS = "\u200c\u200d"  # hold emoji and letters together
-MOST_MARKS = 3  # on one letter; more would cover the lines around it
+JOINERS = "\u200c\u200d"  # they join emoji and letters
+MOST_MARKS = 3  # combining marks on one letter; more would cover the neighbouring lines
 _CONTROLS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _MARKS = {"Mn", "Me"}
 
 
-def shown(text: str, keep: str = "") -> str:
-    """The text with a code such as "[U+202E]" for every character that is not seen itself: control
-    characters, what turns the direction of text, what has no width, halves of surrogate pairs.
+def escape_hidden(text: str, keep: str = "") -> str:
+    """Replace invisible characters by codes such as "[U+202E]".
 
-    Marks that stand on no letter get a dotted circle, and piles of them are cut, with their number.
+    They are control characters, changes of the text direction, characters without width, and lone
+    surrogates. A combining mark without a letter gets a dotted circle; of more than ``MOST_MARKS``
+    marks on a letter, the rest is replaced by its number.
 
     Args:
-        text: of any kind.
-        keep: characters that stay, such as line breaks where they are shown as such.
+        text: any text.
+        keep: characters that are not replaced, e.g. line breaks.
     """
     lines: list[str] = []
     marks = 0
-    for place, letter in enumerate(text):
+    for index, letter in enumerate(text):
         kind = unicodedata.category(letter)
-        marks = marks + 1 if kind in _MARKS else _closed(lines, marks)
+        marks = marks + 1 if kind in _MARKS else _close_marks(lines, marks)
         if marks > MOST_MARKS:
             continue
-        if marks and place == 0:
+        if marks and index == 0:
             lines.append("\u25cc")
-        hidden = kind in _CONTROLS and letter not in keep and not _joins(text, place)
+        hidden = kind in _CONTROLS and letter not in keep and not _is_joiner(text, index)
         lines.append(f"[U+{ord(letter):04X}]" if hidden else letter)
-    _closed(lines, marks)
+    _close_marks(lines, marks)
     return "".join(lines)
 
 
-def short(text: str, most: int) -> str:
-    """The text as ``shown``, without its middle where it is wider than so many letters; letters as
-    wide as Chinese ones count twice.
-    """
-    text = shown(text)
-    if width(text) <= most:
+def short(text: str, limit: int) -> str:
+    """Escape a text, and cut its middle out if it is wider than ``limit`` (see :func:`width`)."""
+    text = escape_hidden(text)
+    if width(text) <= limit:
         return text
-    end = _begin(text[::-1], max(most - 1, 0) // 2)[::-1]
-    return f"{_begin(text, most - 1 - width(end))}\u2026{end}"
+    end = _truncate(text[::-1], max(limit - 1, 0) // 2)[::-1]
+    return f"{_truncate(text, limit - 1 - width(end))}\u2026{end}"
 
 
 def width(text: str) -> int:
-    """In letters."""
+    """Return a text's width in letters; wide letters, such as Chinese ones, count twice."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
 def without_folders(spec: str) -> str:
-    """A policy whose files are named without their folders."""
+    """Return a spec with paths shortened to file names."""
     return re.sub(r"[^=,(]*/", "", spec)
 
 
-def _closed(lines: list[str], marks: int) -> int:
-    """Says how many marks were cut, and begins to count anew."""
+def _close_marks(lines: list[str], marks: int) -> int:
+    """Append the number of marks that were cut, if any; return 0, the new count."""
     if marks > MOST_MARKS:
         lines.append(f"[+{marks - MOST_MARKS} marks]")
     return 0
 
 
-def _joins(text: str, place: int) -> bool:
-    around = text[max(place - 1, 0) : place] + text[place + 1 : place + 2]
-    return text[place] in JOINERS and len(around) == 2 and " " not in around
+def _is_joiner(text: str, index: int) -> bool:
+    around = text[max(index - 1, 0) : index] + text[index + 1 : index + 2]
+    return text[index] in JOINERS and len(around) == 2 and " " not in around
 
 
-def _begin(text: str, most: int) -> str:
-    """As much of its beginning as is that wide."""
+def _truncate(text: str, limit: int) -> str:
+    """Return the longest beginning of a text that is at most ``limit`` wide."""
     wide = 0
-    for place, letter in enumerate(text):
+    for index, letter in enumerate(text):
         wide += width(letter)
-        if wide > most:
-            return text[:place]
+        if wide > limit:
+            return text[:index]
     return text
 
 
-def rendered(what: str, template: str, **values: Any) -> str:
-    """Fill in a template, such as "foveate.pictures/lens.html.j2".
+def rendered(purpose: str, template: str, **values: Any) -> str:
+    """Fill in a template such as "foveate.pictures/lens.html.j2"; ``purpose`` is for errors.
 
     Raises:
-        MissingPackage: jinja2 is not installed; ``what`` needs it.
+        MissingPackage: jinja2 is not installed.
     """
     try:
         from jinja2 import Environment
     except ImportError as error:
-        raise MissingPackage(what, "jinja2", "report") from error
-    environment = Environment(autoescape=True, finalize=_shown)
+        raise MissingPackage(purpose, "jinja2", "report") from error
+    environment = Environment(autoescape=True, finalize=_escape_value)
     return environment.from_string(text_of(template)).render(**values)
 
 
@@ -105,6 +102,8 @@ def text_of(path: str) -> str:
     return files(package).joinpath("templates", name).read_text("utf-8")
 
 
-def _shown(value: Any) -> Any:
-    """Not of what is HTML already."""
-    return shown(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+def _escape_value(value: Any) -> Any:
+    """Escape a template's value, unless it is HTML already."""
+    return (
+        escape_hidden(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    )

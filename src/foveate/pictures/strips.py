@@ -1,4 +1,4 @@
-"""Strips of a picture, as wide as it is: lines of text, and pictures beside each other."""
+"""Full-width strips of a picture: lines of text, and rows of images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from foveate.pictures.shown import short, shown, width
+from foveate.pictures.shown import escape_hidden, short, width
 
 PAPER, INK, FAINT = (250, 250, 248), (24, 28, 38), (98, 104, 118)
 PALETTE = (
@@ -23,18 +23,24 @@ PALETTE = (
     "#8c8a1c",
     "#1795a8",
 )  # on black and white
-GAP = 14  # pixels between pictures beside each other
+GAP = 14  # pixels between images in a row
 _BREAKS = " ,(:=+/"
 
 
 def text_strip(
-    text: str, size: int, wide: int, ink: tuple[int, int, int] = INK, most: int = 3
+    text: str, size: int, wide: int, ink: tuple[int, int, int] = INK, max_lines: int = 3
 ) -> Image.Image:
-    """A text in letters of that size, broken into as many lines as it needs; at most so many, the
-    last of which then loses its middle.
+    """Draw a text in lines of at most ``wide`` pixels.
+
+    Args:
+        text: the text; if it needs more than ``max_lines``, the last line loses its middle.
+        size: font size in pixels.
+        wide: width of the strip in pixels.
+        ink: colour of the text.
+        max_lines: maximum number of lines.
     """
     font: Any = ImageFont.load_default(size)
-    lines = _wrapped(shown(text), font, wide, most)
+    lines = _wrap(escape_hidden(text), font, wide, max_lines)
     high = round(size * 1.35)
     strip = Image.new("RGB", (wide, high * len(lines)), PAPER)
     draw = ImageDraw.Draw(strip)
@@ -43,9 +49,9 @@ def text_strip(
     return strip
 
 
-def _wrapped(text: str, font: Any, wide: int, most: int) -> list[str]:
+def _wrap(text: str, font: Any, wide: int, max_lines: int) -> list[str]:
     lines: list[str] = []
-    while len(lines) < most - 1 and font.getlength(text) > wide:
+    while len(lines) < max_lines - 1 and font.getlength(text) > wide:
         fits = bisect_right(range(1, len(text) + 1), wide, key=lambda n: font.getlength(text[:n]))
         end = max(text.rfind(sign, 0, fits) for sign in _BREAKS) + 1 or fits
         lines.append(text[:end].rstrip())
@@ -58,17 +64,19 @@ def _wrapped(text: str, font: Any, wide: int, most: int) -> list[str]:
 
 
 def beside(pictures: Sequence[Image.Image], wide: int) -> Image.Image:
-    """Pictures beside each other, from the left."""
-    strip = Image.new("RGB", (wide, max((one.height for one in pictures), default=0)), PAPER)
+    """Draw images in a row, from the left."""
+    strip = Image.new(
+        "RGB", (wide, max((picture.height for picture in pictures), default=0)), PAPER
+    )
     x = 0
-    for one in pictures:
-        strip.paste(one, (x, 0))
-        x += one.width + GAP
+    for picture in pictures:
+        strip.paste(picture, (x, 0))
+        x += picture.width + GAP
     return strip
 
 
 def stacked(strips: Sequence[tuple[int, Image.Image]], wide: int, margin: int) -> Image.Image:
-    """A page of strips, each so many pixels below the one before it."""
+    """Draw strips below each other; each number is the space in pixels above a strip."""
     high = sum(space + strip.height for space, strip in strips)
     page = Image.new("RGB", (wide + 2 * margin, high + 2 * margin), PAPER)
     y = margin

@@ -1,4 +1,4 @@
-"""The images of a prompt as the model sees them: whole, in part, with a margin, or in tiles."""
+"""Views of a prompt's images as the model sees them: complete, cropped, padded, or in tiles."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from PIL import Image
 from foveate.models.token_grids import Box, Grid, ImageTokens
 
 MARGIN = (128, 128, 128)
-"""What stands beyond an image where a processor pads: it pads with one colour, too."""
+"""Colour of padding in a view."""
 
 
 class View(NamedTuple):
-    """An image, and the grid of tokens that sees it, or a part of it. Without a grid nobody knows
-    where on it its tokens stand.
-    """
+    """Image with the grid of tokens over it or over a part; None if the cells are not known."""
 
     name: str
     image: Image.Image
     grid: Grid | None
 
     @property
-    def places(self) -> tuple[int, ...]:
-        """The grid's tokens, row by row."""
-        return self.grid.places if self.grid else ()
+    def tokens(self) -> tuple[int, ...]:
+        """Indices of the grid's tokens in the prompt, row by row."""
+        return self.grid.indices if self.grid else ()
 
     @property
     def seen(self) -> Image.Image:
-        """What the grid sees: cut where the processor crops, with a margin where it pads."""
+        """Part of the image under the grid: cropped and padded as the processor does."""
         box = self.grid.box if self.grid else None
         if box is None:
             return self.image
@@ -41,8 +39,9 @@ def views_of(
     tokens: Sequence[ImageTokens] | None,
     times: Sequence[float] = (),
 ) -> list[View]:
-    """A view for each grid of each image; of images whose tokens are not known, one without. The
-    first images are frames at these times, in seconds.
+    """Return a view for each grid of each image, or views without grids if ``tokens`` is None.
+
+    The first images are frames of a video at ``times``, in seconds.
     """
     names = [f"frame at {time:.1f} s" for time in times]
     names += [f"image {n}" for n in range(1, len(images) - len(times) + 1)]
@@ -50,8 +49,8 @@ def views_of(
         return [View(name, image, None) for name, image in zip(names, images, strict=True)]
     return [
         View(f"{name}{part}", image, grid)
-        for name, image, one in zip(names, images, tokens, strict=True)
-        for part, grid in zip(_parts(len(one.grids)), one.grids, strict=True)
+        for name, image, cells in zip(names, images, tokens, strict=True)
+        for part, grid in zip(_parts(len(cells.grids)), cells.grids, strict=True)
     ]
 
 
@@ -60,10 +59,12 @@ def _parts(grids: int) -> tuple[str, ...]:
 
 
 def part_of(image: Image.Image, box: Box, size: tuple[int, int]) -> Image.Image:
-    """A box of an image, which may reach beyond it, at a size of at least a pixel."""
+    """Return a box of an image, scaled to ``size``; outside the image it is ``MARGIN``."""
     wide, high = (max(1, length) for length in size)
     small = image.convert("RGB")
-    if wide < box[2] - box[0]:  # the transform below takes single pixels, and leaves others out
+    if (
+        wide < box[2] - box[0]
+    ):  # the transform below samples single pixels, so shrink with averaging first
         shrunk = wide / (box[2] - box[0])
         small = small.resize(
             (max(1, round(image.width * shrunk)), max(1, round(image.height * shrunk)))

@@ -1,1 +1,1 @@
-"""Messages, images and videos as the tensors that a model reads."""
+"""Conversion of messages, images and videos into a model's input tensors."""

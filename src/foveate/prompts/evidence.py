@@ -1,4 +1,4 @@
-"""On which tokens of a prompt a text stands."""
+"""Positions of a text among the tokens of a prompt."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ from foveate.prompts.sample import Span
 def tokens_of(
     loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image], spans: Sequence[Span]
 ) -> list[tuple[int, ...]]:
-    """For every span the indices of its tokens in the prompt; none where a processor crops an image
-    and cuts it off.
+    """Return the indices of every span's tokens in the prompt; none if the processor crops it off.
 
     Raises:
-        InvalidInput: a text that the prompt does not hold, or images whose tokens are not known.
+        InvalidInput: the prompt lacks a text, or the cells of the images' tokens are not known.
     """
-    where: list[ImageTokens] = []
+    images_tokens: list[ImageTokens] = []
     if any(span.image is not None for span in spans):
-        where = on_images(loaded, prompt, images)
+        images_tokens = on_images(loaded, prompt, images)
     return [
         in_text(loaded, prompt, span.text)
         if span.image is None
-        else where[span.image].under(span.box, images[span.image].size)
+        else images_tokens[span.image].under(span.box, images[span.image].size)
         for span in spans
     ]
 
 
 def on_images(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> list[ImageTokens]:
-    """The tokens of each image of a prompt, and where on it they stand.
+    """Return the tokens of each image of a prompt, with their cells on the image.
 
     Raises:
-        InvalidInput: that is not known for this model and its processor.
+        InvalidInput: they are not known for this model and its processor.
     """
     sizes, config = [image.size for image in images], loaded.model.config
     tokens = image_tokens(prompt.vision, prompt.inputs, sizes, config, loaded.reader)
@@ -48,17 +47,17 @@ def on_images(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> 
 
 
 def in_text(loaded: Loaded, prompt: Prompt, text: str, last: bool = False) -> tuple[int, ...]:
-    """The tokens that hold the characters of a text, where it stands first, or last.
+    """Return the tokens of a text's first occurrence in the prompt, or of its last.
 
     Raises:
-        InvalidInput: the prompt does not hold it.
+        InvalidInput: the prompt does not contain it.
     """
     ids = prompt.inputs["input_ids"][0].tolist()
     pieces = [loaded.tokenizer.decode([token]) for token in ids]
-    whole = "".join(pieces)
-    start = whole.rfind(text) if last else whole.find(text)
+    complete = "".join(pieces)
+    start = complete.rfind(text) if last else complete.find(text)
     if start < 0:
-        raise InvalidInput(f"the prompt does not hold the text {text!r}.")
+        raise InvalidInput(f"the prompt does not contain the text {text!r}.")
     ends = torch.tensor([len(piece) for piece in pieces], dtype=torch.long, device="cpu").cumsum(0)
     first = int((ends <= start).sum())
     return tuple(range(first, 1 + int((ends < start + len(text)).sum())))

@@ -1,4 +1,4 @@
-"""Images in every form in which users have them, as upright 8-bit RGB."""
+"""Conversion of images of any form to upright 8-bit RGB."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from foveate.data import Clip, decode_base64, decode_image, read_image, rgb
 from foveate.errors import InvalidInput
 
 SOURCES = ("image", "image_url", "url", "bytes", "path", "base64")
-"""Keys of a mapping that may hold its image, the preferred ones first."""
+"""Keys under which a mapping may have its image, in the order of preference."""
 
 FORMS = (
     "give a PIL image, a path, an http(s) address, base64, the bytes of a file, or an array or "
@@ -28,7 +28,7 @@ FORMS = (
 )
 _SINGLE = (Image.Image, str, os.PathLike, bytes, bytearray, memoryview, Mapping)
 _CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
-_TIMEOUT = 60  # seconds that a server may take to answer
+_TIMEOUT = 60  # seconds to wait for a server
 _LONGEST_PATH = 1000  # characters; a longer text is base64
 
 
@@ -38,7 +38,7 @@ def image_list(images: Any, name: str = "images") -> list[Any]:
     The images themselves are checked, not decoded.
 
     Raises:
-        InvalidInput: no image, or one of an unknown form; the message says which: ``images[1]``.
+        InvalidInput: no image, or one of an unknown form; the message names it: ``images[1]``.
     """
     if isinstance(images, Clip):
         return list(images.images)
@@ -46,7 +46,7 @@ def image_list(images: Any, name: str = "images") -> list[Any]:
         check_image(images, name)
         return [images]
     if not isinstance(images, Iterable):
-        raise InvalidInput(f"{name} is {_described(images)}: {FORMS}, or a list of them.")
+        raise InvalidInput(f"{name} is {_describe_type(images)}: {FORMS}, or a list of them.")
     several = list(images)
     for number, image in enumerate(several):
         check_image(image, f"{name}[{number}]")
@@ -54,13 +54,13 @@ def image_list(images: Any, name: str = "images") -> list[Any]:
 
 
 def check_image(image: Any, name: str) -> None:
-    """Raise InvalidInput for a value that has no form of an image; files are not opened."""
+    """Raise InvalidInput for a value that is no image; files are not opened."""
     if is_array(image):
         _pixels(image, name)
     elif isinstance(image, Mapping):
         source_of(image, name)
     elif not _is_single(image):
-        raise InvalidInput(f"{name} is {_described(image)}: {FORMS}.")
+        raise InvalidInput(f"{name} is {_describe_type(image)}: {FORMS}.")
 
 
 def to_image(image: Any, name: str = "an image") -> Image.Image:
@@ -68,29 +68,29 @@ def to_image(image: Any, name: str = "an image") -> Image.Image:
 
     Args:
         image: see :data:`FORMS`, or a mapping with one of the keys :data:`SOURCES`.
-        name: what errors call it, e.g. ``images[1]``.
+        name: its name in errors, e.g. ``images[1]``.
 
     Raises:
-        InvalidInput: the value has no form of an image, or cannot be read, fetched or decoded.
+        InvalidInput: the value is no image, or it cannot be read, fetched or decoded.
     """
     if isinstance(image, Mapping):
         return to_image(source_of(image, name), name)
     if isinstance(image, bytes | bytearray | memoryview):
         return decode_image(bytes(image), name)
     if isinstance(image, str | os.PathLike):
-        return _opened(image, name)
+        return _open(image, name)
     if is_array(image):
         image = Image.fromarray(_pixels(image, name))
     if isinstance(image, Image.Image):
         return rgb(image, name)
-    raise InvalidInput(f"{name} is {_described(image)}: {FORMS}.")
+    raise InvalidInput(f"{name} is {_describe_type(image)}: {FORMS}.")
 
 
 def source_of(part: Mapping[str, Any], name: str) -> Any:
-    """Return what a mapping holds as its image.
+    """Return the image of a mapping.
 
     Raises:
-        InvalidInput: it holds none.
+        InvalidInput: the mapping has none.
     """
     source = find_source(part)
     if source is None:
@@ -102,12 +102,12 @@ def source_of(part: Mapping[str, Any], name: str) -> Any:
 
 
 def find_source(part: Mapping[str, Any]) -> Any:
-    """Return what a mapping holds as its image, or None."""
+    """Return the image of a mapping, or None."""
     return next((part[key] for key in SOURCES if part.get(key) is not None), None)
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is a tensor or an array of numpy, JAX and others."""
+    """Return True for a tensor, or an array of numpy, JAX and others."""
     return isinstance(value, Tensor | np.ndarray) or (
         hasattr(value, "__array__") and hasattr(value, "ndim") and hasattr(value, "dtype")
     )
@@ -117,15 +117,15 @@ def _is_single(value: Any) -> bool:
     return isinstance(value, _SINGLE) or is_array(value)
 
 
-def _described(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return "None" if value is None else f"of type {type(value).__name__!r}"
 
 
-def _opened(source: str | os.PathLike[str], name: str) -> Image.Image:
+def _open(source: str | os.PathLike[str], name: str) -> Image.Image:
     """Return an image from the web, a file, or text in base64."""
     text = os.fspath(source)
     if text.startswith(("http://", "https://")):
-        return decode_image(_downloaded(text, name), repr(text))
+        return decode_image(_download(text, name), repr(text))
     if text.startswith("data:"):
         return decode_base64(text, name)
     if text.startswith("file://"):
@@ -138,14 +138,14 @@ def _opened(source: str | os.PathLike[str], name: str) -> Image.Image:
     return decode_base64(text, f"{name} ({text!r:.80})")
 
 
-def _downloaded(url: str, name: str) -> bytes:
-    # huggingface_hub chooses between httpx and its successor; older releases have httpx alone
+def _download(url: str, name: str) -> bytes:
+    # newer releases of huggingface_hub choose between httpx and its successor; older ones use httpx
     httpx: Any = getattr(utils, "httpx", None) or import_module("httpx")
     try:
         answer = httpx.get(url, timeout=_TIMEOUT, follow_redirects=True)
         answer.raise_for_status()
         content: bytes = answer.content
-    except Exception as error:  # not all of httpx's errors share a base: InvalidURL has another
+    except Exception as error:  # httpx's errors have no common base: InvalidURL is no HTTPError
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InvalidInput(
             f"{name}: {url!r:.200} cannot be fetched ({reason}). Check the address and the "
@@ -188,8 +188,10 @@ def _has_channels(shape: tuple[int, ...]) -> bool:
 
 
 def _is_channels_first(shape: tuple[int, ...], is_tensor: bool) -> bool:
-    """Return whether [a, b, c] has its channels in front; where both ends could be channels,
-    PyTorch's tensors have, and all other arrays have not.
+    """Return True if the first axis is the channels.
+
+    If both the first and the last axis could be, it is the first in PyTorch's tensors, and the last
+    in all other arrays.
     """
     first, last = (size in _CHANNELS for size in (shape[0], shape[2]))
     return first and (is_tensor or not last)

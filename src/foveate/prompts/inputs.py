@@ -1,4 +1,4 @@
-"""Text, images and videos as the tensors that a model reads."""
+"""Input tensors of a model, encoded from text, images and videos."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from foveate.prompts.special_tokens import Literals, tokenizer_of
 from foveate.prompts.videos import video_inputs
 
 TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
-"""Types of tokens that processors return; models need them for the whole conversation."""
+"""Keys of token types in a processor's output; models need them for the whole conversation."""
 _FAILURES = (ValueError, TypeError, KeyError, IndexError, AttributeError)
-"""Errors of processors about texts and images that they cannot read."""
+"""Errors that processors raise for texts and images that they cannot read."""
 
 
 def encode(
@@ -34,25 +34,25 @@ def encode(
     add_special_tokens: bool | None = None,
     nested: bool = True,
 ) -> dict[str, Any]:
-    """Return a processor's output for one text, as it leaves the processor (:func:`moved`).
+    """Return a processor's output for one text, on the CPU; :func:`moved` moves it to the model.
 
     Args:
-        model: the model that will read it, which has to see the images.
+        model: the model that will read it.
         processor: its processor or tokenizer.
-        text: as a chat template renders it, with a placeholder for each image and video.
-        images: of any form (:func:`foveate.prompts.images.to_image`), in the text's order.
+        text: a rendered text, with a placeholder for each image and video.
+        images: images of any form (:func:`foveate.prompts.images.to_image`), in the text's order.
         videos: clips or frames.
-        literals: of the processor, if the text has marks for special tokens.
-        add_special_tokens: whether the tokenizer adds its own; None as the processor does it.
-        nested: whether the images are one sample, as in a conversation, or each its own: some
-            processors give an image more tokens where it is alone.
+        literals: the processor's literals, if the text has marks for special tokens.
+        add_special_tokens: let the tokenizer add its special tokens; None: the processor's default.
+        nested: pass the images as one sample, as in a conversation, instead of one sample each.
+            Some processors give an image that is alone more tokens.
 
     Returns:
-        input_ids [1, tokens], attention_mask, and what the processor makes of images and videos.
+        input_ids [1, tokens], attention_mask, and the processor's tensors of images and videos.
 
     Raises:
-        InvalidInput: an image or video that cannot be read, or that the processor or model cannot
-            see; or a text that the processor refuses.
+        InvalidInput: an image or video cannot be read, the processor or model takes none, or the
+            processor refuses the text.
     """
     visual = bool(images or videos)
     if visual:
@@ -82,14 +82,15 @@ def encode(
 
 
 def text_ids(processor: Any, text: str, *, add_special_tokens: bool) -> list[int]:
-    """Return the tokens of a text without images, which may have marks for special tokens."""
+    """Return the token ids of a text without images; it may have marks for special tokens."""
     tokenizer = Literals(processor).reader(tokenizer_of(processor))
     return list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
 
 
 def moved(inputs: Mapping[str, Any], model: PreTrainedModel) -> dict[str, Any]:
-    """Return inputs with their tensors on the model's device, and floats in its dtype. Those of a
-    model without weights, whose prompts are counted only, stay where they are.
+    """Return inputs with their tensors on the model's device, and floats in its dtype.
+
+    For a model without weights, whose prompts are only counted, tensors stay on the CPU.
     """
     device = torch.device("cpu") if is_outline(model) else input_device(model)
     return {
@@ -101,19 +102,19 @@ def moved(inputs: Mapping[str, Any], model: PreTrainedModel) -> dict[str, Any]:
 
 
 def check_model_sees(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
-    """Raise InvalidInput if nothing of the images among a prompt's inputs reaches the model."""
+    """Raise InvalidInput if the images among a prompt's inputs do not reach the model."""
     name, known = type(model).__name__, visual_token_ids(model.config)
     pixels = set(inputs) - {"input_ids", "attention_mask", *TOKEN_TYPES}
     if not known and not pixels & set(inspect.signature(model.forward).parameters):
         raise InvalidInput(
-            f"a {name} reads text only, and images or videos were given: leave them out, or take "
-            "a vision-language model with its processor."
+            f"a {name} reads text only, and the prompt has images or videos: leave them out, or "
+            "use a vision-language model with its processor."
         )
     ids = inputs["input_ids"]
     if not pixels or (known and not bool(torch.isin(ids, ids.new_tensor(known)).any())):
         raise InvalidInput(
             f"the images or videos of this prompt would not be seen by the {name}: the chat "
-            "template or the processor drops them. Put them into a user's message, and give the "
+            "template or the processor drops them. Put them into a user's message, and use the "
             "model's own processor (AutoProcessor.from_pretrained)."
         )
 
@@ -121,6 +122,6 @@ def check_model_sees(model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
 def _check_processor_sees(processor: Any) -> None:
     if tokenizer_of(processor) is processor:
         raise InvalidInput(
-            f"a {type(processor).__name__} reads text only, and images or videos were given: give "
-            "a vision-language model's processor (AutoProcessor.from_pretrained) in its place."
+            f"a {type(processor).__name__} reads text only, and the prompt has images or videos: "
+            "use a vision-language model's processor (AutoProcessor.from_pretrained) instead."
         )

@@ -1,4 +1,4 @@
-"""A long real text that every Python has: the topics of its manual."""
+"""Text of Python's manual, which every installation has: a long real text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 
 @cache
 def manual() -> tuple[str, ...]:
-    """The words of all topics, in the order of their names."""
+    """Return the words of all topics, sorted by the topics' names."""
     from pydoc_data.topics import topics
 
     return tuple(word for name in sorted(topics) for word in topics[name].split())

@@ -1,4 +1,4 @@
-"""Messages of a conversation: the new ones of a turn, and the parts that they consist of."""
+"""Messages of a conversation, and the text, images and videos that they consist of."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foveate.prompts.images import find_source, image_list, to_image
 from foveate.prompts.videos import frames_of, video_list
 
 Message = Mapping[str, Any]
-"""``{"role": "user", "content": TEXT or [parts]}``, as chat templates and OpenAI's API have it."""
+"""``{"role": "user", "content": TEXT or [parts]}``, the form of chat templates and OpenAI's API."""
 
 _KINDS = {
     "text": "text",
@@ -23,7 +23,7 @@ _KINDS = {
     "image_url": "image",
     "video": "video",
 }
-"""Types of parts, with those of OpenAI's API, and what chat templates call them."""
+"""Types of parts, including those of OpenAI's API, by their names in chat templates."""
 
 
 def new_messages(
@@ -36,16 +36,16 @@ def new_messages(
     """Return the messages of a turn.
 
     Args:
-        text: what the user says, or a list of messages.
-        images: images of any form, or a single one; they stand in front of the text.
-        videos: clips or frames, or a single one; they stand behind the images.
-        system: text of a system message in front of all.
+        text: the user's text, or a list of messages.
+        images: images of any form, or a single one, in front of the text.
+        videos: clips or frames, or a single one, after the images.
+        system: text of a system message in front of everything.
         messages: messages in front of ``text``.
 
     Raises:
-        InvalidInput: an argument or message of another form, or nothing at all.
+        InvalidInput: an argument or message of another form, or an empty turn.
     """
-    new = _messages(messages, "messages")
+    new = _check_messages(messages, "messages")
     parts: list[dict[str, Any]] = [
         *({"type": "image", "image": image} for image in image_list(images)),
         *({"type": "video", "video": video} for video in video_list(videos)),
@@ -55,14 +55,14 @@ def new_messages(
     elif text is not None:
         if parts:
             raise InvalidInput(
-                "images= and videos= belong to a text, and a list of messages was given: put them "
+                "images= and videos= need a text instead of a list of messages: put them "
                 'into a message, as parts such as {"type": "image", "image": IMAGE}.'
             )
-        new += _messages(text, "the text")
+        new += _check_messages(text, "the text")
     if parts:
         new.append({"role": "user", "content": parts})
     if not new:
-        raise InvalidInput("nothing is said: give a text, images, or messages.")
+        raise InvalidInput("the turn is empty: give a text, images, or messages.")
     if system is not None:
         new.insert(0, {"role": "system", "content": check_text(system, "system")})
     return tuple(new)
@@ -79,7 +79,7 @@ def parts_of(message: Message, name: str = "a message") -> list[dict[str, Any]]:
     """Return a message's parts, of the types "text", "image" and "video".
 
     Raises:
-        InvalidInput: no message, or a part of another type.
+        InvalidInput: it is no message, or has a part of another type.
     """
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InvalidInput(
@@ -91,7 +91,7 @@ def parts_of(message: Message, name: str = "a message") -> list[dict[str, Any]]:
     parts = [content] if isinstance(content, Mapping) else content
     if not isinstance(parts, Sequence):
         raise InvalidInput(f"{name} has the content {content!r:.80}: give a text or parts.")
-    return [_part(part, name) for part in parts]
+    return [_check_part(part, name) for part in parts]
 
 
 def text_of(message: Message) -> str:
@@ -107,14 +107,14 @@ def media_of(messages: Sequence[Message]) -> tuple[list[Any], list[Any]]:
 
 
 def without_history(old: Sequence[Message], new: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the new ones among messages that may begin with the whole conversation so far.
+    """Return the new messages of a turn, without the conversation so far at their beginning.
 
     Args:
-        old: the conversation, whose system message the new ones may leave out.
-        new: messages of a turn. With an answer of the model among them they are a conversation.
+        old: the conversation so far; the new messages may leave out its system message.
+        new: messages of a turn. If an assistant's is among them, they are a whole conversation.
 
     Raises:
-        InvalidInput: a conversation that is not the one so far, or adds nothing to it.
+        InvalidInput: the conversation differs from the one so far, or adds nothing to it.
     """
     if not old or all(message["role"] != "assistant" for message in new):
         return tuple(new)
@@ -127,29 +127,29 @@ def without_history(old: Sequence[Message], new: Sequence[Message]) -> tuple[Mes
     if differs is not None or len(new) < count:
         at = len(new) if differs is None else differs
         raise InvalidInput(
-            f"these messages are another conversation than the {count} messages of this chat, from "
-            f"messages[{at}] on. Give those after the latest answer alone, or the conversation "
-            "exactly as it was (chat.messages); for another one begin a new Chat."
+            f"these messages differ from the {count} messages of this chat, from messages[{at}] "
+            "on. Give only those after the latest answer, or the conversation exactly as it was "
+            "(chat.messages); for another conversation create a new Chat."
         )
     if len(new) == count:
         raise InvalidInput(
-            f"these are the {count} messages of this chat, and nothing new: add a message, or call "
-            "retry() for another answer."
+            f"these are the {count} messages of this chat without a new one: add a message, or "
+            "call retry() for another answer."
         )
     return tuple(new[count:])
 
 
-def edited(new: tuple[Message, ...], text: str) -> tuple[Message, ...]:
-    """Return the messages with another text in the last one of a user."""
+def replace_text(new: tuple[Message, ...], text: str) -> tuple[Message, ...]:
+    """Return the messages with another text in the last user's message."""
     last = max((i for i, message in enumerate(new) if message["role"] == "user"), default=None)
     if last is None:
-        raise InvalidInput("the latest turn has no message of a user to edit.")
+        raise InvalidInput("the latest turn has no user's message to edit.")
     parts = [part for part in parts_of(new[last]) if part["type"] != "text"]
     parts.append({"type": "text", "text": check_text(text, "text")})
     return (*new[:last], {**new[last], "content": parts}, *new[last + 1 :])
 
 
-def _messages(messages: Any, name: str) -> list[Message]:
+def _check_messages(messages: Any, name: str) -> list[Message]:
     if isinstance(messages, Mapping):
         messages = [messages]
     if isinstance(messages, str) or not isinstance(messages, Sequence):
@@ -162,7 +162,7 @@ def _messages(messages: Any, name: str) -> list[Message]:
     return list(messages)
 
 
-def _part(part: Any, name: str) -> dict[str, Any]:
+def _check_part(part: Any, name: str) -> dict[str, Any]:
     kind = _KINDS.get(str(part.get("type"))) if isinstance(part, Mapping) else None
     if kind is None or (kind == "text" and not isinstance(part.get("text"), str)):
         raise InvalidInput(
@@ -175,8 +175,8 @@ def _part(part: Any, name: str) -> dict[str, Any]:
 
 
 def _is_same(old: Message, new: Message) -> bool:
-    """Return whether two messages say and show the same."""
-    ours, theirs = ([p for p in parts_of(each) if p["type"] != "text"] for each in (old, new))
+    """Return True if two messages have the same role, text, images and videos."""
+    ours, theirs = ([p for p in parts_of(message) if p["type"] != "text"] for message in (old, new))
     return (
         (old["role"], text_of(old)) == (new["role"], text_of(new))
         and [part["type"] for part in ours] == [part["type"] for part in theirs]
@@ -185,8 +185,9 @@ def _is_same(old: Message, new: Message) -> bool:
 
 
 def _shows_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Return whether two images or two videos are the same. Where the pixels of the old one are
-    not known, in a chat that was loaded, they are taken to be.
+    """Return True if two images or two videos are equal.
+
+    In a loaded chat the old pixels are not known, and count as equal.
     """
     if old["type"] == "video":
         first, second = old.get("video"), new.get("video")

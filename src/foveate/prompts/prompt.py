@@ -1,4 +1,4 @@
-"""From a text, images and videos to the tensors that a model takes."""
+"""Prompts: a text with images and videos, or messages, as a model's inputs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from foveate.prompts.special_tokens import Literals, has_first_token
 from foveate.prompts.template import check_kept, plain_part, render
 
 Part = dict[str, Any]
-"""A text, an image or a video, as chat templates take them: :func:`text_part`, :func:`image_part`,
+"""Part of a message in the form of chat templates: :func:`text_part`, :func:`image_part`,
 :func:`video_part`.
 """
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the model is asked: ``inputs`` go to ``generate``."""
+    """Prompt for a model: ``inputs`` are arguments of ``generate``."""
 
     inputs: dict[str, Any]
     vision: Tensor  # True at visual tokens, [tokens]
@@ -38,12 +38,12 @@ class Prompt:
 
     @property
     def visual_tokens(self) -> int:
-        """How many tokens stand for images."""
+        """Number of visual tokens."""
         return int(self.vision.sum())
 
     @property
     def tokens(self) -> int:
-        """Length of the prompt, image tokens included."""
+        """Length of the prompt with its visual tokens."""
         return int(self.inputs["input_ids"].shape[1])
 
 
@@ -59,21 +59,21 @@ def read(
 
     Args:
         loaded: the model and its processor or tokenizer.
-        text: a user's text; with a placeholder for each image or, without any, behind them.
-        images: of any form, or a single one.
-        clips: videos in front of everything else; images for a processor that takes none.
-        plain: whether the text is the prompt, as for a model without a chat template. Special
-            tokens in it are special tokens then.
+        text: a user's text, with a placeholder for each image, or without any: images come first.
+        images: images of any form, or a single one.
+        clips: videos in front of everything else; as images for a processor without videos.
+        plain: take the text as the prompt, without a chat template; special tokens in it are then
+            read as such.
 
     Raises:
-        InvalidInput: images for a model that reads text only, or another number of images than
-            the text has places for.
+        InvalidInput: images for a text-only model, or a number of images that differs from that of
+            the placeholders.
     """
     images, clips = image_list(images), videos.video_list(clips, "clips")
     _check_sees(loaded, len(images) + len(clips))
     parts = [text_part(text)]
     if loaded.sees:
-        parts = _parts(text, images, _placeholder(loaded.reader))
+        parts = _interleave(text, images, _placeholder(loaded.reader))
         parts = [*map(video_part, clips), *parts]
     return read_chat(loaded, [{"role": "user", "content": parts}], plain=plain)
 
@@ -81,19 +81,19 @@ def read(
 def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = False) -> Prompt:
     """Return the prompt of a conversation, as the model's chat template renders it.
 
-    A model without one, or a ``plain`` prompt, reads the parts in order. Frames of videos are
-    images for a processor that takes no videos.
+    Without a template, or for a ``plain`` prompt, the parts are joined in order. For a processor
+    without videos, frames are images.
 
     Raises:
-        InvalidInput: images for a model that reads text only, or a text with the placeholder that
-            stands for an image.
+        InvalidInput: images for a text-only model, or a text that contains the placeholder of
+            images.
     """
     messages = [{**message, "content": parts_of(message)} for message in messages]
     if loaded.sees and not takes_videos(loaded):
-        messages = [{**each, "content": _with_frames(each["content"])} for each in messages]
+        messages = [{**each, "content": _expand_videos(each["content"])} for each in messages]
     images, clips = media_of(messages)
     _check_sees(loaded, len(images) + len(clips))
-    # a template alone knows how videos stand in a prompt
+    # only a template can render videos
     plain = (plain and not clips) or not getattr(loaded.reader, "chat_template", None)
     if loaded.sees:
         _check_texts(messages, _placeholder(loaded.reader))
@@ -106,39 +106,39 @@ def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = Fals
 
 
 def text_part(text: str) -> Part:
-    """A text in a message."""
+    """Return a message's part for a text."""
     return {"type": "text", "text": text}
 
 
 def image_part(image: Any) -> Part:
-    """An image of any form in a message, in RGB: see :mod:`foveate.prompts.images`."""
+    """Return a message's part for an image of any form, converted to RGB."""
     return {"type": "image", "image": to_image(image)}
 
 
 def video_part(clip: Clip) -> Part:
-    """A video in a message."""
+    """Return a message's part for a video."""
     return {"type": "video", "video": clip}
 
 
 def takes_videos(loaded: Loaded) -> bool:
-    """Return whether the processor makes tokens of videos; for others their frames are images."""
+    """Return True if the processor takes videos; for others their frames are images."""
     return videos.takes_videos(loaded.reader)
 
 
-def _with_frames(parts: Sequence[Part]) -> list[Part]:
-    """The parts with each video as its frames, one image after the other."""
+def _expand_videos(parts: Sequence[Part]) -> list[Part]:
+    """Replace each video among the parts by its frames as images."""
     return [
-        one
+        image
         for part in parts
-        for one in (map(image_part, part["video"].images) if part["type"] == "video" else [part])
+        for image in (map(image_part, part["video"].images) if part["type"] == "video" else [part])
     ]
 
 
-def _check_sees(loaded: Loaded, shown: int) -> None:
-    if shown and not loaded.sees:
+def _check_sees(loaded: Loaded, count: int) -> None:
+    if count and not loaded.sees:
         raise InvalidInput(
-            f"{loaded.name} reads text only, and {shown} image(s) or video(s) were given. Choose a "
-            "vision-language model with --model, or leave out --image and --video."
+            f"{loaded.name} reads text only, and {count} image(s) or video(s) were given. Choose a "
+            "vision-language model (--model), or leave out --image and --video."
         )
 
 
@@ -152,8 +152,8 @@ def _read_plain(
     """Return the inputs of a prompt without a chat template."""
     if clips:
         raise InvalidInput(
-            "this model's processor has no chat template, and nothing else says how a video stands "
-            "in its prompts. Give one (processor.chat_template), or the frames as images."
+            "this model's processor has no chat template, which a video needs: set "
+            "processor.chat_template, or give the frames as images."
         )
     token = _placeholder(loaded.reader)
     parts = [part for message in messages for part in message["content"]]
@@ -175,15 +175,15 @@ def _read_rendered(
         }
         for message in messages
     ]
-    text = _rendered(loaded.reader, messages, plain)
-    # templates of text models write all special tokens themselves, as transformers has it
+    text = _render(loaded.reader, messages, plain)
+    # templates of text models write all special tokens themselves, as transformers assumes
     special = None if loaded.sees and not has_first_token(loaded.tokenizer, text) else False
-    how: Any = {"literals": literals, "add_special_tokens": special}
-    return encode(loaded.model, loaded.reader, text, images, clips, **how)
+    options: Any = {"literals": literals, "add_special_tokens": special}
+    return encode(loaded.model, loaded.reader, text, images, clips, **options)
 
 
-def _rendered(reader: Any, messages: Sequence[Message], plain: Sequence[Part]) -> str:
-    """Render messages; a user's are never dropped, so that others alone are worth a check."""
+def _render(reader: Any, messages: Sequence[Message], plain: Sequence[Part]) -> str:
+    """Render messages; check that others than a user's, which templates never drop, are kept."""
     if any(message["role"] != "user" for message in messages):
         check_kept(messages, plain, lambda probes: render(reader, probes))
     return render(reader, plain)
@@ -193,23 +193,23 @@ def _check_texts(messages: Sequence[Message], token: str) -> None:
     for part in (part for message in messages for part in message["content"]):
         if token in part.get("text", ""):
             raise InvalidInput(
-                f"the text {part['text']!r} has the placeholder {token!r}, which stands for an "
-                "image. Take it out: images have parts of their own."
+                f"the text {part['text']!r} has the placeholder {token!r} of an image. Remove it: "
+                "images are parts of their own."
             )
 
 
-def _parts(text: str, images: Sequence[Any], token: str) -> list[Part]:
-    """Images where the text has placeholders for them, otherwise in front of it."""
+def _interleave(text: str, images: Sequence[Any], token: str) -> list[Part]:
+    """Split the text at its placeholders and insert the images; without any, put images first."""
     pieces = text.split(PLACE if PLACE in text else token)
-    shown: list[Part] = [{"type": "image", "image": image} for image in images]
+    image_parts: list[Part] = [{"type": "image", "image": image} for image in images]
     if len(pieces) == 1:
-        return [*shown, text_part(text)]
+        return [*image_parts, text_part(text)]
     if len(pieces) - 1 != len(images):
         raise InvalidInput(
             f"the prompt has {len(pieces) - 1} {token!r} placeholder(s), but {len(images)} "
             "image(s) were given. Give one --image for each, or leave all placeholders out."
         )
     parts = [text_part(pieces[0])]
-    for image, piece in zip(shown, pieces[1:], strict=True):
+    for image, piece in zip(image_parts, pieces[1:], strict=True):
         parts += [image, text_part(piece)]
     return [part for part in parts if part["type"] == "image" or part["text"]]

@@ -1,4 +1,4 @@
-"""A question to a model with its images, its right answers, and the spans that show them."""
+"""Samples: questions with their images, right answers and evidence."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from foveate.data import VideoFile
 
 Number = int | float
 Box = tuple[Number, Number, Number, Number]
-PLACE = "\ufffc"  # where in a text an image stands; without any, all images stand before it
+PLACE = "\ufffc"  # placeholder of an image in a text; without any, all images come first
 
 
 class Span(NamedTuple):
-    """A text, and where it stands: in a box (left, top, right, bottom, in pixels) on an image, or,
-    without an image, in the prompt itself.
+    """Text and its location: a box on an image, or without an image the prompt itself.
+
+    ``image`` is the index of the image, ``box`` (left, top, right, bottom) is in its pixels.
     """
 
     text: str
@@ -29,15 +30,14 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """One question.
+    """Question of a task, with its images, videos and right answers.
 
-    ``videos`` stand before the images. ``context`` is text that stands before the question and is
-    compressed with the images where a cache serves several questions; ``between`` joins the two.
-    Either may say with :data:`PLACE` where the images stand. ``plain`` text is read without the
-    model's chat template. Any of the ``answers`` is right. ``evidence`` are the spans that the
-    answer is read from. ``facts`` are what a task's metric needs beside. ``labels`` say what
-    kind of sample it is, in words, numbers and lists of words: they go into its rows, and reports
-    are split by them.
+    ``videos`` come before the images. ``context`` is text before the question; it is compressed
+    with the images if one cache serves several questions. ``between`` joins the two. Both texts may
+    have :data:`PLACE` where images belong. ``plain`` text is read without a chat template. Any of
+    the ``answers`` is right. ``evidence`` are the spans that show the answer. ``facts`` are further
+    inputs of a task's metric. ``labels`` (texts, numbers and lists of texts) classify the sample:
+    its rows contain them, and reports are split by them.
     """
 
     name: str
@@ -54,12 +54,12 @@ class Sample:
 
     @property
     def text(self) -> str:
-        """Context and question."""
+        """Text of the context and the question."""
         return f"{self.context}{self.between}{self.question}" if self.context else self.question
 
     @cached_property
     def digest(self) -> str:
-        """Of the question, its answers and what it shows: the same only where the same is asked."""
+        """Hash of the question, its answers, images and videos; 16 hexadecimal digits."""
         digest = hashlib.sha256(repr((self.context, self.between, self.question)).encode())
         digest.update(repr((self.answers, self.plain)).encode())
         for image in self.images:

@@ -1,4 +1,4 @@
-"""Conversations as a chat template renders them: complete, or the part of a turn."""
+"""Rendering of conversations with a chat template: complete, or the part of one turn."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ SET_HERE = (
     "tokenizer_kwargs",
     "sanitize_control_tokens",
 )
-"""Arguments of ``apply_chat_template`` that the code here sets, or that only tokenizing has."""
+"""Arguments of ``apply_chat_template`` that Foveate sets, or that concern only tokenization."""
 
 
 class Wording:
-    """How a processor's chat template renders a conversation.
+    """Renderer of conversations with a processor's chat template.
 
     Args:
-        processor: a processor, or the tokenizer of a model that reads text only.
+        processor: a processor, or the tokenizer of a text-only model.
         template: more arguments of ``apply_chat_template`` (``tools``, ``enable_thinking``).
 
     Raises:
-        InvalidParameter: an argument that is set here.
-        InvalidInput: there is no chat template, or it renders neither strings nor parts.
+        InvalidParameter: an argument that Foveate sets itself.
+        InvalidInput: the chat template is missing, or renders neither strings nor parts.
     """
 
     def __init__(self, processor: Any, template: Mapping[str, Any]):
@@ -46,33 +46,31 @@ class Wording:
         self.literals = Literals(processor)
         if not chat_template_of(processor):
             raise InvalidInput(
-                f"this {type(processor).__name__} has no chat template, so nothing says how a "
-                "conversation is worded: set its chat_template."
+                f"this {type(processor).__name__} has no chat template, which a conversation "
+                "needs: set its chat_template."
             )
         check_not_set_here(template)
-        self._in_parts: dict[str, bool] = {}  # by role: whether texts are parts of a list
+        self._in_parts: dict[str, bool] = {}  # by role: True if texts must be parts of a list
         for role in ("user", "assistant"):
             self._in_parts[role] = self._takes_parts(role)
 
     def formed(self, message: Message) -> dict[str, Any]:
-        """Return the message as the template takes it: text as a string, or as parts of a list."""
+        """Return the message in the template's form: text as a string, or as parts of a list."""
         parts = parts_of(message)
         if all(part["type"] == "text" for part in parts):
             return {**message, **self._text(str(message["role"]), text_of(message))}
         return {**message, "content": parts}
 
-    def whole(self, messages: Sequence[Message]) -> str:
-        """Render the conversation up to where an answer begins; special tokens in texts are
-        marked.
-        """
+    def render(self, messages: Sequence[Message]) -> str:
+        """Render the conversation with a generation prompt; special tokens in texts are marked."""
         return self._rendered([self._plain(message) for message in messages])
 
     def around(self, messages: Sequence[Message], answer: int) -> tuple[str, str]:
-        """Return the text in front of and behind the answer that is message number ``answer``."""
+        """Return the text before and after the answer that is message number ``answer``."""
         return self._around([self._plain(message) for message in messages], answer)
 
     def split_end(self, messages: Sequence[Message]) -> tuple[str, str]:
-        """Return the conversation up to the end of its latest text, and the rest of it."""
+        """Return the rendered text up to the end of the latest message, and the rest."""
         *others, last = [self._plain(message) for message in messages]
         content = last["content"]
         if isinstance(content, str):
@@ -91,14 +89,13 @@ class Wording:
         old: Sequence[Message] = (),
         answer: int | None = None,
     ) -> None:
-        """Raise InvalidInput if the template drops one of the new messages, or changes a user's
-        text.
+        """Raise InvalidInput if the template drops a new message or changes a user's text.
 
         Args:
             new: the messages of this turn.
-            rendered: their text, as the template renders it.
+            rendered: their rendered text.
             old: the messages before.
-            answer: the one of them behind which the template's text is new; all of it without.
+            answer: the index of the old message after which the text is new; None if all is new.
         """
         messages = (*old, *new)
         plain = [self._plain(message) for message in messages]
@@ -113,7 +110,8 @@ class Wording:
             kept = (squashed(self.literals.marked(text)) in everything for text in texts)
             if message["role"] == "user" and not all(kept):
                 raise InvalidInput(
-                    f"the chat template does not word {text_of(message)!r:.80} as it was said."
+                    f"the chat template changes the text {text_of(message)!r:.80}: use a template "
+                    "that keeps users' texts."
                 )
 
     def _around(self, plain: list[dict[str, Any]], answer: int) -> tuple[str, str]:
@@ -121,8 +119,8 @@ class Wording:
         before, mark, after = self._rendered(plain).rpartition(ANSWER)
         if not mark:
             raise InvalidInput(
-                "the chat template leaves an earlier answer out, so what follows it cannot be told "
-                'from it. Use rewrites="follow", or a template that words every message.'
+                "the chat template leaves out an earlier answer, so the text after it cannot be "
+                'found. Use rewrites="follow", or a template that renders every message.'
             )
         return before, after
 
@@ -130,7 +128,7 @@ class Wording:
         return render(self.processor, messages, self.template)
 
     def _plain(self, message: Message) -> dict[str, Any]:
-        """Return a message without its pixels, in the form that the template takes."""
+        """Return a message without its pixels, in the template's form."""
         parts = parts_of(message)
         rest = {k: self.literals.marked_in(v) for k, v in message.items() if k != "content"}
         role = str(message["role"])
@@ -139,8 +137,8 @@ class Wording:
             return {**rest, **self._text(role, self.literals.marked(text_of(message)))}
         if not self._in_parts["user"]:
             raise InvalidInput(
-                f"this {type(self.processor).__name__} reads text only, and a message brings "
-                f"{kind!r}: leave it out, or take a vision-language model with its processor."
+                f"this {type(self.processor).__name__} reads text only, and a message has "
+                f"{kind!r}: leave it out, or use a vision-language model with its processor."
             )
         return {**rest, "content": [plain_part(part, self.literals) for part in parts]}
 
@@ -149,13 +147,12 @@ class Wording:
         return {"content": [{"type": "text", "text": text}] if parts else text}
 
     def _takes_parts(self, role: str) -> bool:
-        """Return whether the template wants texts as parts of a list.
+        """Return True if the template needs texts as parts of a list.
 
-        LLaVA's templates drop strings in silence, and those of text models refuse parts, or print
-        them.
+        LLaVA's templates silently drop strings; those of text models refuse parts, or print them.
         """
         before = [{"role": "user", **self._text("user", "x")}] if self._in_parts else []
-        reason = "it leaves them out"
+        reason = "it drops them"
         for parts in (True, False):
             content = [{"type": "text", "text": ANSWER}] if parts else ANSWER
             try:
@@ -166,17 +163,17 @@ class Wording:
             if ANSWER in text and "'type'" not in text:
                 return parts
         raise InvalidInput(
-            f"the chat template words nothing that a {role} says in plain messages: {reason}"
+            f"the chat template cannot render plain messages of the role {role!r}: {reason}"
         )
 
 
 def render(
     processor: Any, messages: Sequence[Message], template: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """Render messages with the processor's chat template, up to where an answer begins.
+    """Render messages with the processor's chat template, with the generation prompt.
 
     Raises:
-        InvalidInput: the template refuses them, or there is none.
+        InvalidInput: the template refuses them, or is missing.
     """
     try:
         text: str = processor.apply_chat_template(
@@ -209,8 +206,8 @@ def check_not_set_here(arguments: Iterable[str]) -> None:
     for name in arguments:
         if name in SET_HERE:
             raise InvalidParameter(
-                f"{name}=... cannot be given to the chat template. Leave {name!r} out: "
-                "Foveate does that."
+                f"{name}=... cannot be passed to the chat template, because Foveate sets it: leave "
+                f"{name!r} out."
             )
 
 
@@ -220,13 +217,13 @@ def check_kept(
     renders: Callable[[list[dict[str, Any]]], str],
     since: int = 0,
 ) -> None:
-    """Raise InvalidInput if the template drops a message's text, so that the model does not see it.
+    """Raise InvalidInput if the template drops a message's text.
 
     Args:
-        messages: as they were given.
-        plain: the same, as the template takes them.
-        renders: returns the text of such messages.
-        since: number of the first message to check.
+        messages: the messages.
+        plain: the same messages in the template's form.
+        renders: a function that renders messages in the template's form.
+        since: index of the first message to check.
     """
     texts = {number: text_of(messages[number]) for number in range(since, len(messages))}
     probes = list(plain)
@@ -238,13 +235,13 @@ def check_kept(
         if text.strip() and probe(number) not in rendered:
             raise InvalidInput(
                 f"the chat template drops a message of the role {messages[number]['role']!r} here, "
-                f"so the model would not see {text!r:.80}: say it in a user's message, or begin a "
+                f"so the model would not see {text!r:.80}: put it in a user's message, or begin a "
                 "new conversation with it."
             )
 
 
 def _with_text(message: dict[str, Any], text: str) -> dict[str, Any]:
-    """Return a plain message with another text in its parts of text."""
+    """Return a plain message whose text is replaced."""
     content = message["content"]
     if isinstance(content, str):
         return {**message, "content": text}
@@ -253,7 +250,5 @@ def _with_text(message: dict[str, Any], text: str) -> dict[str, Any]:
 
 
 def squashed(text: str) -> str:
-    """Return the text without whitespace, in which templates differ between the beginning of an
-    answer and the answer.
-    """
+    """Remove white space, which many templates change after a generation prompt."""
     return "".join(text.split())

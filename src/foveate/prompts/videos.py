@@ -1,8 +1,9 @@
-"""Videos as processors take them, and the images that their visual tokens see.
+"""Video inputs of processors, and the images that their visual tokens show.
 
-Given a path, a processor decodes with whichever package it finds. Given frames without metadata, it
-assumes 24 a second: the positions of Qwen2.5-VL and the times that Qwen3-VL writes are wrong then.
-Without ``do_sample_frames=False`` it samples from the frames once more.
+Processors get decoded frames with metadata, for three reasons. A path would be decoded with
+whichever package is installed. Without metadata, processors assume 24 frames a second, which makes
+the positions of Qwen2.5-VL and the timestamps of Qwen3-VL wrong. Without
+``do_sample_frames=False``, they sample from the frames again.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ def video_list(videos: Any, name: str = "videos") -> list[Any]:
     The frames are not converted.
 
     Raises:
-        InvalidInput: no video; the message says which: ``videos[1]``.
+        InvalidInput: a value is no video; the message names it: ``videos[1]``.
     """
     if isinstance(videos, Clip | str | os.PathLike) or is_array(videos):
         check_video(videos, name)
         return [videos]
     if not isinstance(videos, Iterable) or isinstance(videos, Mapping):
-        raise InvalidInput(f"{name} is {type(videos).__name__!r}: give a list of foveate.Clip.")
+        raise InvalidInput(
+            f"{name} is of type {type(videos).__name__!r}: give a list of foveate.Clip."
+        )
     several = list(videos)
     for number, video in enumerate(several):
         check_video(video, f"{name}[{number}]")
@@ -41,7 +44,7 @@ def video_list(videos: Any, name: str = "videos") -> list[Any]:
 
 
 def check_video(video: Any, name: str) -> None:
-    """Raise InvalidInput for a value that has no form of a video."""
+    """Raise InvalidInput for a value that is no video."""
     if video is None:
         raise InvalidInput(
             f"{name} has no frames (a chat that was loaded from a file has none of its earlier "
@@ -49,8 +52,8 @@ def check_video(video: Any, name: str) -> None:
         )
     if isinstance(video, str | os.PathLike):
         raise InvalidInput(
-            f"{name}: {os.fspath(video)!r:.200} is no frames: give "
-            "videos=[foveate.read_video(PATH, frames=8)]."
+            f"{name}: {os.fspath(video)!r:.200} is a path instead of frames: "
+            "give videos=[foveate.read_video(PATH, frames=8)]."
         )
     frames = is_array(video) and video.ndim == 4 and len(video) > 0
     images = isinstance(video, Sequence) and not isinstance(video, bytes) and len(video) > 0
@@ -62,18 +65,18 @@ def check_video(video: Any, name: str) -> None:
 
 
 def video_inputs(processor: Any, videos: Sequence[Any]) -> dict[str, Any]:
-    """Return a processor's keyword arguments for videos; nothing without any.
+    """Return a processor's keyword arguments for videos; none without videos.
 
-    Frames without times, of an array or a list, are taken for 24 a second.
+    An array or a list of frames has no times: processors assume 24 frames a second.
 
     Raises:
-        InvalidInput: a value that is no video, or a processor that takes images alone.
+        InvalidInput: a value is no video, or the processor takes images only.
     """
     if not videos:
         return {}
     if not takes_videos(processor):
         raise InvalidInput(
-            f"this {type(processor).__name__} takes no videos: show their frames as images "
+            f"this {type(processor).__name__} takes no videos: pass their frames as images "
             "(images=clip.images)."
         )
     frames = [frames_of(video, f"videos[{number}]") for number, video in enumerate(videos)]
@@ -85,17 +88,17 @@ def video_inputs(processor: Any, videos: Sequence[Any]) -> dict[str, Any]:
 
 
 def takes_videos(processor: Any) -> bool:
-    """Return whether a processor makes tokens of videos; for others frames are images."""
+    """Return True if a processor takes videos; for others frames are images."""
     return getattr(processor, "video_processor", None) is not None
 
 
 def pictures(
     clips: Sequence[Clip], images: Sequence[Image.Image], inputs: Mapping[str, Any]
 ) -> tuple[list[Image.Image], list[float]]:
-    """Return the images that a prompt's visual tokens see, in their order, and the frames' times.
+    """Return the images that a prompt's visual tokens show, in order, and the frames' times in s.
 
-    Frames come first, then the images. Where one grid of tokens covers several frames, its image
-    is the first of them.
+    Frames come first, then the images. If one grid of tokens covers several frames, its image is
+    the first of them.
     """
     counts = frames_of_each(inputs) or [len(clip) for clip in clips]
     frames: list[Image.Image] = []
@@ -111,7 +114,7 @@ def frames_of(video: Any, name: str = "a video") -> NDArray[np.uint8]:
     """Return a video's frames, uint8 [n, height, width, 3].
 
     Raises:
-        InvalidInput: no video, or one whose frames have several sizes.
+        InvalidInput: it is no video, or its frames have several sizes.
     """
     check_video(video, name)
     if isinstance(video, Clip):

@@ -1,7 +1,7 @@
-"""Parts that two or more methods share: scores, budgets, selections, merges, and when.
+"""Stages that two or more methods share: scores, budgets, selections, merges, and when to compress.
 
-A method's file imports from here the stages that it is made of. What one method alone has stands in
-its file; `score/kvpress.py` is for a user's own presses.
+A method's file imports its stages from here. Stages of one method alone are in its own file;
+`score/kvpress.py` is for a user's own presses.
 """
 
 from foveate.stages import budget as budget

@@ -1,4 +1,4 @@
-"""Every pair that is not kept merges into the kept pair that is nearest to it."""
+"""Merge of every evicted pair into the nearest kept pair."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Within = Literal["all", "modality"]
 
 @stage("merge_nearest")
 class MergeNearest:
-    """Merges, head by head, each other pair into its nearest kept one; in float32, after RoPE.
+    """Merge of each evicted pair into its head's nearest kept one; in float32, after RoPE.
 
     Nearest by the keys' cosine, or by position (the earlier of two equally near ones). Values take
     the keys' targets and weights. With n pairs e merging into the kept pair c:
@@ -32,9 +32,9 @@ class MergeNearest:
     ``similarity_filter`` merges only part of the pairs, as LOOK-M's release does for "averaged" and
     "weighted": the i-th pairs of all heads' lists, where their mean cosine reaches the mean of all.
 
-    ``within`` "modality" merges visual pairs into visual ones alone, and text into text; pairs of
-    which a head keeps none of their kind go. Ours: what a page shows and what is asked of it are
-    not averaged.
+    ``within`` "modality" merges visual pairs into visual ones alone, and text into text; where a
+    head keeps no pair of a kind, pairs of that kind are dropped. Ours: a page and a question about
+    it are not averaged.
 
     Source: LOOK-M (arXiv:2406.18139), section 3.3; PrefixKV (arXiv:2412.03409), section 4.3.
     """
@@ -47,13 +47,13 @@ class MergeNearest:
     def __post_init__(self) -> None:
         if self.by == "position" and (self.how == "weighted" or self.similarity_filter):
             raise InvalidParameter(
-                "by='position' knows no similarity to weigh or filter with: use how='averaged' or "
+                "by='position' has no similarity to weigh or filter by: use how='averaged' or "
                 "'pivotal' without similarity_filter, or by='cosine'."
             )
 
     @property
     def head_by_head(self) -> bool:
-        return not self.similarity_filter  # which goes by a mean over heads
+        return not self.similarity_filter  # the filter uses a mean over heads
 
     def __call__(
         self, scored: Scored, kept: Bool[Tensor, "b h n"]
@@ -72,7 +72,7 @@ class MergeNearest:
             merged &= similar(cosine, merged)
         # the weights of LOOK-M eq. 12, and of eqs. 10 and 11
         weight = cosine if self.how == "weighted" else torch.ones_like(cosine)
-        weight = weight.masked_fill(~merged, 0.0)  # what does not merge may hold any number
+        weight = weight.masked_fill(~merged, 0.0)  # weights of unmerged slots may be any number
         count = torch.zeros_like(weight).scatter_add_(2, target, merged.float())
         return self._merge(layer.k, target, weight, count), self._merge(
             layer.v, target, weight, count
@@ -84,15 +84,15 @@ class MergeNearest:
         return nearest_by_cosine(layer.k, kept)
 
     def _within_modality(self, layer: Layer, kept: Bool[Tensor, "b h n"]) -> Nearest:
-        """The nearest kept slot of each slot's own kind; itself where a head keeps none."""
+        """Return each slot's nearest kept slot of its own kind; itself if a head keeps none."""
         vision = layer.vision
         slot = torch.arange(kept.shape[2], device=kept.device).expand(kept.shape)
         cosine = layer.k.new_zeros(kept.shape, dtype=torch.float32)
         for kind in (vision, ~vision):
-            some = kept & kind
-            if bool(some.any()):
-                nearest = self._nearest(layer, some)
-                reached = kind & some.any(-1, keepdim=True)
+            kept_of_kind = kept & kind
+            if bool(kept_of_kind.any()):
+                nearest = self._nearest(layer, kept_of_kind)
+                reached = kind & kept_of_kind.any(-1, keepdim=True)
                 slot = torch.where(reached, nearest.slot, slot)
                 cosine = torch.where(reached, nearest.cosine, cosine)
         return Nearest(slot, cosine)
@@ -104,28 +104,28 @@ class MergeNearest:
         weight: Float[Tensor, "b h n"],
         count: Float[Tensor, "b h n"],
     ) -> Float[Tensor, "b h n d"]:
-        """Keys or values of all slots; those of slots that nothing merges into stay as they are.
+        """Merge the keys or values of all slots; slots that nothing merges into stay as they are.
 
-        Extra memory: twice the pairs in float32, which is worked on in place.
+        Extra memory: twice the pairs in float32, since the work is done in place.
         """
         own, n = x.float(), count[..., None]
         where = target[..., None].expand_as(own)
-        given = (own * weight[..., None]).masked_fill_(weight[..., None] == 0, 0.0)
-        taken = torch.zeros_like(own).scatter_add_(2, where, given)
+        portion = (own * weight[..., None]).masked_fill_(weight[..., None] == 0, 0.0)
+        total = torch.zeros_like(own).scatter_add_(2, where, portion)
         if self.how == "pivotal":
-            taken.add_(given.copy_(own).mul_(n)).div_(2)  # LOOK-M eq. 11
-        return torch.where(n > 0, taken.add_(own).div_(n + 1), own).to(x.dtype)  # LOOK-M eq. 10
+            total.add_(portion.copy_(own).mul_(n)).div_(2)  # LOOK-M eq. 11
+        return torch.where(n > 0, total.add_(own).div_(n + 1), own).to(x.dtype)  # LOOK-M eq. 10
 
 
 def similar(cosine: Float[Tensor, "b h n"], merged: Bool[Tensor, "b h n"]) -> Bool[Tensor, "b h n"]:
-    """Which pairs pass the release's filter: it goes by a pair's place in its head's list."""
-    place = (merged.long().cumsum(-1) - 1).clamp_min(0)
+    """Mark the pairs that pass the release's filter, by their ranks in their heads' lists."""
+    rank = (merged.long().cumsum(-1) - 1).clamp_min(0)
     real = merged.float()
     zeros = torch.zeros_like(cosine)
     cosine = cosine.masked_fill(~merged, 0.0)
-    listed = zeros.scatter_add(2, place, cosine).sum(1)
-    heads = zeros.scatter_add(2, place, real).sum(1)
-    mean_of_place = listed / heads.clamp_min(1)
+    listed = zeros.scatter_add(2, rank, cosine).sum(1)
+    heads = zeros.scatter_add(2, rank, real).sum(1)
+    mean_of_rank = listed / heads.clamp_min(1)
     mean = cosine.sum((1, 2)) / real.sum((1, 2)).clamp_min(1)
-    passes = mean_of_place >= mean[:, None]
-    return passes[:, None].expand_as(merged).gather(2, place)
+    passes = mean_of_rank >= mean[:, None]
+    return passes[:, None].expand_as(merged).gather(2, rank)

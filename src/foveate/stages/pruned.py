@@ -1,4 +1,4 @@
-"""Parts that ways to prune have in common."""
+"""Base class and selection that pruning methods share."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from foveate.stages.select import highest
 
 
 def highest_visual(tokens: EnteringTokens, values: Float[Tensor, "b t"], keep: Amount) -> Pruned:
-    """The share of the row's visual tokens that has the highest values; of equals the earlier."""
+    """Keep a share of each row's visual tokens with the highest values; of equals the earlier."""
     ranked = values.masked_fill(~tokens.vision, -torch.inf)
-    counts = going_on(keep, tokens.given).minimum(tokens.vision.sum(-1))
+    counts = going_on(keep, tokens.visual_tokens).minimum(tokens.vision.sum(-1))
     return Pruned(highest(ranked[:, None], counts[:, None])[:, 0] & tokens.vision)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BeforeAllLayers:
-    """A way to prune before the first layer, of which the share ``keep`` goes on."""
+    """Pruning before the first layer, which keeps the share ``keep`` of the visual tokens."""
 
     keep: AmountLike
 

@@ -1,4 +1,4 @@
-"""The last tokens of a prompt: a number of them, or a share of the budget."""
+"""Last tokens of a prompt: a number of them, or a share of the budget."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ DIGITS = 10**9
 
 
 def recent_tokens(recent: Recent, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-    """How many tokens that is, for budgets of ``tokens`` per row. A share is rounded down."""
+    """Return the number of last tokens for budgets of ``tokens`` per row, shares rounded down."""
     if isinstance(recent, int):
         return tokens.new_full(tokens.shape, recent)
     return part(tokens, recent)
 
 
 def holding(others: int, recent: Recent) -> int:
-    """The smallest budget that holds so many tokens and the last ``recent`` ones, which are more of
-    a larger budget where they are a share of it.
+    """Return the smallest budget that holds ``others`` tokens and the last ``recent`` ones.
+
+    Where ``recent`` is a share, a larger budget holds more recent tokens.
     """
     if isinstance(recent, int):
         return others + recent
@@ -33,9 +34,10 @@ def holding(others: int, recent: Recent) -> int:
 
 
 def part(counts: Int[Tensor, "*x"], share: float | Fraction) -> Int[Tensor, "*x"]:
-    """That share of each, as it is written (0.29 of 100 is 29), and rounded down.
+    """Return a share of each count, as the share is written (0.29 of 100 is 29), rounded down.
 
-    Products stay in 64 bits: of what has more than nine digits, the next nine are taken apart.
+    Products stay in 64 bits: a share of more than nine digits is split into two parts of nine
+    digits.
     """
     counts = counts.clamp_max(MOST)
     exact = share if isinstance(share, Fraction) else Fraction(str(share))
@@ -47,7 +49,7 @@ def part(counts: Int[Tensor, "*x"], share: float | Fraction) -> Int[Tensor, "*x"
 
 
 def most_recent(recent: Recent, tokens: int) -> int:
-    """The same for one budget; at least one token."""
+    """Return the number of last tokens for one budget; at least 1."""
     if isinstance(recent, int):
         return max(1, recent)
     budget = torch.tensor([tokens], dtype=torch.long, device="cpu")
@@ -56,26 +58,29 @@ def most_recent(recent: Recent, tokens: int) -> int:
 
 @derived
 def is_recent(slots: Slots, recent: Recent) -> Bool[Tensor, "b h n"]:
-    """True at the slots of the last tokens."""
+    """Mark the slots of the last tokens."""
     first = (slots.lengths - recent_tokens(recent, budget_of(slots, recent)))[:, None, None]
     return slots.where(lambda pos: pos >= first)
 
 
 @derived
 def before(slots: Slots, recent: Recent) -> Float[Tensor, "b h n"]:
-    """One before the last tokens, zero at them: a product takes a third of masked_fill's time."""
+    """Return 1 before the last tokens and 0 at them, as a factor.
+
+    A product takes a third of the time of masked_fill.
+    """
     return (~is_recent(slots, recent)).float()
 
 
 def budget_of(slots: Slots, recent: Recent) -> Int[Tensor, "b"]:
-    """Each row's budget; only needed, and asked for, where ``recent`` is a share.
+    """Return each row's budget, which is only needed where ``recent`` is a share.
 
     Raises:
-        InvalidParameter: a share, and the slots do not tell the budget.
+        InvalidParameter: a share, and the slots have no budget.
     """
     if slots.tokens is None and isinstance(recent, float):
         raise InvalidParameter(
-            f"a window of {recent} is a share of the budget, and this layer has none: give "
+            f"a window of {recent} is a share of the budget, and this layer has no budget: give "
             "Slots(tokens=...), or a window in tokens (int)."
         )
     return slots.lengths if slots.tokens is None else slots.tokens

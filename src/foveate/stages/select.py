@@ -1,4 +1,4 @@
-"""Selections: which slots are kept, beside those that always are."""
+"""Selections: the slots that are kept beside the protected ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["TopK"]
 
 @dataclass(frozen=True, kw_only=True)
 class KeepsRecent:
-    """Protects the last ``recent`` tokens: a number of them, or a share of the budget."""
+    """Selection that protects the last ``recent`` tokens: a number, or a share of the budget."""
 
     recent: Recent = 0.5
 
@@ -29,7 +29,7 @@ class KeepsRecent:
 
     @property
     def by_position(self) -> bool:
-        """Not where a subclass protects in another way."""
+        """True unless a subclass protects in another way."""
         return type(self).protect in (KeepsRecent.protect, KeepsEnds.protect)
 
     def always(self, tokens: int) -> int:
@@ -43,7 +43,7 @@ class KeepsRecent:
 
 @dataclass(frozen=True, kw_only=True)
 class KeepsEnds(KeepsRecent):
-    """Protects the first ``sinks`` tokens, too."""
+    """Selection that also protects the first ``sinks`` tokens."""
 
     recent: Recent = 0
     sinks: Count = 0
@@ -64,24 +64,24 @@ class KeepsEnds(KeepsRecent):
 
 @stage("top_k", head_by_head=True)
 class TopK(KeepsEnds):
-    """The first ``sinks`` tokens, the last ``recent`` tokens, with ``protect_text`` every text
-    token, and the highest scores of the rest.
+    """Selection of the highest scores, beside the first ``sinks`` and the last ``recent`` tokens.
 
-    ``recent`` is a number of tokens (int) or a share of the budget (float in [0, 1)). All count
-    inside the budget. Of equal scores the earlier token wins. With N + M as the budget and M as
-    ``recent`` it is LOOK-M eqs. 6 to 8.
+    With ``protect_text`` every text token is protected, too. ``recent`` is a number of tokens (int)
+    or a share of the budget (float in [0, 1)). All protected tokens count inside the budget. Of
+    equal scores the earlier token wins. With N + M as the budget and M as ``recent`` it is LOOK-M
+    eqs. 6 to 8.
     """
 
     protect_text: bool = False
 
     @property
     def drops_lowest(self) -> bool:
-        """Not where a subclass selects in another way, or text is protected."""
+        """False where a subclass selects in another way, or text is protected."""
         return type(self).__call__ is TopK.__call__ and self.by_position
 
     @property
     def by_position(self) -> bool:
-        """Not where text is protected, wherever it stands."""
+        """False where text is protected, wherever it is."""
         return type(self).protect is TopK.protect and not self.protect_text
 
     def protect(self, slots: Slots) -> Bool[Tensor, "b h n"]:
@@ -93,13 +93,13 @@ class TopK(KeepsEnds):
 
 
 def highest(scores: Shaped[Tensor, "b h n"], counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
-    """Marks the ``counts`` highest scores of each row and head; of equal ones the earlier."""
+    """Mark the ``counts`` highest scores of each row and head; of equal ones the earlier."""
     last = lowest_kept(scores, counts)
     marked = scores >= last
-    if torch.equal(held := marked.sum(-1), counts):
-        return marked  # nothing else has the last one's score
-    # of those that tie for the last place, the latest go: as many as are too many
-    surplus, ties = held - counts, scores == last
+    if torch.equal(marked_count := marked.sum(-1), counts):
+        return marked  # no other slot has the lowest kept score
+    # of the slots that tie at the lowest kept score, the latest are dropped until counts match
+    surplus, ties = marked_count - counts, scores == last
     rank = ties.cumsum(-1)
     return marked ^ (ties & (rank > rank[..., -1:] - surplus[..., None]))
 
@@ -107,14 +107,14 @@ def highest(scores: Shaped[Tensor, "b h n"], counts: Int[Tensor, "b h"]) -> Bool
 def lowest_kept(
     scores: Shaped[Tensor, "b h n"], counts: Int[Tensor, "b h"]
 ) -> Shaped[Tensor, "b h 1"]:
-    """The lowest of the ``counts`` highest scores of each row and head; the highest for none."""
+    """Return the lowest of the ``counts`` highest scores of each row and head (0: the highest)."""
     return (by_partition if scores.device.type == "cpu" else by_top_k)(scores, counts)
 
 
 def by_top_k(
     scores: Shaped[Tensor, "b h n"], counts: Int[Tensor, "b h"]
 ) -> Shaped[Tensor, "b h 1"]:
-    """On a GPU: all heads at once, as many of each as of the one that keeps most."""
+    """Find the lowest kept scores on a GPU: one topk for all heads, of the largest count."""
     ranked = scores.topk(max(1, int(counts.max())), dim=-1).values
     return ranked.gather(-1, (counts - 1).clamp_min(0)[..., None])
 
@@ -122,14 +122,14 @@ def by_top_k(
 def by_partition(
     scores: Shaped[Tensor, "b h n"], counts: Int[Tensor, "b h"]
 ) -> Shaped[Tensor, "b h 1"]:
-    """On a CPU, where it takes half of topk's time or less: nothing is sorted."""
+    """Find the lowest kept scores on a CPU, without sorting, in half of topk's time or less."""
     rows = scores.detach().flatten(0, 1).numpy().copy()  # partition() works in place
-    places = [-max(1, count) for count in counts.flatten().tolist()]
-    if len(set(places)) == 1:
-        rows.partition(places[0])
-        lowest = rows[:, places[0]]
+    offsets = [-max(1, count) for count in counts.flatten().tolist()]
+    if len(set(offsets)) == 1:
+        rows.partition(offsets[0])
+        lowest = rows[:, offsets[0]]
     else:
-        for row, place in zip(rows, places, strict=True):
-            row.partition(place)
-        lowest = rows[range(len(rows)), places]
+        for row, offset in zip(rows, offsets, strict=True):
+            row.partition(offset)
+        lowest = rows[range(len(rows)), offsets]
     return torch.from_numpy(lowest).view(*counts.shape, 1)

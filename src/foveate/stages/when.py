@@ -1,4 +1,4 @@
-"""When a layer is compressed."""
+"""Rules for when a layer is compressed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ __all__ = ["AnswerBudget", "FixedSlot", "OverBudget"]
 
 @stage("over_budget")
 class OverBudget:
-    """After the prefill, and then whenever the heads hold ``every`` pairs more than they kept last.
-    The budget stays what it was for the prompt, so the cache grows no further; a ``growing`` one,
-    which has to be a share, is that share of all tokens seen, those of the answer included (the H2O
-    and Local rows of Elastic Cache and PrefixKV).
+    """Compression after the prefill, and whenever heads store ``every`` pairs more than then.
 
-    ``every=1`` is the papers' rule (H2O, CSP Algorithm 1); a larger number spreads the cost of
-    compressing over that many decoded tokens, where the new pair cannot take the place of the one
-    that leaves. With ``reading`` the same holds between the passes of
-    a prompt that is read in chunks (InfiniPot-V); without ``answering`` not while decoding.
+    The budget stays that of the prompt, so the cache stops growing. With ``growing``, which needs a
+    budget that is a share, it is that share of all tokens seen, including the answer's (the H2O and
+    Local rows of Elastic Cache and PrefixKV).
+
+    ``every=1`` is the papers' rule (H2O, CSP Algorithm 1). A larger number spreads the cost of
+    compression over that many decoded tokens, where the new pair cannot take the slot of the
+    evicted one. With ``reading`` the same applies between the passes of a prompt that is read in
+    chunks (InfiniPot-V); without ``answering`` it does not apply while decoding.
     """
 
     every: Positive = 1
@@ -61,14 +62,16 @@ From = Literal["prompt", "newest"]
 
 @stage("fixed_slot")
 class FixedSlot:
-    """Compresses the prompt; then, whenever a head holds ``every`` pairs more than its share of the
-    tokens seen (pairs kept / tokens of the prompt), takes the surplus out at a fixed distance.
+    """Compression of the prompt; while decoding, eviction of surplus pairs at a fixed distance.
 
-    With ``counted_from`` "prompt", the pairs stand in the cache slot that is ``distance`` before
-    the end of the compressed prompt (half of it, if it is shorter), and later ones move up: the
-    releases of Elastic Cache and PrefixKV. With "newest" they are those that stand ``distance``
-    before the newest pair, so that the answer's own last tokens stay and the kept prompt stays
-    whole: the papers' words.
+    A head's surplus is what it stores beyond its share of the tokens seen (pairs kept / tokens of
+    the prompt); it is evicted once it reaches ``every`` pairs.
+
+    With ``counted_from`` "prompt", pairs are evicted from the slot that is ``distance`` before the
+    end of the compressed prompt (half of it, if it is shorter), and later ones move up: the
+    releases of Elastic Cache and PrefixKV. With "newest", the slot is ``distance`` before the
+    newest pair, so that the answer's last tokens and the kept prompt stay complete: the papers'
+    text.
 
     Source: Elastic Cache (arXiv:2407.18121), section 3.3; PrefixKV (arXiv:2412.03409), section 3.1.
     """
@@ -83,7 +86,7 @@ class FixedSlot:
         return moment.prompt or bool((self.surplus(moment) >= self.every).any())
 
     def surplus(self, moment: Moment) -> Int[Tensor, "b h"]:
-        """Whole pairs that each head holds beyond its share of the tokens seen."""
+        """Return the pairs that each head stores beyond its share of the tokens seen."""
         length = moment.length[:, None]
         # stored - seen * kept / length, rounded down
         share = moment.seen[:, None] * moment.kept  # times the prompt's length, to stay in integers
@@ -99,7 +102,7 @@ class FixedSlot:
         return range(first, first + surplus)
 
     def keeps(self, moment: Moment, slots: int) -> Bool[Tensor, "b h n"]:
-        """All but the surplus of each head."""
+        """Mark all slots but the surplus of each head."""
         surplus = self.surplus(moment)
         surplus = torch.where(surplus >= self.every, surplus, 0)
         if self.counted_from == "newest":
@@ -107,8 +110,8 @@ class FixedSlot:
         else:
             near = moment.kept - self.distance
             first = torch.where(near < 1, moment.kept // 2, near)
-        # heads are right-aligned: places are counted from each one's own first pair, and are
-        # negative in the empty slots before it
+        # heads are right-aligned: indices count from each head's own first pair, and are negative
+        # in the empty slots before it
         index = torch.arange(slots, device=surplus.device) - (slots - moment.stored)[..., None]
         return ~((index >= first[..., None]) & (index < (first + surplus)[..., None]))
 
@@ -118,16 +121,18 @@ By = Literal["random", "age"]
 
 @stage("answer_budget")
 class AnswerBudget:
-    """Two budgets: the policy's own is the prompt's, which is compressed at its end; of what comes
-    later every head holds ``tokens`` pairs, and loses the others whenever there are ``every`` more.
-    What is kept of the prompt stays. So an answer of any length is decoded in bounded memory.
+    """Separate budget of the answer: every head stores ``tokens`` pairs of it; the prompt stays.
 
-    The last ``recent`` tokens stay, and of the answer's others those go that a lot falls on (a
-    uniform one, which follows from ``seed``, the head, the pair's place and the tokens seen: layers
-    that hold the same lose the same), or ``by`` "age" the oldest. Nothing is scored.
+    The policy's own budget is the prompt's, which is compressed at its end. Whenever a head stores
+    ``every`` pairs more than that, it loses the surplus, so an answer of any length is decoded in
+    bounded memory.
 
-    Ours, as a baseline: the prompt stays and the answer goes at random; by age it is StreamingLLM
-    (arXiv:2309.17453) with the prompt as its sinks.
+    The last ``recent`` tokens stay. Of the answer's others, pairs are evicted ``by`` "random", a
+    uniform draw that follows from ``seed``, the head, the pair's slot and the tokens seen (layers
+    of equal numbers lose the same pairs), or by "age", the oldest first. Nothing is scored.
+
+    Ours, as a baseline: the prompt stays and the answer is evicted at random; by age it is
+    StreamingLLM (arXiv:2309.17453) with the prompt as its sinks.
     """
 
     tokens: Positive
@@ -150,18 +155,18 @@ class AnswerBudget:
         return moment.prompt or bool((self.surplus(moment) >= self.every).any())
 
     def surplus(self, moment: Moment) -> Int[Tensor, "b h"]:
-        """Pairs of the answer that each head holds beyond its budget."""
+        """Return the pairs of the answer that each head stores beyond its budget."""
         return (moment.stored - moment.kept - self.tokens).clamp_min(0)
 
     def keeps(self, moment: Moment, slots: int) -> Bool[Tensor, "b h n"]:
-        """All but the surplus of each head."""
+        """Mark all slots but the surplus of each head."""
         surplus = self.surplus(moment)
         surplus = torch.where(surplus >= self.every, surplus, 0)
         index = torch.arange(slots, device=surplus.device) - (slots - moment.stored)[..., None]
         free = (index >= moment.kept[..., None]) & (index < moment.stored[..., None] - self.recent)
         order = index.double() if self.by == "age" else self._lots(moment, index)
         first = order.masked_fill(~free, torch.inf).argsort(dim=-1, stable=True)
-        rank = first.argsort(dim=-1)  # of each slot among those that go first
+        rank = first.argsort(dim=-1)  # of each slot in the order of eviction
         return rank >= surplus[..., None]
 
     def _lots(self, moment: Moment, index: Int[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:

@@ -1,4 +1,4 @@
-"""Video without an end: frames in, answers out, in a cache that grows no further."""
+"""Endless video streams: frames in, answers out, in a cache of bounded size."""
 
 from foveate.chat.asking import Answer
 from foveate.stream.held import StreamHeld

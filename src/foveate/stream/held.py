@@ -1,4 +1,4 @@
-"""How much a stream holds, and the most that it may, told before anything is read."""
+"""Size of a stream's memory, and an upper bound of it that is known in advance."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from foveate.cache.pairs import GROWTH
-from foveate.cache.pairs.form import COLUMN, WHOLE
+from foveate.cache.pairs.form import COLUMN, COUNT
 from foveate.hf.layer.cache_layer import FoveateLayer
 from foveate.policies.policy import Policy
 
 
 class StreamHeld(NamedTuple):
-    """What a stream holds: ``tokens`` per KV head and layer on average, of so many ``seen`` and so
-    many ``images``; ``bytes`` of the compressed layers, the most that there were after any frame
-    (``peak``), and the most that there may be (``bound``, of chunks as long as the longest so far).
-    ``offloaded`` are the bytes of frames elsewhere, if any are kept (``offload``).
+    """Size of a stream's memory.
+
+    ``tokens`` are stored per KV head and layer on average, of ``seen`` tokens and ``images``.
+    ``bytes`` is the size of the compressed layers, ``peak`` its maximum after any frame so far, and
+    ``bound`` an upper bound for chunks no longer than the longest so far. ``offloaded`` is the size
+    of offloaded frames in bytes.
     """
 
     tokens: float
@@ -30,33 +32,34 @@ class StreamHeld(NamedTuple):
 
 @dataclass
 class Bound:
-    """Of a policy that compresses while it reads, in chunks of up to ``longest`` tokens.
+    """Upper bound of a stream's memory, for chunks of at most ``longest`` tokens.
 
-    A head holds its budget and fewer than ``every`` pairs more; a chunk comes on top before the
-    layer is compressed, and spare room of a sixteenth (at least 32 tokens) with it.
+    A head stores its budget and fewer than ``every`` pairs more. A chunk adds to it before the
+    layer is compressed, and so does spare room of a sixteenth (at least 32 tokens).
     """
 
     policy: Policy
     longest: int = 0
 
     def tokens(self, budget: int) -> int:
-        """The most pairs that a KV head has room for, under a budget in tokens."""
-        most = budget + int(getattr(self.policy.when, "every", 1)) - 1 + self.longest
-        return most + max(GROWTH, most // 16)
+        """Return the maximum capacity of a KV head in pairs, under a budget in tokens."""
+        limit = budget + int(getattr(self.policy.when, "every", 1)) - 1 + self.longest
+        return limit + max(GROWTH, limit // 16)
 
     def bytes(self, layers: Sequence[FoveateLayer]) -> int:
-        """The same of all heads of these layers, in bytes; where heads keep different numbers, on
-        average.
+        """Return the bound for all heads of these layers in bytes.
+
+        If heads have different budgets, it holds for their mean.
         """
         total = 0
         for layer in layers:
             form = layer.form(1)
             each = self.tokens(self._budget(layer)) * (form.pair + COLUMN)
-            total += form.heads * (each + WHOLE) + WHOLE + layer.memory.nbytes
+            total += form.heads * (each + COUNT) + COUNT + layer.memory.nbytes
         return total
 
     def _budget(self, layer: FoveateLayer) -> int:
-        """In tokens; of one in bytes what the layer kept last, or holds."""
+        """Return a layer's budget in tokens; for one in bytes, the pairs kept last or stored."""
         if self.policy.amount.kind == "tokens":
             return max(int(self.policy.amount.value), self.policy.least)
         kept = layer.memory.kept

@@ -1,6 +1,4 @@
-"""Where frames go that leave a stream's memory: what a user says of it, and their storage, which is
-main memory, or files in a folder of one stream.
-"""
+"""Settings of offloading, and storage of offloaded frames: main memory, or files in a folder."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from torch import Tensor
 from foveate.data import files
 from foveate.errors import InvalidBudget, InvalidInput, InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.parameters import Positive, check, shown
+from foveate.policies.parameters import Positive, check, short_repr
 from foveate.policies.policy import Policy
 from foveate.policies.spec import print_value
 from foveate.stream.places import Positions
@@ -27,17 +25,18 @@ from foveate.stream.places import Positions
 
 @dataclass(frozen=True, kw_only=True)
 class Offload:
-    """Where frames go that leave a stream's memory, and how many come back for a question.
+    """Settings for offloading a stream's frames.
 
     Args:
-        most: bytes that they may take there, "4GB"; then the oldest frames leave for good.
-        fetch: frames that each layer fetches for a question, beside those that it holds whole.
-        folder: a folder for files, of one stream alone; left out, frames stay in main memory. Files
-            in it that a stream left which was not closed are deleted.
+        most: maximum size of offloaded frames, e.g. "4GB"; beyond it, the oldest are deleted.
+        fetch: number of frames that each layer fetches for a question, besides complete ones in
+            its memory.
+        folder: a folder for files, which one stream alone may use; by default, frames stay in main
+            memory. Files of an earlier stream that was not closed are deleted.
 
     Raises:
-        InvalidBudget: no number of bytes.
-        InvalidParameter: fewer than one frame, or a folder that is no path.
+        InvalidBudget: ``most`` is no number of bytes.
+        InvalidParameter: ``fetch`` is below 1, or ``folder`` is no path.
     """
 
     most: str | Amount = "4GB"
@@ -52,43 +51,43 @@ class Offload:
                 raise InvalidParameter(f"folder={self.folder!r}: give a path.") from error
         amount = Amount.of(self.most)
         if amount.kind != "bytes":
-            raise InvalidBudget(f"most={shown(self.most)} is no number of bytes: give '4GB'.")
+            raise InvalidBudget(f"most={short_repr(self.most)} is no number of bytes: give '4GB'.")
         check({"fetch": Positive}, {"fetch": self.fetch})
 
     @property
     def bytes(self) -> int:
-        """The most."""
+        """Maximum size of all frames in bytes."""
         return int(Amount.of(self.most).value)
 
     @property
     def as_json(self) -> dict[str, Any]:
-        """In what JSON knows."""
+        """Settings as a JSON object."""
         folder = None if self.folder is None else str(Path(self.folder).absolute())
         return {"most": str(self.most), "fetch": self.fetch, "folder": folder}
 
     @classmethod
     def of(cls, entries: Mapping[str, Any]) -> Offload:
-        """From what :attr:`as_json` gave."""
+        """Return the settings from :attr:`as_json`."""
         folder = None if entries["folder"] is None else Path(entries["folder"])
         return cls(most=entries["most"], fetch=entries["fetch"], folder=folder)
 
     def check(self, policy: Policy, positions: Positions) -> None:
-        """Raises InvalidParameter where a stream's policy or positions do not go with it."""
+        """Raise InvalidParameter if a stream's policy or positions do not allow offloading."""
         if positions != "true":
             raise InvalidParameter(
-                "frames that were offloaded come back at their true positions, and "
-                f'positions={positions!r} moves what is held. Use positions="true" with offload.'
+                "offloaded frames return at their true positions, and "
+                f'positions={positions!r} moves stored pairs. Use positions="true" with offload.'
             )
         if policy.prune is not None:
             raise InvalidParameter(
-                f"prune={print_value(policy.prune)} has tokens of a frame that layers never "
-                "compute, and frames that were offloaded come back whole. Leave the prune stage "
-                "out of the policy, or offload=."
+                f"prune={print_value(policy.prune)} leaves tokens of a frame uncomputed in some "
+                "layers, and offloaded frames must be complete. Leave out the policy's prune "
+                "stage, or offload=."
             )
         if policy.when.decodes:
             raise InvalidParameter(
-                f"{policy.when!r} compresses while it answers, and what was fetched would leave "
-                "again. Use when=over_budget(reading=true,answering=false) with offload."
+                f"{policy.when!r} compresses during answers, which would drop fetched frames. "
+                "Use when=over_budget(reading=true,answering=false) with offload."
             )
 
 
@@ -96,14 +95,14 @@ Pairs = Mapping[str, Tensor]
 """Pairs of one frame, on the CPU, by name."""
 
 LOCK = "stream.lock"
-"""A file that the stream keeps locked as long as it uses the folder."""
+"""File that a stream keeps locked while it uses the folder."""
 
 _FRAMES = ("frame-????????.safetensors", ".frame-????????-new-*.safetensors")
-"""Files of frames, and those that a process was writing when it was killed."""
+"""Patterns of frames' files, and of temporary ones that a killed process left."""
 
 
 class InMemory:
-    """Frames in main memory."""
+    """Storage of frames in main memory."""
 
     def __init__(self) -> None:
         self._frames: dict[int, Pairs] = {}
@@ -128,16 +127,16 @@ class InMemory:
 
 
 class InFolder:
-    """Frames in one file each. The folder is created if it is missing."""
+    """Storage of frames in files of a folder, which is created if it is missing."""
 
     def __init__(self, folder: Path):
         self._folder = folder
-        # the system releases the lock of a process that ends, however it ends
+        # the operating system releases the lock of a process that is killed, too
         self._lock = FileLock(folder / LOCK, timeout=0.1, thread_local=False)
         self._checksums: dict[int, int] = {}
 
     def claim(self) -> None:
-        """Make the folder this stream's own, and delete files that an ended stream left.
+        """Lock the folder for this stream, and delete files that an ended stream left.
 
         Raises:
             InvalidInput: another stream uses the folder.
@@ -153,7 +152,7 @@ class InFolder:
                     file.unlink()
 
     def put(self, number: int, pairs: Pairs) -> None:
-        """Write a frame: all of it, or nothing.
+        """Write a frame atomically.
 
         Raises:
             InvalidInput: another stream uses the folder.
@@ -168,13 +167,13 @@ class InFolder:
         """Read a frame.
 
         Raises:
-            InvalidInput: its file is missing or holds something else than was written.
+            InvalidInput: its file is missing or was changed.
         """
         path = self._file(number)
         try:
             content = path.read_bytes()
             if zlib.crc32(content) != self._checksums[number]:
-                _refuse(path, "was changed since")
+                _refuse(path, "was changed")
             return load(content)
         except (OSError, SafetensorError) as error:
             _refuse(path, f"cannot be read ({getattr(error, 'strerror', None) or error})", error)
@@ -186,7 +185,7 @@ class InFolder:
         self._checksums.pop(number, None)
 
     def release(self) -> None:
-        """Let other streams use the folder."""
+        """Release the folder for other streams."""
         if self._lock.is_locked:
             with suppress(OSError):  # Windows does not delete open files: the lock file stays
                 (self._folder / LOCK).unlink(missing_ok=True)
@@ -195,7 +194,7 @@ class InFolder:
     def __reduce__(self) -> Any:
         raise InvalidInput(
             f"a stream that offloads into {str(self._folder)!r} cannot be copied or pickled: the "
-            "folder belongs to one stream. Use save(path), and load(path, ..., folder=another)."
+            "folder is locked by one stream. Use save(path), and load(path, ..., folder=another)."
         )
 
     def _acquire(self) -> None:
@@ -203,8 +202,8 @@ class InFolder:
             self._lock.acquire()
         except Timeout:
             raise InvalidInput(
-                f"another stream offloads its frames into {str(self._folder)!r}, and a folder "
-                "belongs to one stream. Close that stream, or give another folder."
+                f"another stream uses the offload folder {str(self._folder)!r}: close that stream, "
+                "or give another folder."
             ) from None
 
     def _file(self, number: int) -> Path:
@@ -214,5 +213,5 @@ class InFolder:
 def _refuse(path: Path, what: str, error: Exception | None = None) -> NoReturn:
     raise InvalidInput(
         f"the offloaded frame {str(path)!r} {what}, so the stream cannot answer from it or be "
-        "saved. Load the stream from its latest save(), or close() it and begin anew."
+        "saved. Load the stream from its latest save(), or close() it and start again."
     ) from error

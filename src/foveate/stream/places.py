@@ -1,4 +1,4 @@
-"""Where the tokens of a stream stand, as the model counts."""
+"""Positions of a stream's tokens within the range that the model knows."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ from foveate.stream.reading import of_text
 
 Positions = Literal["true", "reindexed"]
 _ROOM = 1024  # positions for a question and its answer
-_WORDS = "a text to find out with how positions turn keys"
+_SAMPLE = "a text to find out with how positions turn keys"  # any text
 
 
-class Places:
-    """Of one stream, whose model knows positions up to its ``max_position_embeddings``. ``ways``
-    are how its layers turn keys, where that is found out: to move them (``positions``), or because
-    it is ``asked``.
+class StreamPositions:
+    """Positions of one stream, whose model knows them up to its ``max_position_embeddings``.
+
+    ``limit`` is the last one that leaves room for a question and its answer. ``ways`` are the
+    layers' ways to rotate keys; they are found only for reindexed positions, or if ``turns`` is
+    set.
     """
 
     def __init__(
         self, model: PreTrainedModel, processor: Any, positions: Positions, turns: bool = False
     ):
         self.model, self.processor, self.positions = model, processor, positions
-        most = getattr(text_config(model), "max_position_embeddings", None)
-        self.most = most - min(_ROOM, most // 4) if isinstance(most, int) else None
+        trained = getattr(text_config(model), "max_position_embeddings", None)
+        self.limit = trained - min(_ROOM, trained // 4) if isinstance(trained, int) else None
         self.ways: list[Turned] = []
-        self._asked = turns or positions == "reindexed"
-        self._said = False
+        self._needs_ways = turns or positions == "reindexed"
+        self._warned = False
 
-    def find_out(self) -> None:
-        """How the model turns keys, where that is needed: outside of a block, and once."""
-        if self._asked and not self.ways:
-            ids = of_text(self.model, self.processor, _WORDS, first=False)
+    def find_ways(self) -> None:
+        """Find the layers' ways to rotate keys, once, if needed; not inside ``compress()``."""
+        if self._needs_ways and not self.ways:
+            ids = of_text(self.model, self.processor, _SAMPLE, first=False)
             self.ways = ways_to_turn(self.model, ids)
 
     def note(self, cache: DynamicCache) -> None:
-        """From now on the cache notes them."""
+        """Have the cache record its tokens' positions from now on."""
         none = torch.zeros(1, 0, dtype=torch.long, device=input_device(self.model))
         known_state(cache).update_tokens(position=none)
 
     def keep(self, cache: DynamicCache) -> None:
-        """Before the model's range ends: closes gaps, or says that it does."""
-        if self.most is None or next_position(cache) <= self.most:
+        """Close gaps between positions, or warn, if they exceed the limit."""
+        if self.limit is None or next_position(cache) <= self.limit:
             return
         if self.positions == "reindexed":
             reindex(cache, self.ways)
-        if next_position(cache) > self.most and not self._said:
-            self._said = True
+        if next_position(cache) > self.limit and not self._warned:
+            self._warned = True
             logging.getLogger("foveate").warning(
-                "this stream's positions leave the range of the model (%d, a question and its "
-                'answer included). Use positions="reindexed", or a smaller budget. Said once.',
-                self.most,
+                "this stream's positions exceed %d, the model's range without a question and its "
+                'answer. Use positions="reindexed", or a smaller budget. Logged once per stream.',
+                self.limit,
             )

@@ -1,4 +1,4 @@
-"""Streams in files: those of compressed caches, with what a stream knows in some tensors more."""
+"""Files of streams: those of compressed caches, with the stream's state in additional tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import DynamicCache
 
-from foveate.chat.saved import packed, unpacked
+from foveate.chat.saved import pack, unpack
 from foveate.errors import InvalidInput, InvalidParameter, NothingCompressed
 from foveate.hf import Session
 from foveate.hf.endless.endless import finish, go_on
@@ -19,7 +19,7 @@ from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.stream.elsewhere import HOST, Offloaded
 from foveate.stream.offload import Offload
 
-_TOLD, _IMAGE, _SPOT, _PLACES = "stream", "stream_image", "stream_spot", "stream_places"
+_ENTRIES, _IMAGE, _SPOT, _POSITIONS = "stream", "stream_image", "stream_spot", "stream_places"
 
 
 def save(
@@ -28,73 +28,72 @@ def save(
     processor: Any,
     cache: DynamicCache,
     entries: Mapping[str, Any],
-    elsewhere: Offloaded | None,
+    offloaded: Offloaded | None,
 ) -> Path:
-    """Writes what is held, here and elsewhere, and what was told of it; the stream's own cache
-    stays as it is.
-    """
-    held = copy.deepcopy(cache)
-    state = known_state(held)
+    """Write a stream's cache, ``entries`` and offloaded frames; its own cache does not change."""
+    copied = copy.deepcopy(cache)
+    state = known_state(copied)
     images = state.images()
     if images is None:
         raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
-    finish(held)
-    how = None if elsewhere is None else elsewhere.how.as_json
-    numbers = packed(
+    finish(copied)
+    settings = None if offloaded is None else offloaded.settings.as_json
+    numbers = pack(
         {
             **entries,
             "forgotten": state.tokens.forgotten,
             "shift": state.tokens.shift,
-            "offload": how,
+            "offload": settings,
         }
     )
-    state.note({_TOLD: numbers, _IMAGE: images[0], _SPOT: images[1]})
-    state.note({} if state.tokens.position is None else {_PLACES: state.tokens.position})
-    state.note({} if elsewhere is None else elsewhere.tensors())
-    return session.save(path, cache=held, tokenizer=processor)
+    state.note({_ENTRIES: numbers, _IMAGE: images[0], _SPOT: images[1]})
+    state.note({} if state.tokens.position is None else {_POSITIONS: state.tokens.position})
+    state.note({} if offloaded is None else offloaded.tensors())
+    return session.save(path, cache=copied, tokenizer=processor)
 
 
 def load(
     path: Path, session: Session, processor: Any, folder: Path | None = None
 ) -> tuple[DynamicCache, dict[str, Any], Offloaded | None]:
-    """The cache of a file, whose prompt goes on, what was told of it, and what is elsewhere; frames
-    go to ``folder`` instead of the stream's own.
+    """Return the cache, entries and offloaded frames of a file; reading can go on.
+
+    Frames go to ``folder``, or without it to the stream's own.
     """
     with session:
         cache = session.load(path, tokenizer=processor)
     state = known_state(cache)
-    text, image, spot = (state.take_note(name) for name in (_TOLD, _IMAGE, _SPOT))
+    text, image, spot = (state.take_note(name) for name in (_ENTRIES, _IMAGE, _SPOT))
     if text is None or image is None or spot is None:
-        raise InvalidInput(f"{str(path)!r} holds a cache and no stream: session.load reads it.")
-    entries = unpacked(text)
+        raise InvalidInput(f"{str(path)!r} contains a cache and no stream: session.load reads it.")
+    entries = unpack(text)
     if image.shape[1] != foveate_layers(cache)[0].seen:
         raise InvalidInput(
-            f"{str(path)!r} was saved after a call of see() that was interrupted, and cannot be "
-            "used. Load an earlier file, or begin the stream anew."
+            f"{str(path)!r} was saved after an interrupted call of see(), and cannot be used. Load "
+            "an earlier file, or start a new stream."
         )
     state.update_tokens(forgotten=entries["forgotten"], shift=entries["shift"])
-    state.update_tokens(position=state.take_note(_PLACES))
+    state.update_tokens(position=state.take_note(_POSITIONS))
     go_on(cache, (image, spot))
     for layer in foveate_layers(cache):
         if (queries := layer.memory.queries) is not None:
             layer.memory.images = image[:, -queries.shape[2] :]
-    return cache, entries, _elsewhere(state, entries.get("offload"), folder)
+    return cache, entries, _restore_offloaded(state, entries.get("offload"), folder)
 
 
-def _elsewhere(
-    state: CacheState, how: Mapping[str, Any] | None, folder: Path | None
+def _restore_offloaded(
+    state: CacheState, settings: Mapping[str, Any] | None, folder: Path | None
 ) -> Offloaded | None:
-    """Takes what a file has of frames elsewhere."""
+    """Return the offloaded frames of a file, or None."""
     names = [name for name in state.tokens.extras if name.startswith(HOST)]
     tensors = {name: state.take_note(name) for name in names}
-    if how is None:
+    if settings is None:
         if folder is not None:
             raise InvalidParameter(
                 f"folder={str(folder)!r}: this stream was saved without offload=, so it has no "
-                "frames to put there. Leave folder out."
+                "frames for a folder. Leave folder out."
             )
         return None
-    offload = Offload.of(how)
+    offload = Offload.of(settings)
     offloaded = Offloaded(offload if folder is None else replace(offload, folder=folder))
     offloaded.refill(tensors)
     return offloaded

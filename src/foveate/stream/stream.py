@@ -1,4 +1,4 @@
-"""``foveate.Stream``: a video without an end, in a cache that grows no further."""
+"""``foveate.Stream``: an endless video in a cache of bounded size."""
 
 from __future__ import annotations
 
@@ -29,53 +29,51 @@ from foveate.stream import saved
 from foveate.stream.elsewhere import Offloaded
 from foveate.stream.held import Bound, StreamHeld
 from foveate.stream.offload import Offload
-from foveate.stream.places import Places, Positions
+from foveate.stream.places import Positions, StreamPositions
 from foveate.stream.reading import Chunk, Frames, Words, answer, of_frames, of_question, of_text
 
 _OWN = ("policy", "words", "system", "every", "keep_opening", "positions", "offload")
 _check = partial(check, by="a stream", several="Leave it 1.")
-_FORGETS = 256  # columns that nobody holds, until they are counted no more
+_FORGETS = 256  # columns without a stored pair, until they are removed
 
 
 class Stream(AbstractContextManager["Stream"]):
-    """Frames go in one after the other, for as long as there are any; questions are answered on a
-    branch, and the stream goes on as if nobody had asked.
+    """Endless stream of video frames, and answers to questions about them.
 
-    Between frames what is held is compressed as the policy says, so memory and the time of a frame
-    stay the same. The model is in a :func:`foveate.compress` context while a frame is read or a
-    question is answered, and at no other time. Streams and chats that share it, also from several
-    threads, take turns in the order of their calls.
+    The policy compresses the cache between frames, so memory and the time for a frame stay
+    constant. Questions are answered on a branch of the cache, and leave no trace. The model is in a
+    :func:`foveate.compress` context only while a frame is read or a question is answered. Streams
+    and chats that share it, also from several threads, take turns in the order of their calls.
 
     Args:
         model: a vision-language model that :func:`foveate.compress` takes.
         processor: its processor.
-        policy: a policy or its spec, with a budget in tokens or bytes. What a rule says of the end
-            of a prompt it says here between frames.
-        words: what is read around the pixels; by default as the chat template has it.
-        system: the system prompt; left out, the template's own. Not with ``words``.
-        every: by how many pairs the heads outgrow the budget until they are compressed; left out it
-            is the policy's own, or 256.
-        keep_opening: whether the words before the first frame always stay, inside the budget.
-        positions: "true" ones, which grow with the stream, also beyond what the model was trained
-            for (the log, "foveate", says so once); or "reindexed": before they get there, gaps that
-            forgotten tokens left are closed, and keys are turned accordingly.
-        offload: keeps every frame elsewhere as well, and puts those back that a question is about;
-            left out, what leaves memory is gone.
-        template_kwargs: for ``apply_chat_template``: ``{"enable_thinking": False}``. Not with
-            ``words``.
+        policy: a policy or its spec, with a budget in tokens or bytes. Rules for the end of a
+            prompt apply between frames.
+        words: the text around images; by default from the chat template.
+        system: the system prompt; by default the template's own. Not with ``words``.
+        every: number of pairs by which heads may exceed the budget before they are compressed;
+            default: the policy's own, or 256.
+        keep_opening: always keep the text before the first frame, within the budget.
+        positions: "true": positions grow with the stream, also beyond the range that the model was
+            trained for (with one warning in the log "foveate"). "reindexed": before that, gaps of
+            dropped tokens are closed, and keys are rotated accordingly.
+        offload: settings for keeping every frame outside the cache, too, and inserting those that a
+            question is about; by default, dropped pairs are lost.
+        template_kwargs: arguments of ``apply_chat_template``, e.g. ``{"enable_thinking": False}``.
+            Not with ``words``.
         **generate: arguments of ``model.generate`` for every answer, such as
             ``max_new_tokens=64``; a call's own arguments override them.
 
     Raises:
-        InvalidBudget: a budget that is a share.
-        InvalidParameter: an unknown argument, or one that ``words`` makes pointless; a policy that
-            needs its whole prompt, or cannot keep an opening; positions of another name; with
-            ``offload``, reindexed ones, or a policy that compresses while it answers or has a prune
-            stage.
-        InvalidInput: the chat template does not tell the words of a frame, or another stream uses
-            the folder of ``offload``.
-        UnsupportedModel: as for ``compress``; from the first frame on, where positions are
-            reindexed or ``offload`` is given, a model that turns keys in a way that is not known.
+        InvalidBudget: the budget is a share.
+        InvalidParameter: an unknown argument, or one that ``words`` replaces; a policy that needs
+            the whole prompt, or cannot keep an opening; unknown ``positions``; with ``offload``,
+            reindexed positions, or a policy that compresses during answers or prunes.
+        InvalidInput: the text of a frame cannot be derived from the chat template, or another
+            stream uses the folder of ``offload``.
+        UnsupportedModel: as for ``compress``; and at the first frame, if positions are reindexed or
+            ``offload`` is set, a model that rotates keys in an unknown way.
     """
 
     def __init__(
@@ -95,23 +93,23 @@ class Stream(AbstractContextManager["Stream"]):
     ):
         if positions not in ("true", "reindexed"):
             raise InvalidParameter(f'positions={positions!r}: give "true" or "reindexed".')
-        made = endless(policy_of(policy), every)
+        endless_policy = endless(policy_of(policy), every)
         if offload is not None:
-            offload.check(made, positions)
-        checked = Session(model, made, tokenizer=processor, queued=True).model
+            offload.check(endless_policy, positions)
+        checked = Session(model, endless_policy, tokenizer=processor, queued=True).model
         _check(checked, processor, generate, "Stream(...)", _OWN, complete=False)
         self.words = _words(processor, words, system, template_kwargs or {})
         self._opening = of_text(checked, processor, self.words.opening, first=True)
         if keep_opening and self._opening.shape[1]:
-            made = _keeping(made, self._opening.shape[1])
-        session = Session(model, made, tokenizer=processor, queued=True)
+            endless_policy = _with_sinks(endless_policy, self._opening.shape[1])
+        session = Session(model, endless_policy, tokenizer=processor, queued=True)
         self._start(session, processor, positions, None if offload is None else Offloaded(offload))
         self._defaults = dict(generate)
-        if self._elsewhere is not None:
-            self._elsewhere.claim()
+        if self._offloaded is not None:
+            self._offloaded.claim()
 
     def _start(
-        self, session: Session, processor: Any, positions: Positions, elsewhere: Offloaded | None
+        self, session: Session, processor: Any, positions: Positions, offloaded: Offloaded | None
     ) -> None:
         self.model, self.processor, self.policy = session.model, processor, session.policy
         self._session = session
@@ -119,8 +117,10 @@ class Stream(AbstractContextManager["Stream"]):
         self._images = self._peak = 0
         self._interrupted = False
         self._bound = Bound(self.policy)
-        self._places = Places(self.model, processor, positions, turns=elsewhere is not None)
-        self._elsewhere = elsewhere
+        self._positions = StreamPositions(
+            self.model, processor, positions, turns=offloaded is not None
+        )
+        self._offloaded = offloaded
 
     def see(
         self, frames: Frames, time: int | float | Sequence[int | float] | None = None
@@ -130,51 +130,53 @@ class Stream(AbstractContextManager["Stream"]):
         Args:
             frames: an image of any form (as in :meth:`foveate.Chat.say`), a list of images, a
                 :class:`foveate.Clip`, or a processor's output of one chunk of video (``input_ids``
-                of one row, pixels, grids), which is read as it is.
-            time: seconds since the stream began, of the frame or of each, which become text in
-                front of a frame; by default a clip's own times, and none for images.
+                of one row, pixels, grids), which is read unchanged.
+            time: seconds since the beginning of the stream, of the frame or of each; written in
+                front of the frame. Default: a clip's own times, and none for images.
 
         Returns:
-            What is held now.
+            The size of the stream's memory.
 
         Raises:
-            InvalidInput: nothing to see, or times that do not fit.
+            InvalidInput: there is no frame, or the number of times is not that of the frames.
             AlreadyCompressing: called from a callback of an answer of the same model; or the model
                 is in a :func:`foveate.compress` context.
-            InvalidBudget: a frame alone is more than ``offload`` may take; it has been read.
-            CannotWrite: likewise, the folder of ``offload`` is full, or cannot be written to.
-            UnsupportedCache: an earlier call was interrupted while the model read; load what was
-                saved, or begin anew.
+            InvalidBudget: the frame was read, but is larger than the limit of ``offload``.
+            CannotWrite: the frame was read, but the folder of ``offload`` is full or read-only.
+            UnsupportedCache: an earlier call was interrupted while the model read; load a saved
+                stream, or start a new one.
         """
         with enter(self.model, sys._getframe()):
             self._check()
             chunk = of_frames(self.model, self.processor, self.words, frames, time, self._images)
-            self._places.find_out()
+            self._positions.find_ways()
             with self._session as session:
-                cache = self._cache = self._cache or self._begun(session)
-                with self._consistent(cache):
-                    made = self._read(session, cache, chunk)
-                    self._places.keep(cache)
+                cache = self._cache = self._cache or self._new_cache(session)
+                with self._guard_cache(cache):
+                    pairs = self._read(session, cache, chunk)
+                    self._positions.keep(cache)
                     self._images += chunk.images
             self._bound.longest = max(self._bound.longest, chunk.tokens)
             self._peak = max(self._peak, bytes_of(self._cache))
-            if self._elsewhere is not None:  # last: where it fails, the stream goes on without
-                self._elsewhere.keep(made, chunk.image, chunk.spot, self._places.ways)
+            if (
+                self._offloaded is not None
+            ):  # last: if it fails, the stream goes on without this frame's copy
+                self._offloaded.keep(pairs, chunk.image, chunk.spot, self._positions.ways)
             return self.held
 
     def ask(self, question: str, **generate: Any) -> Answer:
-        """Answer a question about what was seen so far.
+        """Answer a question about the frames so far.
 
         Args:
-            question: in words.
-            **generate: for the model's ``generate``: ``max_new_tokens`` (256 where nothing says
-                otherwise), ``do_sample``, ``streamer``.
+            question: the text of the question.
+            **generate: arguments of the model's ``generate``: ``max_new_tokens`` (256 by default),
+                ``do_sample``, ``streamer``.
 
         Raises:
             NothingCompressed: no frame was seen yet.
             UnsupportedCache: a call of ``see`` was interrupted.
-            InvalidInput: an argument that the stream sees to, several answers at once, or the file
-                of an offloaded frame is missing or damaged.
+            InvalidInput: an argument that the stream sets itself, several answers at once, or a
+                missing or damaged file of an offloaded frame.
             InvalidParameter: an argument that ``generate`` does not take.
             AlreadyCompressing: as ``see`` raises.
         """
@@ -182,25 +184,25 @@ class Stream(AbstractContextManager["Stream"]):
         _check(self.model, self.processor, options, "ask(...)", ("question",))
         with enter(self.model, sys._getframe()):
             branch = copy.deepcopy(self._seen())
-            self._places.find_out()
+            self._positions.find_ways()
             ids = of_question(self.model, self.processor, self.words, question)
             with self._session as session:
-                if self._elsewhere is not None:
-                    self._elsewhere.fetch(session, branch, ids, self._places.ways)
+                if self._offloaded is not None:
+                    self._offloaded.fetch(session, branch, ids, self._positions.ways)
                 return answer(session, self.processor, branch, ids, options)
 
     @property
     def fetched(self) -> tuple[tuple[int, ...], ...]:
-        """The numbers of the frames, from 0, that each layer fetched for the latest question."""
-        return () if self._elsewhere is None else self._elsewhere.fetched
+        """Numbers of the frames, from 0, that each layer fetched for the latest question."""
+        return () if self._offloaded is None else self._offloaded.fetched
 
     @property
     def held(self) -> StreamHeld:
-        """What is held now; raises UnsupportedCache as ``see`` does."""
+        """Current size of the stream's memory; raises UnsupportedCache as ``see`` does."""
         self._check()
         if self._cache is None:
             return StreamHeld(0.0, 0, 0, 0, 0, 0)
-        offloaded = 0 if self._elsewhere is None else self._elsewhere.nbytes
+        offloaded = 0 if self._offloaded is None else self._offloaded.nbytes
         layers = foveate_layers(self._cache)
         tokens, bound = tokens_of(layers), self._bound.bytes(layers)
         seen = layers[0].seen + known_state(self._cache).tokens.forgotten
@@ -209,26 +211,26 @@ class Stream(AbstractContextManager["Stream"]):
         )
 
     def save(self, path: str | Path) -> Path:
-        """Writes the stream to a safetensors file: whole, or not at all. Frames go on meanwhile.
+        """Write the stream atomically to a safetensors file; the stream can go on.
 
         Raises:
             NothingCompressed: no frame was seen yet.
             UnsupportedCache: a call of ``see`` was interrupted; an earlier file stays as it is.
             InvalidInput: the file of an offloaded frame is missing or damaged.
-            CannotWrite: the disk is full, or the place cannot be written to.
+            CannotWrite: the disk is full, or the path cannot be written to.
         """
         entries = {
             "images": self._images,
             "peak": self._peak,
             "longest": self._bound.longest,
-            "positions": self._places.positions,
+            "positions": self._positions.positions,
             "words": list(self.words),
             "generate": self._defaults,
         }
         with enter(self.model, sys._getframe()):
             seen = self._seen()
             return saved.save(
-                Path(path), self._session, self.processor, seen, entries, self._elsewhere
+                Path(path), self._session, self.processor, seen, entries, self._offloaded
             )
 
     @classmethod
@@ -240,28 +242,28 @@ class Stream(AbstractContextManager["Stream"]):
         *,
         folder: str | Path | None = None,
     ) -> Stream:
-        """Goes on with a stream that ``save`` wrote, in this or another process.
+        """Load a stream that ``save`` wrote, to go on with it in this or another process.
 
         Args:
-            path: of the file, which holds the offloaded frames too.
+            path: the file, which includes the offloaded frames.
             model: the model that read the stream.
             processor: its processor.
-            folder: another folder for offloaded frames than the stream had.
+            folder: a folder for offloaded frames instead of the stream's own.
 
         Raises:
-            CacheMismatch: it was saved with another model or tokenizer.
-            InvalidInput: the file is missing, damaged, or holds no stream, or another stream uses
-                the folder.
+            CacheMismatch: the stream was saved with another model or tokenizer.
+            InvalidInput: the file is missing, damaged, or contains no stream, or another stream
+                uses the folder.
             InvalidParameter: ``folder`` for a stream that does not offload.
             CannotWrite: the folder cannot be written to.
         """
         stream = cls.__new__(cls)
-        made = policy_in(Path(path))
-        session = Session(model, made, tokenizer=processor, queued=True)
-        where = None if folder is None else Path(folder)
+        policy = policy_in(Path(path))
+        session = Session(model, policy, tokenizer=processor, queued=True)
+        new_folder = None if folder is None else Path(folder)
         with enter(session.model, sys._getframe()):
-            cache, entries, elsewhere = saved.load(Path(path), session, processor, where)
-        stream._start(session, processor, entries["positions"], elsewhere)
+            cache, entries, offloaded = saved.load(Path(path), session, processor, new_folder)
+        stream._start(session, processor, entries["positions"], offloaded)
         stream._cache, stream._defaults = cache, entries.get("generate", {})
         stream.words, stream._images = Words(*entries["words"]), entries["images"]
         stream._opening = of_text(stream.model, processor, stream.words.opening, first=True)
@@ -269,51 +271,51 @@ class Stream(AbstractContextManager["Stream"]):
         return stream
 
     def close(self) -> None:
-        """Lets go of what is held, here and elsewhere; the stream may begin anew."""
-        if self._elsewhere is not None:
-            self._elsewhere.close()
-        emptied = self._elsewhere and Offloaded(self._elsewhere.how)
-        self._start(self._session, self.processor, self._places.positions, emptied)
+        """Free the cache and offloaded frames; the stream can begin again."""
+        if self._offloaded is not None:
+            self._offloaded.close()
+        emptied = self._offloaded and Offloaded(self._offloaded.settings)
+        self._start(self._session, self.processor, self._positions.positions, emptied)
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def __reduce__(self) -> NoReturn:
         raise InvalidInput(
-            "a stream cannot be copied or pickled, as its model would go along: use save() and "
+            "a stream cannot be copied or pickled, because it contains the model: use save() and "
             "Stream.load()."
         )
 
-    def _begun(self, session: Session) -> DynamicCache:
-        """The cache with the words before the first frame."""
+    def _new_cache(self, session: Session) -> DynamicCache:
+        """Return a new cache with the text before the first frame."""
         cache = begun(session.model, session.policy, session.link)
-        self._places.note(cache)
+        self._positions.note(cache)
         if self._opening.shape[1]:
             session.prefill(input_ids=self._opening, **{CACHE: cache})
-            if self._elsewhere is not None:
-                self._elsewhere.count(self._opening.shape[1])
+            if self._offloaded is not None:
+                self._offloaded.count(self._opening.shape[1])
         return cache
 
     def _read(self, session: Session, cache: DynamicCache, chunk: Chunk) -> Made:
-        """Reads a chunk; what the model makes of it is kept elsewhere, if anything is."""
-        elsewhere, made = self._elsewhere, Made()
+        """Read a chunk, and return its pairs (empty without ``offload``)."""
+        offloaded, pairs = self._offloaded, Made()
         say_images(cache, (chunk.image, chunk.spot))
-        with looked_at(cache, made if elsewhere else None):
+        with looked_at(cache, pairs if offloaded else None):
             session.prefill(**chunk.inputs, **{CACHE: cache})
         layers, stay = foveate_layers(cache), None
-        for layer in layers:  # its prompt never ends, so empty slots would stay, and count
+        for layer in layers:  # the prompt never ends, so empty slots would stay and take memory
             layer.settle()
         if layers[0].seen > max(layer.pairs.longest for layer in layers) + _FORGETS:
             stay = forget(cache)
-        if elsewhere is not None:
-            elsewhere.count(chunk.tokens)
-            elsewhere.forget(stay)
-        return made
+        if offloaded is not None:
+            offloaded.count(chunk.tokens)
+            offloaded.forget(stay)
+        return pairs
 
     @contextmanager
-    def _consistent(self, cache: DynamicCache) -> Iterator[None]:
-        """A change of the cache with all that is counted of it. After an exception the stream goes
-        on if the cache is as it was, and refuses everything otherwise.
+    def _guard_cache(self, cache: DynamicCache) -> Iterator[None]:
+        """Guard a change of the cache: mark the stream as interrupted if an exception leaves it
+        half done.
         """
         seen, self._interrupted = foveate_layers(cache)[0].seen, True
         try:
@@ -329,8 +331,7 @@ class Stream(AbstractContextManager["Stream"]):
         if self._interrupted:
             raise UnsupportedCache(
                 "a call of see() was interrupted while the model read, so this stream's memory is "
-                "incomplete. Load what was saved before (Stream.load), or close() the stream and "
-                "begin anew."
+                "incomplete. Load a saved stream (Stream.load), or close() this one to begin again."
             )
 
     def _seen(self) -> DynamicCache:
@@ -343,25 +344,25 @@ class Stream(AbstractContextManager["Stream"]):
 def _words(
     processor: Any, words: Words | None, system: str | None, template_kwargs: Mapping[str, Any]
 ) -> Words:
-    """Return the text around pixels: given, or the chat template's."""
+    """Return the text around images: ``words``, or that of the chat template."""
     if words is None:
         check_template_arguments(template_kwargs, processor)
         return Words.of(processor, system, **template_kwargs)
     if system is not None or template_kwargs:
         name = "template_kwargs" if system is None else "system"
         raise InvalidParameter(
-            f"{name}=... is for the chat template, and words=... replaces it: write it into "
+            f"{name}=... is for the chat template, which words=... replaces: write it into "
             "Words(opening=...), or leave words out."
         )
     return words
 
 
-def _keeping(policy: Policy, opening: int) -> Policy:
-    """The policy, which always keeps so many tokens at the beginning."""
+def _with_sinks(policy: Policy, opening: int) -> Policy:
+    """Return the policy with at least ``opening`` sinks, so that the opening always stays."""
     select: Any = policy.select
     if not hasattr(select, "sinks"):
         raise InvalidParameter(
-            f"{select!r} cannot keep the words before the first frame. Use a selection with sinks, "
+            f"{select!r} cannot keep the text before the first frame. Use a selection with sinks, "
             "such as select=top_k(), or keep_opening=False."
         )
     return policy.but(select=replace(select, sinks=max(select.sinks, opening)))

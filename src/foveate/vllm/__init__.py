@@ -1,14 +1,14 @@
-"""Foveate's policies inside vLLM: prompts are compressed where they lie, and the blocks that this
-empties go back to vLLM's pool, so that more requests fit into it.
+"""Foveate's policies inside vLLM: prompts are compressed in place, and the blocks that become empty
+go back to vLLM's pool, so that more requests fit into it.
 
-A policy is all that vLLM has to be given, in a variable, or on the command line
+vLLM needs nothing but a policy, in a variable, or on the command line
 
     FOVEATE_POLICY=mixkv:budget=20% vllm serve MODEL
     foveate serve MODEL --policy mixkv:budget=20%
 
 or in Python, ``LLM(MODEL, additional_config={"foveate": {"policy": "mixkv:budget=20%"}})``: the
-plug-in below sets the worker and the scheduler (``activation``). Nothing of vLLM is imported before
-it is needed, and all of it through ``vllm_api``.
+plug-in below sets the worker and the scheduler (``activation``). All imports of vLLM are lazy and
+go through ``vllm_api``.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ def register() -> None:
     """Register Foveate with vLLM, which calls this in each of its processes (entry point
     ``vllm.general_plugins``).
 
-    Does nothing under a vLLM, or on a platform, that Foveate does not know: it may run without
-    Foveate. Whoever asks for it there is told.
+    A no-op under a version of vLLM, or on a platform, that Foveate does not support, unless a
+    policy is set: vLLM itself may run there.
 
     Raises:
-        UnsupportedEngine: a policy is given where it cannot be served.
+        UnsupportedEngine: a policy is set where it cannot be served.
     """
     from foveate.errors import UnsupportedEngine
-    from foveate.vllm.startup.refusing import refusals_come_last
+    from foveate.vllm.startup.refusing import print_errors_last
 
-    refusals_come_last()
+    print_errors_last()
     try:
         from foveate.vllm.startup.registration import register_all
 

@@ -1,10 +1,10 @@
 """Counters of an engine, as Prometheus counters beside vLLM's own. Workers count prompts, and the
 scheduler counts requests that fail.
 
-vLLM's statistics cross from the engine's process to the server's in messages with fixed fields, and
-none of them is free. What does cross is Prometheus' own way, which vLLM itself uses for several API
+vLLM's own statistics reach the server's process in messages with fixed fields, which leave no room
+for others. So these counters use Prometheus' multiprocess mode, as vLLM does for several API
 servers: with PROMETHEUS_MULTIPROC_DIR set, each process keeps its counters in files of that folder,
-and the page /metrics adds them up. An engine inside one process needs nothing of that.
+and the page /metrics adds them up. An engine inside one process needs none of this.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ COUNTERS = {
 
 class Metrics:
     """Counters of one engine in one of its processes, labelled by the policies that it offers, and
-    "full" for prompts that are kept whole. Budgets of requests are no labels: clients choose them.
+    "full" for uncompressed prompts. Budgets are no labels, because clients choose them freely.
 
-    ``config`` is a ``VllmConfig``. ``cells`` are those (layers, or KV heads of these) of each KV
-    cache group under policies, by its number; a scheduler, which counts no prompts, has none.
+    ``config`` is a ``VllmConfig``. ``cells`` is the number of cells (layers, or their KV heads) of
+    each compressed KV cache group, by the group's number; None in a scheduler, which counts no
+    prompts.
     """
 
     def __init__(self, config: Any, settings: Settings, cells: Mapping[int, int] | None = None):
@@ -47,7 +48,8 @@ class Metrics:
         self._engine = config.model_config.served_model_name, str(engine)
         self._policies: dict[int | None, str] = {None: FULL, **dict(enumerate(settings.names))}
         self._cells = cells or {}
-        for name, policy in product(COUNTERS, self._policies):  # rates need a first value
+        # start all counters at 0, as Prometheus computes rates from a first value
+        for name, policy in product(COUNTERS, self._policies):
             for reason in Reason if name == FAILED else (None,):
                 self._add(name, policy, 0, *filter(None, [reason]))
 
@@ -57,13 +59,13 @@ class Metrics:
         seconds: Mapping[int | None, float],
         not_read: Mapping[int | None, int],
     ) -> None:
-        """Count one step: the prompts that it completed, and by policy the time compressing and the
-        tokens that requests which began in it did not read.
+        """Count one step: its ``completed`` prompts, and by policy the ``seconds`` of compression
+        and the tokens that new requests found compressed and did ``not_read``.
         """
         depth = sum(self._cells.values())
         for plan in completed:
             groups = plan.boundaries.items()
-            left = sum(boundaries.left * self._cells[group] for group, boundaries in groups)
+            left = sum(boundaries.evicted * self._cells[group] for group, boundaries in groups)
             self._add("foveate:prompts", plan.chosen, 1)
             self._add("foveate:prompt_tokens", plan.chosen, plan.prompt)
             self._add("foveate:kept_tokens", plan.chosen, plan.prompt - left / depth)
@@ -75,17 +77,17 @@ class Metrics:
             self._add("foveate:compress_seconds", policy, spent)
 
     def fail(self, policy: int | None, reason: Reason) -> None:
-        """Count a request under that policy which failed."""
+        """Count a failed request under the policy with that number (None: "full")."""
         self._add(FAILED, policy, 1, reason)
 
     def _add(self, name: str, policy: int | None, amount: int | float, *reason: Reason) -> None:
-        counter = _counters()[name]
+        counter = _create_counters()[name]
         counter.labels(*self._engine, self._policies[policy], *reason).inc(amount)
 
 
 @lru_cache(maxsize=1)
-def _counters() -> Mapping[str, Any]:
-    """One set a process: Prometheus knows each name once."""
+def _create_counters() -> Mapping[str, Any]:
+    """Return this process's counters, created once: Prometheus refuses a second with that name."""
     from prometheus_client import Counter
 
     return {
@@ -94,8 +96,8 @@ def _counters() -> Mapping[str, Any]:
     }
 
 
-def seen_at(environ: Mapping[str, str] = os.environ) -> str:
-    """Where this process's counters can be read, in words for the log."""
+def describe_endpoint(environ: Mapping[str, str] = os.environ) -> str:
+    """Return a phrase for the log about where this process's counters can be read."""
     if environ.get(FOLDER):
         return "metrics at /metrics"
     if multiprocessing.parent_process() is None:

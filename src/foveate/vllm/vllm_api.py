@@ -1,11 +1,11 @@
-"""The one place where vLLM's internals are imported.
+"""All imports of vLLM's internals.
 
-They change between minor versions. Another version than those tried fails here, with a sentence
-that says so; ``tests/serving`` says of each name what is relied on.
+They change between minor versions. An untested version fails here with a message that names the
+tested ones; ``tests/serving`` tests the behaviour of each name that Foveate uses.
 
 Importing this module raises:
     MissingPackage: vLLM is not installed.
-    UnsupportedEngine: it is, in a version that was not tried, or that lacks one of these names.
+    UnsupportedEngine: the installed version was not tested, or lacks one of these names.
 """
 # ruff: noqa: F401  (the names are imported for others)
 
@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from foveate.errors import MissingPackage, UnsupportedEngine
 
 TRIED = ((0, 32), (0, 34))
-"""Versions of vLLM that this backend works with: from the first one on, below the second."""
+"""Tested versions of vLLM: from the first up to, but without, the second."""
 
 
 def check_version(version: str) -> None:
-    """Raise UnsupportedEngine unless that version of vLLM was tried."""
+    """Raise UnsupportedEngine unless this version of vLLM was tested."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     installed = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
     if not TRIED[0] <= installed < TRIED[1]:
@@ -90,19 +90,19 @@ def _found(module: str, name: str) -> Any:
 
 
 def cpu_worker_class() -> type:
-    """Return the worker for CPUs, imported when needed: its import sets up shared memory."""
+    """Return vLLM's worker class for CPUs; its import sets up shared memory, so it comes late."""
     worker: type = _found("vllm.v1.worker.cpu_worker", "CPUWorker")
     return worker
 
 
 def gpu_worker_class() -> type:
-    """Return the worker for GPUs."""
+    """Return vLLM's worker class for GPUs."""
     worker: type = _found("vllm.v1.worker.gpu_worker", "Worker")
     return worker
 
 
 class Attention(NamedTuple):
-    """The classes of one of vLLM's attention backends."""
+    """Classes of one of vLLM's attention backends."""
 
     backend: Any
     implementation: Any
@@ -110,12 +110,12 @@ class Attention(NamedTuple):
 
 
 def flash_attention() -> Attention:
-    """FLASH_ATTN; imported where it is used, as on a GPU its import looks at the device."""
+    """Return FLASH_ATTN's classes; on a GPU their import queries the device, so it comes late."""
     return _attention("vllm.v1.attention.backends.flash_attn", "FlashAttention")
 
 
 def triton_attention() -> Attention:
-    """TRITON_ATTN."""
+    """Return TRITON_ATTN's classes."""
     return _attention("vllm.v1.attention.backends.triton_attn", "TritonAttention")
 
 

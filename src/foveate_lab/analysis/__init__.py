@@ -1,4 +1,4 @@
-"""What the papers measure of keys, values and attention, each on its own.
+"""Statistics of keys, values and attention from the papers, one function each.
 
 Every function takes ``layers`` as :func:`foveate.compress_tensors` does, per layer (q, k, v) of
 shapes [b, hq, n, d], [b, h, n, d], [b, h, n, e], post-RoPE, and returns tensors per layer, in

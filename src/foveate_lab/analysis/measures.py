@@ -24,13 +24,13 @@ Mask = Tensor | None
 
 
 def redundancy(layers: Sequence[QKV], attention_mask: Mask = None) -> list[Float[Tensor, "b h"]]:
-    """MixKV eq. 4: the mean cosine of all pairs of different keys of a KV head, at least 0."""
+    """Return the mean cosine of distinct keys, by pairs, per KV head, at least 0 (MixKV eq. 4)."""
     by_layer = [_redundancy(layer.k, layer.valid) for layer in _layers(layers, attention_mask)]
     return [r.clamp_min(0.0) for r in by_layer]
 
 
 def diversity(layers: Sequence[QKV], attention_mask: Mask = None) -> list[Float[Tensor, "b h n"]]:
-    """MixKV section 3.2: minus the similarity of each key to the mean of the normalised keys."""
+    """Return minus each key's similarity to the mean of the normalised keys (MixKV section 3.2)."""
     return [_diversity(layer.k, layer.valid) for layer in _layers(layers, attention_mask)]
 
 
@@ -42,8 +42,8 @@ def importance(
     kernel: int = 5,
     pool: Pool = "avg",
 ) -> list[Float[Tensor, "b h n"]]:
-    """MixKV eq. 2: the attention that the last ``window`` queries pay, pooled, plus the scaled norm
-    of the values; defined for the tokens before the window.
+    """Return pooled attention from the last ``window`` queries plus the scaled norm of the values
+    (MixKV eq. 2). Defined for the tokens before the window.
     """
     attention = WindowAttention(window=window, kernel=kernel, pool=pool)
     score = MixDiversity(of=attention, window=window, mix="importance")
@@ -51,15 +51,15 @@ def importance(
 
 
 def lorenz(layers: Sequence[QKV], attention_mask: Mask = None) -> list[Float[Tensor, "b n"]]:
-    """PrefixKV section 3.2: the share of a layer's attention held by its o most important tokens,
-    o = 1 ... n; 1 from a padded row's own length on.
+    """Return the share of a layer's attention on its o most important tokens, o = 1 ... n (PrefixKV
+    section 3.2). In a padded row it is 1 from the row's own length on.
     """
     return [priority(_scored(layer)) for layer in _layers(layers, attention_mask)]
 
 
 def gini(layers: Sequence[QKV], attention_mask: Mask = None) -> list[Float[Tensor, "b"]]:
-    """PrefixKV section 3.2: the Gini coefficient of each layer's importance. 0: all tokens matter
-    alike; towards 1: one token holds everything.
+    """Return the Gini coefficient of each layer's importance (PrefixKV section 3.2). 0: all tokens
+    matter alike; near 1: a single token has all of the importance.
     """
     coefficients = []
     for layer in _layers(layers, attention_mask):
@@ -78,8 +78,8 @@ def ncar(
     *,
     window: int = 32,
 ) -> list[Float[Tensor, "b"]]:
-    """DAVID eq. 6: the attention that visual tokens get from the last ``window`` queries, over what
-    an even share would be; zero without images.
+    """Return attention from the last ``window`` queries to visual tokens, relative to uniform
+    attention (DAVID eq. 6). Zero without images.
     """
     score = WindowAttention(window=window)
     return [
@@ -93,10 +93,10 @@ def _layers(layers: Sequence[QKV], attention_mask: Mask) -> list[Layer]:
 
 
 def _scored(layer: Layer) -> Scored:
-    """PrefixKV's importance with nothing protected."""
+    """Return a layer with PrefixKV's importance, no token protected."""
     sums = ColumnSums()
     score = HeadMean(of=sums)
-    seen = replace(layer, state=sums.observe(layer))
-    scores = score(seen)
+    observed = replace(layer, state=sums.observe(layer))
+    scores = score(observed)
     marked = scores._replace(values=scores.values.masked_fill(~layer.valid, -torch.inf))
     return Scored(layer, marked, scores.values, layer.lengths)

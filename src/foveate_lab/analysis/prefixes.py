@@ -1,4 +1,4 @@
-"""PrefixKV's search, with what it took: the spread of its ratios and the cost of finding them."""
+"""PrefixKV's search with its cost: the spread of the ratios and the halvings per row."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from foveate.policies.policy import Policy
 
 
 class Searched(NamedTuple):
-    """Row by row: the share p, the halvings that found it, and what each layer keeps, scaled to the
-    budget, in tokens and as a share of the prompt.
+    """Result of the search, row by row.
+
+    The share p, the halvings that found it, and each layer's budget, scaled to the total, in tokens
+    and as a share of the prompt.
     """
 
     p: Float[Tensor, "b"]
@@ -38,8 +40,8 @@ def prefix_search(
     delta: float = 0.0,
     steps: int = STEPS,
 ) -> Searched:
-    """PrefixKV section 3.3, Algorithm 1, on every row by itself. The deviation of ``ratios`` over
-    samples, and their distance to a profile, are Table 7; the mean of ``steps`` is Table 10.
+    """Search each row's ratios by PrefixKV section 3.3, Algorithm 1. The deviation of ``ratios``
+    over samples, and their distance to a profile, are Table 7; the mean of ``steps`` is Table 10.
 
     Args:
         layers: the prompt.
@@ -61,19 +63,19 @@ def prefix_search(
     searches = [stage.found(scored, row, int(t) * len(scored)) for row, t in enumerate(tokens)]
     kept = torch.stack([counts[:, 0].cpu() for counts in stage(scored, tokens)], dim=1)
     return Searched(
-        p=torch.tensor([one.p for one in searches], dtype=torch.float64, device="cpu"),
-        steps=torch.tensor([one.steps for one in searches], dtype=torch.long, device="cpu"),
+        p=torch.tensor([search.p for search in searches], dtype=torch.float64, device="cpu"),
+        steps=torch.tensor([search.steps for search in searches], dtype=torch.long, device="cpu"),
         tokens=kept,
         ratios=kept.double() / scored[0].layer.lengths.cpu()[:, None],
     )
 
 
 def _scored(policy: Policy, layers: Sequence[QKV], attention_mask: Tensor | None) -> list[Scored]:
-    """Every layer, also of a prompt that fits its budget."""
-    made = []
+    """Score every layer, even if the prompt fits its budget."""
+    scored = []
     for layer in layers_of(layers, None, attention_mask):
         tokens = policy.tokens(layer.lengths, 0).minimum(layer.lengths)
         layer = replace(layer, slots=layer.slots.with_budget(tokens))
-        one = score(policy, replace(layer, state=observed(policy, layer)), recompressed=True)
-        made += [] if one is None else [one]
-    return made
+        result = score(policy, replace(layer, state=observed(policy, layer)), recompressed=True)
+        scored += [] if result is None else [result]
+    return scored

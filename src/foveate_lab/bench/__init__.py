@@ -1,4 +1,4 @@
-"""What policies cost in time and memory, against the same model without one, in one run."""
+"""Time and memory of policies, measured against the same model without one in the same run."""
 
 from foveate.loading.hardware import processor
 from foveate_lab.bench.measure import BenchRow, bench

@@ -1,7 +1,7 @@
-"""The shapes of models whose language model is measured with random weights.
+"""Shapes of language models that are measured with random weights.
 
-Time and memory do not depend on what the weights are, but for the lengths of ragged heads and of
-layers that share a budget: random attention spreads evenly, so they come out nearly equal.
+Weights do not affect time and memory, except where lengths differ between heads or layers: random
+attention is nearly uniform, so such lengths come out nearly equal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from foveate.errors import InvalidInput, ModelNotFound
 
 @dataclass(frozen=True)
 class Dims:
-    """A decoder's shape, out of the published configuration of the model that is named."""
+    """Shape of a decoder, from the published configuration of the model it is named after."""
 
     kind: type[PreTrainedConfig]
     layers: int
@@ -47,7 +47,7 @@ DIMS = {
 def build(
     name: str, device: torch.device, dtype: torch.dtype, layers: int | None = None
 ) -> PreTrainedModel:
-    """A model of that shape with random weights, or of its first ``layers``.
+    """Build a model of a named shape with random weights, or only its first ``layers``.
 
     Raises:
         ModelNotFound: a name that is not in :data:`DIMS`.
@@ -57,7 +57,7 @@ def build(
 
 
 def shape(name: str, layers: int | None = None) -> Dims:
-    """The shape of that name, or of its first ``layers``; errors as of :func:`build`."""
+    """Return the shape of a name, cut to its first ``layers``; raises as :func:`build`."""
     if name not in DIMS:
         near = get_close_matches(name, DIMS, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -71,7 +71,9 @@ def shape(name: str, layers: int | None = None) -> Dims:
 
 
 def toy(dims: Dims) -> Dims:
-    """A few thousand weights that have as many query heads per KV head, or more of them."""
+    """Return a shape of a few thousand weights, with multi-head or grouped-query attention as
+    given.
+    """
     heads = 2 if dims.heads == dims.kv_heads else 4
     return replace(
         dims, layers=2, hidden=16 * heads, heads=heads, kv_heads=2, intermediate=64, vocabulary=128
@@ -79,7 +81,7 @@ def toy(dims: Dims) -> Dims:
 
 
 def of_shape(dims: Dims, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A decoder of that shape with random weights."""
+    """Build a decoder of a shape with random weights."""
     with no_init_weights(), torch.device(device):
         auto: Any = AutoModelForCausalLM
         model: PreTrainedModel = auto.from_config(config_of(dims), dtype=dtype)
@@ -90,7 +92,7 @@ def of_shape(dims: Dims, device: torch.device, dtype: torch.dtype) -> PreTrained
 
 
 def config_of(dims: Dims) -> PreTrainedConfig:
-    """The configuration of a decoder of that shape; contexts may be of any length."""
+    """Return the configuration of a decoder of a shape, for contexts of any length."""
     kind: Any = dims.kind
     config: PreTrainedConfig = kind(
         num_hidden_layers=dims.layers,

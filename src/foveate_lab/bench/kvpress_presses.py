@@ -1,7 +1,7 @@
-"""Presses as they are timed: with their own defaults, and drawn data where they would download it,
-whose values cost nothing.
+"""Presses as they are timed: default parameters, and random data instead of downloads.
 
-Runs in the environment of kvpress, as ``kvpress_side`` does.
+The values of the data do not affect time or memory. Runs in the environment of kvpress, as
+``kvpress_side`` does.
 """
 
 from __future__ import annotations
@@ -13,33 +13,37 @@ import kvpress
 import torch
 
 WINDOW = 64  # SnapKV's
-ARGUMENTS = {  # of those that are given no share of the prompt
+ARGUMENTS = {  # of presses that take no share of the prompt
     "SimLayerKVPress": {"lazy_threshold": 0.9},
     "ThinKPress": {"key_channel_compression_ratio": 0.4},
 }
 
 
-def press_of(one: dict[str, Any], model: Any) -> Any:
-    """The press for a model; None for the stock cache."""
-    if one["press"] is None:
+def press_of(request: dict[str, Any], model: Any) -> Any:
+    """Build the press for a model; None for the stock cache."""
+    if request["press"] is None:
         return None
-    outer, _, inner = one["press"].partition("(")
+    outer, _, inner = request["press"].partition("(")
     if outer == "ComposedPress":
-        return kvpress.ComposedPress([_made(name, one) for name in inner[:-1].split(", ")])
-    made = getattr(kvpress, outer)(_made(inner[:-1], one)) if inner else _made(outer, one)
+        return kvpress.ComposedPress([_new_press(name, request) for name in inner[:-1].split(", ")])
+    press = (
+        getattr(kvpress, outer)(_new_press(inner[:-1], request))
+        if inner
+        else _new_press(outer, request)
+    )
     if outer in DATA:
-        DATA[outer](made, model)
-    return made
+        DATA[outer](press, model)
+    return press
 
 
-def _made(name: str, one: dict[str, Any]) -> Any:
+def _new_press(name: str, request: dict[str, Any]) -> Any:
     arguments = ARGUMENTS.get(name)
     kind = getattr(kvpress, name)
-    return kind(1 - one["keep"]) if arguments is None else kind(**arguments)
+    return kind(1 - request["keep"]) if arguments is None else kind(**arguments)
 
 
 def _shape(model: Any) -> tuple[int, int, int, int]:
-    """Layers, query heads, KV heads, size of a head."""
+    """Return layers, query heads, KV heads and head size."""
     config = model.config
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -66,13 +70,14 @@ def _heads(press: Any, model: Any) -> None:
 
 
 def _question(press: Any, model: Any) -> None:
-    """The last tokens, where a delimiter would tell which are the question."""
+    """Count the last tokens as the question, in place of finding it by a delimiter."""
     press.window_size, press.delimiter_token_id = WINDOW, -1
 
 
 class _Words:
-    """Stands in for the model's tokenizer, which is not handed over: a token for each word of what
-    is said before the second reading.
+    """Substitute for the model's tokenizer, which is not passed on.
+
+    One token per word of the text before the second pass.
     """
 
     chat_template = None

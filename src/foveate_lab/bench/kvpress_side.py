@@ -1,6 +1,6 @@
-"""Runs in the environment of kvpress, which has no foveate: JSON on stdin, rows of figures out.
+"""Measurements of kvpress, run in its environment without foveate: JSON on stdin, rows on stdout.
 
-Called by ``foveate_lab.bench.peer``, never imported.
+Called by ``foveate_lab.bench.peer``, never imported there.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ import torch
 from memory import freed_at_once, peak_of  # type: ignore[import-not-found]
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationMixin
 
-# the name of the cache's argument: that environment has a release of transformers of its own
+# Name of the cache argument; that environment has its own release of transformers.
 _TAKES = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
 CACHE = "cache" if "cache" in _TAKES else "past_key_values"
 
 
 def main() -> None:
-    """Measures every press that is asked for."""
+    """Measure every requested press."""
     request = json.load(sys.stdin)
     torch.set_num_threads(request["threads"])
-    with torch.no_grad(), freed_at_once():  # peaks first: later, glibc would reuse what it holds
+    with torch.no_grad(), freed_at_once():  # peaks first: later, glibc reuses memory that it kept
         model = load(request)
         ids = torch.tensor([request["ids"]], dtype=torch.long, device=model.device)
         run(model, ids[:, -1024:], None)  # warm-up
-        memory = [held_by(model, ids, one) for one in request["presses"]]
+        memory = [memory_of(model, ids, press) for press in request["presses"]]
     with torch.no_grad():
         times = [
-            timed(model, ids, one, request["rounds"], request["steps"])
-            for one in request["presses"]
+            timed(model, ids, press, request["rounds"], request["steps"])
+            for press in request["presses"]
         ]
     rows = [
         {
             "library": "kvpress",
-            **{name: one[name] for name in ("method", "budget", "press")},
+            **{name: press[name] for name in ("method", "budget", "press")},
             **measured,
             **spent,
         }
-        for one, measured, spent in zip(request["presses"], memory, times, strict=True)
+        for press, measured, spent in zip(request["presses"], memory, times, strict=True)
     ]
     sys.stdout.write(json.dumps(rows) + "\n")
 
 
 def load(request: dict[str, Any]) -> Any:
-    """The model, or one of its shape with random weights."""
+    """Load the model, or one of its shape with random weights."""
     auto: Any = AutoModelForCausalLM
     dtype, device = getattr(torch, request["dtype"]), torch.device(request["device"])
-    # the presses that read attention weights need the eager attention: kvpress asks for it
-    eager = any(one["press"] == "ObservedAttentionPress" for one in request["presses"])
+    # kvpress requires eager attention for presses that use attention weights
+    eager = any(press["press"] == "ObservedAttentionPress" for press in request["presses"])
     attention = "eager" if eager else "sdpa"
     if request["random"]:
         with torch.device(device):
@@ -71,34 +71,36 @@ def load(request: dict[str, Any]) -> Any:
     return model.eval()
 
 
-def reads(model: Any, one: dict[str, Any]) -> None:
-    """Switches to the attention that the press's prefill needs."""
-    attention(model, "eager" if one["press"] == "ObservedAttentionPress" else "sdpa")
+def set_attention_of(model: Any, request: dict[str, Any]) -> None:
+    """Switch to the attention that the press's prefill needs."""
+    attention(model, "eager" if request["press"] == "ObservedAttentionPress" else "sdpa")
 
 
-def held_by(model: Any, ids: Any, one: dict[str, Any]) -> dict[str, int | None]:
-    """The peak of a press's prefill, and what it holds afterwards."""
+def memory_of(model: Any, ids: Any, request: dict[str, Any]) -> dict[str, int | None]:
+    """Return the peak of a press's prefill, and the bytes stored after it."""
     caches: list[Any] = []
     show_all(model)
-    reads(model, one)
-    press = kvpress_presses.press_of(one, model)
+    set_attention_of(model, request)
+    press = kvpress_presses.press_of(request, model)
     peak = peak_of(lambda: caches.append(run(model, ids, press)[1]), model.device)
-    return {"peak_bytes": peak, "kv_bytes": held(caches[0]) + hidden(model)}
+    return {"peak_bytes": peak, "kv_bytes": stored_bytes(caches[0]) + hidden(model)}
 
 
-def timed(model: Any, ids: Any, one: dict[str, Any], rounds: int, steps: int) -> dict[str, float]:
-    """A press between stock prefills with SDPA, then decoding in turns with the stock cache."""
-    press, prefills, decoding = kvpress_presses.press_of(one, model), [], []
+def timed(
+    model: Any, ids: Any, request: dict[str, Any], rounds: int, steps: int
+) -> dict[str, float]:
+    """Time a press's prefill against stock SDPA, then its decoding against the stock cache."""
+    press, prefills, decoding = kvpress_presses.press_of(request, model), [], []
     for _ in range(rounds):
         attention(model, "sdpa")
         alone, stock = run(model, ids, None)
         plain = mean(step(model, ids, stock, steps)[1:])  # before a press hides pairs
         del stock
-        reads(model, one)
-        whole, cache = run(model, ids, press)
+        set_attention_of(model, request)
+        prefill_s, cache = run(model, ids, press)
         attention(model, "sdpa")
         compressed = mean(step(model, ids, cache, steps)[1:])
-        prefills.append((whole, whole / alone))
+        prefills.append((prefill_s, prefill_s / alone))
         decoding.append((1000 * compressed, compressed / plain))
         del cache
         gc.collect()
@@ -114,12 +116,12 @@ def timed(model: Any, ids: Any, one: dict[str, Any], rounds: int, steps: int) ->
 
 
 def attention(model: Any, name: str) -> None:
-    """Switches the attention of all layers."""
+    """Switch the attention of all layers."""
     model.set_attn_implementation(name)
 
 
 def run(model: Any, ids: Any, press: Any) -> tuple[float, Any]:
-    """Seconds of a prefill, and its cache."""
+    """Return the seconds of a prefill, and its cache."""
     cache = DynamicCache(config=model.config)
     wait(model)
     start = time.perf_counter()
@@ -130,38 +132,38 @@ def run(model: Any, ids: Any, press: Any) -> tuple[float, Any]:
 
 
 def step(model: Any, ids: Any, cache: Any, steps: int) -> list[float]:
-    """Seconds of decoding steps. Positions go on after the prompt, however much is kept of it."""
+    """Return the seconds of decoding steps, at positions after the full prompt's last."""
     times = []
     for i in range(steps + 1):
-        place = ids.new_tensor([[ids.shape[1] + i]])
+        position = ids.new_tensor([[ids.shape[1] + i]])
         wait(model)
         start = time.perf_counter()
-        model(ids[:, -1:], **{CACHE: cache}, position_ids=place)
+        model(ids[:, -1:], **{CACHE: cache}, position_ids=position)
         wait(model)
         times.append(time.perf_counter() - start)
     return times
 
 
-def held(cache: Any) -> int:
-    """Bytes of keys and values."""
+def stored_bytes(cache: Any) -> int:
+    """Return the bytes of keys and values."""
     return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 
 
 def hidden(model: Any) -> int:
-    """Evicting from single heads, kvpress hides pairs: the indices of what it hides."""
+    """Return the bytes of the indices of hidden pairs: per-head eviction in kvpress hides pairs."""
     lists = [getattr(module, "masked_key_indices", None) or () for module in model.modules()]
-    return sum(t.nbytes for each in lists for t in each)
+    return sum(t.nbytes for indices in lists for t in indices)
 
 
 def show_all(model: Any) -> None:
-    """Forgets what the press before has hidden: prefills with eager attention leave it hidden."""
+    """Reset hidden pairs of the previous press; prefills with eager attention leave them hidden."""
     for module in model.modules():
         if hasattr(module, "masked_key_indices"):
             module.masked_key_indices = None
 
 
 def wait(model: Any) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has finished."""
     if model.device.type == "cuda":
         torch.cuda.synchronize()
 

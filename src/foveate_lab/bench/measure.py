@@ -1,4 +1,4 @@
-"""One row for every policy: what it adds to the prefill, and what it saves afterwards."""
+"""One row per policy: what it adds to the prefill and what it saves in decoding."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from foveate_lab.bench.timing import (
 
 @dataclass(frozen=True)
 class BenchRow:
-    """What one policy costs. Times are medians; ratios are to the stock prefill, and in decoding to
+    """Cost of one policy. Times are medians; ratios are to the stock prefill, and in decoding to
     the full cache, which is preallocated.
 
-    ``peak_bytes`` is the prefill's peak above the model, None where the system does not tell;
-    ``batch`` the rows whose caches fit into the memory given, with ``tokens_per_s`` over all.
+    ``peak_bytes`` is the prefill's peak above the model, None where it is unknown;
+    ``batch`` the rows whose caches fit into the available memory, with ``tokens_per_s`` over all.
     """
 
     method: str
@@ -63,22 +63,22 @@ def bench(
     timed: Prefills = prefills,
     tick: Callable[[], object] = lambda: None,
 ) -> list[BenchRow]:
-    """Measures the full cache and every policy on one prompt.
+    """Measure the full cache and every policy on one prompt.
 
     Args:
         subject: the model and the prompt.
-        policies: what its cache keeps; the full cache comes first in any case.
-        rounds: of which the medians are told; one more prefill of each warms up.
-        steps: of decoding.
+        policies: policies of its cache; the full cache always comes first.
+        rounds: rounds per median; one more prefill of each warms up.
+        steps: decoding steps.
         memory: bytes that the caches of a batch may take; None: 80 % of a GPU's free memory, 1 GiB
             on a CPU.
-        timed: how prefills are timed; between stock ones by default.
+        timed: function that times prefills; between stock ones by default.
         tick: called after each measurement, ``ticks`` times in all.
     """
     full = policy_of("full")
-    chosen = list({each.spec: each for each in (full, *policies)}.values())
+    chosen = list({policy.spec: policy for policy in (full, *policies)}.values())
     with freed_at_once():
-        stock(subject)  # weights that are mapped become resident, and count in no peak
+        stock(subject)  # memory-mapped weights become resident, so no peak counts them
     caches: list[FilledCache] = []
     peaks: list[int | None] = []
     for policy in chosen:
@@ -89,14 +89,14 @@ def bench(
     room = room_for_caches(subject.device) if memory is None else memory
     rows = []
     for filled, peak in zip(caches, peaks, strict=True):
-        spec, many = filled.policy.spec, throughput(subject, filled, room, steps)
-        rows.append(_row(subject, filled, before[spec], after[spec], peak, many))
+        spec, batch_rate = filled.policy.spec, throughput(subject, filled, room, steps)
+        rows.append(_row(subject, filled, before[spec], after[spec], peak, batch_rate))
         tick()
     return rows
 
 
 def ticks(policies: int, rounds: int) -> int:
-    """How often :func:`bench` ticks for so many policies, the full cache included."""
+    """Return how often :func:`bench` ticks for ``policies`` policies, the full cache included."""
     return policies * (2 + (rounds + 1) + rounds)
 
 
@@ -106,7 +106,7 @@ def _row(
     before: Prefill,
     after: Decoding,
     peak: int | None,
-    many: Throughput | None,
+    batch_rate: Throughput | None,
 ) -> BenchRow:
     stats = filled.stats
     return BenchRow(
@@ -122,6 +122,6 @@ def _row(
         peak_bytes=peak,
         decode_ms_per_token=round(after.ms, 3),
         decode_ratio=round(after.ratio, 4),
-        batch=None if many is None else many.rows,
-        tokens_per_s=None if many is None else round(many.tokens_per_s, 2),
+        batch=None if batch_rate is None else batch_rate.rows,
+        tokens_per_s=None if batch_rate is None else round(batch_rate.tokens_per_s, 2),
     )

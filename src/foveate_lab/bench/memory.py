@@ -1,4 +1,4 @@
-"""How much memory some work needs at its peak."""
+"""Peak memory of a piece of work."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_of(work: Callable[[], object], device: torch.device) -> int | None:
-    """Bytes at the peak of the work above what is held before it: allocated by PyTorch on a GPU,
-    resident in main memory on Linux, unknown (None) elsewhere.
+    """Return the peak of the work in bytes above what was in use before.
+
+    Counts allocations by PyTorch on a GPU and resident memory on Linux; None elsewhere.
     """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -29,7 +30,7 @@ def peak_of(work: Callable[[], object], device: torch.device) -> int | None:
         return None
     gc.collect()
     with freed_at_once():
-        CLEAR.write_text("5")  # the high-water mark begins anew
+        CLEAR.write_text("5")  # resets the high-water mark
         before = resident("VmRSS")
         work()
         return resident("VmHWM") - before
@@ -37,11 +38,12 @@ def peak_of(work: Callable[[], object], device: torch.device) -> int | None:
 
 @contextmanager
 def freed_at_once() -> Iterator[None]:
-    """Inside, what is freed goes back to the system, so that resident is what is in use. Otherwise
-    glibc keeps some of it, more in one process than in the next: the peak of one and the same
-    prefill lay between 178 and 260 MB. It counts from a process's first large tensor on: what was
-    kept before is used again. Afterwards glibc's thresholds are those that it arrives at by itself
-    once large tensors have been freed. Elsewhere than on Linux, nothing changes.
+    """Return freed memory to the system at once inside the context, so that resident means in use.
+
+    By default glibc keeps some of it, a different amount in each process: the peak of the same
+    prefill varied between 178 and 260 MB. Enter it before a process's first large tensor, because
+    memory that glibc kept earlier is reused. On exit glibc's thresholds are set to the values it
+    reaches by itself once large tensors have been freed. A no-op elsewhere than on Linux.
     """
     if not sys.platform.startswith("linux"):
         yield
@@ -57,8 +59,10 @@ def freed_at_once() -> Iterator[None]:
 
 
 def in_use() -> int:
-    """Bytes in main memory now, without garbage and without what glibc has for small tensors that
-    were freed, which it cannot give back by itself while one behind them lives. Linux with glibc.
+    """Return the bytes in main memory without garbage. Linux with glibc.
+
+    ``malloc_trim`` also releases small freed tensors, which glibc keeps by itself while one behind
+    them is alive.
     """
     gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -66,8 +70,9 @@ def in_use() -> int:
 
 
 def resident(name: str) -> int:
-    """Bytes in main memory, on Linux: now ("VmRSS"), or at the most ("VmHWM") since the process
-    began or CLEAR was written to.
+    """Return the bytes in main memory on Linux: now ("VmRSS") or the peak ("VmHWM").
+
+    The peak counts since the process began or CLEAR was last written to.
     """
-    (line,) = (x for x in STATUS.read_text().splitlines() if x.startswith(f"{name}:"))
+    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
     return 1024 * int(line.split()[1])

@@ -1,4 +1,4 @@
-"""The same in NVIDIA kvpress, in an environment of its own: it needs another transformers."""
+"""Time and memory of NVIDIA kvpress, run in its own environment: it needs another transformers."""
 
 from __future__ import annotations
 
@@ -43,40 +43,41 @@ PRESSES = {
     "think": "ComposedPress(SnapKVPress, ThinKPress)",
     "tova": "TOVAPress",
 }
-"""The press that does what a method of ours does, with its own defaults."""
+"""Press of each of Foveate's methods, with its default parameters."""
 WITH_PROFILE = {"expected_attention": "ExpectedAttentionStatsPress"}
 
 
 def alone(policies: Sequence[Policy]) -> list[str]:
-    """The methods that no press does."""
+    """Return the methods that have no press."""
     return [policy.name for policy in policies if policy.name not in PRESSES]
 
 
 def kvpress(
     subject: Subject, policies: Sequence[Policy], python: str, *, rounds: int, steps: int
 ) -> list[dict[str, Any]]:
-    """One row of figures for every policy that kvpress has a press for: ``method``, ``budget``,
-    ``press``, ``prefill_ratio`` (to its own stock prefill), ``peak_bytes``, ``kv_bytes`` with the
-    indices of hidden pairs, ``decode_ms_per_token`` and ``decode_ratio`` (to its stock cache).
+    """Measure every policy that kvpress has a press for, one row each. Columns: ``method``,
+    ``budget``, ``press``, ``prefill_ratio`` (to its own stock prefill), ``peak_bytes``,
+    ``kv_bytes`` with the indices of hidden pairs, ``decode_ms_per_token`` and ``decode_ratio`` (to
+    its stock cache).
 
     Args:
         subject: the model and the prompt. The model is written to a temporary directory.
-        policies: as many as are to be compared; their budgets must be shares of the prompt.
+        policies: policies to compare; their budgets must be shares of the prompt.
         python: the interpreter of kvpress's environment.
-        rounds: of which the medians are told.
-        steps: of decoding.
+        rounds: rounds per median.
+        steps: decoding steps.
 
     Raises:
-        UnsupportedModel: a model that sees.
-        MissingPackage: that interpreter has no kvpress.
-        InvalidInput: a budget that is no share.
+        UnsupportedModel: a vision-language model.
+        MissingPackage: kvpress is not installed for that interpreter.
+        InvalidInput: a budget that is not a share.
     """
     if hasattr(subject.model.config, "vision_config"):
         raise UnsupportedModel(
-            f"kvpress is compared on text models, and {subject.name} sees. Name smollm2, a text "
-            "model's directory, or --dims."
+            f"kvpress is compared on text models only, and {subject.name} is a vision-language "
+            "model. Give --model smollm2, the directory of a text model, or --dims."
         )
-    wanted = [_wanted(policy) for policy in policies if policy.name in PRESSES]
+    presses = [_press_request(policy) for policy in policies if policy.name in PRESSES]
     with tempfile.TemporaryDirectory() as folder:
         if subject.random:
             subject.model.config.save_pretrained(folder)
@@ -88,15 +89,15 @@ def kvpress(
             "dtype": str(subject.model.dtype)[6:],
             "device": subject.device.type,
             "ids": subject.ids[0].tolist(),
-            "presses": wanted,
+            "presses": presses,
             "rounds": rounds,
             "steps": steps,
             "threads": torch.get_num_threads(),
         }
-        return _asked(python, request)
+        return _run_side(python, request)
 
 
-def _wanted(policy: Policy) -> dict[str, Any]:
+def _press_request(policy: Policy) -> dict[str, Any]:
     press, amount = PRESSES[policy.name], policy.amount
     if getattr(policy.score, "profile", None) is not None:
         press = WITH_PROFILE.get(policy.name, press)
@@ -109,7 +110,7 @@ def _wanted(policy: Policy) -> dict[str, Any]:
     return {"method": policy.name, "budget": budget, "press": press, "keep": keep}
 
 
-def _asked(python: str, request: dict[str, Any]) -> list[dict[str, Any]]:
+def _run_side(python: str, request: dict[str, Any]) -> list[dict[str, Any]]:
     try:
         done = subprocess.run(
             [python, str(SIDE)],
@@ -124,7 +125,7 @@ def _asked(python: str, request: dict[str, Any]) -> list[dict[str, Any]]:
         last = (error.stderr.strip().splitlines() or ["no message"])[-1]
         if "No module named 'kvpress'" in last:
             raise MissingPackage(
-                f"{python}, the interpreter of the other side,",
+                f"--peer-python {python}",
                 "kvpress",
                 install="pip install kvpress, in an environment of its own",
             ) from error

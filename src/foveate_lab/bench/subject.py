@@ -1,4 +1,4 @@
-"""What is measured: a model, and a prompt of a given length."""
+"""Subjects of a benchmark: a model with a prompt of some length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from foveate_lab.bench.dims import build
 class Subject:
     """A model with a prompt of ``n`` tokens, of which the middle half counts as visual.
 
-    ``random`` says that weights and tokens are drawn.
+    ``random``: weights and tokens are drawn at random.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Subject:
 
     @property
     def vision(self) -> Bool[Tensor, "1 n"]:
-        """True at the tokens that count as visual."""
+        """Mask that is True at the tokens that count as visual."""
         n = self.ids.shape[1]
         visual = torch.zeros_like(self.ids, dtype=torch.bool)
         visual[:, n // 4 : 3 * n // 4] = True
@@ -39,18 +39,18 @@ class Subject:
 
     @property
     def device(self) -> torch.device:
-        """Where the model stands."""
+        """Device of the model's inputs."""
         return input_device(self.model)
 
 
 def of_model(loaded: Loaded, tokens: int) -> Subject:
-    """A loaded model, and prose."""
+    """Return a loaded model with a prompt of prose."""
     ids = prose(loaded.tokenizer, tokens).to(input_device(loaded.model))
     return Subject(loaded.name, loaded.model, ids, random=False)
 
 
 def with_ids_in_order(loaded: Loaded, tokens: int) -> Subject:
-    """A loaded model, and as many token ids from 0 on: of a smaller vocabulary from 0 again."""
+    """Return a loaded model with token ids 0, 1, 2 ..., modulo its vocabulary."""
     embeddings: Any = loaded.model.get_input_embeddings()
     ids = torch.arange(tokens, dtype=torch.long, device="cpu") % embeddings.num_embeddings
     return Subject(
@@ -59,16 +59,16 @@ def with_ids_in_order(loaded: Loaded, tokens: int) -> Subject:
 
 
 def prose(tokenizer: Any, tokens: int) -> Int[Tensor, "1 n"]:
-    """So many tokens of English that every Python has: its own reference manual, over and over."""
+    """Return ``tokens`` tokens of English: Python's own reference manual, repeated."""
     topics: dict[str, str] = pydoc_data.topics.topics
-    text = "\n\n".join(words for _, words in sorted(topics.items()))
+    text = "\n\n".join(topic for _, topic in sorted(topics.items()))
     ids = tokenizer(text, verbose=False)["input_ids"]
     return torch.tensor([list(islice(cycle(ids), tokens))], dtype=torch.long, device="cpu")
 
 
 def of_dims(name: str, tokens: int, *, layers: int | None = None) -> Subject:
-    """A model of that shape in bfloat16 with random weights, on the GPU if there is one, and tokens
-    drawn with a seed.
+    """Return a model of a named shape in bfloat16 with random weights and seeded random tokens. It
+    is on the GPU if there is one.
 
     Raises:
         ModelNotFound: a name that is not in :data:`foveate_lab.bench.dims.DIMS`.
@@ -78,7 +78,7 @@ def of_dims(name: str, tokens: int, *, layers: int | None = None) -> Subject:
 
 
 def with_drawn_ids(name: str, model: PreTrainedModel, tokens: int) -> Subject:
-    """A model whose weights are drawn, and so many tokens drawn with a seed."""
+    """Return a model with random weights and ``tokens`` seeded random tokens."""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(
         model.config.vocab_size, (1, tokens), generator=generator, device=generator.device

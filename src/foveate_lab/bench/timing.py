@@ -1,4 +1,4 @@
-"""Times, as ratios of what stands side by side in one run."""
+"""Times of prefills and decoding steps, as ratios to a reference measured in the same run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Tick = Callable[[], object]
 
 
 class Prefill(NamedTuple):
-    """``alone`` is the stock prefill in seconds; ``ratio`` the one under the policy over it, and
+    """Time of a prefill.
+
+    ``alone`` is the stock prefill in seconds; ``ratio`` the prefill under the policy over it;
     ``stages`` the seconds of it that the policy's stages took by their own clock.
     """
 
@@ -29,11 +31,11 @@ class Prefill(NamedTuple):
 
 
 Prefills = Callable[[Subject, Sequence[Policy], int, Tick], dict[str, Prefill]]
-"""Times every policy's prefill in as many rounds."""
+"""Function that times every policy's prefill in so many rounds."""
 
 
 class Decoding(NamedTuple):
-    """Milliseconds a token, and the ratio to the first of what is compared."""
+    """Milliseconds per token, and the ratio to the first policy."""
 
     ms: float
     ratio: float
@@ -43,25 +45,25 @@ Times = TypeVar("Times", Prefill, Decoding)
 
 
 def medians(runs: Sequence[Times]) -> Times:
-    """The median of each figure."""
+    """Return the median of each figure."""
     return type(runs[0])(*map(median, zip(*runs, strict=True)))
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Wall time of one call, until the device has done it."""
+    """Return the wall time of one call, including pending work of the device."""
     start = now(device)
     work()
     return now(device) - start
 
 
 def stock(subject: Subject) -> None:
-    """The prefill without a policy: the stock model and cache."""
+    """Run the prefill without a policy: stock model and cache."""
     cache = DynamicCache(config=subject.model.config)
     subject.model(input_ids=subject.ids, **{CACHE: cache}, logits_to_keep=1)
 
 
 class FilledCache(NamedTuple):
-    """The prompt's cache under a policy."""
+    """Cache of the prompt under a policy."""
 
     policy: Policy
     cache: DynamicCache
@@ -69,7 +71,7 @@ class FilledCache(NamedTuple):
 
 
 def prefill(subject: Subject, policy: Policy) -> FilledCache:
-    """Reads the prompt under a policy."""
+    """Prefill the prompt under a policy."""
     with compress(subject.model, policy, vision=subject.vision) as session:
         cache = session.prefill(input_ids=subject.ids)
         return FilledCache(policy, cache, session.stats)
@@ -78,29 +80,31 @@ def prefill(subject: Subject, policy: Policy) -> FilledCache:
 def prefills(
     subject: Subject, policies: Sequence[Policy], rounds: int, tick: Tick
 ) -> dict[str, Prefill]:
-    """Every policy between two stock prefills, whose mean it is compared with, so that a machine
-    that slows down for a while slows both; the medians of all rounds but the first, which warms up
-    and counts where it is the only one.
+    """Time every policy's prefill between two stock ones and compare it with their mean.
+
+    A machine that slows down for a while thus slows both. Returns the medians of all rounds but the
+    first, which warms up and counts only if it is the only one.
     """
     timings: dict[str, list[Prefill]] = {policy.spec: [] for policy in policies}
     for _ in range(rounds + 1):
         before = seconds(lambda: stock(subject), subject.device)
         for policy in policies:
             stages: list[float] = []
-            whole = seconds(
+            prefill_s = seconds(
                 lambda p=policy, s=stages: s.append(prefill(subject, p).stats.seconds),  # type: ignore[misc]
                 subject.device,
             )
             after = seconds(lambda: stock(subject), subject.device)
             alone, before = (before + after) / 2, after
-            timings[policy.spec].append(Prefill(alone, whole / alone, stages[0]))
+            timings[policy.spec].append(Prefill(alone, prefill_s / alone, stages[0]))
             tick()
     return {spec: medians(runs[1:] or runs) for spec, runs in timings.items()}
 
 
 def steps(subject: Subject, filled: FilledCache, count: int, rows: int = 1) -> float:
-    """Mean seconds of ``count`` decoding steps on a copy of the cache with its row repeated, after
-    one step that makes room.
+    """Return the mean seconds of ``count`` decoding steps on a copy of the cache.
+
+    The row is repeated ``rows`` times; one more step before them allocates.
     """
     with compress(subject.model, filled.policy) as session, torch.no_grad():
         cache = session.fork(filled.cache)
@@ -110,7 +114,7 @@ def steps(subject: Subject, filled: FilledCache, count: int, rows: int = 1) -> f
 
 
 def of_steps(subject: Subject, cache: DynamicCache, count: int, rows: int = 1) -> float:
-    """The same on a cache as it is."""
+    """Return the mean seconds of ``count`` decoding steps that extend ``cache`` itself."""
     token = subject.ids[:, -1:].expand(rows, 1)
     times = [
         seconds(lambda: subject.model(input_ids=token, **{CACHE: cache}), subject.device)
@@ -122,39 +126,40 @@ def of_steps(subject: Subject, cache: DynamicCache, count: int, rows: int = 1) -
 def decoding(
     subject: Subject, caches: Sequence[FilledCache], rounds: int, count: int, tick: Tick
 ) -> dict[str, Decoding]:
-    """Every policy's steps in turns with those of the first; medians over the rounds."""
-    timings: dict[str, list[Decoding]] = {one.policy.spec: [] for one in caches}
+    """Time every policy's steps in turns with those of the first; medians over the rounds."""
+    timings: dict[str, list[Decoding]] = {filled.policy.spec: [] for filled in caches}
     for _ in range(rounds):
         times = {}
-        for one in caches:
-            times[one.policy.spec] = steps(subject, one, count)
+        for filled in caches:
+            times[filled.policy.spec] = steps(subject, filled, count)
             tick()
-        for spec, mine in times.items():
-            timings[spec].append(Decoding(1000 * mine, mine / times[caches[0].policy.spec]))
+        for spec, step_s in times.items():
+            timings[spec].append(Decoding(1000 * step_s, step_s / times[caches[0].policy.spec]))
     return {spec: medians(runs) for spec, runs in timings.items()}
 
 
-ON_CPU = 2**30  # bytes of caches where nothing else is asked for
+ON_CPU = 2**30  # bytes of caches by default
 SHARE = 0.8  # of a GPU's free memory
 
 
 class Throughput(NamedTuple):
-    """Rows that go on together, and the tokens that they give each second."""
+    """Rows decoded together, and their tokens per second."""
 
     rows: int
     tokens_per_s: float
 
 
 def room_for_caches(device: torch.device) -> int:
-    """Bytes that caches may take by default."""
+    """Return the bytes that caches may take by default."""
     if device.type != "cuda":
         return ON_CPU
     return int(SHARE * torch.cuda.mem_get_info(device)[0])
 
 
 def throughput(subject: Subject, filled: FilledCache, memory: int, count: int) -> Throughput | None:
-    """Decoding with as many copies of one prompt's cache as fit into ``memory`` bytes, with room
-    for their answers; None if not even one does. A GPU that has less than that halves the batch.
+    """Decode as many copies of a cache as fit into ``memory`` bytes, room for answers included.
+
+    Returns None if not even one fits. If the GPU runs out of memory, the batch is halved.
     """
     rows = memory // _bytes_of_a_row(subject, filled, count) if memory else 0
     while rows:
@@ -167,7 +172,7 @@ def throughput(subject: Subject, filled: FilledCache, memory: int, count: int) -
 
 
 def _bytes_of_a_row(subject: Subject, filled: FilledCache, count: int) -> int:
-    """What one row's cache holds after ``count`` more tokens."""
+    """Return the bytes of one row's cache after ``count`` more tokens."""
     with compress(subject.model, filled.policy) as session, torch.no_grad():
         copy = session.fork(filled.cache)
         token = subject.ids[:, -1:]

@@ -1,4 +1,4 @@
-"""The laboratory's commands."""
+"""Commands of the laboratory."""
 
 from foveate.cli.app import CommandPlace
 
@@ -11,7 +11,7 @@ COMMANDS = {
     "eval": CommandPlace(
         "foveate_lab.cli.eval",
         "evaluate",
-        "Ask many questions under many policies, and write down the answers.",
+        "Answer many questions under many policies, and record answers and scores.",
     ),
     "report": CommandPlace(
         "foveate_lab.cli.report",

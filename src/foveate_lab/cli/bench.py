@@ -1,4 +1,4 @@
-"""``foveate bench``: what methods cost and save, in time and in memory."""
+"""``foveate bench``: time and memory of methods."""
 
 from __future__ import annotations
 
@@ -23,40 +23,44 @@ if TYPE_CHECKING:
 
 SHAPES = "llava-1.5-7b, llava-1.5-13b, qwen2-vl-7b, internvl3-8b"
 LONG = 4096
-METHODS = ("recommended", "snapkv")  # without one named: what two minutes on two cores are for
+METHODS = ("recommended", "snapkv")  # by default: about two minutes on two cores
 
 
 def benchmark(
     model: Annotated[str, model_option(READS)] = READS,
     dims: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"A shape with random weights: {SHAPES}."),
+        typer.Option(metavar="NAME", help=f"Model shape with random weights to measure: {SHAPES}."),
     ] = None,
     layers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Only the first N layers of --dims.")
+        int | None, typer.Option(metavar="N", min=1, help="Number of layers of --dims, e.g. 4.")
     ] = None,
-    tokens: Annotated[int, typer.Option(metavar="N", min=128, help="The prompt's length.")] = 512,
+    tokens: Annotated[
+        int, typer.Option(metavar="N", min=128, help="Prompt length in tokens, e.g. 4096.")
+    ] = 512,
     method: options.Specs = None,
     budget: Annotated[
         list[str] | None,
-        typer.Option(metavar="B", help="What each method keeps: 20%, 256 or 64MB; repeatable."),
+        typer.Option(metavar="B", help="Budget of each method, e.g. 20%, 256 or 64MB; repeatable."),
     ] = None,
-    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Medians are of N.")] = 3,
-    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens decoded.")] = 32,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Rounds per median, e.g. 5.")] = 3,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens to decode, e.g. 64.")] = 32,
     memory: Annotated[
         str | None,
         typer.Option(
             metavar="BYTES",
-            help="What a batch's caches may take, such as 8GB. [default: 80% of the GPU's free "
+            help="Memory for a batch's caches, e.g. 8GB. [default: 80% of the GPU's free "
             "memory; on a CPU no batch is measured]",
             show_default=False,
         ),
     ] = None,
     against: Annotated[
-        Literal["kvpress"] | None, typer.Option(help="Also what another library needs.")
+        Literal["kvpress"] | None,
+        typer.Option(help="Other library to measure, too: kvpress."),
     ] = None,
     peer_python: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The Python that --against is installed in.")
+        str | None,
+        typer.Option(metavar="FILE", help="Python that has --against, e.g. venv/bin/python."),
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
@@ -72,13 +76,13 @@ def benchmark(
 ) -> None:
     """Measure what methods add to the prefill, and what they save in decoding and memory.
 
-    Ratios are medians of what stood side by side in this run: to the stock prefill, and in decoding
-    to a full cache that is preallocated. The prompt is prose, of which the middle half counts as
-    visual. Without a method it is recommended and snapkv, at 20%.
+    Ratios are medians over rounds: of prefills to the stock prefill, of decoding to a preallocated
+    full cache. The prompt is prose, of which the middle half counts as visual. The default methods
+    are recommended and snapkv, at 20%.
 
-    With --suite gpu it measures all that a CUDA GPU is needed for instead, in parts, and writes
-    them onto one page. What a run has measured the next one keeps. The exit status is 1 if a
-    kernel does not give what its reference gives, or a test fails there.
+    With --suite gpu, the command instead runs all benchmarks that need a CUDA GPU, in parts, and
+    writes one page. Later runs keep the results of finished parts. The exit status is 1 if a kernel
+    differs from its reference, or a test fails.
     """
     bench_suite.check(_changed(locals()), suite)
     if suite is not None:
@@ -107,16 +111,18 @@ def benchmark(
     if room is None and not torch.cuda.is_available():
         room = 0
     if (against is None) != (peer_python is None):
-        raise InvalidInput("--against and --peer-python go together: name the Python that has it.")
+        raise InvalidInput("--against and --peer-python go together: give both, or neither.")
     if peer_python is not None and which(peer_python) is None:
         raise InvalidInput(
-            f"--peer-python {peer_python!r} is no program: name the Python that --against is "
-            "installed in, such as /path/to/venv/bin/python."
+            f"--peer-python {peer_python!r} is not a program: give the Python that has --against "
+            "installed, such as /path/to/venv/bin/python."
         )
     if dims is None and layers is not None:
-        raise InvalidInput(f"--layers {layers} needs --dims: a real model has all of its layers.")
+        raise InvalidInput(f"--layers {layers} needs --dims: add --dims, or leave it out.")
     if dims is not None and (device_map, dtype) != (None, "auto"):
-        raise InvalidInput("--dims draws weights in bfloat16: leave --device-map and --dtype out.")
+        raise InvalidInput(
+            "--dims has random bfloat16 weights: leave --device-map and --dtype out."
+        )
     with console.progress(hidden=json) as bars:
         task = bars.add_task("loading", total=None)
         if dims:
@@ -154,7 +160,7 @@ def benchmark(
 
 
 def _changed(values: Mapping[str, Any]) -> list[str]:
-    """The names of the options that are not what they are by default."""
+    """Return the names of the options that differ from their defaults."""
     options = signature(benchmark).parameters
     return [name for name in options if values[name] != options[name].default]
 
@@ -188,12 +194,12 @@ def _head(subject: Subject) -> Text:
 
 
 def _left_out(method: list[str] | None, room: int | None, tokens: int) -> Text:
-    """What was not measured, and the options that measure it."""
-    left = []
+    """List what was not measured, with the options that measure it."""
+    hints = []
     if not method:
-        left.append("other methods (--method mixkv --method kvzip)")
+        hints.append("other methods (--method mixkv --method kvzip)")
     if room == 0:
-        left.append("batches (--memory 1GiB)")
+        hints.append("batches (--memory 1GiB)")
     if tokens < LONG:
-        left.append(f"longer prompts, where decoding gains more (--tokens {LONG})")
-    return Text(f"\nLeft out: {', '.join(left)}." if left else "")
+        hints.append(f"longer prompts, where decoding gains more (--tokens {LONG})")
+    return Text(f"\nLeft out: {', '.join(hints)}." if hints else "")

@@ -1,4 +1,4 @@
-"""``foveate bench --suite gpu``: all that has to be measured on a GPU, onto one page."""
+"""``foveate bench --suite gpu``: everything that is measured on a GPU, on one page."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ CHECKOUT = Path(__file__).parents[3]
 PARTS = "kernels, ragged, steps, attention, half, tests, headlines, contexts, kvpress"
 Suite = Annotated[
     Literal["gpu"] | None,
-    typer.Option(help="Measure all that a CUDA GPU is needed for instead; some 7 minutes."),
+    typer.Option(help="Suite to run instead: gpu, all that needs a CUDA GPU, in about 7 minutes."),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Where --suite writes gpu.md and gpu.json, and goes on. [default: benchmarks/results]",
+        help="Folder for gpu.md and gpu.json of --suite, e.g. out. [default: benchmarks/results]",
         show_default=False,
     ),
 ]
 PartNames = Annotated[
     list[str] | None,
-    typer.Option("--part", metavar="PART", help=f"Of --suite, alone: {PARTS}."),
+    typer.Option("--part", metavar="PART", help=f"Part of --suite to run, repeatable: {PARTS}."),
 ]
 Anew = Annotated[bool, typer.Option("--anew", help="Measure all parts of --suite again.")]
 Device = Annotated[
-    Literal["cuda", "cpu"], typer.Option(help="Where --suite runs; on cpu with --quick alone.")
+    Literal["cuda", "cpu"], typer.Option(help="Device of --suite; cpu only with --quick.")
 ]
 Quick = Annotated[
-    bool, typer.Option("--quick", help="Toy sizes, which show that --suite runs; needs --out.")
+    bool, typer.Option("--quick", help="Toy sizes, to check that --suite runs; needs --out.")
 ]
 Kernels = Annotated[
     Impl | None,
     typer.Option(
-        help="What --suite measures models with. [default: triton, on a CPU reference]",
+        help="Kernels of models in --suite, e.g. triton. [default: triton, on a CPU reference]",
         show_default=False,
     ),
 ]
@@ -52,18 +52,18 @@ OPTIONS = ("suite", "out", "part", "anew", "device", "quick", "kernels")
 SHARED = ("peer_python", "json")
 
 
-def check(given: Sequence[str], suite: str | None) -> None:
-    """Refuses options of the other kind of benchmark, of those that were given.
+def check(names: Sequence[str], suite: str | None) -> None:
+    """Refuse options that do not belong to the chosen kind of benchmark.
 
     Raises:
-        InvalidInput: names one.
+        InvalidInput: one of ``names`` does not belong; the message names it.
     """
-    for name in given:
+    for name in names:
         flag = f"--{name.replace('_', '-')}"
         if suite is None and name in OPTIONS:
-            raise InvalidInput(f"{flag} belongs to --suite gpu: add that, or leave it out.")
+            raise InvalidInput(f"{flag} works only with --suite gpu: add that, or leave it out.")
         if suite is not None and name not in (*OPTIONS, *SHARED):
-            raise InvalidInput(f"--suite gpu has models and methods of its own: leave {flag} out.")
+            raise InvalidInput(f"--suite gpu sets its own models and methods: leave {flag} out.")
 
 
 def suite_run(
@@ -77,10 +77,10 @@ def suite_run(
     anew: bool,
     json: bool,
 ) -> None:
-    """Runs the suite, and says where the page is.
+    """Run the suite and print the path of its page.
 
     Raises:
-        Exit: with status 1, if a kernel does not give what its reference gives, or a test fails.
+        Exit: status 1 if a kernel's result differs from its reference's, or a test fails.
     """
     if quick and out is None:
         raise InvalidInput("--quick writes toy figures: name a folder for them with --out.")
@@ -95,9 +95,9 @@ def suite_run(
         folder,
         only=part,
         anew=anew,
-        report=lambda name, said: stderr.print(Text(f"{name}: {said}")),
+        report=lambda name, text: stderr.print(Text(f"{name}: {text}")),
     )
-    bad = [_named(row) for row in gpu.wrong(results)]
+    bad = [_row_name(row) for row in gpu.wrong(results)]
     if json:
         console.print_json({"folder": str(folder), "wrong": bad, "parts": results})
     else:
@@ -107,7 +107,7 @@ def suite_run(
 
 
 def _suite() -> Any:
-    """Import the suite, which is in a checkout only.
+    """Import the suite, which only a checkout contains.
 
     Raises:
         InvalidInput: Foveate runs from an installed package.
@@ -122,7 +122,7 @@ def _suite() -> Any:
     return gpu
 
 
-def _named(row: dict[str, Any]) -> str:
+def _row_name(row: dict[str, Any]) -> str:
     if "test" in row:
         return str(row["test"])
     return f"{row['kernel']} ({row['dtype']}, head size {row['d']})"

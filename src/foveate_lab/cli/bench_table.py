@@ -1,4 +1,4 @@
-"""The tables of ``foveate bench``, in 80 columns."""
+"""Tables of ``foveate bench``, in 80 columns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _PEERS = (
 
 
 def of(rows: Sequence[BenchRow]) -> list[RenderableType]:
-    """Return what each policy costs; and batches, where they were measured."""
+    """Return a table of costs, and one of batches if they were measured."""
     costs = tables.table(rows, *_COSTS, padding=tables.CLOSE)
     if all(row.batch is None for row in rows):
         return [costs]
@@ -54,5 +54,5 @@ def of(rows: Sequence[BenchRow]) -> list[RenderableType]:
 
 
 def peers(rows: Sequence[dict[str, Any]]) -> RenderableType:
-    """Return what another library's presses cost."""
+    """Return a table of costs of another library's presses."""
     return tables.table(rows, *_PEERS, padding=tables.CLOSE)

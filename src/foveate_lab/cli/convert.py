@@ -14,23 +14,24 @@ def convert(
     original: Annotated[
         Path,
         typer.Argument(
-            help="The directory as it was downloaded: LLaVA-1.5, MobileVLM V2, InternVL-Chat 1.5 "
-            "or Qwen-VL."
+            help="Downloaded directory, e.g. llava-v1.5-7b: a LLaVA-1.5, MobileVLM V2, "
+            "InternVL-Chat 1.5 or Qwen-VL."
         ),
     ],
-    new: Annotated[Path, typer.Argument(help="The directory to write; it must not exist.")],
+    new: Annotated[Path, typer.Argument(help="Directory to write, e.g. llava; it must not exist.")],
     vision: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="The CLIP tower's directory, for a LLaVA or MobileVLM whose weights lack it.",
+            help="Directory of the CLIP tower, e.g. clip-vit-large-patch14-336, for a LLaVA or "
+            "MobileVLM whose weights lack it.",
         ),
     ] = None,
 ) -> None:
     """Convert a model in its authors' layout to one that Foveate and transformers load.
 
-    NEW appears when it is complete, and takes as much room as ORIGINAL. In Python, import
-    foveate.models before you load it.
+    NEW appears only when it is complete, and needs as much disk space as ORIGINAL. In Python,
+    import foveate.models before loading it.
     """
     from foveate_lab.convert import convert as write  # loads the models' code
 

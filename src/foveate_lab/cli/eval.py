@@ -1,4 +1,4 @@
-"""``foveate eval``: many policies on many samples, each prompt read once."""
+"""``foveate eval``: many policies on many samples, one prefill per prompt."""
 
 from __future__ import annotations
 
@@ -15,26 +15,31 @@ from foveate.defaults import BUDGET_BY_DEFAULT, FRAMES, SEES
 from foveate_lab.cli.options import Batch, Executor, JudgeName, Workers
 from foveate_lab.defaults import FILM_FRAMES, Protocol
 
-REFUSED = 3  # the exit code where some samples were
+REFUSED = 3  # exit code if some answers were refused
 
 
 def evaluate(
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the results go.", parser=named_path)
+        Path,
+        typer.Option(
+            metavar="DIR", help="Folder for the results, e.g. results.", parser=named_path
+        ),
     ],
     tasks: Annotated[
         str | None,
         typer.Option(
-            metavar="T,...", help="What is asked. [default: document]", show_default=False
+            metavar="T,...",
+            help="Tasks or benchmarks to run, e.g. document,chart. [default: document]",
+            show_default=False,
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help='Questions of your own, beside --tasks or alone: JSON lines, {"question": TEXT, '
-            '"answers": [TEXT, ...], "images": [FILE, ...], "videos": [FILE, ...]} each; their '
-            "files stand in its folder.",
+            help='File of your own questions, beside --tasks or alone: JSON lines, {"question": '
+            'TEXT, "answers": [TEXT, ...], "images": [FILE, ...], "videos": [FILE, ...]} each; '
+            "images and videos are in its folder.",
             show_default=False,
         ),
     ] = None,
@@ -44,8 +49,8 @@ def evaluate(
         typer.Option(
             "--frames",
             metavar="N",
-            help="Frames that are taken of a video, at even distances. "
-            f"[default: {FRAMES} of --data, {FILM_FRAMES} of benchmarks]",
+            help="Number of evenly spaced frames to sample from a video, e.g. 16. "
+            f"[default: {FRAMES} for --data, {FILM_FRAMES} for benchmarks]",
             show_default=False,
         ),
     ] = None,
@@ -53,26 +58,33 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="SPEC,...",
-            help="Also oracle: what shows the answer is kept. [default: recommended (on demo with "
-            "its profile), snapkv, lookm and mixkv]",
+            help="Methods to compare, e.g. snapkv,oracle (keeps what shows the answer). "
+            "[default: recommended (on demo with its profile), snapkv, lookm and mixkv]",
             show_default=False,
         ),
     ] = None,
     budgets: Annotated[
-        str, typer.Option(metavar="B,...", help="What each method keeps.")
+        str, typer.Option(metavar="B,...", help="Budgets of each method, e.g. 20%,10%.")
     ] = BUDGET_BY_DEFAULT,
     model: Annotated[str, model_option(SEES)] = SEES,
     protocol: Annotated[
         Protocol,
-        typer.Option(help="Whether the question is there when the prompt is compressed."),
+        typer.Option(help="Compression with the question (query-aware) or before it."),
     ] = "query-aware",
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Samples of each task.")] = 100,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the samples.")] = 0,
+    limit: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Number of samples per task, e.g. 20.")
+    ] = 100,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Random seed for sample selection, e.g. 1.")
+    ] = 0,
     judge: JudgeName = None,
     longest_prompt: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=2, help="Tokens, images counted; longer prompts lose their middle."
+            metavar="N",
+            min=2,
+            help="Maximum prompt tokens, images included, e.g. 4096; longer prompts lose their "
+            "middle.",
         ),
     ] = None,
     timed: Annotated[
@@ -80,30 +92,29 @@ def evaluate(
         typer.Option(
             metavar="N",
             min=0,
-            help="Samples of each task that are timed and drawn, answer by answer.",
+            help="Number of samples per task to time and draw, one by one, e.g. 10.",
         ),
     ] = 3,
     batch: Batch = 1,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the results in DIR.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the results in DIR.")] = False,
     executor: Executor = "local",
     workers: Workers = None,
     strict: Annotated[
         bool,
         typer.Option(
-            "--strict", help="Refuse budgets below what is always kept; else they are raised."
+            "--strict",
+            help="Refuse budgets below what a method always keeps, instead of raising them.",
         ),
     ] = False,
     allow_outside: options.Outside = False,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
 ) -> None:
-    """Ask many questions under many policies, and write down the answers.
+    """Answer many questions under many policies, and record answers and scores.
 
-    Every prompt is read once, and all policies branch from it. Results are on disk after every
-    answer; a run that was broken off goes on with --resume, which also tries again what was
-    refused. The exit code is 3 if everything is asked and something was refused.
+    Each prompt is prefilled once, and all policies branch from it. Results are written after every
+    answer; --resume continues an interrupted run, and retries refused samples. The exit code is 3
+    if samples were refused.
     """
     settings = locals()  # the options are the arguments of evaluate()
     from foveate_lab.cli.scores import show_outcome

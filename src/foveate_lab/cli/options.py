@@ -1,4 +1,4 @@
-"""Options of several of the laboratory's commands."""
+"""Options shared by several commands of the laboratory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from foveate_lab.defaults import ExecutorName
 JudgeName = Annotated[
     str | None,
     typer.Option(
-        "--judge", metavar="MODULE:CALLABLE", help="A language model: a prompt in, text out."
+        "--judge",
+        metavar="MODULE:CALLABLE",
+        help="Language model that grades answers, from prompt to text, e.g. judges:ask.",
     ),
 ]
 
 Executor = Annotated[
-    ExecutorName, typer.Option("--executor", help="Where: in this process, or on a Ray cluster.")
+    ExecutorName, typer.Option("--executor", help="Place to run: this process, or a Ray cluster.")
 ]
 Workers = Annotated[
     int | None,
@@ -24,13 +26,13 @@ Workers = Annotated[
         "--workers",
         metavar="N",
         min=1,
-        help="Of the cluster. [default: one a GPU, or a machine]",
+        help="Number of Ray workers, e.g. 4. [default: one per GPU, or per machine]",
         show_default=False,
     ),
 ]
 Batch = Annotated[
     int,
     typer.Option(
-        "--batch", metavar="N", min=1, help="Prompts answered at once, where nothing is timed."
+        "--batch", metavar="N", min=1, help="Prompts to answer at once, unless timed, e.g. 8."
     ),
 ]

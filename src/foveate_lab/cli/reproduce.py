@@ -1,4 +1,4 @@
-"""``foveate reproduce``: a table or figure of a paper, beside what the paper says."""
+"""``foveate reproduce``: tables and figures of papers, beside the published ones."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="ID...",
-            help="mixkv:table1, or csp for all of that paper, or all.",
+            help="Experiments to run, e.g. mixkv:table1, csp (all of that paper) or all.",
             show_default=False,
         ),
     ] = None,
     listed: Annotated[
-        bool, typer.Option("--list", help="Only say what there is; with ids, all about those.")
+        bool, typer.Option("--list", help="List the experiments; with ids, show their details.")
     ] = False,
     checked: Annotated[
         Path | None,
         typer.Option(
             "--check",
             metavar="DIR",
-            help="Only say what this folder holds of the data, without a model.",
+            help="Folder whose data to check, without a model, e.g. data.",
             show_default=False,
         ),
     ] = None,
@@ -45,31 +45,34 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="[NAME=]PLACE",
-            help="A directory or hub id; repeatable. [default: all of the paper's, from the hub]",
+            help="Model directory or hub id, e.g. llava-1.5-7b=/models/llava; repeatable. "
+            "[default: all of the paper's, from the hub]",
             show_default=False,
         ),
     ] = None,
     data: Annotated[
-        Path, typer.Option(metavar="DIR", help="Holds a folder for each benchmark.")
+        Path, typer.Option(metavar="DIR", help="Folder with a subfolder per benchmark, e.g. data.")
     ] = Path("data"),
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where rows, profiles and the page go.")
+        Path, typer.Option(metavar="DIR", help="Folder for rows, profiles and the page, e.g. out.")
     ] = Path("reproduced"),
     limit: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=1,
-            help="Samples of each benchmark. [default: all]",
+            help="Number of samples per benchmark, e.g. 100. [default: all]",
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the samples.")] = 0,
+    seed: Annotated[
+        int, typer.Option(metavar="N", help="Random seed for sample selection, e.g. 1.")
+    ] = 0,
     judge: JudgeName = None,
     stand_in: Annotated[
         bool,
         typer.Option(
-            "--stand-in", help="A small model on generated data: shows that all of it runs."
+            "--stand-in", help="Small model on generated data, to check that everything runs."
         ),
     ] = False,
     allow_outside: options.Outside = False,
@@ -81,7 +84,9 @@ def reproduce(
     part: Annotated[
         str | None,
         typer.Option(
-            metavar="K/N", help="Ask part K of N: every Nth sample or batch.", show_default=False
+            metavar="K/N",
+            help="Part of the samples to answer, e.g. 1/4: every fourth sample or batch.",
+            show_default=False,
         ),
     ] = None,
     merged: Annotated[
@@ -89,18 +94,32 @@ def reproduce(
         typer.Option(
             "--merge",
             metavar="DIR",
-            help="Ask nothing: put the rows of this folder into --out; repeatable.",
+            help="Folder whose rows to merge into --out without answering, e.g. part2; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    published: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Copy of a paper's repository, whose published runs are compared, e.g. CSP.",
             show_default=False,
         ),
     ] = None,
     planned: Annotated[
-        bool, typer.Option("--plan", "--dry-run", help="Only say what is left, and what it costs.")
+        bool, typer.Option("--plan", "--dry-run", help="Show what is left, and its cost.")
     ] = False,
+    gpu: Annotated[
+        str, typer.Option(metavar="NAME", help="GPU that --plan predicts for, e.g. h100.")
+    ] = "a100-80gb",
+    gpus: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Number of GPUs that --plan predicts for.")
+    ] = 1,
     json: console.Json = False,
 ) -> None:
     """Run the experiments of the five papers, and set every number beside the paper's.
 
-    What is in --out already is gone on with. The exit code is 3 if something was refused.
+    Results in --out are continued. The exit code is 3 if something was refused.
     """
     from foveate.cli.findings import of_page
     from foveate_lab.cli import reproduce_tables
@@ -114,11 +133,11 @@ def reproduce(
         reproduce_tables.show_check(list(checks), json)
         return
     if not names and (merged or planned):
-        raise InvalidInput("--merge and --plan are of experiments: give their ids, or all.")
+        raise InvalidInput("--merge and --plan need experiments: give their ids, or all.")
     if listed or not names:
         reproduce_tables.show_list(names, json)
         return
-    if names == [one for one in names if one in FACTS]:
+    if names == [name for name in names if name in FACTS]:
         reproduce_tables.show_facts(names)
         return
     if stand_in and (model or judge or device_map):
@@ -142,33 +161,34 @@ def reproduce(
         "executor": executor,
         "workers": workers,
         "part": _part(part, batch),
+        "published": published,
     }
     if planned:
         with console.progress(hidden=json, lines=False):  # what loads a model is quiet
-            left = plan(names, **settings)
-        reproduce_tables.show_plan(left, json)
+            left = plan(names, gpu=gpu, gpus=gpus, **settings)
+        reproduce_tables.show_plan(left, json, f"{gpus} x {gpu}")
     elif merged:
-        result, left = merge(names, merged, **settings)
+        result, costs = merge(names, merged, **settings)
         typer.echo(of_page(result.page, reproduce_tables.counts(result.outcomes)))
-        typer.echo(reproduce_tables.rest(left), err=True)
+        typer.echo(reproduce_tables.rest(costs), err=True)
     else:
         _run(names, settings, json)
 
 
-def _part(said: str | None, batch: int) -> Part:
-    """Which part of the samples is asked, in batches; all, where nothing is said."""
+def _part(text: str | None, batch: int) -> Part:
+    """Parse --part, for example 1/2; without it, one part with all samples."""
     from foveate_lab.reproduce.ask import Part
 
-    if said is None:
+    if text is None:
         return Part(batch=batch)
-    match = re.fullmatch(r"(\d+)/(\d+)", said)
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise InvalidParameter(f"--part {said!r}: give K/N with K from 1 to N, such as 1/2.")
+        raise InvalidParameter(f"--part {text!r}: give K/N with K from 1 to N, such as 1/2.")
     return Part(int(match[1]), int(match[2]), batch)
 
 
 def _run(names: Sequence[str], settings: Options, json: bool) -> None:
-    """Run them one after the other, and say what is on the page and what was left out."""
+    """Run the experiments, then print a summary of the page and of what was left out."""
     from foveate.cli.findings import of_page
     from foveate_lab.cli import reproduce_tables
     from foveate_lab.cli.eval import REFUSED
@@ -176,8 +196,8 @@ def _run(names: Sequence[str], settings: Options, json: bool) -> None:
     from foveate_lab.reproduce import run
 
     with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own
-        begin = None if json else _say_what_is_left
-        result = run(names, tell=Teller(bars, quiet=json), begin=begin, **settings)
+        begin = None if json else _print_plan
+        result = run(names, on_progress=Teller(bars, quiet=json), begin=begin, **settings)
     typer.echo(of_page(result.page, reproduce_tables.counts(result.outcomes)))
     done = result.done
     for name, why in done.missing.items():
@@ -185,12 +205,12 @@ def _run(names: Sequence[str], settings: Options, json: bool) -> None:
     for name, why in done.left_out.items():
         typer.echo(f"{name} is left out: {why}", err=True)
     if done.refused or done.missing or done.left_out:
-        counted = f"{len(done.refused)} answers refused, {len(done.missing)} experiments not run"
-        typer.echo(counted, err=True)
+        summary = f"{len(done.refused)} answers refused, {len(done.missing)} experiments not run"
+        typer.echo(summary, err=True)
         raise typer.Exit(REFUSED)
 
 
-def _say_what_is_left(costs: Costs) -> None:
+def _print_plan(costs: Costs) -> None:
     from foveate_lab.cli import reproduce_tables
 
     typer.echo(reproduce_tables.summary(costs), err=True)

@@ -1,7 +1,8 @@
-"""``foveate reproduce --list``, ``--check`` and ``--plan``, and its facts: tables or JSON."""
+"""Output of ``foveate reproduce --list``, ``--check``, ``--plan`` and of facts: tables or JSON."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import typer
@@ -11,48 +12,49 @@ from foveate.cli import console, tables
 from foveate.cli.findings import counted
 from foveate.cli.tables import Column
 from foveate_lab.cli.eval import REFUSED
-from foveate_lab.cli.telling import said
+from foveate_lab.cli.telling import duration
 from foveate_lab.reproduce import EXPERIMENTS, FACTS, find_experiments
 from foveate_lab.reproduce.check import BenchmarkFolder, Checked
 from foveate_lab.reproduce.experiment import Experiment, Outcome
-from foveate_lab.reproduce.registry import brought
+from foveate_lab.reproduce.registry import list_requirements
 from foveate_lab.reproduce.running.costs import Costs
+from foveate_lab.reproduce.running.estimate import ModelEstimate
 
 UNKNOWN = "unknown until the first answers"
 
 
 def show_check(checked: Sequence[Checked], json: bool) -> None:
-    """Show what was found. The exit code is 3 if something is missing or a set incomplete."""
-    folders = {one.task: one for each in checked for one in each.folders}
+    """Print the findings of --check. The exit code is 3 if data are missing or incomplete."""
+    folders = {folder.task: folder for check in checked for folder in check.folders}
     if json:
         console.print_json(
             {
-                "data": [one.to_json() for one in folders.values()],
+                "data": [folder.to_json() for folder in folders.values()],
                 "experiments": [
                     {
-                        "id": one.experiment.id,
-                        "tasks": [each.task for each in one.folders],
-                        "missing": list(one.missing),
-                        "incomplete": list(one.incomplete),
-                        "unpublished": list(one.unpublished),
+                        "id": check.experiment.id,
+                        "tasks": [folder.task for folder in check.folders],
+                        "missing": list(check.missing),
+                        "incomplete": list(check.incomplete),
+                        "unpublished": list(check.unpublished),
                     }
-                    for one in checked
+                    for check in checked
                 ],
             }
         )
     else:
         _show_folders(list(folders.values()), checked)
-    if not all(one.is_complete for one in checked):
+    if not all(check.is_complete for check in checked):
         raise typer.Exit(REFUSED)
 
 
 def _show_folders(folders: Sequence[BenchmarkFolder], checked: Sequence[Checked]) -> None:
-    rows = (_part(one, i) for one in folders for i, _ in enumerate(one.parts or ()))
+    rows = (_part(folder, i) for folder in folders for i, _ in enumerate(folder.parts or ()))
     console.show(tables.table(rows, "Data", "Form", "Split", "Count", "First"))
-    for one in folders:
-        if one.missing:
-            console.show(Text(f"{one.task}: {one.missing}\n  {one.address}"))
-    listed = ((each.experiment.id, _data(each)) for each in checked)
+    for folder in folders:
+        if folder.missing:
+            console.show(Text(f"{folder.task}: {folder.missing}\n  {folder.address}"))
+    listed = ((check.experiment.id, _data(check)) for check in checked)
     console.show(tables.table(listed, "Experiment", "Data"))
 
 
@@ -70,7 +72,7 @@ def _data(checked: Checked) -> str:
         "not as many as published": checked.incomplete,
         "lines stay empty without published/": checked.unpublished,
     }
-    if faults := [f"{what}: {', '.join(names)}" for what, names in lacks.items() if names]:
+    if faults := [f"{fault}: {', '.join(names)}" for fault, names in lacks.items() if names]:
         return "; ".join(faults)
     return "all there" if checked.folders else "reads none"
 
@@ -79,123 +81,158 @@ _PLAN = (
     tables.column("Model", "model"),
     tables.column(
         "Asked",
-        lambda one: one.task + (" (alone)" if one.alone and "timed" not in one.task else ""),
+        lambda cost: cost.task + (" (alone)" if cost.alone and "timed" not in cost.task else ""),
     ),
     Column("Prompts", "prompts", form=","),
     Column("Tokens", "tokens", form=",", none="?"),
     Column("Answers", "answers", form=","),
-    Column("Time", lambda one: None if one.seconds is None else said(one.seconds), none="?"),
+    Column("Time", lambda cost: None if cost.seconds is None else duration(cost.seconds), none="?"),
 )
 
 
-def show_plan(costs: Costs, json: bool) -> None:
-    """Shows it, set by set."""
+_ESTIMATES = (
+    tables.column("Model", "model"),
+    Column("Tokens", lambda one: round(one.tokens), form=","),
+    Column("PFLOPs", lambda one: round(one.flops / 1e15), form=","),
+    Column("Time", lambda one: " to ".join(map(duration, one.seconds))),
+    Column("GPU memory, GB", lambda one: math.ceil(one.memory), form=","),
+    Column("Weights, GB", lambda one: round(one.weights, 1)),
+)
+
+
+def show_plan(costs: Costs, json: bool, devices: str) -> None:
+    """Show what is left, set by set, and the prediction for devices ("8 x h100")."""
     if json:
         console.print_json(costs.to_json())
         return
     if costs.each:
         console.show(tables.table(costs.each, *_PLAN))
     typer.echo(summary(costs))
+    if any(one.tokens for one in costs.estimates) and (costs.seconds is None or not costs.rows):
+        _show_estimates(costs.estimates, devices)
     for name, why in costs.missing.items():
         typer.echo(f"{name}: {why}", err=True)
 
 
+def _show_estimates(estimates: Sequence[ModelEstimate], devices: str) -> None:
+    console.show(tables.table(estimates, *_ESTIMATES))
+    low, high = (sum(one.seconds[end] for one in estimates) for end in (0, 1))
+    typer.echo(
+        f"Predicted for {devices}: {duration(low)} to {duration(high)}, "
+        "without tables of time alone."
+    )
+    weights = sum(one.weights for one in estimates)
+    data = {name: gb for one in estimates for name, gb in one.data.items()}
+    if data:
+        names = ", ".join(f"{name} {gb:g}" for name, gb in data.items())
+        typer.echo(
+            f"Downloads: about {weights:,.0f} GB of weights and {sum(data.values()):,.0f} GB of "
+            f"data ({names})."
+        )
+
+
 def summary(costs: Costs) -> str:
-    """The whole in two lines."""
-    some = " as far as is known" if any(one.tokens is None for one in costs.each) else ""
+    """Summarize the plan in two lines."""
+    some = " as far as is known" if any(cost.tokens is None for cost in costs.each) else ""
     tokens = "" if costs.tokens is None else f", of about {costs.tokens:,} tokens{some},"
-    what = (
+    left = (
         f"{costs.there:,} of {costs.rows:,} rows are there. Left: "
         f"{counted(costs.prompts, 'prompt')}{tokens} {counted(costs.answers, 'answer')}, "
         f"{counted(costs.profiles, 'profile')}."
     )
+    if not costs.rows:
+        return "No data is there: rows are predicted from the sizes of the published sets."
     if not costs.each:
         return f"{costs.there:,} of {costs.rows:,} rows are there: nothing is left."
     if costs.seconds is None:
-        return f"{what}\nTime: {UNKNOWN}."
-    time = f"about {said(costs.seconds)} with {counted(costs.workers, 'worker')}"
+        return f"{left}\nTime: {UNKNOWN}."
+    time = f"about {duration(costs.seconds)} with {counted(costs.workers, 'worker')}"
     profiles = ", and what the profiles take" if costs.profiles else ""
-    return f"{what}\nTime: {time}, at the rate of the rows that are there{profiles}."
+    return f"{left}\nTime: {time}, at the rate of the rows that are there{profiles}."
 
 
 def rest(costs: Costs) -> str:
-    """What a merged folder still lacks."""
+    """Describe what a merged folder still lacks."""
     if not costs.rows:
         return "Without data nothing says which rows are still missing."
     left = costs.rows - costs.there
-    said = f"{costs.there:,} of {costs.rows:,} rows are there"
-    return f"{said}; the same command without --merge asks the others." if left else f"{said}."
+    counts = f"{costs.there:,} of {costs.rows:,} rows are there"
+    return f"{counts}; the same command without --merge asks the others." if left else f"{counts}."
 
 
 def counts(outcomes: Sequence[Outcome]) -> str:
-    """Count what is on the page."""
-    tables = [table for one in outcomes for table in one.tables]
+    """Count experiments, tables, figures and compared numbers on the page."""
+    tables = [table for outcome in outcomes for table in outcome.tables]
     cells = [cell for table in tables for line in table.lines for cell in line.cells]
     beside = sum(cell.paper is not None and cell.measured is not None for cell in cells)
     counts = {
         "experiment": len(outcomes),
         "table": len(tables),
-        "figure": sum(len(one.figures) for one in outcomes),
+        "figure": sum(len(outcome.figures) for outcome in outcomes),
     }
-    said = [counted(number, thing) for thing, number in counts.items() if number]
-    return ", ".join([*said, *([f"{counted(beside, 'number')} beside the paper's"] * bool(beside))])
+    texts = [counted(number, thing) for thing, number in counts.items() if number]
+    return ", ".join(
+        [*texts, *([f"{counted(beside, 'number')} beside the paper's"] * bool(beside))]
+    )
 
 
 def show_list(names: Sequence[str], json: bool) -> None:
-    """What there is; of these names, all about them."""
+    """Print all experiments and facts; with names, the details of those experiments."""
     experiments = find_experiments(names) if names else list(EXPERIMENTS.values())
     if json:
-        held = [] if names else list(FACTS.values())
+        shown_facts = [] if names else list(FACTS.values())
         console.print_json(
             {
-                "experiments": [one.to_json(brought(one)) for one in experiments],
+                "experiments": [
+                    experiment.to_json(list_requirements(experiment)) for experiment in experiments
+                ],
                 "facts": [
                     {
-                        "id": one.id,
-                        "paper": one.of.name,
-                        "where": one.where,
-                        "shows": one.shows,
-                        "columns": list(one.columns),
-                        "rows": [list(row) for row in one.rows],
-                        "note": one.note,
+                        "id": fact.id,
+                        "paper": fact.of.name,
+                        "where": fact.where,
+                        "shows": fact.shows,
+                        "columns": list(fact.columns),
+                        "rows": [list(row) for row in fact.rows],
+                        "note": fact.note,
                     }
-                    for one in held
+                    for fact in shown_facts
                 ],
             }
         )
         return
     if names:
-        for one in experiments:
-            _show_experiment(one)
+        for experiment in experiments:
+            _show_experiment(experiment)
         return
-    known = ((one.id, one.shows, one.state) for one in experiments)
+    known = ((experiment.id, experiment.shows, experiment.state) for experiment in experiments)
     facts = ((fact.id, fact.shows, "facts") for fact in FACTS.values())
     console.show(tables.table((*known, *facts), "Id", "Shows", "State"))
 
 
-def _show_experiment(one: Experiment) -> None:
-    """All that is known of an experiment."""
+def _show_experiment(experiment: Experiment) -> None:
+    """Print everything that is known of an experiment."""
     lines = [
-        f"{one.id}: {one.of.name}, {one.where}",
-        one.shows,
-        f"models: {', '.join(one.models)}",
-        f"data: {one.data}",
-        f"metric: {one.metric}; budgets: {one.budgets}",
+        f"{experiment.id}: {experiment.of.name}, {experiment.where}",
+        experiment.shows,
+        f"models: {', '.join(experiment.models)}",
+        f"data: {experiment.data}",
+        f"metric: {experiment.metric}; budgets: {experiment.budgets}",
         "to bring:",
-        *(f"  {what}" for what in brought(one)),
-        f"state: {one.state}",
-        *((f"  {one.cannot}",) if one.cannot else ()),
-        *(f"  {said}" for said in one.settled),
-        *(f"  {open_.what}: {open_.choice}" for open_ in one.unstated),
-        *(f"  differs: {what}" for what in one.departs),
+        *(f"  {what}" for what in list_requirements(experiment)),
+        f"state: {experiment.state}",
+        *((f"  {experiment.cannot}",) if experiment.cannot else ()),
+        *(f"  {setting}" for setting in experiment.settled),
+        *(f"  {open_.what}: {open_.choice}" for open_ in experiment.unstated),
+        *(f"  differs: {what}" for what in experiment.departs),
         "where the paper, its code and Foveate differ:",
-        *(f"  {what}" for what in one.of.differences),
+        *(f"  {what}" for what in experiment.of.differences),
     ]
     console.show(Text("\n".join(lines) + "\n"))
 
 
 def show_facts(names: Sequence[str]) -> None:
-    """Tables that hold no result."""
+    """Print tables of a paper that hold no result."""
     for name in names:
         fact = FACTS[name]
         table = tables.table(fact.rows, *fact.columns)

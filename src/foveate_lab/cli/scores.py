@@ -1,4 +1,4 @@
-"""What ``foveate eval`` found, as tables: a task each, a policy a line."""
+"""Results of ``foveate eval`` as tables: one per task, one line per policy."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MOST = 24  # lines; a report has more room
 
 
 def show_outcome(out: Path, result: Evaluation) -> None:
-    """Print how many answers there are, the scores, what was refused, and the next command."""
+    """Print the number of answers, the scores, refused samples, and the next command."""
     rows, refused = result.rows, result.refused
     count = sum(failure.times for failure in refused)
     typer.echo(f"{out}: {len(rows) - count} answers" + (f", {count} refused" if count else ""))
     if raised := sum(bool(row.get("raised")) for row in rows):
         typer.echo(
-            f"{raised} of them keep more than was asked for: what their policies always keep.\n"
+            f"{raised} of them keep more than their budget: a minimum that their policies set.\n"
             "--strict refuses such budgets."
         )
     console.show(*scores(rows))
@@ -42,37 +42,35 @@ def _refusals(rows: Rows, refused: Sequence[Failure]) -> RenderableType:
     return tables.table(
         refused,
         tables.column("Task", "task"),
-        tables.column("Policy", lambda one: tables.broken(tables.short(one.spec))),
-        tables.column("Refused", lambda one: f"{one.times} of {questions[one.task, one.spec]}"),
+        tables.column("Policy", lambda failure: tables.broken(tables.short(failure.spec))),
+        tables.column("Refused", lambda f: f"{f.times} of {questions[f.task, f.spec]}"),
         tables.column("Sample", "sample"),
-        tables.column("Why", "said"),
+        tables.column("Why", "message"),
     )
 
 
 def scores(rows: Rows) -> list[RenderableType]:
-    """The mean score of every policy with its interval, the share of answers that are the full
-    cache's, and the bytes; the first lines of many.
-    """
+    """Return tables of mean scores with intervals, same answers and bytes, up to ``MOST`` lines."""
     answered = [row for row in rows if "error" not in row]
     try:
         table = cells(answered)
     except MissingPackage as error:
         return [Text(f"No scores are shown: {error}")]
-    shown: list[RenderableType] = []
+    output: list[RenderableType] = []
     for task in dict.fromkeys(cell.task for cell in table[:MOST]):
-        mine = [cell for cell in table[:MOST] if cell.task == task]
-        shown += ["", _table(task, mine, answered)]
+        task_cells = [cell for cell in table[:MOST] if cell.task == task]
+        output += ["", _table(task, task_cells, answered)]
     if len(table) > MOST:
-        shown.append(Text(f"\n{len(table) - MOST} lines more are in the report."))
-    return shown
+        output.append(Text(f"\n{len(table) - MOST} more lines are in the report."))
+    return output
 
 
-def _table(task: str, mine: Sequence[SummaryCell], rows: Rows) -> RenderableType:
+def _table(task: str, task_cells: Sequence[SummaryCell], rows: Rows) -> RenderableType:
     def rows_of(cell: SummaryCell) -> Rows:
         return [row for row in rows if (row["task"], row["spec"]) == (task, cell.spec)]
 
     return tables.table(
-        mine,
+        task_cells,
         tables.spec(task, lambda cell: named(cell.spec)[0], 26),
         tables.column("Budget", lambda cell: named(cell.spec)[1], none="-"),
         tables.number(
@@ -85,10 +83,10 @@ def _table(task: str, mine: Sequence[SummaryCell], rows: Rows) -> RenderableType
 
 
 def interval(estimate: Estimate) -> str:
-    """A mean and what it may be: "0.90 (0.83 to 0.94)"."""
+    """Format a mean with its interval: "0.90 (0.83 to 0.94)"."""
     return f"{estimate.mean:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
 def _same(rows: Sequence[Mapping[str, Any]]) -> float:
-    """The share of answers that never leave the full cache's."""
+    """Return the share of answers that equal the full cache's."""
     return float(mean(row["first_divergence"] is None for row in rows))

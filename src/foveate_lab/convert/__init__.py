@@ -1,4 +1,4 @@
-"""Checkpoints of the papers' models in their authors' layouts, as models of transformers."""
+"""Converters of the papers' checkpoints from their authors' layouts to transformers models."""
 
 from foveate_lab.convert.layouts import LAYOUTS, Layout, convert
 

@@ -1,4 +1,4 @@
-"""Tokenizers that are kept as a table of byte strings with their ranks (``qwen.tiktoken``)."""
+"""Tokenizers stored as a table of byte strings with their ranks (``qwen.tiktoken``)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Ranks = dict[bytes, int]
 
 
 def tokenizer(path: Path, pattern: str, special: tuple[str, ...]) -> Tokenizer:
-    """A tokenizer whose tokens are the ranks, with special ones behind them.
+    """Build a tokenizer from a table of ranks, with special tokens appended.
 
     Args:
         path: a table, one token in base64 and its rank a line.
-        pattern: a regular expression for what is merged on its own.
-        special: further tokens, whose ids follow the ranks.
+        pattern: a regular expression for pieces that are merged separately.
+        special: special tokens; their ids follow the ranks.
 
     Raises:
         ModelNotFound: no such file, or a damaged one.
@@ -29,18 +29,18 @@ def tokenizer(path: Path, pattern: str, special: tuple[str, ...]) -> Tokenizer:
     names = {token: "".join(letters[byte] for byte in token) for token in ranks}
     vocabulary = {name: ranks[token] for token, name in names.items()}
     pairs = [(names[left], names[right]) for left, right in merges(ranks)]
-    made = Tokenizer(models.BPE(vocabulary, pairs))
-    made.normalizer = normalizers.NFC()
+    tokenizer = Tokenizer(models.BPE(vocabulary, pairs))
+    tokenizer.normalizer = normalizers.NFC()
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
-    made.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken(name, normalized=False) for name in special])
-    return made
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in special])
+    return tokenizer
 
 
 def read(path: Path) -> Ranks:
-    """The ranks of all tokens. Raises as `tokenizer` does."""
+    """Read the ranks of all tokens. Raises as `tokenizer` does."""
     if not path.is_file():
         raise ModelNotFound(
             f"{str(path.parent)!r} has no {path.name}. Download the whole repository."
@@ -51,12 +51,12 @@ def read(path: Path) -> Ranks:
     except (ValueError, binascii.Error) as error:
         raise ModelNotFound(f"{str(path)!r} is damaged ({error}). Download it again.") from error
     if sorted(ranks.values()) != list(range(len(ranks))):
-        raise ModelNotFound(f"{str(path)!r} lacks ranks or has some twice. Download it again.")
+        raise ModelNotFound(f"{str(path)!r} has missing or duplicate ranks. Download it again.")
     return ranks
 
 
 def merges(ranks: Ranks) -> list[tuple[bytes, bytes]]:
-    """Return the pairs of tokens that make another one, in the order of its rank."""
+    """Return the pairs of tokens that merge into another token, in the order of its rank."""
     return [
         (token[:cut], token[cut:])
         for token in sorted(ranks, key=ranks.__getitem__)

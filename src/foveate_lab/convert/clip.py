@@ -1,6 +1,4 @@
-"""The CLIP tower of LLaVA-1.5 and MobileVLM, which is in their own weights or in a directory of its
-own.
-"""
+"""CLIP tower of LLaVA-1.5 and MobileVLM, stored in the model's weights or in its own directory."""
 
 from __future__ import annotations
 
@@ -30,15 +28,15 @@ KNOWN: dict[str, dict[str, Any]] = {
     "openai/clip-vit-large-patch14-336": _LARGE | {"image_size": 336},
     "openai/clip-vit-large-patch14": _LARGE | {"image_size": 224},
 }
-"""Towers whose sizes need no directory."""
+"""Towers whose sizes are known without a directory."""
 PARTS = r"(?:vision_model\.)?((?:embeddings|pre_layrnorm|encoder|post_layernorm)\..*)"
 
 
 def config(name: str, folder: Path | None) -> CLIPVisionConfig:
-    """The tower's configuration: the one in its directory, or that of a known name.
+    """Return the tower's configuration, read from its directory or known by its name.
 
     Raises:
-        UnsupportedModel: neither; or the directory holds something else.
+        UnsupportedModel: an unknown name without a directory, or another model in the directory.
         ModelNotFound: no configuration in the directory.
     """
     if folder is not None:
@@ -58,7 +56,9 @@ _NOT_SIZES = ("model_type", "architectures", "transformers_version", "torch_dtyp
 
 
 def image_processor(sizes: CLIPVisionConfig, folder: Path | None, square: bool) -> Any:
-    """CLIP's image processor, which pads to a square first if the model was trained so."""
+    """Return CLIP's image processor; ``square`` pads images to squares, as some models were
+    trained.
+    """
     preprocessor = json_file(folder / "preprocessor_config.json") if folder else {}
     side: Any = sizes.image_size
     return LlavaImageProcessorPil(
@@ -71,13 +71,13 @@ def image_processor(sizes: CLIPVisionConfig, folder: Path | None, square: bool) 
 
 
 def pads(facts: ConfigFacts) -> bool:
-    """Whether images are padded to squares. Raises UnsupportedModel if they are cut into tiles."""
-    how = facts.must_be("image_aspect_ratio", "pad", "square", None)
-    return bool(how == "pad")
+    """Check if images are padded to squares. Raises UnsupportedModel if they are cut into tiles."""
+    aspect = facts.must_be("image_aspect_ratio", "pad", "square", None)
+    return bool(aspect == "pad")
 
 
 def rules() -> tuple[WeightRule, ...]:
-    """For weights of the tower, in the model and in a directory of its own."""
+    """Return the rules for the tower's weights, in the model's files or in its own directory."""
     at = rf"model.vision_tower.{_prefix()}\1"
     return (
         WeightRule(r".*position_ids", ()),
@@ -89,7 +89,7 @@ def rules() -> tuple[WeightRule, ...]:
 
 @cache
 def _prefix() -> str:
-    """What stands before the tower's weights in this release of transformers."""
+    """Return the prefix of the tower's weights in the installed release of transformers."""
     tiny: dict[str, Any] = {
         "hidden_size": 4,
         "intermediate_size": 4,

@@ -1,4 +1,4 @@
-"""An original's config.json, and what is read off it."""
+"""Configuration of an original (config.json), with checked access."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from foveate_lab.convert.weights import json_file
 
 @dataclass(frozen=True)
 class ConfigFacts:
-    """A configuration, or a part of one, whose entries are asked for by name."""
+    """Configuration, or a part of one, with entries looked up by name."""
 
     entries: dict[str, Any]
     where: str
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An entry, or the default where there is none."""
+        """Return an entry, or the default if it is missing."""
         return self.entries.get(name, default)
 
     def number(self, name: str) -> int:
-        """A whole number above zero. Raises InvalidInput if there is none of that name."""
+        """Return an entry that must be an integer above zero, else raise InvalidInput."""
         value = self.entries.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InvalidInput(
-                f"{name} in {self.where} is {value!r}, and a whole number above 0 is needed."
+                f"{name} in {self.where} is {value!r}; it must be an integer above 0."
             )
         return value
 
     def part(self, name: str) -> ConfigFacts:
-        """A configuration inside this one. Raises InvalidInput if there is none of that name."""
+        """Return a nested configuration. Raises InvalidInput if there is none of that name."""
         value = self.entries.get(name)
         if not isinstance(value, dict):
             raise InvalidInput(f"{self.where} has no {name}. Download the whole repository.")
         return ConfigFacts(value, f"{name} of {self.where}")
 
     def must_be(self, name: str, *allowed: Any, default: Any = None) -> Any:
-        """An entry that has to have one of these values. Raises UnsupportedModel if it has not."""
+        """Return an entry that must have one of these values, else raise UnsupportedModel."""
         value = self.entries.get(name, default)
         if value not in allowed:
-            known = " or ".join(repr(each) for each in allowed)
+            known = " or ".join(repr(option) for option in allowed)
             raise UnsupportedModel(
                 f"{name} in {self.where} is {value!r}, and only {known} can be converted."
             )
@@ -51,20 +51,20 @@ class ConfigFacts:
 
 
 def read_facts(folder: Path) -> ConfigFacts:
-    """What config.json says.
+    """Read config.json of a directory.
 
     Raises:
         ModelNotFound: no such directory, or no configuration in it.
     """
     path = folder / "config.json"
     if not path.is_file():
-        what = "there is no config.json in it" if folder.is_dir() else "no such directory"
-        raise ModelNotFound(f"{str(folder)!r} holds no model: {what}.")
+        problem = "there is no config.json in it" if folder.is_dir() else "no such directory"
+        raise ModelNotFound(f"{str(folder)!r} holds no model: {problem}.")
     return ConfigFacts(json_file(path), str(path))
 
 
 def llama(facts: ConfigFacts, rows: int) -> LlamaConfig:
-    """A Llama as its authors write its configuration, with so many rows of embeddings."""
+    """Return the configuration of a Llama with ``rows`` rows of embeddings."""
     heads = facts.number("num_attention_heads")
     rope = {"rope_type": "default"} | (facts.get("rope_scaling") or {})
     rope["rope_type"] = rope.pop("type", rope["rope_type"])

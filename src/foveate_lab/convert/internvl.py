@@ -1,5 +1,7 @@
-"""InternVL-Chat in its authors' layout (``InternVLChatModel``, OpenGVLab/InternVL), version 1.5 and
-its relatives: InternViT with InternLM2 or a Llama such as Vicuna, as transformers' InternVL.
+"""InternVL-Chat 1.5 and relatives in their authors' layout (``InternVLChatModel``).
+
+OpenGVLab/InternVL: InternViT with InternLM2 or a Llama such as Vicuna, converted to transformers'
+InternVL.
 """
 
 from __future__ import annotations
@@ -32,15 +34,15 @@ _LAYER = r"language_model\.model\.layers\.(\d+)\."
 
 
 def plan_internvl(facts: ConfigFacts, folder: Path, vision: Path | None) -> ConversionPlan:
-    """How an InternVL-Chat is converted.
+    """Plan the conversion of an InternVL-Chat.
 
     Raises:
-        UnsupportedModel: its text model, its template or how it cuts images is another one.
+        UnsupportedModel: another text model, template or way to cut images.
         ModelNotFound: a file is missing or damaged.
-        InvalidInput: config.json lacks something; ``vision``, as its eye is in its weights.
+        InvalidInput: a missing entry in config.json, or ``vision``: the tower is in the weights.
     """
     if vision is not None:
-        raise InvalidInput("an InternVL holds its vision tower itself: leave --vision out.")
+        raise InvalidInput("an InternVL includes its vision tower: leave --vision out.")
     text, eye = facts.part("llm_config"), facts.part("vision_config")
     kind = (text.get("architectures") or [None])[0]
     if kind not in (INTERN, LLAMA):
@@ -48,11 +50,11 @@ def plan_internvl(facts: ConfigFacts, folder: Path, vision: Path | None) -> Conv
             f"the text model in {text.where} is {kind!r}, and only {INTERN} and {LLAMA} can be "
             "converted."
         )
-    facts.must_be("ps_version", "v2")
+    facts.must_be("ps_version", "v2")  # v1 leaves the image transposed after the pixel shuffle
     template = facts.must_be("template", *CHATML, *VICUNA)
     config = _config(facts, text, eye)
     tokenizer = _tokenizer(folder)
-    config.image_token_id = _known(tokenizer, IMAGE, folder)
+    config.image_token_id = _token_id(tokenizer, IMAGE, folder)
     chat = template in CHATML
     return ConversionPlan(
         model=InternVLForConditionalGeneration,
@@ -104,7 +106,7 @@ def _config(facts: ConfigFacts, text: ConfigFacts, eye: ConfigFacts) -> InternVL
 
 
 def _image_processor(facts: ConfigFacts, config: InternVLConfig) -> GotOcr2ImageProcessorPil:
-    """Cuts an image into tiles, with a thumbnail behind several, as dynamic_preprocess does."""
+    """Build a processor that cuts images into tiles and a thumbnail, like dynamic_preprocess."""
     tiles = bool(facts.get("dynamic_image_size", False))
     if tiles:
         facts.must_be("use_thumbnail", True)
@@ -123,7 +125,7 @@ def _tokenizer(folder: Path) -> Any:
     return tokens.llama(sp.tokenizer(folder), folder)
 
 
-def _known(tokenizer: Any, name: str, folder: Path) -> int:
+def _token_id(tokenizer: Any, name: str, folder: Path) -> int:
     token = tokenizer.get_vocab().get(name)
     if token is None:
         raise InvalidInput(

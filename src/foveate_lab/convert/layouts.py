@@ -1,4 +1,4 @@
-"""The layouts that are known, and converting a directory of one of them."""
+"""Supported layouts, and the conversion of a directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foveate_lab.convert.write import SHARD, new_folder, write
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout: its name, and how a directory in it is converted."""
+    """Layout of a checkpoint: its name and the planner of its conversion."""
 
     name: str
     plan: Callable[[ConfigFacts, Path, Path | None], ConversionPlan]
@@ -33,40 +33,39 @@ LAYOUTS = (
 
 
 def convert(source: Path, target: Path, vision: Path | None = None, shard: int = SHARD) -> Layout:
-    """Writes a checkpoint in its authors' layout as a directory that transformers loads, after
-    ``import foveate.models``, with processor and chat template.
+    """Convert a checkpoint in its authors' layout to a directory that transformers loads.
 
-    The directory appears when it is complete. Weights keep their values and dtypes, and pass
-    through memory a shard at a time. LLaVA-1.5 and MobileVLM get one more token, ``<image>``, where
-    their vocabulary has no row for it; its weights are the mean of the others', so that no answer
-    contains it.
+    Loading it needs ``import foveate.models``; processor and chat template are included. The
+    directory appears when it is complete. Weights keep their values and dtypes, and are copied one
+    shard at a time. LLaVA-1.5 and MobileVLM get one more token, ``<image>``, if their vocabulary
+    has no row for it; its weights are the mean of the others', so that no answer contains it.
 
     Args:
         source: the original, as it was downloaded.
-        target: where to; it must not exist.
+        target: the directory to write; it must not exist.
         vision: directory of the CLIP tower, for a LLaVA or a MobileVLM whose weights lack it.
-        shard: the most bytes of a file of weights.
+        shard: maximum bytes per file of weights.
 
     Raises:
-        UnsupportedModel: none of the layouts, or a variant that is not known.
+        UnsupportedModel: an unknown layout, or an unknown variant.
         ModelNotFound: a file is missing or damaged.
         InvalidInput: weights that do not fit the configuration.
-        InvalidParameter: there is something at ``target``.
+        InvalidParameter: ``target`` exists.
         CannotWrite: the disk is full, for example.
     """
     facts = read_facts(source)
-    layout = next((one for one in LAYOUTS if one.name == layout_of(facts.entries)), None)
+    layout = next((layout for layout in LAYOUTS if layout.name == layout_of(facts.entries)), None)
     if layout is None:
-        known = ", ".join(each.name for each in LAYOUTS)
+        known = ", ".join(layout.name for layout in LAYOUTS)
         raise UnsupportedModel(
-            f"{str(source)!r} is none of {known} in its authors' layout (model_type "
-            f"{facts.get('model_type')!r} in config.json). If transformers knows it, use it as it "
-            "is."
+            f"{str(source)!r} is not in the authors' layout of {known} (model_type "
+            f"{facts.get('model_type')!r} in config.json). If transformers supports it, use it "
+            "without converting."
         )
     if facts.get("quantization_config"):
         raise UnsupportedModel(
             f"the weights in {str(source)!r} are quantized (quantization_config in config.json). "
-            "Convert the model that they were made from."
+            "Convert the unquantized model."
         )
     with new_folder(target) as folder:
         write(layout.plan(facts, source, vision), folder, shard)

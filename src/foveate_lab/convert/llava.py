@@ -1,5 +1,7 @@
-"""LLaVA-1.5 in its authors' layout (``LlavaLlamaForCausalLM``, haotian-liu/LLaVA), and MobileVLM V2
-in its own (``MobileLlamaForCausalLM``, Meituan-AutoML/MobileVLM), which differs in the projector.
+"""LLaVA-1.5 and MobileVLM V2 in their authors' layouts.
+
+LLaVA-1.5: ``LlavaLlamaForCausalLM``, haotian-liu/LLaVA. MobileVLM V2: ``MobileLlamaForCausalLM``,
+Meituan-AutoML/MobileVLM, which differs in the projector.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from foveate_lab.convert.rules import WeightRule, extended
 from foveate_lab.convert.weights import names
 
 IMAGE = "<image>"
-_GRID = 12  # of MobileVLM V2's tokens: it is written in its code, not in its configuration
+_GRID = 12  # tokens per side of an image in MobileVLM V2; fixed in its code, not its configuration
 _TEXT = (
     WeightRule(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq", ()),
     WeightRule(r"model\.(layers|norm)\.(.*)", (r"model.language_model.\1.\2",)),
@@ -27,12 +29,12 @@ _TEXT = (
 
 
 def plan_llava(facts: ConfigFacts, folder: Path, vision: Path | None) -> ConversionPlan:
-    """How a LLaVA-1.5 is converted.
+    """Plan the conversion of a LLaVA-1.5.
 
     Raises:
-        UnsupportedModel: an older or a newer LLaVA, or another tower than CLIP.
+        UnsupportedModel: an older or newer LLaVA, or a tower other than CLIP.
         ModelNotFound: a file is missing or damaged.
-        InvalidInput: config.json lacks something.
+        InvalidInput: a missing entry in config.json.
     """
     facts.must_be("mm_projector_type", "mlp2x_gelu")
     projector = (
@@ -44,7 +46,7 @@ def plan_llava(facts: ConfigFacts, folder: Path, vision: Path | None) -> Convers
 
 
 def plan_mobilevlm(facts: ConfigFacts, folder: Path, vision: Path | None) -> ConversionPlan:
-    """How a MobileVLM V2 is converted. Raises as `plan_llava`; also for the first version."""
+    """Plan the conversion of a MobileVLM V2. Raises as `plan_llava`, also for version 1."""
     facts.must_be("mm_projector_type", "ldpnetv2")
     at = "model.multi_modal_projector."
     projector = (
@@ -89,9 +91,9 @@ def _plan(
         processor=LlavaProcessor(  # type: ignore[no-untyped-call]
             image_processor=clip.image_processor(sizes, vision, clip.pads(facts)),
             tokenizer=tokenizer,
-            patch_size=sizes.image_size // side,  # pixels that a token stands for
+            patch_size=sizes.image_size // side,  # pixels per side of a token
             vision_feature_select_strategy="default",
-            num_additional_image_tokens=1,
+            num_additional_image_tokens=1,  # CLIP's class token, which "default" drops
             image_token=IMAGE,
             chat_template=templates.vicuna(IMAGE),
         ),
@@ -102,18 +104,20 @@ def _plan(
 
 
 def _text(rows: int) -> tuple[WeightRule, ...]:
-    words = extended(rows)
+    embeddings = extended(rows)
     return (
         *_TEXT,
         WeightRule(
-            r"model\.embed_tokens\.weight", ("model.language_model.embed_tokens.weight",), words
+            r"model\.embed_tokens\.weight",
+            ("model.language_model.embed_tokens.weight",),
+            embeddings,
         ),
-        WeightRule(r"lm_head\.weight", ("lm_head.weight",), words),
+        WeightRule(r"lm_head\.weight", ("lm_head.weight",), embeddings),
     )
 
 
 def _sources(folder: Path, vision: Path | None, tower: str) -> tuple[Path, ...]:
-    """Where the weights are: the tower's own directory only if the model has none of its own."""
+    """Return the directories of weights: the tower's own only if the model's files lack it."""
     if any(name.startswith("model.vision_tower.") for name in names(folder)):
         return (folder,)
     if vision is None:

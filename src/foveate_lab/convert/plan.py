@@ -1,4 +1,4 @@
-"""What a converter has found out about an original before any weight is read."""
+"""Plan of a conversion, made before any weight is read."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from foveate_lab.convert.rules import WeightRule
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionPlan:
-    """All that is needed to write the model.
+    """Model, processor, weight rules and sources of a conversion.
 
     Attributes:
-        model: its class here.
+        model: its class in transformers or Foveate.
         config: its configuration.
-        processor: what reads its prompts, with tokenizer and chat template.
-        rules: what becomes of each weight.
-        sources: directories whose weights it has, in order.
-        generation: what ends an answer, for ``generation_config.json``.
+        processor: its processor, with tokenizer and chat template.
+        rules: renaming rules for its weights.
+        sources: directories to read weights from, in order.
+        generation: end-of-answer tokens, for ``generation_config.json``.
     """
 
     model: type[PreTrainedModel]

@@ -1,4 +1,4 @@
-"""Qwen-VL and Qwen-VL-Chat in their authors' layout (``QWenLMHeadModel`` with an eye)."""
+"""Qwen-VL and Qwen-VL-Chat in their authors' layout (``QWenLMHeadModel`` with a vision tower)."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ SPECIAL = (
     *("<ref>", "</ref>", "<box>", "</box>", "<quad>", "</quad>"),
     *(START, STOP, IMAGE),
 )
-_POSITIONS = 256  # rows of the eye's table, whatever the image's size
+_POSITIONS = 256  # rows of the vision tower's position table, for any image size
 _HEAD = 128  # width of the resampler's heads
 _TEXT, _EYE = "model.language_model.", "model.vision_tower."
 
 
 def plan_qwen_vl(facts: ConfigFacts, folder: Path, vision: Path | None) -> ConversionPlan:
-    """How a Qwen-VL is converted.
+    """Plan the conversion of a Qwen-VL.
 
     Raises:
-        UnsupportedModel: rotary positions on a part of a head, or biases where Qwen2 has none.
+        UnsupportedModel: partial rotary embeddings, or biases where Qwen2 has none.
         ModelNotFound: a file is missing or damaged.
-        InvalidInput: config.json lacks something; ``vision``, as its eye is in its weights.
+        InvalidInput: a missing entry in config.json, or ``vision``: the tower is in the weights.
     """
     if vision is not None:
-        raise InvalidInput("a Qwen-VL holds its vision tower itself: leave --vision out.")
+        raise InvalidInput("a Qwen-VL includes its vision tower: leave --vision out.")
     facts.must_be("rotary_pct", 1.0)
     facts.must_be("no_bias", True)
     eye = _eye_config(facts.part("visual"))
@@ -57,7 +57,7 @@ def plan_qwen_vl(facts: ConfigFacts, folder: Path, vision: Path | None) -> Conve
         raise InvalidInput(
             f"{START} is {tokenizer.convert_tokens_to_ids(START)} by qwen.tiktoken, but "
             f"image_start_id in {facts.where} is {facts.part('visual').get('image_start_id')}. "
-            "They are not of the same model."
+            "Download both from the same repository."
         )
     chat = _chats(folder)
     return ConversionPlan(
@@ -85,7 +85,7 @@ def plan_qwen_vl(facts: ConfigFacts, folder: Path, vision: Path | None) -> Conve
 
 
 def _chats(folder: Path) -> bool:
-    """Whether it was trained to chat."""
+    """Check if the model was trained to chat."""
     name = "generation_config.json"
     config = ConfigFacts(json_file(folder / name), str(folder / name))
     return bool(config.must_be("chat_format", "chatml", "raw") == "chatml")
@@ -96,6 +96,7 @@ def _text_config(facts: ConfigFacts) -> Qwen2Config:
     return Qwen2Config(
         vocab_size=facts.number("vocab_size"),
         hidden_size=facts.number("hidden_size"),
+        # Qwen counts gate and up projection together
         intermediate_size=facts.number("intermediate_size") // 2,
         num_hidden_layers=facts.number("num_hidden_layers"),
         num_attention_heads=heads,
@@ -127,7 +128,7 @@ def _eye_config(visual: ConfigFacts) -> QwenVLVisionConfig:
 
 
 def _image_processor(side: int) -> CLIPImageProcessorPil:
-    """Every image is stretched to one square."""
+    """Build a processor that stretches every image to a square."""
     return CLIPImageProcessorPil(
         size={"height": side, "width": side},
         do_center_crop=False,
@@ -139,6 +140,7 @@ def _image_processor(side: int) -> CLIPImageProcessorPil:
 def _text() -> tuple[WeightRule, ...]:
     layer, to = r"transformer\.h\.(\d+)\.", rf"{_TEXT}layers.\1."
     qkv = tuple(rf"{to}self_attn.{name}_proj.\2" for name in "qkv")
+    # Qwen applies silu to w2, so w2 is the gate
     mlp = {"w1": "up_proj", "w2": "gate_proj", "c_proj": "down_proj"}
     return (
         WeightRule(r"transformer\.rotary_emb\.inv_freq|.*\.masked_bias", ()),

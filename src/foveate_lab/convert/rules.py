@@ -1,4 +1,4 @@
-"""From the names and shapes of an original's weights to those of the model here."""
+"""Rules that map names and shapes of an original's weights to the converted model's."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SHOWN = 4  # names in a message
 
 @dataclass(frozen=True)
 class WeightRule:
-    """What becomes of the weights whose whole name matches ``pattern``.
+    """Rule for the weights whose full name matches ``pattern``.
 
     Attributes:
         pattern: a regular expression.
-        to: the new names, as templates for the match; none drops the weight.
-        split: makes the tensors for these names of the one; not asked if there is one name alone.
+        to: templates of the new names; without any, the weight is dropped.
+        split: splits the tensor into one per name; None passes it on unchanged.
     """
 
     pattern: str
@@ -30,54 +30,56 @@ class WeightRule:
     split: Split | None = None
 
     def apply(self, name: str, tensor: Tensor) -> list[tuple[str, Tensor]] | None:
-        """The new names with their tensors; None if the name is not one of this rule's."""
+        """Return the new names with their tensors; None if the rule does not match."""
         match = re.fullmatch(self.pattern, name)
         if match is None:
             return None
         parts = [tensor] if self.split is None else self.split(tensor)
-        return list(zip([match.expand(each) for each in self.to], parts, strict=False))
+        return list(zip([match.expand(template) for template in self.to], parts, strict=False))
 
 
 def renamed(
     weights: Iterable[tuple[str, Tensor]], rules: Sequence[WeightRule]
 ) -> Iterator[tuple[str, Tensor]]:
-    """All weights under their new names, by the first rule that knows each.
+    """Rename all weights, each by the first rule that matches.
 
     Raises:
-        InvalidInput: no rule knows a name.
+        InvalidInput: a name matches no rule.
     """
     for name, tensor in weights:
-        made = next((m for rule in rules if (m := rule.apply(name, tensor)) is not None), None)
-        if made is None:
+        renamed_weights = next(
+            (pairs for rule in rules if (pairs := rule.apply(name, tensor)) is not None), None
+        )
+        if renamed_weights is None:
             raise InvalidInput(
-                f"the weight {name!r} {list(tensor.shape)} has no place in this model. Is it one "
-                "that was trained further with other parts, or quantized? Neither is converted."
+                f"the weight {name!r} {list(tensor.shape)} does not belong to this model. Models "
+                "with additional parts, and quantized models, cannot be converted."
             )
-        yield from made
+        yield from renamed_weights
 
 
 def checked(
     weights: Iterable[tuple[str, Tensor]], shapes: dict[str, torch.Size]
 ) -> Iterator[tuple[str, Tensor]]:
-    """The weights, after each was compared with what the model has under its name.
+    """Yield the weights after checking each against the model's shapes.
 
     Args:
         weights: under the model's names.
-        shapes: of all weights of the model.
+        shapes: shapes of all weights of the model.
 
     Raises:
-        InvalidInput: a weight of another shape, one that the model lacks or that came twice, and,
-            at the end, one that did not come.
+        InvalidInput: a weight of another shape, an unknown or repeated one, or, at the end, a
+            missing one.
     """
     left = dict(shapes)
     for name, tensor in weights:
         if name not in left:
-            why = "came twice" if name in shapes else "is one more than config.json tells of"
+            why = "occurs twice" if name in shapes else "is not in the model of config.json"
             raise InvalidInput(f"the weight that becomes {name!r} {why}.")
         if tensor.shape != left.pop(name):
             raise InvalidInput(
-                f"the weight that becomes {name!r} has shape {list(tensor.shape)}, but by "
-                f"config.json it is {list(shapes[name])}. They are not of the same model."
+                f"the weight that becomes {name!r} has shape {list(tensor.shape)}, but "
+                f"{list(shapes[name])} by config.json. Download both from the same repository."
             )
         yield name, tensor
     if left:
@@ -89,19 +91,19 @@ def checked(
 
 
 def thirds(tensor: Tensor) -> Sequence[Tensor]:
-    """Queries, keys and values that stand one after the other."""
+    """Split stacked queries, keys and values."""
     return tensor.chunk(3)
 
 
 def thirds_per_head(heads: int) -> Split:
-    """Queries, keys and values that stand one after the other in each head."""
+    """Return a split for queries, keys and values that are stacked within each head."""
     return lambda tensor: [
         part.flatten(0, 1) for part in tensor.reshape(heads, 3, -1, *tensor.shape[1:]).unbind(1)
     ]
 
 
 def grouped(kv_heads: int, queries: int) -> Split:
-    """InternLM2's: for each head of keys its query heads, the keys and the values."""
+    """Return a split for InternLM2: each KV head's query heads, then its keys, then its values."""
 
     def split(tensor: Tensor) -> list[Tensor]:
         groups = tensor.reshape(kv_heads, queries + 2, -1, *tensor.shape[1:])
@@ -112,8 +114,9 @@ def grouped(kv_heads: int, queries: int) -> Split:
 
 
 def extended(rows: int) -> Split:
-    """At least so many rows, new ones the mean of all: the logit of a token that the original does
-    not have is then the mean of the others, so that it is never the largest.
+    """Return a split that appends rows up to ``rows``, each the mean of all.
+
+    The logit of an added token is then the mean of the others, so it is never the largest.
     """
 
     def split(tensor: Tensor) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Tokenizers kept as a SentencePiece model (``tokenizer.model``), read without its library.
+"""Tokenizers stored as a SentencePiece model (``tokenizer.model``), read without its library.
 
 The file is a protocol buffer, sentencepiece_model.proto of SentencePiece: field 1 holds the pieces
 (text 1, score 2, kind 3), 2 the training (3: the algorithm), 3 the normalizer (2: a table of
@@ -24,7 +24,7 @@ Field = tuple[int, int | bytes]
 
 
 class Piece(NamedTuple):
-    """A token: its text, its score (higher merges first) and what kind it is."""
+    """Token: its text, its score (higher merges first) and its kind."""
 
     text: str
     score: float
@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 
 
 class SentencePieceModel(NamedTuple):
-    """What the file says."""
+    """Contents of the file."""
 
     pieces: list[Piece]
     characters: bytes
@@ -40,7 +40,7 @@ class SentencePieceModel(NamedTuple):
 
 
 def tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer in a directory, with the tokens that were added to it later.
+    """Read the tokenizer of a directory, including tokens added later.
 
     Raises:
         ModelNotFound: no ``tokenizer.model``, or a damaged one.
@@ -53,19 +53,21 @@ def tokenizer(folder: Path) -> Tokenizer:
     bpe = models.BPE(
         vocabulary, merges(model.pieces), unk_token=unknown, fuse_unk=True, byte_fallback=True
     )
-    made = Tokenizer(bpe)
-    made.normalizer = normalizers.Sequence(_normalizers(model))
-    made.decoder = decoders.Sequence(_decoders(model))
+    tokenizer = Tokenizer(bpe)
+    tokenizer.normalizer = normalizers.Sequence(_normalizers(model))
+    tokenizer.decoder = decoders.Sequence(_decoders(model))
     users = [p.text for p in model.pieces if p.kind == USER_DEFINED]
     special = [p.text for p in model.pieces if p.kind in (UNKNOWN, CONTROL)]
     later = [added[index] for index in sorted(added)]
-    made.add_tokens([AddedToken(name, normalized=False) for name in users])
-    made.add_special_tokens([AddedToken(name, normalized=False) for name in (*special, *later)])
-    return made
+    tokenizer.add_tokens([AddedToken(name, normalized=False) for name in users])
+    tokenizer.add_special_tokens(
+        [AddedToken(name, normalized=False) for name in (*special, *later)]
+    )
+    return tokenizer
 
 
 def read(path: Path) -> SentencePieceModel:
-    """Reads a SentencePiece model. Raises as `tokenizer` does."""
+    """Read a SentencePiece model. Raises as `tokenizer` does."""
     if not path.is_file():
         raise ModelNotFound(
             f"{str(path.parent)!r} has no tokenizer.model. Download the whole repository."
@@ -77,12 +79,12 @@ def read(path: Path) -> SentencePieceModel:
     except (IndexError, KeyError, ValueError, struct.error) as error:
         raise ModelNotFound(f"{str(path)!r} is damaged ({error}). Download it again.") from error
     if trained.get(3, 1) != BPE or not pieces:
-        raise UnsupportedModel(f"{str(path)!r} is no byte-pair encoding, which is what is known.")
+        raise UnsupportedModel(f"{str(path)!r} is not a byte-pair encoding, so it cannot be read.")
     return SentencePieceModel(pieces, _bytes(normal.get(2, b"")), bool(normal.get(3, 1)))
 
 
 def added_tokens(folder: Path) -> dict[int, str]:
-    """The tokens that a tokenizer's JSON files add, by id: some take the place of unused pieces."""
+    """Return the tokens that a tokenizer's JSON files add, by id; some replace unused pieces."""
     config = json_file(folder / "tokenizer_config.json").get("added_tokens_decoder", {})
     added = {int(index): str(token["content"]) for index, token in config.items()}
     later = json_file(folder / "added_tokens.json")
@@ -90,7 +92,7 @@ def added_tokens(folder: Path) -> dict[int, str]:
 
 
 def merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
-    """The pairs that make a piece, those of high score first."""
+    """Return the pairs that merge into a piece, highest score first."""
     ranks = {piece.text: piece.score for piece in pieces if piece.kind == NORMAL}
     merged = [
         (score, text[:cut], text[cut:])
@@ -98,7 +100,7 @@ def merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
         for cut in range(1, len(text))
         if text[:cut] in ranks and text[cut:] in ranks
     ]
-    merged.sort(key=lambda one: (one[0], len(one[1]), len(one[2])), reverse=True)
+    merged.sort(key=lambda merge: (merge[0], len(merge[1]), len(merge[2])), reverse=True)
     return [(left, right) for _, left, right in merged]
 
 
@@ -131,7 +133,7 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[Field]:
-    """The fields of a message: numbers, and all else as bytes."""
+    """Yield the fields of a protobuf message: varints as integers, everything else as bytes."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)

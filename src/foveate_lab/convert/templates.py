@@ -1,4 +1,4 @@
-"""Chat templates: how the authors' code words a question."""
+"""Chat templates that reproduce the prompts of the authors' code."""
 
 from __future__ import annotations
 
@@ -91,6 +91,7 @@ _QWEN_PARTS = {
     "CLOSE": '{{- "<|im_end|>\\n" -}}',
     "END": '{%- if add_generation_prompt -%}{{- "<|im_start|>assistant\\n" -}}{%- endif -%}',
 }
+# The system prompt of vicuna_v1 (OTHER: user) and llava_v1 (human).
 _VICUNA_SYSTEM = (
     "A chat between a curious OTHER and an artificial intelligence assistant. The assistant gives "
     "helpful, detailed, and polite answers to the OTHER's questions."
@@ -100,6 +101,7 @@ _LLAVA_LLAMA_2_SYSTEM = (
     "content that the user provides, and assist the user with a variety of tasks using natural "
     "language."
 )
+# The system prompt of internlm2-chat: "You are InternVL, a multimodal model ..."
 _INTERN = (
     "\u4f60\u662f\u7531\u4e0a\u6d77\u4eba\u5de5\u667a\u80fd\u5b9e\u9a8c\u5ba4\u8054\u5408\u5546"
     "\u6c64\u79d1\u6280\u5f00\u53d1\u7684\u4e66\u751f\u591a\u6a21\u6001\u5927\u6a21\u578b\uff0c"
@@ -171,8 +173,8 @@ def _filled(template: str, image_token: str, system: str) -> str:
 
 
 def qwen(chat: bool) -> str:
-    """Numbered pictures, in ChatML or, for the model that was not trained to chat, as they are."""
+    """Return a template with numbered images, in ChatML if ``chat``, else as plain text."""
     template = _NUMBERED
-    for name, words in _QWEN_PARTS.items():
-        template = template.replace(f"{name}\n", f"{words}\n" if chat else "")
+    for name, text in _QWEN_PARTS.items():
+        template = template.replace(f"{name}\n", f"{text}\n" if chat else "")
     return template

@@ -1,4 +1,4 @@
-"""Tokenizers as transformers takes them, and what ends an answer."""
+"""Conversion of tokenizers to transformers, and generation settings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 
 
 def llama(backend: Tokenizer, folder: Path, special: Sequence[str] = ()) -> Any:
-    """A tokenizer that puts ``<s>`` in front of a text, with further special tokens.
+    """Wrap a tokenizer that prepends ``<s>``, with further special tokens.
 
-    Padding is the one of ``tokenizer_config.json``, or ``<unk>``, as LLaVA's.
+    The padding token is that of ``tokenizer_config.json``, or ``<unk>`` as in LLaVA.
     """
     backend.add_special_tokens([AddedToken(name, normalized=False) for name in special])
     begin = backend.token_to_id(BEGIN)
@@ -30,7 +30,7 @@ def llama(backend: Tokenizer, folder: Path, special: Sequence[str] = ()) -> Any:
 
 
 def wrapped(backend: Tokenizer, pad: str, **special: Any) -> Any:
-    """As transformers takes it; batches are padded on the left, as answers need."""
+    """Wrap a tokenizer for transformers; batches are padded on the left, as generation needs."""
     return TokenizersBackend(  # type: ignore[no-untyped-call]
         tokenizer_object=backend,
         pad_token=pad,
@@ -41,12 +41,12 @@ def wrapped(backend: Tokenizer, pad: str, **special: Any) -> Any:
 
 
 def ends(tokenizer: Any, *also: str) -> dict[str, Any]:
-    """For ``generation_config.json``: what ends an answer, and greedy decoding."""
-    others = [int(tokenizer.convert_tokens_to_ids(name)) for name in also]
-    stop = [int(tokenizer.eos_token_id), *others]
+    """Return the entries of ``generation_config.json``: stop tokens and greedy decoding."""
+    extra_stops = [int(tokenizer.convert_tokens_to_ids(name)) for name in also]
+    stop = [int(tokenizer.eos_token_id), *extra_stops]
     return {
         "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": stop if others else stop[0],
+        "eos_token_id": stop if extra_stops else stop[0],
         "pad_token_id": tokenizer.pad_token_id,
         "do_sample": False,
     }

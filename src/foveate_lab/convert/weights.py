@@ -1,6 +1,4 @@
-"""The weights in a directory, tensor by tensor: safetensors or PyTorch's own files, in shards or
-not.
-"""
+"""Weights of a directory, tensor by tensor, from safetensors or PyTorch files, sharded or not."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ SINGLE = ("model.safetensors", "pytorch_model.bin")
 
 
 def files(folder: Path) -> list[Path]:
-    """The files that hold a model's weights, one or all of its shards.
+    """Return the files with a model's weights: a single file, or all shards.
 
     Raises:
-        ModelNotFound: there are none, or some that the index names are missing.
+        ModelNotFound: no weights, or shards of the index are missing.
     """
     for single in SINGLE:
         if (index := folder / f"{single}.index.json").is_file():
@@ -38,12 +36,12 @@ def files(folder: Path) -> list[Path]:
 
 
 def names(folder: Path) -> set[str]:
-    """The names of all weights. Raises what `files` and `tensors` do."""
+    """Return the names of all weights. Raises as `files` and `tensors` do."""
     return {name for path in files(folder) for name in _names(path)}
 
 
 def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """All weights by name; no more than one of them is in memory at a time.
+    """Yield all weights by name, at most one in memory at a time.
 
     Raises:
         ModelNotFound: a file is missing or damaged.
@@ -53,7 +51,7 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def json_file(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty if there is no such file.
+    """Return the object in a JSON file; empty if there is no such file.
 
     Raises:
         ModelNotFound: the file is damaged.
@@ -70,10 +68,10 @@ def json_file(path: Path) -> dict[str, Any]:
 
 
 def _shards(index: Path) -> list[Path]:
-    places = json_file(index).get("weight_map")
-    if not isinstance(places, dict) or not places:
+    weight_map = json_file(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
         raise ModelNotFound(f"{str(index)!r} names no shards (weight_map). Download it again.")
-    shards = sorted({str(name) for name in places.values()})
+    shards = sorted({str(name) for name in weight_map.values()})
     missing = [name for name in shards if not (index.parent / name).is_file()]
     if missing:
         raise ModelNotFound(
@@ -106,13 +104,13 @@ def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def _unpickled(path: Path) -> dict[str, Tensor]:
-    """Tensors alone, mapped from the disk: no code of the file is run."""
+    """Load tensors only, mapped from the disk; no code of the file runs."""
     try:
-        mapped = zipfile.is_zipfile(path)  # files of PyTorch before 1.6 are not
+        mapped = zipfile.is_zipfile(path)  # files of PyTorch before 1.6 are not zip archives
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise _damaged(path, error) from error
-    return {name: one for name, one in content.items() if isinstance(one, Tensor)}
+    return {name: tensor for name, tensor in content.items() if isinstance(tensor, Tensor)}
 
 
 def _damaged(path: Path, error: Exception) -> ModelNotFound:

@@ -1,4 +1,4 @@
-"""Evaluation: which method, at which budget, on what."""
+"""Evaluation of methods at budgets on tasks."""
 
 from foveate.prompts.sample import Sample, Span
 from foveate_lab.eval.task_registry import TASKS, Task, task

@@ -1,4 +1,4 @@
-"""Pages in Chromium, for samples that are pictures of them."""
+"""Chromium windows, for samples that are screenshots."""
 
 from __future__ import annotations
 
@@ -12,34 +12,33 @@ from foveate.errors import InvalidInput, MissingPackage
 
 
 def program() -> str:
-    """Chromium: what CHROMIUM names, or what is called chromium on the PATH.
+    """Return the path of Chromium: CHROMIUM, or chromium on the PATH.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: Chromium is not installed.
     """
-    named = os.environ.get("CHROMIUM", "chromium")
-    path = shutil.which(named)
+    name = os.environ.get("CHROMIUM", "chromium")
+    path = shutil.which(name)
     if path is None:
         raise InvalidInput(
-            f"pages are drawn by Chromium, and {named!r} is no program here. Install it (Debian: "
+            f"this needs Chromium, and {name!r} is not a program on the PATH. Install it (Debian: "
             "apt-get install chromium) or set CHROMIUM to the path of a Chromium or Chrome."
         )
     return path
 
 
 @contextmanager
-def window(what: str, size: tuple[int, int]) -> Iterator[Any]:
-    """A page of playwright, so many pixels wide and high, for what needs one. When the block is
-    left, in whatever way, Chromium ends.
+def window(user: str, size: tuple[int, int]) -> Iterator[Any]:
+    """Open a page of playwright of a size in pixels; Chromium ends with the block.
 
     Raises:
         MissingPackage: playwright is not installed.
-        InvalidInput: there is no Chromium, or it draws nothing.
+        InvalidInput: Chromium is missing or draws nothing.
     """
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError as error:
-        raise MissingPackage(what, "playwright", "screens") from error
+        raise MissingPackage(user, "playwright", "screens") from error
     path = program()
     try:
         with (
@@ -50,4 +49,4 @@ def window(what: str, size: tuple[int, int]) -> Iterator[Any]:
                 viewport={"width": size[0], "height": size[1]}, color_scheme="light"
             )
     except Error as error:
-        raise InvalidInput(f"Chromium ({path}) draws no pages for {what}: {error}") from error
+        raise InvalidInput(f"Chromium ({path}) draws no pages for {user}: {error}") from error

@@ -1,7 +1,7 @@
-"""Results that are handed on: a folder of them with a manifest, which tells whether it is whole.
+"""Bundles: folders of finished results with a manifest, for checking that they are complete.
 
-The manifest has the digests of the files, and the versions and the machine that made them. It is no
-signature: it finds what was cut short or changed by mistake.
+The manifest has digests of the files, versions, and the machine. It is not a signature: it detects
+files that were truncated or changed by mistake.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AGAIN = (
 
 
 class Bundle(NamedTuple):
-    """A folder's results, and its manifest: None while a run is not finished."""
+    """Results of a folder with their manifest, which is None until the run is finished."""
 
     folder: Path
     stored: Stored
@@ -30,10 +30,10 @@ class Bundle(NamedTuple):
 
 
 def seal(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Writes the manifest of finished results, whose rows these are.
+    """Write the manifest of finished results that have these rows.
 
     Raises:
-        CannotWrite: the disk is full, or the folder is not to be written to.
+        CannotWrite: the disk is full, or the folder is not writable.
     """
     questions: dict[str, set[str]] = {}
     for row in rows:
@@ -51,25 +51,25 @@ def seal(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def read_bundles(folder: Path) -> list[Bundle]:
-    """The bundle in a folder, or those of a folder that 'foveate reproduce --out' wrote.
+    """Read the bundle of a folder, or the bundles that 'foveate reproduce --out' wrote.
 
     Raises:
-        InvalidInput: there is none, or one is not as its manifest says.
+        InvalidInput: no results, or files that differ from their manifest.
     """
     inside = sorted(path.parent for path in (folder / "rows").glob(f"*/{CONFIGURATION}"))
     if (folder / CONFIGURATION).exists() or not inside:
         inside = [folder]
-    return [read_bundle(one) for one in inside]
+    return [read_bundle(path) for path in inside]
 
 
 def read_bundle(folder: Path) -> Bundle:
-    """A folder of results, checked against its manifest if it has one.
+    """Read a folder of results, checked against its manifest if it has one.
 
     Raises:
-        InvalidInput: it holds no results, or they are not what the manifest says.
+        InvalidInput: no results, or files that differ from the manifest.
     """
-    place, remedy = folder / MANIFEST, AGAIN.format(manifest=MANIFEST)
-    manifest = manifests.read(place, SCHEMA, remedy) if place.exists() else None
+    path, remedy = folder / MANIFEST, AGAIN.format(manifest=MANIFEST)
+    manifest = manifests.read(path, SCHEMA, remedy) if path.exists() else None
     if manifest is not None:
         for name in (CONFIGURATION, ROWS):
             manifests.check(folder / name, manifest["files"].get(name), remedy)

@@ -1,4 +1,4 @@
-"""The policies that an evaluation compares: methods at several budgets each, and the oracle."""
+"""Policies that an evaluation compares: methods at several budgets each, and the oracle."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from foveate_lab.eval.oracle import NAME, oracle
 
 
 def separate(text: str) -> list[str]:
-    """The specs of a list such as "snapkv,h2o:recent=0.25,group=max,knorm": what is no more than
-    key=value belongs to the spec before it.
+    """Split a list of specs such as "snapkv,h2o:recent=0.25,group=max,knorm".
+
+    A part that is only key=value belongs to the spec before it.
     """
     specs: list[str] = []
     for part in split(text, ","):
@@ -29,7 +30,8 @@ def separate(text: str) -> list[str]:
 
 
 def contenders(methods: Sequence[str], budgets: Sequence[str]) -> list[str]:
-    """The specs of all, each once; "oracle", which only a sample can make a policy of, too.
+    """Return the specs of all methods at all budgets, without duplicates. "oracle" stays a spec,
+    because its policy depends on the sample.
 
     Raises:
         FoveateError: an unknown method, a spec that does not parse, a budget that cannot be met.
@@ -44,16 +46,14 @@ def contenders(methods: Sequence[str], budgets: Sequence[str]) -> list[str]:
 
 
 def check_strictly(specs: Sequence[str]) -> None:
-    """Raises InvalidBudget where a spec's budget is less than what it always keeps of any prompt
-    that is longer.
-    """
+    """Raise InvalidBudget if a spec's budget is less than what it always keeps of a long prompt."""
     for spec in specs:
         if not is_oracle(spec):
             policy_of(spec).check_strictly()
 
 
 def is_oracle(spec: str) -> bool:
-    """Whether only a sample can make a policy of it."""
+    """Check if a spec is the oracle's, whose policy depends on the sample."""
     return spec.split(":")[0].strip() == NAME
 
 
@@ -62,10 +62,10 @@ def _oracles(spec: str, budgets: Sequence[str]) -> list[str]:
     if set(arguments) - {"budget"}:
         raise InvalidSpec(f"{spec!r}: the oracle has a budget and nothing else.")
     chosen = budgets or [str(arguments.get("budget", BUDGET_BY_DEFAULT))]
-    return [f"{NAME}:budget={oracle(one).amount}" for one in chosen]
+    return [f"{NAME}:budget={oracle(budget).amount}" for budget in chosen]
 
 
 def resolved(spec: str, evidence: Sequence[int]) -> Policy:
-    """The policy of a contender for a sample whose answer stands on these tokens."""
+    """Return the policy of a spec for a sample with these evidence tokens."""
     name, arguments = name_and_arguments(spec)
     return oracle(str(arguments["budget"]), evidence) if name == NAME else policy_of(spec)

@@ -1,4 +1,4 @@
-"""``evaluate()``: many policies on many samples, each prompt read once.
+"""``evaluate()``: many policies on many samples, with one prefill per prompt.
 
 >>> from foveate_lab import evaluate
 >>> result = evaluate("demo", "document", methods="snapkv,mixkv", budgets="20%,10%", limit=20)
@@ -37,14 +37,14 @@ from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_tasks, separate_tasks
 
 Advance = Callable[[str, int, int], object]
-"""Called with a task's name, the samples that were answered since, and those of the whole run."""
+"""Progress callback: a task's name, samples answered since the last call, samples of the run."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """Results of :func:`evaluate`: one row for each sample and policy, the full cache's included.
 
-    ``configuration`` is what ``run.json`` holds. ``folder`` is None where none was given.
+    ``configuration`` is the content of ``run.json``. ``folder`` is None without ``out``.
     """
 
     rows: Rows
@@ -96,35 +96,35 @@ def evaluate(
     """Answer samples of tasks under many policies, and score the answers.
 
     Args:
-        model: a directory, a name on the hub, or a model that is loaded already.
+        model: a directory, a name on the hub, or a loaded model.
         tasks: names with options, such as "chart" or "docvqa(longest=16)=/data/docvqa", in one text
             with commas or in a list, or :class:`Task` objects. By default "document".
         methods: specs or policies, "oracle" among them; by default those of ``foveate eval``.
         budgets: replace the budgets of all methods. 20 % for a method without any.
         data: JSON lines with questions of your own, beside ``tasks`` or alone.
-        out: folder for the results, which grows answer by answer. Without it nothing is kept.
-        fps: frames per second that are taken of videos.
-        frames: so many of each video instead.
+        out: folder for the results, written answer by answer. Without it nothing is stored.
+        fps: frames per second to sample from videos.
+        frames: number of frames to sample from each video instead.
         protocol: whether the question is known when the prompt is compressed.
         limit: samples of each task.
         seed: random seed for drawing them.
         judge: a language model that grades answers, or its "module:callable".
         longest_prompt: tokens, images counted; longer prompts lose their middle.
         timed: samples of each task that are timed, one by one.
-        batch: prompts answered at once where nothing is timed.
-        resume: go on with the results in ``out``; what was refused is tried again.
+        batch: prompts answered together; timed samples are answered alone.
+        resume: continue the results in ``out``; refused samples are tried again.
         executor: "local", which is this process, or "ray".
-        workers: of the cluster; by default one for each GPU, or machine.
+        workers: workers of the cluster; by default one per GPU, or per machine.
         strict: refuse budgets below what a method always keeps, instead of raising them.
-        allow_outside: let data name files outside its folder.
+        allow_outside: allow data to name files outside its folder.
         trust_remote_code: run code that comes with the model.
-        device_map: how weights are spread over devices, as transformers takes it.
+        device_map: placement of weights on devices, as in transformers.
         advance: called after each sample, for a progress bar.
-        warn: called with remarks on the run.
+        warn: called with warnings about the run.
 
     Raises:
-        FoveateError: nothing could be asked: an unknown task or method, a folder that holds other
-            results. What is refused of a sample is a row with an ``error`` instead.
+        FoveateError: the run cannot start: an unknown task or method, or a folder with other
+            results. A refused sample gives a row with an ``error`` instead.
     """
     if batch > 1 and timed >= limit:
         raise InvalidParameter(
@@ -136,8 +136,8 @@ def evaluate(
     for task in chosen:
         if task.unjudged:
             warn(
-                f"{task.name}: no --judge, so its scores stay empty; what differs from the "
-                "full cache is measured."
+                f"{task.name}: no --judge, so its scores stay empty; only differences from the "
+                "full cache are measured."
             )
     name = model if isinstance(model, str) else model.name
     specs = _specs(name, methods, budgets)
@@ -158,7 +158,7 @@ def evaluate(
         "versions": versions_of_results(),
     }
     loading = None if isinstance(model, str) else lambda: model
-    place = find_executor(
+    runner = find_executor(
         executor, name, protocol, workers, trust_remote_code, device_map, loading=loading
     )
     with ExitStack() as stack:
@@ -166,10 +166,10 @@ def evaluate(
         results = stack.enter_context(Results(folder, configuration, resume=resume))
         if results.damaged:
             warn(
-                f"{folder / ROWS}: {len(results.damaged)} damaged line(s) set aside into "
-                f"{DAMAGED}, to be asked again."
+                f"{folder / ROWS}: {len(results.damaged)} damaged line(s) moved to {DAMAGED}; "
+                "their samples are answered again."
             )
-        _answer(chosen, configuration, place, results, advance or (lambda *counts: None))
+        _answer(chosen, configuration, runner, results, advance or (lambda *counts: None))
         seal(folder, results.rows)
     return Evaluation(results.rows, configuration, Path(out) if out else None)
 
@@ -177,16 +177,16 @@ def evaluate(
 def _answer(
     chosen: Sequence[Task],
     configuration: Mapping[str, Any],
-    place: Executor,
+    runner: Executor,
     results: Results,
     advance: Advance,
 ) -> None:
-    """Add the rows that results lack, and sort all rows by task, sample and spec."""
+    """Add the missing rows, then sort all rows by task, sample and spec."""
     order: list[Key] = []
     total = len(chosen) * configuration["limit"]
 
-    def left() -> Iterator[Job]:
-        """Jobs that lack an answer; the others are skipped."""
+    def missing_jobs() -> Iterator[Job]:
+        """Yield jobs that lack an answer, and count the others as done."""
         for job in _jobs(chosen, configuration):
             order.extend(job.keys)
             if todo := lacking(job, results):
@@ -194,9 +194,9 @@ def _answer(
             else:
                 advance(job.task.name, len(job.samples), total)
 
-    with place as execute:
+    with runner as execute:
         advance(chosen[0].name if chosen else "", 0, total)
-        for job, rows in execute(left()):
+        for job, rows in execute(missing_jobs()):
             for row in rows:
                 results.add(row)
             advance(job.task.name, len(job.samples), total)
@@ -204,7 +204,7 @@ def _answer(
 
 
 def _jobs(chosen: Sequence[Task], run: Mapping[str, Any]) -> Iterator[Job]:
-    """Jobs of one sample while samples are timed, then of a batch."""
+    """Yield jobs of one sample each while samples are timed, then of batches."""
     for task in chosen:
         samples = iter(task.samples(run["limit"], run["seed"]))
         job = partial(Job, task, longest_prompt=run["longest_prompt"], strict=run["strict"])
@@ -218,16 +218,16 @@ def _jobs(chosen: Sequence[Task], run: Mapping[str, Any]) -> Iterator[Job]:
 def _specs(
     model: str, methods: str | Sequence[str | Policy] | None, budgets: str | Sequence[str | float]
 ) -> list[str]:
-    """Specs of all methods at all budgets."""
-    named = by_default(model) if methods is None else methods
-    listed = separate(named) if isinstance(named, str) else named
-    specs = [one.spec if isinstance(one, Policy) else one for one in listed]
+    """Return the specs of all methods at all budgets."""
+    chosen = by_default(model) if methods is None else methods
+    listed = separate(chosen) if isinstance(chosen, str) else chosen
+    specs = [method.spec if isinstance(method, Policy) else method for method in listed]
     amounts = separate(budgets) if isinstance(budgets, str) else list(map(str, budgets))
     return contenders([with_known_profile(spec, model) for spec in specs], amounts)
 
 
 def _judge_name(judge: str | Judge | None) -> str | None:
-    """The judge as "module:callable"."""
+    """Return the judge as "module:callable"."""
     if judge is None or isinstance(judge, str):
         return judge
     return f"{judge.__module__}:{getattr(judge, '__qualname__', type(judge).__qualname__)}"
@@ -241,7 +241,7 @@ def _tasks(
     judge: Judge | None,
     outside: bool,
 ) -> list[Task]:
-    """Tasks by name, then the task of a file."""
+    """Find the named tasks, then the task of a data file."""
     check_sampling(fps, frames)
     rate = int(fps) if fps is not None and fps == int(fps) else fps  # as tasks' names have it
     options = {"fps": rate, "frames": frames}
@@ -257,13 +257,13 @@ def _tasks(
         own = questions(Path(data), fps=rate, frames=frames, outside=outside)
         if any(task.name == own.name for task in chosen):
             raise InvalidInput(
-                f"a task is called {own.name!r}, as {str(data)!r} is: give the file another name."
+                f"a task is named {own.name!r} like {str(data)!r}: give the file another name."
             )
         chosen.append(own)
     for name, value in sampling.items():
         if not any(f"{name}=" in task.name for task in chosen):
             raise InvalidInput(
-                f"--{name} {value} is of videos, and nothing that is asked has any. Give --data "
-                "FILE with videos, or a benchmark of them."
+                f"--{name} {value} is for videos, and no task has any. Give --data FILE with "
+                "videos, or a video benchmark."
             )
     return chosen

@@ -1,4 +1,4 @@
-"""Rows by what they are of; and how they name the files of a folder that may be moved."""
+"""Rows by key, and specs that name files of a movable folder."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 MOVES = "'./"
-"""How a spec begins to name a file of the folder that its results lie in."""
+"""Start of a file name in a spec, for files in the folder of the results."""
 Key = tuple[str, str, str]
-"""Task, sample, spec."""
+"""Key of a row: task, sample and spec."""
 
 
 class HeldRows:
-    """Rows by key. One that says that its sample failed is there, but not in these: it is to be
-    tried again. ``root`` is a folder that moves with its results: files below it that specs name
-    are written relative to it, as "./FILE", and are here the files that they are now.
+    """Rows by key.
+
+    A row with an error is among ``rows``, but its key is not ``in`` this object, so that it is
+    tried again. ``root`` is a folder that moves together with its results: specs store files below
+    it as "./FILE", and rows here have their current paths.
     """
 
     def __init__(self, rows: Iterable[dict[str, Any]], root: Path | None = None):
@@ -24,7 +26,7 @@ class HeldRows:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """All rows, each key once."""
+        """All rows, one per key."""
         return list(self._rows.values())
 
     def __contains__(self, key: object) -> bool:
@@ -38,5 +40,5 @@ class HeldRows:
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
-    """What a row is of."""
+    """Return the task, sample and spec of a row."""
     return row["task"], row["sample"], row["spec"]

@@ -1,4 +1,4 @@
-"""A language model that judges answers which no rule can score: yours."""
+"""Judges: language models, provided by the user, that score answers no rule can score."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from foveate.prompts.sample import Sample
 
 @runtime_checkable
 class Judge(Protocol):
-    """A prompt in, what the language model says to it out."""
+    """Callable from a prompt to a language model's reply."""
 
     def __call__(self, prompt: str) -> str: ...
 
 
 Judged = Callable[[Judge, str, Sample], float | None]
-"""Scores a prediction with a judge."""
+"""Function that scores a prediction with a judge."""
 
 
 def unscored(prediction: str, sample: Sample) -> None:
-    """No score: of this task a judge has to say how good an answer is."""
+    """Return None: the task's answers need a judge."""
 
 
 def find_judge(name: str) -> Judge:
-    """The judge named "module:callable"; the module has to be importable (``PYTHONPATH``).
+    """Import the judge named "module:callable" (``PYTHONPATH``).
 
     Raises:
-        InvalidInput: no such module, or nothing in it that can be called.
+        InvalidInput: no such module, or no such callable in it.
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
@@ -46,11 +46,11 @@ def find_judge(name: str) -> Judge:
     return judge
 
 
-def said_by(judge: Judge, prompt: str) -> str:
-    """The judge's reply.
+def reply_of(judge: Judge, prompt: str) -> str:
+    """Return the judge's reply without surrounding blanks.
 
     Raises:
-        InvalidInput: it is no text.
+        InvalidInput: the reply is not text.
     """
     reply = judge(prompt)
     if not isinstance(reply, str):

@@ -1,4 +1,4 @@
-"""The best that could be kept: the tokens that show the answer."""
+"""Oracle policy: an upper bound that keeps the tokens which show the answer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 
 NAME = "oracle"
-ENDS = 4  # of the prompt, on either side: heads that look for nothing attend to its first tokens
+ENDS = 4  # tokens at each end of the prompt; its first tokens are attention sinks
 
 
 @stage("evidence")
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Ranks both ends of each row's prompt first, then the tokens at these places, in their order,
-    then later tokens before earlier ones.
+    """Score that ranks both ends of each row's prompt first, then evidence, then late tokens.
+
+    ``places``: evidence tokens of each row, ranked from first to last. The rest is ranked from last
+    to first.
     """
 
     places: tuple[tuple[int, ...], ...]
@@ -33,15 +35,15 @@ class Evidence:
     def __call__(self, layer: Layer) -> Scores:
         last = layer.lengths[:, None, None] - 1
         later = layer.pos.float() / (last + 1)
-        shown = [
-            torch.isin(pos, pos.new_tensor(places))
-            for pos, places in zip(layer.pos, self.places, strict=True)
+        is_evidence = [
+            torch.isin(pos, pos.new_tensor(evidence))
+            for pos, evidence in zip(layer.pos, self.places, strict=True)
         ]
-        scores = torch.where(torch.stack(shown), 2 - later, later)
+        scores = torch.where(torch.stack(is_evidence), 2 - later, later)
         return Scores(scores.masked_fill((layer.pos < ENDS) | (layer.pos > last - ENDS), 3.0))
 
 
-def oracle(budget: AmountLike, *places: Sequence[int]) -> Policy:
-    """Keeps the first and the last 4 tokens of each row, its evidence, and then what came last."""
-    score = Evidence(places=tuple(tuple(row) for row in places))
+def oracle(budget: AmountLike, *evidence: Sequence[int]) -> Policy:
+    """Build a policy that keeps the first and last 4 tokens, then evidence, then the latest."""
+    score = Evidence(places=tuple(tuple(row) for row in evidence))
     return Policy(score=score, budget=Uniform(amount=budget), select=TopK())

@@ -1,6 +1,6 @@
-"""A long answer token by token: what a cache thinks of each, and what it holds meanwhile.
+"""Token-by-token losses and cache sizes of long answers.
 
-The rows of a batch go on together, and may not be padded: their prompts are equally long.
+The rows of a batch are decoded together and must not be padded: their prompts have equal length.
 """
 
 from __future__ import annotations
@@ -23,20 +23,22 @@ Choice = Callable[[Float[Tensor, "b v"], int], Int[Tensor, "b"]]
 
 
 class TokenLosses(NamedTuple):
-    """Of each token of an answer: its negative log-likelihood and the token that was likeliest;
-    and the bytes that the cache held when it was predicted, over all rows.
+    """Losses of an answer's tokens.
+
+    ``nll``: negative log-likelihood; ``likeliest``: the most likely token; ``stored_bytes``: bytes
+    of the cache, all rows, when each token was predicted.
     """
 
     nll: Float[Tensor, "b m"]
     likeliest: Int[Tensor, "b m"]
-    held: tuple[int, ...]
+    stored_bytes: tuple[int, ...]
 
     def perplexity(self, first: int = 0, last: int | None = None) -> float:
-        """Of the tokens from ``first`` to before ``last``, over all rows."""
+        """Return the perplexity of tokens ``first`` to ``last`` (exclusive), over all rows."""
         return math.exp(float(self.nll[:, first:last].double().mean()))
 
     def agreement(self, full: TokenLosses) -> float:
-        """The share of tokens for which the likeliest is the full cache's."""
+        """Return the share of tokens at which both caches' most likely tokens agree."""
         return float((self.likeliest == full.likeliest).double().mean())
 
 
@@ -46,7 +48,7 @@ def token_losses(
     first: Float[Tensor, "b v"],
     tokens: Int[Tensor, "b m"],
 ) -> TokenLosses:
-    """What is thought of these tokens; ``first`` are the logits of the first one."""
+    """Compute the losses of given tokens; ``first`` are the logits of the first token."""
     return _walked(session, cache, first, tokens.shape[1], lambda _, step: tokens[:, step])[1]
 
 
@@ -60,14 +62,16 @@ def answered(
     seed: int = 0,
     without: Collection[int] = (),
 ) -> tuple[Int[Tensor, "b m"], TokenLosses]:
-    """An answer of so many tokens, and what is thought of it: drawn at a temperature, without the
-    tokens that would end it. A row's draws follow from the seed and its place.
+    """Sample an answer of ``length`` tokens, and compute its losses.
+
+    Tokens in ``without``, such as end tokens, are never drawn. A row's draws follow from the seed
+    and its index.
     """
 
     def drawn(logits: Float[Tensor, "b v"], step: int) -> Int[Tensor, "b"]:
         rows = torch.arange(logits.shape[0], device=logits.device)[:, None]
-        words = torch.arange(logits.shape[1], device=logits.device)[None]
-        noise = gumbel(seed, torch.full_like(words, step), rows, words)
+        vocabulary = torch.arange(logits.shape[1], device=logits.device)[None]
+        noise = gumbel(seed, torch.full_like(vocabulary, step), rows, vocabulary)
         noisy = logits.float() + temperature * noise
         noisy[:, list(without)] = -torch.inf
         return noisy.argmax(-1)
@@ -79,16 +83,16 @@ def answered(
 def _walked(
     session: Session, cache: DynamicCache, logits: Tensor, length: int, choice: Choice
 ) -> tuple[Tensor, TokenLosses]:
-    """The tokens that were chosen, one after the other, and what was thought of them."""
+    """Decode tokens one by one with ``choice``, and compute their losses."""
     model: Any = session.model
     tokens: list[Tensor] = []
-    nll, likeliest, held = [], [], []
+    nll, likeliest, stored_bytes = [], [], []
     for step in range(length):
         if step:
             logits = model(input_ids=tokens[-1][:, None], **{CACHE: cache}).logits[:, -1]
         tokens.append(choice(logits, step))
         nll.append(-logits.float().log_softmax(-1).gather(1, tokens[-1][:, None])[:, 0])
         likeliest.append(logits.argmax(-1))
-        held.append(sum(layer.nbytes for layer in foveate_layers(cache)))
-    thought = TokenLosses(torch.stack(nll, 1), torch.stack(likeliest, 1), tuple(held))
-    return torch.stack(tokens, 1), thought
+        stored_bytes.append(sum(layer.nbytes for layer in foveate_layers(cache)))
+    losses = TokenLosses(torch.stack(nll, 1), torch.stack(likeliest, 1), tuple(stored_bytes))
+    return torch.stack(tokens, 1), losses

@@ -1,4 +1,4 @@
-"""Images padded to squares, as the authors of LLaVA-1.5 did it; the hub's processor crops them."""
+"""Padding of images to squares, as LLaVA-1.5's authors did; the hub's processor crops them."""
 
 from __future__ import annotations
 
@@ -37,24 +37,23 @@ def load(
     *,
     pad_images: bool = False,
 ) -> Loaded:
-    """Load a model as the library does; ``pad_images`` pads its images to squares.
+    """Load a model; ``pad_images`` pads its images to squares.
 
     Raises:
-        InvalidParameter: ``pad_images`` for a processor of another kind than LLaVA-1.5's.
+        InvalidParameter: ``pad_images`` for a processor other than LLaVA-1.5's.
     """
     loaded = model.load(name, trust_remote_code, device_map)
     return replace(loaded, reader=padded(loaded.reader)) if pad_images else loaded
 
 
 def padded(reader: Any) -> Any:
-    """A copy of a processor that first pads every image to a square, in the mean colour of what its
-    tower was trained on, and so cuts nothing off.
+    """Copy a processor so that it pads images to squares, in its mean colour, without cropping.
 
-    It is what ``foveate convert`` makes of the authors' directories (``image_aspect_ratio`` "pad"):
-    the same pixels, with Pillow.
+    ``foveate convert`` builds the same processor for the authors' directories
+    (``image_aspect_ratio`` "pad"); pixels are equal, with Pillow.
 
     Raises:
-        InvalidParameter: a processor of another kind than LLaVA-1.5's.
+        InvalidParameter: a processor other than LLaVA-1.5's.
     """
     images = getattr(reader, "image_processor", None)
     if kind_of(images) not in _PADDABLE:
@@ -63,7 +62,7 @@ def padded(reader: Any) -> Any:
             f"pad_images is for processors of LLaVA-1.5's kind ({' or '.join(_PADDABLE)}), and "
             f"this is {kind}. Leave it out."
         )
-    made = copy.copy(reader)
+    padding_reader = copy.copy(reader)
     settings = {name: getattr(images, name) for name in _KEPT}
-    made.image_processor = LlavaImageProcessorPil(**settings, do_pad=True)
-    return made
+    padding_reader.image_processor = LlavaImageProcessorPil(**settings, do_pad=True)
+    return padding_reader

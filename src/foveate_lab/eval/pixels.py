@@ -1,8 +1,8 @@
-"""What a processor makes of an image: within which bounds, and of what size.
+"""Bounds on the image sizes that a processor produces.
 
-Processors as Qwen2-VL's keep an image's shape and choose its size between a smallest and a largest
-number of pixels; those as InternVL's cut it into tiles, at most so many. All others have one size,
-or other tiles, and nothing to bound.
+Processors like Qwen2-VL's preserve the aspect ratio and choose a size between a minimum and a
+maximum number of pixels. Those like InternVL's cut an image into a bounded number of tiles. All
+others have a fixed size, or other tiles, and nothing to bound.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded
 
 Size = tuple[int, int]
-"""Width and height."""
+"""Width and height in pixels."""
 
 
 class Pixels(NamedTuple):
-    """The fewest and the most pixels that a processor makes of an image, and the most tiles, beside
-    that of the image as a whole; None as it has it. ``optional``: a processor that bounds nothing
-    stays as it is, and is not refused.
+    """Bounds of an image: minimum and maximum pixels, and maximum tiles without the thumbnail.
+
+    None leaves a bound as the processor has it. ``optional``: leave a processor without such bounds
+    unchanged instead of refusing it.
     """
 
-    least: int | None = None
-    most: int | None = None
+    minimum: int | None = None
+    maximum: int | None = None
     tiles: int | None = None
     optional: bool = False
 
@@ -37,10 +38,10 @@ AS_THEY_ARE = Pixels()
 
 
 def bounded(loaded: Loaded, pixels: Pixels) -> Loaded:
-    """Return the model, whose processor has these bounds; itself where there are none.
+    """Return the model with these bounds in its processor; unchanged without bounds.
 
     Raises:
-        InvalidInput: it does not bound pixels or tiles, or they exclude each other.
+        InvalidInput: the processor has no such bound, or the bounds leave no size.
     """
     if pixels == AS_THEY_ARE:
         return loaded
@@ -52,30 +53,30 @@ def bounded(loaded: Loaded, pixels: Pixels) -> Loaded:
         return _in_tiles(loaded, images, pixels)
     if not _bounds_pixels(images):
         raise InvalidInput(
-            f"{loaded.name} makes images of a fixed size, so {_said(pixels)} has no meaning for "
+            f"{loaded.name} makes images of a fixed size, so {_format(pixels)} has no meaning for "
             "it. Leave it out."
         )
-    least = images.size["shortest_edge"] if pixels.least is None else pixels.least
-    most = images.size["longest_edge"] if pixels.most is None else pixels.most
-    if least > most:
+    minimum = images.size["shortest_edge"] if pixels.minimum is None else pixels.minimum
+    maximum = images.size["longest_edge"] if pixels.maximum is None else pixels.maximum
+    if minimum > maximum:
         raise InvalidInput(
-            f"{loaded.name}: {_said(pixels)} leaves no size, as it asks for {least} to {most} "
-            "pixels. Give both min_pixels and max_pixels."
+            f"{loaded.name}: {_format(pixels)} leaves no size, as it asks for {minimum} to "
+            f"{maximum} pixels. Give both min_pixels and max_pixels."
         )
-    return _with(loaded, size=type(images.size)(shortest_edge=least, longest_edge=most))
+    return _with(loaded, size=type(images.size)(shortest_edge=minimum, longest_edge=maximum))
 
 
 def _in_tiles(loaded: Loaded, images: Any, pixels: Pixels) -> Loaded:
     if not _bounds_tiles(images):
         raise InvalidInput(
-            f"{loaded.name} does not cut images into tiles as InternVL, so {_said(pixels)} has no "
-            "meaning for it. Leave it out."
+            f"{loaded.name} does not cut images into tiles as InternVL, so {_format(pixels)} has "
+            "no meaning for it. Leave it out."
         )
     return _with(loaded, max_patches=pixels.tiles)
 
 
 def _with(loaded: Loaded, **settings: Any) -> Loaded:
-    """Return the model with these settings of its image processor; the given one keeps its own."""
+    """Return a copy of the model with these settings in its image processor."""
     reader = copy.copy(loaded.reader)
     reader.image_processor = copy.copy(reader.image_processor)
     for name, value in settings.items():
@@ -84,7 +85,7 @@ def _with(loaded: Loaded, **settings: Any) -> Loaded:
 
 
 def seen_sizes(inputs: Mapping[str, Any], config: PreTrainedConfig) -> tuple[Size, ...]:
-    """The sizes to which a processor with a grid brought the images of a prompt; else none."""
+    """Return the image sizes after a processor that reports a grid; else empty."""
     vision: Any = getattr(config, "vision_config", None)
     if "image_grid_thw" not in inputs or not hasattr(vision, "patch_size"):
         return ()
@@ -102,10 +103,10 @@ def _bounds_tiles(images: Any) -> bool:
     return getattr(images, "max_patches", None) is not None
 
 
-def _said(pixels: Pixels) -> str:
-    given = (
-        ("min_pixels", pixels.least),
-        ("max_pixels", pixels.most),
+def _format(pixels: Pixels) -> str:
+    bounds = (
+        ("min_pixels", pixels.minimum),
+        ("max_pixels", pixels.maximum),
         ("max_tiles", pixels.tiles),
     )
-    return " with ".join(f"{name}={value}" for name, value in given if value is not None)
+    return " with ".join(f"{name}={value}" for name, value in bounds if value is not None)

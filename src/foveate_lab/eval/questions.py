@@ -1,8 +1,8 @@
-"""Questions of one's own, in a file of JSON lines: ``foveate eval --data FILE``.
+"""Questions from a user's file of JSON lines: ``foveate eval --data FILE``.
 
-A line is one question: ``{"question": TEXT, "answers": [TEXT, ...]}`` (or ``"answer"``), beside it
+Each line is a question: ``{"question": TEXT, "answers": [TEXT, ...]}`` (or ``"answer"``). Optional:
 ``"images"`` and ``"videos"`` (files in the folder of the file), ``"context"`` (text before the
-question), ``"choices"`` (their letters are the answers then), ``"name"`` and ``"labels"``.
+question), ``"choices"`` (the answer is then a letter), ``"name"`` and ``"labels"``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from foveate.errors import InvalidInput
 from foveate.policies.spec import print_arguments
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.film import answer_of, lettered
-from foveate_lab.eval.metrics import says
+from foveate_lab.eval.metrics import has_words
 from foveate_lab.eval.metrics.choices import choice
 from foveate_lab.eval.task_registry import Metric, Task, distinct
 
@@ -34,19 +34,19 @@ FIELDS = (
 def questions(
     path: Path, *, fps: int | float | None = None, frames: int | None = None, outside: bool = False
 ) -> Task:
-    """The task of a file's questions, in its order; right is an answer whose words stand in what is
-    said, or whose letter is chosen. Its name is the file's.
+    """Build the task of a file's questions, in file order, named after the file. A prediction is
+    right if it contains the words of an answer, or chooses its letter.
 
     Args:
         path: JSON lines.
-        fps: frames a second that are taken of its videos, if it names any.
-        frames: so many of each video instead; 8 where neither is given.
-        outside: whether it may name files outside of its folder.
+        fps: frames per second to sample from its videos.
+        frames: number of frames to sample from each video instead; 8 if neither is set.
+        outside: allow files outside its folder.
 
     Raises:
-        InvalidInput: it cannot be read, or holds no question; with the samples, a line that is
-            none, or names a file that is not there.
-        InvalidParameter: a rate and a number of frames, or one out of range.
+        InvalidInput: an unreadable or empty file; from the samples, a line that is not a question
+            or names a missing file.
+        InvalidParameter: both ``fps`` and ``frames``, or a value out of range.
     """
     check_sampling(fps, frames)
     records = list(read_lines(path))
@@ -54,22 +54,24 @@ def questions(
         record.check_fields(FIELDS)
     if not records:
         raise InvalidInput(f"{str(path)!r} is empty: give one question a line.")
-    given = {"fps": fps, "frames": frames}
+    sampling = {"fps": fps, "frames": frames}
     has_videos = any(record.has("videos") for record in records)
-    limits = {name: value for name, value in given.items() if value is not None and has_videos}
-    taken = {**given, "frames": frames if limits else FRAMES}
+    limits = {name: value for name, value in sampling.items() if value is not None and has_videos}
+    video_options = {**sampling, "frames": frames if limits else FRAMES}
     folder = Folder(path.parent, outside)
 
     def samples(count: int, seed: int) -> Iterator[Sample]:
-        read = (_sample(folder, n, record, taken) for n, record in enumerate(records))
+        read = (_sample(folder, n, record, video_options) for n, record in enumerate(records))
         return islice(distinct(read), count)
 
     name = f"{path.stem}({print_arguments(limits)})" if limits else path.stem
     return Task(name, f"Questions of {path.name}.", samples, _right, LONGEST)
 
 
-def _sample(folder: Folder, number: int, record: Record, taken: Mapping[str, Any]) -> Sample:
-    """A line's question; ``taken`` are the frames of its videos."""
+def _sample(
+    folder: Folder, number: int, record: Record, video_options: Mapping[str, Any]
+) -> Sample:
+    """Read one line's question; ``video_options`` selects frames of its videos."""
     choices = lettered(record.texts("choices", at_least=2)) if record.has("choices") else []
     text = record.text("question")
     names = record.texts("videos") if record.has("videos") else ()
@@ -81,14 +83,14 @@ def _sample(folder: Folder, number: int, record: Record, taken: Mapping[str, Any
         question="\n".join([CHOOSE, text, *choices]) if choices else text,
         answers=answers,
         images=folder.images(record, "images") if record.has("images") else (),
-        videos=tuple(VideoFile(path, **taken) for path in paths),
+        videos=tuple(VideoFile(path, **video_options) for path in paths),
         context=record.text("context") if record.has("context") else "",
         facts={"choices": choices},
-        labels=record.record("labels").held if record.has("labels") else {},
+        labels=record.record("labels").fields if record.has("labels") else {},
     )
 
 
 def _right(prediction: str, sample: Sample) -> float | None:
-    """By the letter where there are choices; else 1 if the words of an answer stand in it."""
-    metric: Metric = choice if sample.facts["choices"] else says
+    """Score a prediction by its letter if there are choices, else by the words of an answer."""
+    metric: Metric = choice if sample.facts["choices"] else has_words
     return metric(prediction, sample)

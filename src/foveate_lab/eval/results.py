@@ -1,4 +1,4 @@
-"""Results on disk: one JSON line for each answer, and one file that says how they were made."""
+"""Results on disk: one JSON line per answer, and a file with the run's configuration."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from foveate_lab.eval.held import HeldRows, Key, key_of
 
 SCHEMA = "foveate-results-1"
 CONFIGURATION, ROWS, DAMAGED, LOCK = "run.json", "rows.jsonl", "rows.damaged.jsonl", ".lock"
-MANIFEST = "bundle.json"  # of finished results: foveate_lab/eval/bundle.py
+MANIFEST = "bundle.json"  # for finished results: foveate_lab/eval/bundle.py
 UNSAID = {"strict": False, "batch": 1}
-"""What results of earlier versions do not say of themselves."""
+"""Defaults of settings that results of earlier versions do not record."""
 MAY_LACK = ("weights",)
-"""What is held against results that say it, and not against those of earlier versions."""
+"""Settings that are compared only if the results record them."""
 
 
 class Stored(NamedTuple):
-    """How results were made, the rows so far, each key once, and lines that are no rows."""
+    """Results in a folder: configuration, rows (one per key), and lines that are not rows."""
 
     configuration: dict[str, Any]
     rows: list[dict[str, Any]]
@@ -31,15 +31,15 @@ class Stored(NamedTuple):
 
 
 class Results(HeldRows, AbstractContextManager["Results"]):
-    """A folder that grows row by row, and is whole at any moment; one process at a time writes it.
-    What was sealed is not any more: its manifest goes.
+    """Folder of results that grows row by row and is consistent at any time.
 
-    Lines that are no rows are set aside, into ``rows.damaged.jsonl``.
+    Only one process at a time can write it. Opening it removes the manifest of finished results.
+    Lines that are not rows are moved to ``rows.damaged.jsonl``.
 
     Raises:
-        InvalidInput: the folder holds results, and this is not to go on with them; or they were
-            made otherwise, or nothing says how; or another process is writing them.
-        CannotWrite: the disk is full, or the folder is not to be written to.
+        InvalidInput: results exist and ``resume`` is false, or their configuration differs or is
+            missing, or another process is writing them.
+        CannotWrite: the disk is full, or the folder is not writable.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class Results(HeldRows, AbstractContextManager["Results"]):
     def __exit__(self, *error: Any) -> None:
         self._lock.close()
 
-    def _open(self, whole: Mapping[str, Any], resume: bool) -> None:
-        _check(self.folder, whole, resume)
+    def _open(self, configuration: Mapping[str, Any], resume: bool) -> None:
+        _check(self.folder, configuration, resume)
         for name in (CONFIGURATION, ROWS, DAMAGED, MANIFEST):
             files.sweep(self.folder / name)
         with files.reporting(self.folder / MANIFEST):
             (self.folder / MANIFEST).unlink(missing_ok=True)
         if not (self.folder / CONFIGURATION).exists():
-            files.write(self.folder / CONFIGURATION, json.dumps(whole, indent=1) + "\n")
+            files.write(self.folder / CONFIGURATION, json.dumps(configuration, indent=1) + "\n")
         contents = lines.sorted_out(self.folder / ROWS)
         rows, self.damaged = _rows(contents)
         self._rows = {key_of(row): row for row in map(self._here, rows)}
@@ -81,49 +81,46 @@ class Results(HeldRows, AbstractContextManager["Results"]):
             lines.write(self.folder / ROWS, rows)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """One more row, unless its sample is answered; on disk when this returns. Numbers that are
-        not finite, which JSON has no word for, become null.
+        """Add a row, unless its sample has an answer; it is on disk on return. Non-finite numbers
+        become null, because JSON has none.
 
         Raises:
-            CannotWrite: and then the row is not there, and all others are.
+            CannotWrite: the row is then not added, and all others are unchanged.
         """
         if (key := key_of(row)) not in self:
             lines.append(self.folder / ROWS, self._stored(stored := _finite(row)))
             self._rows[key] = stored
 
     def take(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Many rows of other results at once, of which those that are answered here stay as they
-        are; on disk, all or none of them, when this returns.
+        """Add rows of other results in one write; existing answers stay.
 
         Raises:
-            CannotWrite: and then the rows are what they were.
+            CannotWrite: the rows are then unchanged.
         """
-        taken = dict(self._rows)
+        merged = dict(self._rows)
         for row in rows:
             key = key_of(row)
-            if key not in taken or ("error" in taken[key] and "error" not in row):
-                taken[key] = _finite(row)
-        lines.write(self.folder / ROWS, map(self._stored, taken.values()))
-        self._rows = taken
+            if key not in merged or ("error" in merged[key] and "error" not in row):
+                merged[key] = _finite(row)
+        lines.write(self.folder / ROWS, map(self._stored, merged.values()))
+        self._rows = merged
 
     def sort(self, order: Iterable[Key]) -> None:
-        """Rewrites the file in this order of keys, whatever the order in which they came; rows of
-        other keys come last.
-        """
-        places = {key: place for place, key in enumerate(order)}
-        rows = sorted(self.rows, key=lambda row: places.get(key_of(row), len(places)))
+        """Rewrite the file in this order of keys; rows of other keys come last."""
+        ranks = {key: rank for rank, key in enumerate(order)}
+        rows = sorted(self.rows, key=lambda row: ranks.get(key_of(row), len(ranks)))
         lines.write(self.folder / ROWS, map(self._stored, rows))
         self._rows = {key_of(row): row for row in rows}
 
 
 def read(folder: Path) -> Stored:
-    """What a folder holds so far; nothing in it is changed.
+    """Read the results in a folder without changing it.
 
     Raises:
-        InvalidInput: it holds no results.
+        InvalidInput: the folder has no results.
     """
     try:
-        configuration = dict(read_record(folder / CONFIGURATION).held)
+        configuration = dict(read_record(folder / CONFIGURATION).fields)
     except InvalidInput as error:
         raise InvalidInput(
             f"{str(folder)!r} holds no results ({error}). Give a folder that 'foveate eval --out' "
@@ -132,19 +129,21 @@ def read(folder: Path) -> Stored:
     return Stored(configuration, *_rows(lines.sorted_out(folder / ROWS)))
 
 
-def held(folder: Path, configuration: Mapping[str, Any], root: Path | None = None) -> HeldRows:
-    """What there is so far of results that are made in this way; nothing in the folder is changed,
-    and another process may be writing them.
+def stored_rows(
+    folder: Path, configuration: Mapping[str, Any], root: Path | None = None
+) -> HeldRows:
+    """Return the rows so far of results with this configuration, without changing the folder.
+    Another process may be writing them.
 
     Raises:
-        InvalidInput: they were made otherwise.
+        InvalidInput: their configuration differs.
     """
     _check(folder, {"schema": SCHEMA, **configuration}, resume=True)
     return HeldRows(read(folder).rows if (folder / CONFIGURATION).exists() else (), root)
 
 
 def _rows(contents: lines.Lines) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """The rows, of each key the last, and what is none."""
+    """Return the last row of each key, and lines that are not rows."""
     rows: dict[Key, dict[str, Any]] = {}
     damaged = list(contents.damaged)
     for value in contents.values:
@@ -158,22 +157,22 @@ def _rows(contents: lines.Lines) -> tuple[list[dict[str, Any]], list[bytes]]:
 
 
 def _set_aside(path: Path, damaged: Iterable[bytes]) -> None:
-    """Behind what was set aside before."""
+    """Append damaged lines to those set aside before."""
     before = path.read_bytes() if path.exists() else b""
     files.write(path, before + b"".join(line + b"\n" for line in damaged))
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
+        return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _locked(folder: Path) -> Any:
-    """A file that is this process's as long as it is open; a kill gives it back."""
-    import fcntl  # which not all systems have; results can be read on any
+    """Lock the folder for this process by an open file; the lock ends with the process."""
+    import fcntl  # not on all systems; reading results does not need it
 
     with files.reporting(folder / LOCK):
         file = (folder / LOCK).open("ab")
@@ -188,25 +187,25 @@ def _locked(folder: Path) -> Any:
     return file
 
 
-def _check(folder: Path, wanted: Mapping[str, Any], resume: bool) -> None:
-    """The folder is empty, or to be gone on with as it was begun."""
+def _check(folder: Path, configuration: Mapping[str, Any], resume: bool) -> None:
+    """Check that the folder is empty, or may be resumed with the same configuration."""
     if not (folder / CONFIGURATION).exists():
         if (folder / ROWS).exists() and (folder / ROWS).stat().st_size:
             raise InvalidInput(
-                f"{str(folder)!r} holds rows, and no {CONFIGURATION} that says how they were made. "
-                "Put it back, or choose another folder."
+                f"{str(folder)!r} has rows, but no {CONFIGURATION} with their settings. Restore "
+                "that file, or choose another folder."
             )
         return
     if not resume:
         raise InvalidInput(
-            f"{str(folder)!r} holds results already. Go on with --resume, or choose another folder."
+            f"{str(folder)!r} has results already. Continue with --resume, or give another folder."
         )
-    there = UNSAID | read(folder).configuration
-    for name, value in wanted.items():
-        if name not in there and name in MAY_LACK:
+    stored = UNSAID | read(folder).configuration
+    for name, value in configuration.items():
+        if name not in stored and name in MAY_LACK:
             continue
-        if name != "versions" and there.get(name) != value:
+        if name != "versions" and stored.get(name) != value:
             raise InvalidInput(
-                f"{str(folder)!r} holds results of {name}={there.get(name)!r}, not {value!r}. "
-                "Repeat the command as it was, or choose another folder."
+                f"{str(folder)!r} holds results of {name}={stored.get(name)!r}, not {value!r}. "
+                "Use the same options as before, or choose another folder."
             )

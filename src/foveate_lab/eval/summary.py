@@ -1,4 +1,4 @@
-"""Results in figures: means with intervals, and differences on the same samples."""
+"""Summary of results: means with intervals, and differences on the same samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEVEL, RESAMPLES = 0.95, 2000
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean of ``count`` samples, and the interval that holds the true one in 95 % of cases."""
+    """Mean of ``count`` samples with its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -35,13 +35,14 @@ NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 @dataclass(frozen=True)
 class SummaryCell:
-    """One policy on one task. ``bytes_share`` is over the full cache's; ``difference`` is to the
-    full cache, sample by sample, None where they have none in common; ``score`` is None where
-    nothing scored. ``perplexity`` is of the references, None where there are none.
+    """Summary of one policy on one task.
 
-    Means are over the samples that have a finite number, and NaN where none has. Of the samples,
-    ``answered`` have an answer and ``failed`` were refused; ``odd`` answers have a divergence or a
-    size that is no finite number.
+    ``bytes_share`` is relative to the full cache. ``difference`` to the full cache is per sample;
+    None without common samples. ``score`` is None if nothing was scored. ``perplexity`` is that of
+    the references; None without any.
+
+    Means are over samples with a finite number; NaN without any. ``answered`` samples have an
+    answer, ``failed`` ones were refused; ``odd`` answers have a non-finite divergence or size.
     """
 
     task: str
@@ -62,28 +63,28 @@ class SummaryCell:
 
 
 class Failure(NamedTuple):
-    """What a policy on one task was refused: how often, and what was said the first time."""
+    """Refusals of one policy on one task: how often, and the first sample with its message."""
 
     task: str
     spec: str
     times: int
     sample: str
-    said: str
+    message: str
 
 
 def cells(rows: Rows) -> list[SummaryCell]:
-    """A cell for every task and spec, in the order in which they first stand in the rows."""
+    """Return a cell for every task and spec, in order of appearance."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["task"], row["spec"]), []).append(row)
     return [
-        _cell(task, spec, mine, groups.get((task, FULL), []))
-        for (task, spec), mine in groups.items()
+        _cell(task, spec, group, groups.get((task, FULL), []))
+        for (task, spec), group in groups.items()
     ]
 
 
-def _cell(task: str, spec: str, mine: Rows, full: Rows) -> SummaryCell:
-    answered = [row for row in mine if "error" not in row]
+def _cell(task: str, spec: str, group: Rows, full: Rows) -> SummaryCell:
+    answered = [row for row in group if "error" not in row]
     scores, scored = _scores(full), _scores(answered)
     paired = [score - scores[sample] for sample, score in scored.items() if sample in scores]
     agreement = numbers_of(answered, "agreement")
@@ -103,7 +104,7 @@ def _cell(task: str, spec: str, mine: Rows, full: Rows) -> SummaryCell:
         compress_s=_mean(numbers_of(answered, "compress_s")),
         decode_s_per_token=float(np.median(steps)) if steps else None,
         answered=len(answered),
-        failed=len(mine) - len(answered),
+        failed=len(group) - len(answered),
         odd=sum(map(_is_odd, answered)),
     )
 
@@ -113,45 +114,45 @@ def _is_odd(row: Mapping[str, Any]) -> bool:
 
 
 def failures(rows: Rows) -> list[Failure]:
-    """What was refused, for every task and spec."""
+    """Return the refusals of every task and spec."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         if "error" in row:
             groups.setdefault((row["task"], row["spec"]), []).append(row)
     return [
-        Failure(*key, len(mine), mine[0]["sample"], _said(mine[0]["error"]))
-        for key, mine in groups.items()
+        Failure(*key, len(group), group[0]["sample"], _error_text(group[0]["error"]))
+        for key, group in groups.items()
     ]
 
 
-def _said(error: Any) -> str:
+def _error_text(error: Any) -> str:
     return f"{error.get('type')}: {error.get('message')}" if isinstance(error, dict) else str(error)
 
 
 def _scores(rows: Rows) -> dict[str, float]:
-    """Of the samples that have a finite one."""
+    """Return the finite scores by sample."""
     return {row["sample"]: score for row in rows for score in numbers_of([row], "score")}
 
 
 def score_of(row: Mapping[str, Any]) -> float | None:
-    """A row's score, if it has one that is finite."""
+    """Return a row's score if it is finite, else None."""
     return next(iter(numbers_of([row], "score")), None)
 
 
 def numbers_of(rows: Rows, *names: str) -> list[float]:
-    """Those of these names that are there and finite."""
+    """Return all finite numbers under these names."""
     numbers = [row.get(name) for row in rows for name in names]
-    return [float(x) for x in numbers if isinstance(x, int | float) and math.isfinite(x)]
+    return [float(n) for n in numbers if isinstance(n, int | float) and math.isfinite(n)]
 
 
 def bytes_shares(rows: Rows) -> list[float]:
-    """Of the full cache's bytes."""
+    """Return each row's bytes over the full cache's, where both are known."""
     sizes = [numbers_of([row], "kv_bytes", "kv_bytes_full") for row in rows]
     return [size[0] / size[1] for size in sizes if len(size) == 2 and size[1] > 0]
 
 
 def estimate(values: Iterable[float]) -> Estimate:
-    """The mean and its interval: Wilson's if all values are 0 or 1, otherwise the bootstrap's.
+    """Return a mean with its interval: Wilson's if all values are 0 or 1, else the bootstrap's.
 
     Raises:
         MissingPackage: scipy is not installed.
@@ -164,9 +165,11 @@ def estimate(values: Iterable[float]) -> Estimate:
 
 
 def mean_difference(values: Iterable[float]) -> Estimate:
-    """The mean of differences of scores, sample by sample, and its interval: the bootstrap's. All
-    alike they leave it nothing to draw; then a share of the samples may differ that is as large as
-    Wilson's interval for none of so many, to either side as long as scores are 0 to 1.
+    """Return the mean of per-sample score differences with a bootstrap interval.
+
+    If all values are equal, the bootstrap has no spread. The interval then allows the share of
+    samples that could differ by Wilson's interval for none of ``count``, to either side within
+    scores 0 to 1.
 
     Raises:
         MissingPackage: scipy is not installed.
@@ -179,18 +182,18 @@ def mean_difference(values: Iterable[float]) -> Estimate:
     return Estimate(mean, low, high, len(numbers))
 
 
-def _wilson(ones: int, count: int) -> tuple[float, float]:
-    interval = _scipy_stats().binomtest(ones, count).proportion_ci(LEVEL, "wilson")
+def _wilson(successes: int, count: int) -> tuple[float, float]:
+    interval = _scipy_stats().binomtest(successes, count).proportion_ci(LEVEL, "wilson")
     return float(interval.low), float(interval.high)
 
 
 def _resampled(numbers: Values) -> Estimate:
-    """By percentiles of the bootstrap, always of the same draws."""
+    """Estimate by bootstrap percentiles, with a fixed seed."""
     stats, mean = _scipy_stats(), float(numbers.mean())
     if len(numbers) < 2 or np.ptp(numbers) == 0:
         return Estimate(mean, mean, mean, len(numbers))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of tiny samples
+        warnings.simplefilter("ignore")  # scipy warns about tiny samples
         interval = stats.bootstrap(
             (numbers,),
             np.mean,

@@ -1,4 +1,4 @@
-"""Tasks of an evaluation: samples that are scored in one way."""
+"""Registry of evaluation tasks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
 
 
 def distinct(samples: Iterator[Sample]) -> Iterator[Sample]:
-    """The samples, of which those after the first of one name are NAME#2, NAME#3 and so on: results
-    are found by name.
+    """Rename samples whose name occurred before to NAME#2, NAME#3 and so on.
+
+    Results are looked up by name.
     """
     names: set[str] = set()
     for sample in samples:
@@ -28,26 +29,26 @@ def distinct(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 
 Draw = Callable[..., Iterator[Sample]]
-"""Takes a number of samples and a seed; what else, by name, are options of the task."""
+"""Function from a number of samples and a seed to samples; keywords are the task's options."""
 Metric = Callable[[str, Sample], float | None]
 Fit = Callable[[Any, Sample], Sample]
-"""With the model's tokenizer, the sample at the length at which it is to be asked."""
+"""Function that fits a sample to a length, with the model's tokenizer."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Samples that are scored in one way.
+    """Samples with a common metric.
 
-    ``samples(count, seed)`` draws them: the same ones for the same arguments. ``metric`` scores a
-    prediction from 0 to 1, unless it says otherwise; None where nothing can score it. ``longest``
-    is the most tokens of an answer.
+    ``samples(count, seed)`` draws them, reproducibly. ``metric`` scores a prediction, from 0 to 1
+    unless documented otherwise; None if it cannot be scored. ``longest`` is the maximum number of
+    answer tokens.
 
-    ``reference``: the first answer is a text to compare with, and every cache is told its tokens
-    (perplexity), ``told`` of them at most. ``divisible``: an answer without its first token can be
-    scored. ``fit`` makes of a sample what the model is asked, where that depends on its tokens;
-    ``pixels`` bound images. ``conversations`` name those in which the benchmark's authors asked
-    families of models, where these are not the defaults (:mod:`foveate_lab.eval.conversations`).
-    ``unjudged``: nothing scores the answers without a judge, and there is none.
+    ``reference``: the first answer is a reference text; its perplexity is measured under every
+    cache, on at most ``reference_length`` tokens. ``divisible``: an answer without its first token
+    can be scored. ``fit`` adapts a sample to the model's tokenizer; ``pixels`` bounds images.
+    ``conversations`` are those in which the benchmark's authors asked families of models, where
+    they are not the defaults (:mod:`foveate_lab.eval.conversations`).
+    ``unjudged``: the answers need a judge and none is set.
     """
 
     name: str
@@ -75,12 +76,12 @@ def task(
     reference: bool = False,
     divisible: bool = True,
 ) -> Callable[[Draw], Task]:
-    """Registers the function that draws a task's samples; its docstring says what it is."""
+    """Register the function that draws a task's samples; its docstring becomes the summary."""
 
     def register(draw: Draw) -> Task:
         summary = (draw.__doc__ or "").strip().split("\n")[0]
 
-        @wraps(draw)  # whose keyword-only parameters are the task's options
+        @wraps(draw)  # keyword-only parameters of ``draw`` are the task's options
         def samples(count: int, seed: int, **options: Any) -> Iterator[Sample]:
             return distinct(draw(count, seed, **options))
 

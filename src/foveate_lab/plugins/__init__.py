@@ -1,1 +1,1 @@
-"""Foveate inside the programs that people evaluate with: one module for each."""
+"""Plug-ins of Foveate for evaluation programs, one module each."""

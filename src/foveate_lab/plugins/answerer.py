@@ -1,4 +1,4 @@
-"""What all plug-ins do: answer a conversation under a policy."""
+"""Answering of a conversation under a policy, shared by all plug-ins."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ QUOTES = ("'", '"')
 
 
 class PluginAnswer(NamedTuple):
-    """A text, and what it took. Bytes are those of the cache right after the compression, and of
-    the stock cache at the same place; ``seconds`` are those of prompt and answer together.
+    """Answer with its cost.
+
+    Bytes are those of the cache right after compression, and of the stock cache at that point;
+    ``seconds`` cover prompt and answer.
     """
 
     text: str
@@ -29,14 +31,14 @@ class PluginAnswer(NamedTuple):
 
 
 class PluginAnswerer:
-    """A model that answers one prompt after the other under one policy.
+    """Model that answers prompts one by one under one policy.
 
     Args:
         pretrained: the model, as :func:`foveate.loading.model.load` takes it.
-        method: a spec; it may stand in quotes, which guard its commas where arguments are parsed.
-        device: where the model goes, "cpu" or "cuda:0"; by default to the GPU if there is one.
-        trust_remote_code: whether Python code that the model brings along runs.
-        strict: whether a budget below what is always kept is refused, and not raised to that.
+        method: a spec; it may be in quotes, which protect its commas in parsed arguments.
+        device: device of the model, "cpu" or "cuda:0"; by default the GPU if there is one.
+        trust_remote_code: run Python code that comes with the model.
+        strict: refuse a budget below what is always kept, instead of raising it to that.
 
     Raises:
         FoveateError: no such model or method, or a budget that cannot be met.
@@ -58,25 +60,25 @@ class PluginAnswerer:
     def __call__(
         self, messages: Sequence[Message], tokens: int, until: Iterable[str] = (), **options: Any
     ) -> PluginAnswer:
-        """Greedy, unless ``options``, which go to ``generate``, say otherwise.
+        """Answer a conversation: greedily, unless ``options`` change it.
 
         Args:
             messages: a conversation, as :func:`foveate.prompts.prompt.read_chat` takes it.
-            tokens: the most tokens of the answer.
-            until: texts that end the answer; it is cut before the first.
-            **options: such as ``temperature`` or ``num_beams``.
+            tokens: maximum tokens of the answer.
+            until: stop strings; the answer is cut before the first.
+            **options: arguments of ``generate``, such as ``temperature`` or ``num_beams``.
         """
         prompt = read_chat(self.loaded, messages)
         model: Any = self.loaded.model
-        block = compress(model, self.policy, tokenizer=self.loaded.tokenizer, strict=self.strict)
-        with block as session:
+        context = compress(model, self.policy, tokenizer=self.loaded.tokenizer, strict=self.strict)
+        with context as session:
             start = time.perf_counter()
             done = model.generate(**prompt.inputs, max_new_tokens=tokens, **_sampling(options))
             ids = done[0, prompt.tokens :].tolist()  # waits for the device
             seconds, stats = time.perf_counter() - start, session.stats
-        said = self.loaded.tokenizer.decode(ids, skip_special_tokens=True)
+        text = self.loaded.tokenizer.decode(ids, skip_special_tokens=True)
         return PluginAnswer(
-            text=_before(said, until).strip(),
+            text=_before(text, until).strip(),
             prompt_tokens=prompt.tokens,
             tokens=len(ids),
             kv_bytes=stats.bytes_after,
@@ -86,24 +88,25 @@ class PluginAnswerer:
 
 
 def unquoted(text: str) -> str:
-    """The text without the quotes around it, if there are any."""
+    """Strip quotes around a text, if any."""
     text = text.strip()
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in QUOTES else text
 
 
 def kv_ratio(answers: Sequence[PluginAnswer]) -> float:
-    """The bytes of all compressed caches, to those of the stock ones."""
-    return sum(one.kv_bytes for one in answers) / sum(one.kv_bytes_full for one in answers)
+    """Return the bytes of all compressed caches over those of the stock caches."""
+    return sum(a.kv_bytes for a in answers) / sum(a.kv_bytes_full for a in answers)
 
 
 def _sampling(options: dict[str, Any]) -> dict[str, Any]:
-    """Greedy, unless there is a temperature above 0 and ``do_sample`` is not false; a model's own
-    settings do not count then.
+    """Complete generation options: greedy unless the temperature is above 0 and sampling not off.
+
+    Greedy options override the model's own generation settings.
     """
-    given = {"num_beams": 1, **options}
-    if (given.get("temperature") or 0) > 0 and given.get("do_sample", True):
-        return {**given, "do_sample": True}
-    return {**given, "do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    settings = {"num_beams": 1, **options}
+    if (settings.get("temperature") or 0) > 0 and settings.get("do_sample", True):
+        return {**settings, "do_sample": True}
+    return {**settings, "do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 
 
 def _before(text: str, ends: Iterable[str]) -> str:

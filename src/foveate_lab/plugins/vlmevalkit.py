@@ -1,8 +1,8 @@
-"""A model of VLMEvalKit whose cache is compressed.
+"""Plug-in for VLMEvalKit: a model with a compressed cache.
 
 VLMEvalKit builds models by name from a table; :func:`register` adds one to it. Its models answer
 ``generate_inner(message, dataset)``, where a message is a list of ``{"type": "text" or "image",
-"value": the text or the path of a file}``, in the order in which the model is to read them.
+"value": the text or the path of a file}`` in reading order.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ except ImportError as error:
     ) from error
 
 
-class Foveate(BaseModel):  # type: ignore[misc]  # VLMEvalKit need not be there
-    """Answers one message after the other, greedily.
+class Foveate(BaseModel):  # type: ignore[misc]  # Any: VLMEvalKit may not be installed
+    """VLMEvalKit model that answers messages one by one, greedily.
 
     Args:
         pretrained: a directory, a hub id, or "demo".
-        method: what the cache keeps, "mixkv:budget=64".
+        method: policy of the cache, for example "mixkv:budget=64".
         device: "cpu" or "cuda:0"; by default the GPU if there is one.
-        max_new_tokens: the most tokens of an answer.
-        log: a file that gets a JSON line for each answer, with the bytes that the cache held after
-            its compression, and those of the stock one; VLMEvalKit has no place for them.
-        use_vllm: VLMEvalKit's, false.
-        trust_remote_code: whether Python code that the model brings along runs.
+        max_new_tokens: maximum tokens of an answer.
+        log: file for a JSON line per answer, with the bytes of the cache after compression and of
+            the stock cache; VLMEvalKit's own results have no field for them.
+        use_vllm: option of VLMEvalKit; must be false.
+        trust_remote_code: run Python code that comes with the model.
 
     Raises:
         FoveateError: no such model or method, a budget that cannot be met, or vLLM.
     """
 
-    INTERLEAVE = True
+    INTERLEAVE = True  # VLMEvalKit then keeps images and text in order
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class Foveate(BaseModel):  # type: ignore[misc]  # VLMEvalKit need not be there
         self.tokens, self.log = max_new_tokens, None if log is None else Path(log)
 
     def generate_inner(self, message: Sequence[Mapping[str, Any]], dataset: Any = None) -> str:
-        """The answer to a message.
+        """Answer a message.
 
         Raises:
-            InvalidInput: something else than text and images, or an image that cannot be read.
+            InvalidInput: content other than text and images, or an unreadable image.
         """
-        parts = [_part(one) for one in message]
+        parts = [_part(part) for part in message]
         answer = self.answerer([{"role": "user", "content": parts}], self.tokens)
         if self.log is not None:
             counts = {name: value for name, value in answer._asdict().items() if name != "text"}
@@ -79,7 +79,7 @@ class Foveate(BaseModel):  # type: ignore[misc]  # VLMEvalKit need not be there
 
 
 def register(name: str, **arguments: Any) -> None:
-    """Puts a model with these arguments into VLMEvalKit's table, for ``run.py --model NAME``.
+    """Add a model with these arguments to VLMEvalKit's table, for ``run.py --model NAME``.
 
     Raises:
         InvalidParameter: the name is taken.
@@ -89,9 +89,9 @@ def register(name: str, **arguments: Any) -> None:
     supported_VLM[name] = partial(Foveate, **arguments)
 
 
-def _part(given: Mapping[str, Any]) -> Part:
-    if given["type"] == "text":
-        return text_part(given["value"])
-    if given["type"] != "image":
-        raise InvalidInput(f"a message with {given['type']}: only text and images are supported.")
-    return image_part(given["value"])
+def _part(part: Mapping[str, Any]) -> Part:
+    if part["type"] == "text":
+        return text_part(part["value"])
+    if part["type"] != "image":
+        raise InvalidInput(f"a message with {part['type']}: only text and images are supported.")
+    return image_part(part["value"])

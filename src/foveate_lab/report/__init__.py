@@ -1,4 +1,4 @@
-"""Pages of results."""
+"""Report pages of results."""
 
 from foveate_lab.report.page import WrittenPage, write_page
 

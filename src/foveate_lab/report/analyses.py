@@ -1,4 +1,4 @@
-"""The papers' figures, of the prompts that an evaluation read: charts as SVG text."""
+"""The papers' figures for the prompts of an evaluation, as SVG charts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from foveate_lab.eval.summary import FULL, Rows, bytes_shares
 from foveate_lab.report.charts import MARKERS, Entry, axes, brief, entry, style, svg
 
 SHADES = "cividis"
-LETTERS = 92  # of titles beside each other
+LETTERS = 92  # total letters of titles in one row
 ERRORS, KEPT_KEYS = "Error of the features", "Kept keys among all keys"
 WEIGHTS = "Weights of self- and cross-attention"
 
 
 class Figure(NamedTuple):
-    """A chart, what it shows, and what its lines stand for where the chart does not say it."""
+    """Chart with its title, its caption, and a key of its lines if the chart has none."""
 
     title: str
     svg: str
@@ -29,29 +29,30 @@ class Figure(NamedTuple):
 
 
 def figures(rows: Rows, titles: Collection[str] | None = None) -> list[Figure]:
-    """Draw what the rows of one task have numbers for: all of it, or what is of these titles. Layer
-    curves are means over its prompts.
+    """Draw every figure that one task's rows have numbers for, or those of ``titles``.
+
+    Curves over layers are means over prompts.
     """
 
-    def wanted(title: str) -> bool:
+    def is_requested(title: str) -> bool:
         return titles is None or title in titles
 
     prompts = [row["analyses"] for row in rows if row.get("analyses")]
-    figures_made = list(_of_errors(rows)) if wanted(ERRORS) else []
+    drawn = list(_of_errors(rows)) if is_requested(ERRORS) else []
     if prompts:
-        keys = _of_keys(prompts[0]["keys"], rows) if wanted(KEPT_KEYS) else ()
-        figures_made = [*_of_prompts(prompts, wanted), *figures_made, *keys]
-    return figures_made
+        keys = _of_keys(prompts[0]["keys"], rows) if is_requested(KEPT_KEYS) else ()
+        drawn = [*_of_prompts(prompts, is_requested), *drawn, *keys]
+    return drawn
 
 
 def _of_prompts(
-    prompts: Sequence[Mapping[str, Any]], wanted: Callable[[str], bool]
+    prompts: Sequence[Mapping[str, Any]], is_requested: Callable[[str], bool]
 ) -> Iterator[Figure]:
     for name, draw, title, caption in CHARTS:
-        having = [np.array(one[name], dtype=float) for one in prompts if name in one]
-        if having and wanted(title):
+        having = [np.array(prompt[name], dtype=float) for prompt in prompts if name in prompt]
+        if having and is_requested(title):
             yield Figure(title, draw(having), caption)
-    if "within" in prompts[0] and wanted(WEIGHTS):
+    if "within" in prompts[0] and is_requested(WEIGHTS):
         yield Figure(
             WEIGHTS,
             _distributions(prompts),
@@ -91,14 +92,14 @@ def _lorenz(curves: Sequence[Any]) -> str:
 
 
 def _curve(ylabel: str, *names: str) -> Callable[[Sequence[Any]], str]:
-    """Draws one number of each layer, or several."""
+    """Return a function that draws one or several numbers per layer."""
 
     def draw(curves: Sequence[Any]) -> str:
         figure, axis = axes()
         mean = np.mean(curves, axis=0)
-        for place, values in enumerate(np.atleast_2d(mean.T)):
-            label = names[place] if names else None
-            axis.plot(values, marker=MARKERS[place], markersize=4, linewidth=1.4, label=label)
+        for index, values in enumerate(np.atleast_2d(mean.T)):
+            label = names[index] if names else None
+            axis.plot(values, marker=MARKERS[index], markersize=4, linewidth=1.4, label=label)
         axis.set(xlabel="layer", ylabel=ylabel)
         axis.set_ylim(bottom=0)
         if names:
@@ -111,7 +112,7 @@ def _curve(ylabel: str, *names: str) -> Callable[[Sequence[Any]], str]:
 def _distributions(prompts: Sequence[Mapping[str, Any]]) -> str:
     figure, axis = axes()
     for name, label in (("within", "self"), ("across", "cross")):
-        mean = np.nanmean([np.array(one[name], dtype=float) for one in prompts], axis=(0, 1))
+        mean = np.nanmean([np.array(prompt[name], dtype=float) for prompt in prompts], axis=(0, 1))
         edges = np.linspace(-8, 0, len(mean) + 1)
         axis.stairs(100 * mean, edges, label=label, fill=True, alpha=0.45)
     axis.set(xlabel="attention weight, power of ten", ylabel="share of the weights, %")
@@ -163,26 +164,26 @@ CHARTS: tuple[tuple[str, Callable[[Sequence[Any]], str], str, str], ...] = (
 
 
 def _of_errors(rows: Rows) -> Iterator[Figure]:
-    """PrefixKV's Fig. 5, at the smallest budget of each method."""
+    """Draw PrefixKV's Fig. 5 at the smallest budget of each method."""
     by_spec: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["spec"] != FULL and _all_finite(row.get("feature_error")) and bytes_shares([row]):
             by_spec.setdefault(row["spec"], []).append(row)
-    shares = {spec: float(np.mean(bytes_shares(mine))) for spec, mine in by_spec.items()}
+    shares = {spec: float(np.mean(bytes_shares(spec_rows))) for spec, spec_rows in by_spec.items()}
     if not by_spec:
         return
     figure, axis = axes()
     smallest = _smallest(shares)
     key = []
-    for place, (name, spec) in enumerate(
+    for index, (name, spec) in enumerate(
         zip(brief(list(smallest)), smallest.values(), strict=True)
     ):
         errors, share = (
             np.mean([row["feature_error"] for row in by_spec[spec]], axis=0),
             shares[spec],
         )
-        axis.plot(errors, markersize=3, linewidth=1.2, **style(place))
-        key.append(entry(f"{name}, {100 * share:.0f} % of the bytes", style(place)))
+        axis.plot(errors, markersize=3, linewidth=1.2, **style(index))
+        key.append(entry(f"{name}, {100 * share:.0f} % of the bytes", style(index)))
     axis.set(xlabel="layer", ylabel="mean absolute error of features")
     axis.set_ylim(bottom=0)
     yield Figure(
@@ -195,27 +196,27 @@ def _of_errors(rows: Rows) -> Iterator[Figure]:
 
 
 def _of_keys(keys: Sequence[Sequence[float]], rows: Rows) -> Iterator[Figure]:
-    """MixKV's Fig. 3, of the first prompt: what each method keeps at its smallest budget."""
-    places = np.array(keys)
+    """Draw MixKV's Fig. 3: the keys that each method keeps of the first prompt, smallest budget."""
+    points = np.array(keys)
     first = next(row["sample"] for row in rows if row.get("analyses"))
     kept = {
         row["spec"]: row["kept_places"]
         for row in rows
         if row["sample"] == first and row.get("kept_places")
     }
-    shown = list(_smallest({spec: len(mine) for spec, mine in kept.items()}).values())
-    if not shown:
+    specs = list(_smallest({spec: len(indices) for spec, indices in kept.items()}).values())
+    if not specs:
         return
-    columns = min(4, len(shown))
-    figure, grid = axes(rows=-(-len(shown) // columns), columns=columns)
-    each = np.atleast_1d(grid).ravel()
-    for axis, spec in zip(each, shown, strict=False):
-        held = [place for place in kept[spec] if place < len(places)]
-        axis.scatter(*places.T, s=4, color=PALETTE[7], alpha=0.75, linewidths=0)
-        axis.scatter(*places[held].T, s=6, color=PALETTE[0], linewidths=0)
+    columns = min(4, len(specs))
+    figure, grid = axes(rows=-(-len(specs) // columns), columns=columns)
+    panels = np.atleast_1d(grid).ravel()
+    for axis, spec in zip(panels, specs, strict=False):
+        kept_indices = [index for index in kept[spec] if index < len(points)]
+        axis.scatter(*points.T, s=4, color=PALETTE[7], alpha=0.75, linewidths=0)
+        axis.scatter(*points[kept_indices].T, s=6, color=PALETTE[0], linewidths=0)
         axis.set(xticks=[], yticks=[])
         axis.set_title(short(without_folders(spec), LETTERS // columns), fontsize=7)
-    for axis in each[len(shown) :]:
+    for axis in panels[len(specs) :]:
         axis.set_visible(False)
     caption = (
         "One head in the middle layer, one prompt, two principal components: grey is every key, "
@@ -225,12 +226,12 @@ def _of_keys(keys: Sequence[Sequence[float]], rows: Rows) -> Iterator[Figure]:
 
 
 def _all_finite(numbers: Sequence[float | None] | None) -> bool:
-    """Whether there are some, and all of them are finite."""
+    """Check that there are numbers and all are finite."""
     return bool(numbers) and bool(np.isfinite(np.array(numbers, dtype=float)).all())
 
 
 def _smallest(sizes: Mapping[str, float | int]) -> dict[str, str]:
-    """The spec of each method at its smallest budget, of the sizes of all."""
+    """Return the spec of each method at its smallest budget; ``sizes`` has all specs."""
     smallest: dict[str, str] = {}
     for spec, size in sizes.items():
         name = named(spec).method
@@ -240,7 +241,7 @@ def _smallest(sizes: Mapping[str, float | int]) -> dict[str, str]:
 
 
 def _shades(count: int) -> Any:
-    """From the first colour to the second, which both can be seen on black and on white."""
+    """Interpolate between the first two colours, both visible on black and on white."""
     from matplotlib.colors import to_rgb
 
     first, last = (np.array(to_rgb(colour)) for colour in PALETTE[:2])

@@ -1,4 +1,4 @@
-"""Charts as SVG text, to stand inside a page."""
+"""Charts as SVG text for embedding in a page."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _DASHES = {"-": "", "--": "14 7", ":": "3 5"}
 
 
 class Entry(NamedTuple):
-    """A line of a chart: its name, and a piece of it as SVG."""
+    """Entry of a chart's key: a name, and a sample of its line as SVG."""
 
     name: str
     sign: str
 
 
-def style(place: int) -> dict[str, str]:
-    """How the line of the method at that place is drawn, as matplotlib is told."""
+def style(index: int) -> dict[str, str]:
+    """Return matplotlib's style of the method at an index."""
     return {
-        "color": PALETTE[place % len(PALETTE)],
-        "marker": MARKERS[place % len(MARKERS)],
-        "linestyle": "-" if place < len(PALETTE) else ":",
+        "color": PALETTE[index % len(PALETTE)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": "-" if index < len(PALETTE) else ":",
     }
 
 
 def entry(name: str, drawn: dict[str, str]) -> Entry:
-    """The entry of a line that is drawn like that."""
+    """Build the key entry of a line from its style."""
     color, dashes = drawn["color"], _DASHES[drawn["linestyle"]]
     line = f'<path d="M0 20H100" stroke="{color}" stroke-width="5" stroke-dasharray="{dashes}"/>'
     shape = f'<path d="{_outline(drawn["marker"])}" fill="{color}"/>' if drawn["marker"] else ""
@@ -47,7 +47,7 @@ def entry(name: str, drawn: dict[str, str]) -> Entry:
 
 
 def brief(specs: Sequence[str]) -> list[str]:
-    """Policies whose files are named without their folders, but for those that are then alike."""
+    """Return specs without folders in file names, unless two would then be equal."""
     names = [without_folders(spec) for spec in specs]
     count = Counter(names)
     return [spec if count[name] > 1 else name for spec, name in zip(specs, names, strict=True)]
@@ -57,9 +57,9 @@ def _outline(marker: str) -> str:
     from matplotlib.markers import MarkerStyle
     from matplotlib.transforms import Affine2D
 
-    made: Any = MarkerStyle(marker)
-    place = made.get_transform() + Affine2D().scale(28, -28).translate(50, 20)
-    (points,) = made.get_path().to_polygons(place)
+    marker_style: Any = MarkerStyle(marker)
+    transform = marker_style.get_transform() + Affine2D().scale(28, -28).translate(50, 20)
+    (points,) = marker_style.get_path().to_polygons(transform)
     return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points) + "Z"
 
 
@@ -69,15 +69,17 @@ BLACK = "#000000"  # matplotlib's colour of axes and text
 
 
 class Chart(NamedTuple):
-    """A chart, and what its lines stand for."""
+    """Chart with the key of its lines."""
 
     svg: str
     key: list[Entry]
 
 
 def against_bytes(cells: Sequence[SummaryCell], what: str) -> Chart:
-    """Score, or where nothing scored the tokens that are the full cache's, against the bytes held,
-    both in percent: a line for each method, bars for intervals, and a broad line along the front.
+    """Plot score against bytes, both in percent, with a line per method and the Pareto front.
+
+    Vertical bars are intervals. If nothing was scored, the share of tokens equal to the full
+    cache's replaces the score.
     """
     figure, axis = axes()
     top = 1.0
@@ -85,22 +87,22 @@ def against_bytes(cells: Sequence[SummaryCell], what: str) -> Chart:
     for cell in cells:
         if cell.spec != FULL:
             lines.setdefault(named(cell.spec).method, []).append(cell)
-    key = [entry(name, style(place)) for place, name in enumerate(brief(list(lines)))]
-    for place, mine in enumerate(lines.values()):
-        mine = sorted(mine, key=lambda cell: cell.bytes_share)
-        shown = [cell.score or cell.agreement for cell in mine]
-        x, y = [100 * c.bytes_share for c in mine], [100 * e.mean for e in shown]
-        below = [100 * (e.mean - e.low) for e in shown]
-        above = [100 * (e.high - e.mean) for e in shown]
-        top = max(top, *(e.high for e in shown))
+    key = [entry(name, style(index)) for index, name in enumerate(brief(list(lines)))]
+    for index, line_cells in enumerate(lines.values()):
+        line_cells = sorted(line_cells, key=lambda cell: cell.bytes_share)
+        estimates = [cell.score or cell.agreement for cell in line_cells]
+        x, y = [100 * c.bytes_share for c in line_cells], [100 * e.mean for e in estimates]
+        below = [100 * (e.mean - e.low) for e in estimates]
+        above = [100 * (e.high - e.mean) for e in estimates]
+        top = max(top, *(e.high for e in estimates))
         axis.errorbar(
-            x, y, yerr=(below, above), capsize=2, linewidth=1.4, markersize=5, **style(place)
+            x, y, yerr=(below, above), capsize=2, linewidth=1.4, markersize=5, **style(index)
         )
     for cell in cells:
         if cell.spec == FULL:
-            whole = (cell.score or cell.agreement).mean
-            top = max(top, whole)
-            axis.axhline(100 * whole, linewidth=1, **FULL_CACHE)
+            full_score = (cell.score or cell.agreement).mean
+            top = max(top, full_score)
+            axis.axhline(100 * full_score, linewidth=1, **FULL_CACHE)
             key.append(entry("full cache", FULL_CACHE))
     if best := on_front(cells):
         _draw_front(axis, best)
@@ -120,15 +122,14 @@ def against_bytes(cells: Sequence[SummaryCell], what: str) -> Chart:
 
 
 def _draw_front(axis: Any, best: Sequence[SummaryCell]) -> None:
-    """A broad line below the others."""
+    """Draw the Pareto front as a broad line below the others."""
     worth = [100 * (cell.score or cell.agreement).mean for cell in best]
     shares = [100 * cell.bytes_share for cell in best]
     axis.plot(shares, worth, linewidth=7, alpha=0.4, zorder=0, **FRONT)
 
 
 def axes(rows: int = 1, columns: int = 1, height: float = 0) -> tuple[Any, Any]:
-    """A figure, and its axes: one, or an array of them. ``height`` is in inches, 0 for what suits
-    their number.
+    """Create a figure with its axes: one, or an array. ``height`` is in inches; 0 chooses it.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -148,8 +149,9 @@ def axes(rows: int = 1, columns: int = 1, height: float = 0) -> tuple[Any, Any]:
 
 
 def svg(figure: Any) -> str:
-    """The figure without the heading that a file of its own would have; text stays text, also where
-    it looks like a formula, and is written, as axes are drawn, in the colour of the page's text.
+    """Render the figure as SVG for embedding, without an XML declaration.
+
+    Text stays text, never parsed as a formula, and takes the colour of the page's text, as axes do.
     """
     import matplotlib
     from matplotlib.text import Text
@@ -158,6 +160,7 @@ def svg(figure: Any) -> str:
         text.set_parse_math(False)
     out = io.StringIO()
     with (
+        # text as text, and ids that are the same in every run
         matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "foveate"}),
         warnings.catch_warnings(),
     ):
@@ -168,5 +171,5 @@ def svg(figure: Any) -> str:
 
 
 def described(drawn: str, text: str) -> str:
-    """A drawing with a text in its place for those who do not see it."""
+    """Add an alternative text to a drawing."""
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{escape(text)}" ', 1)

@@ -1,4 +1,4 @@
-"""What no other is better than in every way."""
+"""Pareto front of policies."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ from foveate_lab.eval.summary import FULL, SummaryCell
 
 
 class Point(NamedTuple):
-    """What something costs, and what it is worth."""
+    """Cost and worth of something."""
 
     cost: float
     worth: float
 
 
 def front(points: Sequence[Point]) -> list[int]:
-    """The places of the Pareto front, from the cheapest to the dearest: those than which no other
-    costs less and is worth as much, or costs as little and is worth more. Of points that are alike
-    each is part of it.
+    """Return the indices of the Pareto front, from lowest to highest cost.
+
+    A point belongs to it unless another costs less and is worth as much, or costs as little and is
+    worth more. Equal points all belong to it.
     """
     indices: list[int] = []
     best: float | None = None
     order = sorted(range(len(points)), key=lambda i: (points[i].cost, -points[i].worth))
-    for place in order:
-        point = points[place]
+    for index in order:
+        point = points[index]
         same = bool(indices) and points[indices[-1]] == point
         if best is None or point.worth > best or same:
-            indices.append(place)
+            indices.append(index)
             best = point.worth
     return indices
 
 
 def on_front(cells: Sequence[SummaryCell]) -> list[SummaryCell]:
-    """The policies of one task than which no other holds less and answers as well, or holds as
-    little and answers better; by score, or where nothing scored by the tokens that are the full
-    cache's. The full cache and the oracle compete with none.
+    """Return the policies of a task on the Pareto front of score against bytes.
+
+    If nothing was scored, the share of tokens equal to the full cache's replaces the score. The
+    full cache and the oracle are excluded.
     """
     front_cells = [
         cell
@@ -52,6 +54,6 @@ def on_front(cells: Sequence[SummaryCell]) -> list[SummaryCell]:
 
 
 def _worth(cell: SummaryCell) -> float | None:
-    """None where there is nothing to compare."""
-    shown = cell.score or cell.agreement
-    return None if not shown.count or math.isnan(cell.bytes_share) else shown.mean
+    """Return a cell's score or agreement; None if there is nothing to compare."""
+    estimate = cell.score or cell.agreement
+    return None if not estimate.count or math.isnan(cell.bytes_share) else estimate.mean

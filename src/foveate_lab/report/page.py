@@ -1,4 +1,4 @@
-"""Folders of results as one page that needs nothing else."""
+"""Report page of one or more folders of results, in one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from foveate_lab.report.splits import LabelSplit, splits
 
 
 class WrittenPage(NamedTuple):
-    """A page that was written, and the numbers of what is on it."""
+    """Page that was written, with counts of its contents."""
 
     path: Path
     answers: int
@@ -35,24 +35,26 @@ def write_page(*folders: Path, out: Path | None = None) -> WrittenPage:
     """Write the page of these folders to ``out``, or to report.html in the first.
 
     Raises:
-        InvalidInput: no results, or some that are not as their manifest says.
-        CannotWrite: the disk is full, or the folder is not to be written to.
+        InvalidInput: no results, or files that differ from their manifest.
+        CannotWrite: the disk is full, or the folder is not writable.
         MissingPackage: jinja2, matplotlib or scipy is not installed.
     """
     path = out or folders[0] / "report.html"
     files.write(path, page(*folders))
-    rows = [row for one in folders for bundle in read_bundles(one) for row in bundle.stored.rows]
-    each = (len({row[name] for row in rows}) for name in ("task", "spec", "sample"))
-    return WrittenPage(path, len(rows), *each)
+    rows = [
+        row for folder in folders for bundle in read_bundles(folder) for row in bundle.stored.rows
+    ]
+    counts = (len({row[name] for row in rows}) for name in ("task", "spec", "sample"))
+    return WrittenPage(path, len(rows), *counts)
 
 
 def page(*folders: Path) -> str:
-    """The HTML of a report on the results in these folders. All that comes from data is escaped.
+    """Render the report of these folders as HTML. Everything from data is escaped.
 
-    Rows of folders that asked the same are put together; others stand beside each other.
+    Folders of the same model and questions are merged; others become separate parts.
 
     Raises:
-        InvalidInput: no results, or some that are not as their manifest says.
+        InvalidInput: no results, or files that differ from their manifest.
         MissingPackage: jinja2, matplotlib or scipy is not installed.
     """
     bundles = [bundle for folder in folders for bundle in read_bundles(folder)]
@@ -60,14 +62,14 @@ def page(*folders: Path) -> str:
         if not bundle.stored.rows:
             raise InvalidInput(f"{str(bundle.folder)!r} holds no answers yet.")
     all_parts = parts(bundles)
-    called = names(all_parts) if len(all_parts) > 1 else [""]
-    shown = [_part(part, name) for part, name in zip(all_parts, called, strict=True)]
+    part_names = names(all_parts) if len(all_parts) > 1 else [""]
+    rendered_parts = [_part(part, name) for part, name in zip(all_parts, part_names, strict=True)]
     return rendered(
         "a report",
         "foveate_lab.report/report.html.j2",
-        parts=shown,
+        parts=rendered_parts,
         beside=_beside(all_parts),
-        names=called,
+        names=part_names,
     )
 
 
@@ -77,7 +79,7 @@ def _part(part: ReportPart, name: str) -> Mapping[str, Any]:
         "name": name,
         "why": part.why,
         "configuration": part.configuration,
-        "sources": [_source(bundle) for bundle in part.bundles if _said_of(part, bundle)],
+        "sources": [_source(bundle) for bundle in part.bundles if _has_details(part, bundle)],
         "tasks": [
             _task(
                 task,
@@ -91,76 +93,77 @@ def _part(part: ReportPart, name: str) -> Mapping[str, Any]:
     }
 
 
-def _said_of(part: ReportPart, bundle: Bundle) -> bool:
-    """Whether there is more to say of a folder than what the part's heading does."""
+def _has_details(part: ReportPart, bundle: Bundle) -> bool:
+    """Check if a folder has details beyond the part's heading."""
     return bundle.manifest is not None or len(part.bundles) > 1
 
 
 def _source(bundle: Bundle) -> Mapping[str, Any]:
-    """A folder's name, and what its rows were made with."""
-    made: Mapping[str, Any] = bundle.manifest or {}
-    hardware = made.get("hardware", {})
+    """Return a folder's name with the machine and versions that produced its rows."""
+    manifest: Mapping[str, Any] = bundle.manifest or {}
+    hardware = manifest.get("hardware", {})
     return {
         "name": bundle.folder.name,
-        "sealed": bool(made),
+        "sealed": bool(manifest),
         "machine": [hardware.get("processor"), *hardware.get("accelerators", ())],
         "threads": hardware.get("threads"),
-        "versions": made.get("versions") or bundle.stored.configuration.get("versions", {}),
+        "versions": manifest.get("versions") or bundle.stored.configuration.get("versions", {}),
     }
 
 
 def _beside(all_parts: Sequence[ReportPart]) -> list[Mapping[str, Any]]:
-    """Where several parts asked a task under a policy: its score in each."""
+    """Return the scores of every task and policy that several parts share, one per part."""
     columns = [{(cell.task, cell.spec): cell for cell in cells(part.rows)} for part in all_parts]
     rows: list[Mapping[str, Any]] = []
     for task, spec in dict.fromkeys(key for column in columns for key in column):
-        mine = [column.get((task, spec)) for column in columns]
-        if sum(cell is not None for cell in mine) > 1:
-            scores = [(_percent(c.score), c.answered) if c else ("", 0) for c in mine]
+        shared = [column.get((task, spec)) for column in columns]
+        if sum(cell is not None for cell in shared) > 1:
+            scores = [(_percent(c.score), c.answered) if c else ("", 0) for c in shared]
             rows.append({"task": task, "spec": spec, "scores": scores})
     return rows
 
 
-def _task(name: str, mine: Sequence[SummaryCell], rows: Rows) -> Mapping[str, Any]:
-    scored, best = any(cell.score for cell in mine), dict[str, float]()
-    for cell in mine:
+def _task(name: str, task_cells: Sequence[SummaryCell], rows: Rows) -> Mapping[str, Any]:
+    scored, best = any(cell.score for cell in task_cells), dict[str, float]()
+    for cell in task_cells:
         if cell.score and cell.spec != FULL and not cell.spec.startswith("oracle"):
             budget = named(cell.spec).budget
             best[budget] = max(best.get(budget, 0.0), cell.score.mean)
-    mine, best_in_both = _best_first(mine), on_front(mine)
+    task_cells, best_in_both = _best_first(task_cells), on_front(task_cells)
     return {
         "name": name,
-        "chart": against_bytes(_drawn(mine, scored), "score" if scored else "same tokens"),
+        "chart": against_bytes(_drawn(task_cells, scored), "score" if scored else "same tokens"),
         "scored": scored,
-        "answered": any(cell.answered for cell in mine),
-        "forced": any(cell.perplexity is not None for cell in mine),
-        "rows": [_row(cell, best, cell in best_in_both) for cell in mine],
-        "blind": blind(mine),
-        "splits": [_split(one) for one in splits(rows)] if scored else [],
+        "answered": any(cell.answered for cell in task_cells),
+        "forced": any(cell.perplexity is not None for cell in task_cells),
+        "rows": [_row(cell, best, cell in best_in_both) for cell in task_cells],
+        "blind": blind(task_cells),
+        "splits": [_split(label_split) for label_split in splits(rows)] if scored else [],
         "figures": figures(rows),
         "maps": list(heat_maps(rows)),
         "failures": failures(rows),
-        "odd": [cell for cell in mine if cell.odd],
+        "odd": [cell for cell in task_cells if cell.odd],
     }
 
 
-def _best_first(mine: Sequence[SummaryCell]) -> list[SummaryCell]:
-    """The full cache, then method by method, by the mean of what was asked at several budgets."""
+def _best_first(task_cells: Sequence[SummaryCell]) -> list[SummaryCell]:
+    """Sort cells: the full cache first, then methods by their mean over budgets."""
     means: dict[str, list[float]] = {}
-    for cell in mine:
-        shown = cell.score or cell.agreement
-        means.setdefault(named(cell.spec).method, []).append(shown.mean if shown.count else 0.0)
+    for cell in task_cells:
+        estimate = cell.score or cell.agreement
+        mean = estimate.mean if estimate.count else 0.0
+        means.setdefault(named(cell.spec).method, []).append(mean)
 
-    def place(cell: SummaryCell) -> tuple[bool, float]:
+    def order(cell: SummaryCell) -> tuple[bool, float]:
         of_method = means[named(cell.spec).method]
         return cell.spec != FULL, -sum(of_method) / len(of_method)
 
-    return sorted(mine, key=place)
+    return sorted(task_cells, key=order)
 
 
-def _drawn(mine: Sequence[SummaryCell], scored: bool) -> list[SummaryCell]:
-    """The policies that a chart has a place for."""
-    having = [cell for cell in mine if (cell.score if scored else cell.agreement.count)]
+def _drawn(task_cells: Sequence[SummaryCell], scored: bool) -> list[SummaryCell]:
+    """Return the cells that a chart can draw."""
+    having = [cell for cell in task_cells if (cell.score if scored else cell.agreement.count)]
     return [cell for cell in having if not math.isnan(cell.bytes_share)]
 
 
@@ -171,34 +174,34 @@ def _row(cell: SummaryCell, best: Mapping[str, float], is_on_front: bool) -> Map
         "spec": cell.spec,
         "count": f"{cell.score.count if cell.score else cell.answered} of "
         f"{cell.answered + cell.failed}",
-        "bytes": _said(cell.bytes_share, "{:.1f} %", 100.0),
+        "bytes": _format(cell.bytes_share, "{:.1f} %", 100.0),
         "score": _percent(cell.score),
         "on_front": is_on_front,
         "best": is_best and not cell.spec.startswith("oracle"),
         "difference": "" if cell.spec == FULL else _percent(cell.difference, sign="+"),
-        "agreement": _said(cell.agreement.mean, "{:.0f} %", 100.0),
-        "rouge": _said(cell.rouge, "{:.0f} %", 100.0),
-        "perplexity": _said(cell.perplexity, "{:.2f}"),
-        "kl": _said(cell.kl, "{:.3f}"),
-        "compress": _said(cell.compress_s, "{:.0f} ms", 1e3),
-        "decode": _said(cell.decode_s_per_token, "{:.0f} ms", 1e3),
+        "agreement": _format(cell.agreement.mean, "{:.0f} %", 100.0),
+        "rouge": _format(cell.rouge, "{:.0f} %", 100.0),
+        "perplexity": _format(cell.perplexity, "{:.2f}"),
+        "kl": _format(cell.kl, "{:.3f}"),
+        "compress": _format(cell.compress_s, "{:.0f} ms", 1e3),
+        "decode": _format(cell.decode_s_per_token, "{:.0f} ms", 1e3),
     }
 
 
 def _split(label_split: LabelSplit) -> Mapping[str, Any]:
-    """A table: of each value how many samples have it, and each policy's mean score."""
+    """Return a table with the number of samples of each value and each policy's mean scores."""
     heads = [
         f"{value} ({n})" for value, n in zip(label_split.values, label_split.counts, strict=True)
     ]
     rows = {
-        spec: [_said(score, "{:.1f}", 100.0) for score in scores]
+        spec: [_format(score, "{:.1f}", 100.0) for score in scores]
         for spec, scores in label_split.scores.items()
     }
     return {"label": label_split.label, "heads": heads, "rows": rows}
 
 
-def _said(value: float | None, words: str, times: float = 1.0) -> str:
-    return "" if value is None or math.isnan(value) else words.format(times * value)
+def _format(value: float | None, template: str, times: float = 1.0) -> str:
+    return "" if value is None or math.isnan(value) else template.format(times * value)
 
 
 def _percent(value: Estimate | None, sign: str = "") -> str:
@@ -208,12 +211,13 @@ def _percent(value: Estimate | None, sign: str = "") -> str:
     return f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
 
 
-def blind(mine: Sequence[SummaryCell]) -> list[str]:
-    """The budgets at which the oracle is no better than chance, of those that both were asked at:
-    no method can be told from another there.
+def blind(task_cells: Sequence[SummaryCell]) -> list[str]:
+    """Return the budgets at which the oracle is no better than chance.
+
+    Only budgets with both are compared. Methods cannot be distinguished there.
     """
     by_budget: dict[str, dict[str, SummaryCell]] = {}
-    for cell in mine:
+    for cell in task_cells:
         kind = cell.spec.split(":")[0]
         if kind in ("oracle", "random"):
             by_budget.setdefault(named(cell.spec).budget, {})[kind] = cell

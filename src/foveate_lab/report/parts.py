@@ -1,4 +1,4 @@
-"""Results of several folders: those of one run in parts become one, the others stand beside it."""
+"""Merging of results: folders of one run become one part, others stay separate parts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from foveate_lab.eval.held import key_of
 from foveate_lab.eval.summary import Rows
 
 SAME = ("model", "protocol", "seed", "judge", "longest_prompt", "stand-in")
-"""What has to be the same of two runs for their rows to be those of one."""
+"""Settings that must be equal for rows of two runs to be merged."""
 BEFORE = ("answers", "image_sizes", "tokens")
-"""What tells questions apart in rows without a digest."""
+"""Fields that identify a question in rows without a digest."""
 ANSWER = ("prediction", "score")
-"""What two answers to one question under one policy have in common."""
+"""Fields that two answers to one question under one policy must have in common."""
 
 
 @dataclass
 class ReportPart:
-    """Rows that can stand in one table. ``why`` says what keeps them apart from the part before
-    that they would otherwise belong to; nothing where they have little in common anyway.
+    """Rows that may stand in one table.
+
+    ``why`` explains what separates them from the part before; empty if the two have little in
+    common.
     """
 
     bundles: list[Bundle]
@@ -31,11 +33,11 @@ class ReportPart:
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """How the first of its folders was made."""
+        """Configuration of its first folder."""
         return self.bundles[0].stored.configuration
 
     def take(self, bundle: Bundle) -> None:
-        """Adds the rows of a bundle that are not there."""
+        """Add the rows of a bundle that are not yet in the part."""
         if bundle not in self.bundles:
             self.bundles.append(bundle)
         for row in bundle.stored.rows:
@@ -45,11 +47,11 @@ class ReportPart:
 
 
 def parts(bundles: Iterable[Bundle]) -> list[ReportPart]:
-    """Puts the bundles together that asked the same questions of the same model in the same way.
+    """Merge bundles that asked the same questions of the same model with the same settings.
 
-    Where both have answers to a question under a policy, the full cache at least, these have to be
-    the same; the questions of a task that both asked have to be, too. Otherwise no mean is over
-    rows of both.
+    Two bundles must also agree in the questions of tasks that both have, and in every answer to the
+    same question under the same policy. Otherwise they stay separate, and no mean mixes their rows.
+
     """
     merged: list[ReportPart] = []
     for bundle in bundles:
@@ -67,37 +69,38 @@ def parts(bundles: Iterable[Bundle]) -> list[ReportPart]:
 
 
 def apart(part: ReportPart, bundle: Bundle) -> str:
-    """Why a bundle's rows are not to be averaged with a part's: the name of a setting, or a
-    sentence; nothing if they may be.
+    """Return the reason not to merge a bundle into a part; empty if they may be merged.
+
+    The reason is the name of a setting, or a sentence.
     """
     mine, theirs = part.configuration, bundle.stored.configuration
     for name in SAME:
         if mine.get(name) != theirs.get(name):
             return name
-    ours, version = (one.get("versions", {}).get("foveate") for one in (mine, theirs))
-    if ours != version:
-        return f"it is of foveate {version}, the other of {ours}"
+    our_version, their_version = (run.get("versions", {}).get("foveate") for run in (mine, theirs))
+    if our_version != their_version:
+        return f"it is of foveate {their_version}, the other of {our_version}"
     return _questions_differ(part.rows, bundle.stored.rows) or answers_differ(
         part.rows, bundle.stored.rows
     )
 
 
 def _questions_differ(mine: Rows, theirs: Rows) -> str:
-    """Which questions of a task that both asked are not the same."""
+    """Describe how questions of a task that both have differ; empty if they do not."""
     ours, others = _questions(mine), _questions(theirs)
     for task in ours.keys() & others.keys():
-        one, two = ours[task], others[task]
-        only = sorted(one.keys() ^ two.keys())
+        our_rows, their_rows = ours[task], others[task]
+        only = sorted(our_rows.keys() ^ their_rows.keys())
         if only:
-            return f"of task {task} it has {len(two)} questions, the other {len(one)}"
-        for sample in one:
-            if not same_question(one[sample], two[sample]):
+            return f"of task {task} it has {len(their_rows)} questions, the other {len(our_rows)}"
+        for sample in our_rows:
+            if not same_question(our_rows[sample], their_rows[sample]):
                 return f"question {sample} of task {task} is another one in the other"
     return ""
 
 
 def _questions(rows: Rows) -> dict[str, dict[str, Mapping[str, Any] | None]]:
-    """Of each task, a row of each sample; of a sample that was refused throughout, none."""
+    """Return one row per sample of each task; None for samples that were always refused."""
     questions: dict[str, dict[str, Mapping[str, Any] | None]] = {}
     for row in rows:
         samples = questions.setdefault(row["task"], {})
@@ -106,18 +109,18 @@ def _questions(rows: Rows) -> dict[str, dict[str, Mapping[str, Any] | None]]:
     return questions
 
 
-def same_question(one: Mapping[str, Any] | None, two: Mapping[str, Any] | None) -> bool:
-    """Whether rows are of one question. Those of earlier versions have no digest of it."""
-    if one is None or two is None:
+def same_question(mine: Mapping[str, Any] | None, theirs: Mapping[str, Any] | None) -> bool:
+    """Check if two rows are of one question. Rows of early versions have no digest of it."""
+    if mine is None or theirs is None:
         return True
-    digests = "question" in one and "question" in two
-    return all(one.get(x) == two.get(x) for x in (("question",) if digests else BEFORE))
+    digests = "question" in mine and "question" in theirs
+    return all(
+        mine.get(name) == theirs.get(name) for name in (("question",) if digests else BEFORE)
+    )
 
 
 def answers_differ(mine: Rows, theirs: Rows) -> str:
-    """Which question that both answered under one policy has two answers, in a sentence; nothing
-    if none has.
-    """
+    """Describe answers that differ for the same question and policy; empty if none does."""
     ours = {key_of(row): row for row in mine if "error" not in row}
     differ = [
         key_of(row)
@@ -136,8 +139,8 @@ def answers_differ(mine: Rows, theirs: Rows) -> str:
 
 
 def names(all_parts: Sequence[ReportPart]) -> list[str]:
-    """What the parts are called beside each other: their folders, a letter before each."""
+    """Return names of the parts: their folders after a letter."""
     return [
-        f"{chr(ord('A') + place % 26)}: {', '.join(one.folder.name for one in part.bundles)}"
-        for place, part in enumerate(all_parts)
+        f"{chr(ord('A') + index % 26)}: {', '.join(bundle.folder.name for bundle in part.bundles)}"
+        for index, part in enumerate(all_parts)
     ]

@@ -1,4 +1,4 @@
-"""Scores of one kind of sample at a time: by every label that a task's samples have."""
+"""Scores split by the values of every label of a task's samples."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 from foveate_lab.eval.summary import Rows, score_of
 
-MOST = 40  # values of a label that a table has a column for
+MOST = 40  # maximum number of values of a label in a table
 
 
 class LabelSplit(NamedTuple):
-    """Of one label: its values, how many samples have each, and for every spec the mean score of
-    each value, None where nothing scored. The last number is the mean over values, in which each
-    weighs the same (MileBench's over sets).
+    """Scores split by one label.
+
+    Its values, the number of samples of each, and for every spec the mean score of each value; None
+    if nothing was scored. The last score is the mean over values with equal weights, as MileBench
+    averages over sets.
     """
 
     label: str
@@ -24,38 +26,36 @@ class LabelSplit(NamedTuple):
 
 
 def splits(rows: Rows) -> list[LabelSplit]:
-    """The rows of one task by each label of which its samples have several values, but not so many
-    that each is alone.
-    """
+    """Split one task's rows by each label with several values, at most ``MOST``."""
     names = dict.fromkeys(name for row in rows for name in _labels(row))
     labelled = [split(rows, name) for name in names]
-    return [one for one in labelled if 1 < len(one.values) <= MOST]
+    return [label_split for label_split in labelled if 1 < len(label_split.values) <= MOST]
 
 
 def split(rows: Rows, label: str) -> LabelSplit:
-    """The rows of one task by one label; a sample with a list of words counts for each."""
-    held: dict[str, dict[str, list[float]]] = {}
+    """Split one task's rows by one label; a sample whose label is a list counts for each value."""
+    groups: dict[str, dict[str, list[float]]] = {}
     samples: dict[str, set[str]] = {}
     for row in rows:
-        mine = held.setdefault(row["spec"], {})
+        by_value = groups.setdefault(row["spec"], {})
         for value in values_of(row, label):
             samples.setdefault(value, set()).add(row["sample"])
             if (score := score_of(row)) is not None:
-                mine.setdefault(value, []).append(score)
+                by_value.setdefault(value, []).append(score)
     values = sorted(samples, key=_order)
     return LabelSplit(
         label,
         values,
         [len(samples[value]) for value in values],
-        {spec: _means([mine.get(value, []) for value in values]) for spec, mine in held.items()},
+        {spec: _means([g.get(value, []) for value in values]) for spec, g in groups.items()},
     )
 
 
 def values_of(row: Mapping[str, Any], label: str) -> list[str]:
-    """What a row's sample is labelled with, as words; none where it is not."""
+    """Return the values of a label in a row as text; empty if it has none."""
     value = _labels(row).get(label)
-    several = value if isinstance(value, list | tuple) else [] if value is None else [value]
-    return list(dict.fromkeys(map(str, several)))
+    items = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    return list(dict.fromkeys(map(str, items)))
 
 
 def _labels(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -64,12 +64,12 @@ def _labels(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _means(groups: Sequence[Sequence[float]]) -> list[float | None]:
-    """Of each group, and of these means."""
+    """Return the mean of each group, then the mean of these means."""
     means = [math.fsum(group) / len(group) if group else None for group in groups]
-    there = [mean for mean in means if mean is not None]
-    return [*means, math.fsum(there) / len(there) if there else None]
+    known = [mean for mean in means if mean is not None]
+    return [*means, math.fsum(known) / len(known) if known else None]
 
 
 def _order(value: str) -> tuple[float, str]:
-    """Numbers by their size, and before words."""
+    """Return a sort key: numbers by size, before text."""
     return (float(value), "") if value.isdecimal() else (math.inf, value)

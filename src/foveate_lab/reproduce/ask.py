@@ -1,6 +1,4 @@
-"""What an experiment asks of a model: samples of a benchmark, under specs; and digests that tell
-whether two folders ask the same.
-"""
+"""Requests of experiments: samples of a benchmark under specs, and digests of the data."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from foveate_lab.eval.held import Key
 DRAWN = "drawn.json"
 
 
-class Ask(NamedTuple):
+class TaskRequest(NamedTuple):
     """``samples`` of a benchmark, with prompts of at most ``longest_prompt`` tokens.
     ``marks`` tell the rows of one way to ask from those of another.
     """
@@ -29,51 +27,53 @@ class Ask(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its rows call the task."""
+        """Name of the task in the rows."""
         return ", ".join((self.task, *self.marks))
 
 
-Asked = Mapping[Ask, Mapping[str, str]]
-"""The specs of each, with their budgets."""
+Requests = Mapping[TaskRequest, Mapping[str, str]]
+"""Specs of each request, with their budgets."""
 
 
-def merged(several: Iterable[Asked]) -> dict[Ask, dict[str, str]]:
-    """What is asked in all."""
-    asks: dict[Ask, dict[str, str]] = {}
-    for asked in several:
-        for ask, specs in asked.items():
-            asks.setdefault(ask, {}).update(specs)
-    return asks
+def merged(several: Iterable[Requests]) -> dict[TaskRequest, dict[str, str]]:
+    """Join the requests of several experiments."""
+    requests: dict[TaskRequest, dict[str, str]] = {}
+    for mapping in several:
+        for request, specs in mapping.items():
+            requests.setdefault(request, {}).update(specs)
+    return requests
 
 
 class Part(NamedTuple):
-    """Part ``number``, from 1, ``of`` so many of what is asked: every so many-th ``batch`` of
-    samples. So who is answered beside whom follows from a sample's place, whatever part is asked.
+    """Part ``number``, from 1, ``of`` so many: every so many-th ``batch`` of samples. Who is
+    answered together follows from a sample's index alone, whichever part runs.
     """
 
     number: int = 1
     of: int = 1
     batch: int = 1
 
-    def has(self, place: int) -> bool:
-        """Whether a sample belongs to it, by its place among those that are drawn."""
-        return place // self.batch % self.of == self.number - 1
+    def has(self, index: int) -> bool:
+        """Return whether a sample belongs to the part, by its index among the drawn samples."""
+        return index // self.batch % self.of == self.number - 1
 
 
 WHOLE = Part()
 
 
-def keys(ask: Ask, specs: Mapping[str, str], names: tuple[str, ...], part: Part) -> Iterator[Key]:
-    """Of the rows of all samples of a part. What is timed is not shared out: it is of the first."""
-    for place, name in enumerate(names):
-        if part.number == 1 if ask.timed else part.has(place):
+def keys(
+    request: TaskRequest, specs: Mapping[str, str], names: tuple[str, ...], part: Part
+) -> Iterator[Key]:
+    """Yield the keys of all rows of a part. Timed requests are not split: they are of part 1."""
+    for index, name in enumerate(names):
+        if part.number == 1 if request.timed else part.has(index):
             for spec in dict.fromkeys((FULL, *specs)):
-                yield ask.name, name, spec
+                yield request.name, name, spec
 
 
 class Drawn(NamedTuple):
-    """The names of the samples of an ask, in the order in which they are drawn, what kept data from
-    being read, or "", and a digest of all samples: the same only where the same is asked.
+    """Samples of a request: their names in the order of drawing, why data could not be read ("" if
+    they could), and a digest that changes with any sample.
     """
 
     names: tuple[str, ...]
@@ -82,27 +82,26 @@ class Drawn(NamedTuple):
 
 
 def digests(known: Mapping[tuple[str, int], Drawn]) -> dict[str, str]:
-    """By benchmark and number of samples; of what was read to its end."""
+    """Return the digests by benchmark and number of samples, of data that were read to the end."""
     return {
-        f"{task}, {samples}": one.digest
-        for (task, samples), one in known.items()
-        if one.names and not one.why
+        f"{task}, {samples}": record.digest
+        for (task, samples), record in known.items()
+        if record.names and not record.why
     }
 
 
 def drawn(out: Path) -> dict[str, str]:
-    """The digests of the data that a folder's rows were asked of; none while no run has come to its
-    end.
+    """Read the digests of the data that a folder's rows are of; empty before a run has ended.
 
     Raises:
         InvalidInput: the file holds no such table.
     """
     path = out / DRAWN
-    return dict(read_record(path).held) if path.exists() else {}
+    return dict(read_record(path).fields) if path.exists() else {}
 
 
 def note_drawn(out: Path, known_digests: Mapping[str, str]) -> None:
-    """Adds digests to those of a folder.
+    """Add digests to those of a folder.
 
     Raises:
         CannotWrite: the disk is full, or the folder is not to be written to.

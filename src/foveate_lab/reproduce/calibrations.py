@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from foveate.cli.calibrate.prompts import generated, shown
+from foveate.cli.calibrate.prompts import generated, locate_spans
 from foveate.errors import InvalidInput
 from foveate.hf.measuring.calibrate import calibrate_each
 from foveate.hf.measuring.heads import calibrate_heads
@@ -23,9 +23,9 @@ from foveate_lab.reproduce import small
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRun:
-    """How a profile is measured: which method's (its spec, or its name where a budget is all it
-    needs), on how many samples of which benchmark, drawn with a seed from its first ``among``;
-    scores of heads on drawn documents, or by a model that reads on lines hidden in a text.
+    """Settings of a profile's measurement: the method (its spec, or its name where it needs only a
+    budget), and how many samples of which benchmark, drawn with a seed from its first ``among``.
+    Profiles of heads use drawn documents, or lines hidden in a text for a model without images.
     Prompts of more than ``longest_prompt`` tokens lose their middle.
     """
 
@@ -38,7 +38,7 @@ class CalibrationRun:
     seed: int = 0
 
     def file(self, name: str, budget: str) -> str:
-        """What its file is called."""
+        """Return the name of the profile's file."""
         at = "-" + budget.replace("%", "pct") if self.at_a_budget else ""
         return f"{name}{at}.json"
 
@@ -50,8 +50,9 @@ class CalibrationRun:
         *,
         cut: bool,
     ) -> None:
-        """Writes the profiles of these files, each at its budget, which are measured in one go.
-        ``cut`` is for a stand-in: few samples, and short.
+        """Measure the profiles of these files in one pass and save them, each at its budget.
+
+        ``cut`` is for a stand-in: few samples, and short ones.
 
         Raises:
             InvalidInput: the benchmark holds no sample.
@@ -80,17 +81,17 @@ class CalibrationRun:
             samples = generated(self.method, count)
         else:
             samples = find_task("text_needle").samples(count, self.seed)
-        return (shown(loaded, one) for one in samples)
+        return (locate_spans(loaded, sample) for sample in samples)
 
     def _inputs(
-        self, loaded: Loaded, task: Task, count: int, most: int | None
+        self, loaded: Loaded, task: Task, count: int, limit: int | None
     ) -> Iterator[dict[str, Any]]:
         samples = list(task.samples(self.among, self.seed))
         if not samples:
             raise InvalidInput(
                 f"{task.name} has no prompt to measure a profile on. Add some to its folder."
             )
-        longest = most or self.longest_prompt
+        longest = limit or self.longest_prompt
         for sample in Random(self.seed).sample(samples, min(count, len(samples))):
             yield read_prompt(
                 loaded, task, sample, "query-aware", timed=False, longest_prompt=longest

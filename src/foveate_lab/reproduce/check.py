@@ -1,4 +1,4 @@
-"""What a folder holds of the data of experiments: told before any model is loaded."""
+"""Check of a data folder, which needs no model."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.resources import toml
 from foveate_lab.reproduce.setting import folder_of
 
-LETTERS = 60  # of a question that are shown
+LETTERS = 60  # most letters of a question in the output
 
 
 class DataSet(NamedTuple):
-    """A data set that a benchmark reads; ``name`` tells it from others of the same benchmark.
+    """A data set that a benchmark reads; ``name`` distinguishes it from others of the benchmark.
     ``form`` is who publishes it so, ``questions`` their number, and that of files where a text is
-    read whole. ``published`` are the numbers that the whole set has, by form; none if unknown.
+    read whole. ``published`` are the sizes of the whole set, by form; none if unknown.
     ``missing`` says what is wrong; the rest is empty then.
     """
 
@@ -35,13 +35,13 @@ class DataSet(NamedTuple):
 
     @property
     def incomplete(self) -> bool:
-        """Whether its number of questions is not that of the published set."""
+        """True if the number of questions is not that of the published set."""
         return bool(not self.missing and self.published and self.questions not in self.published)
 
 
 class BenchmarkFolder(NamedTuple):
-    """What there is of a benchmark: its parts, and its first sample. ``missing`` says what keeps
-    it from being asked, and ``address`` where the data are.
+    """A benchmark's folder: its data sets and first sample. ``missing`` says why it cannot be run,
+    ``address`` is where the data are published.
     """
 
     task: str
@@ -52,17 +52,17 @@ class BenchmarkFolder(NamedTuple):
 
     @property
     def incomplete(self) -> bool:
-        """Whether a part has another number of questions than the published set."""
-        return any(one.incomplete for one in self.parts)
+        """True if a data set has another number of questions than the published one."""
+        return any(part.incomplete for part in self.parts)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {**self._asdict(), "parts": [one._asdict() for one in self.parts]}
+        """Return the fields as JSON takes them."""
+        return {**self._asdict(), "parts": [part._asdict() for part in self.parts]}
 
 
 class Checked(NamedTuple):
-    """An experiment, and what there is of each benchmark that it reads. ``unpublished`` are the
-    profiles of its authors that were not brought, without which lines stay empty.
+    """An experiment and the folders of the benchmarks that it reads. ``unpublished`` are the
+    profiles of its authors that are missing; lines that need them stay empty.
     """
 
     experiment: Experiment
@@ -71,32 +71,34 @@ class Checked(NamedTuple):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The benchmarks that cannot be asked."""
-        return tuple(one.task for one in self.folders if one.missing)
+        """Benchmarks that cannot be run."""
+        return tuple(folder.task for folder in self.folders if folder.missing)
 
     @property
     def incomplete(self) -> tuple[str, ...]:
-        """The benchmarks that have another number of questions than the published ones."""
-        return tuple(one.task for one in self.folders if one.incomplete and not one.missing)
+        """Benchmarks whose number of questions is not the published one."""
+        return tuple(
+            folder.task for folder in self.folders if folder.incomplete and not folder.missing
+        )
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that it needs is there."""
+        """True if nothing is missing or incomplete."""
         return not (self.missing or self.incomplete or self.unpublished)
 
 
 def check(
     experiments: Sequence[Experiment], data: Path, *, outside: bool = False
 ) -> Iterator[Checked]:
-    """What ``data``, a folder with a folder for each benchmark, holds of each experiment's data.
-    Questions are counted and the first of each benchmark is read, with its images.
+    """Yield each experiment with the state of its data in ``data``, a folder with one folder for
+    each benchmark. Counts questions and reads each benchmark's first sample with its images.
     """
     known: dict[str, BenchmarkFolder] = {}
     for experiment in experiments:
-        for task in read_by(experiment):
+        for task in benchmarks_of(experiment):
             if task not in known:
-                known[task] = _found(task, data, outside)
-        folders = tuple(known[task] for task in read_by(experiment))
+                known[task] = _inspect(task, data, outside)
+        folders = tuple(known[task] for task in benchmarks_of(experiment))
         yield Checked(experiment, folders, tuple(_unpublished(experiment, data)))
 
 
@@ -104,10 +106,12 @@ def _unpublished(experiment: Experiment, data: Path) -> Iterator[str]:
     """Yield the files of published profiles that are not in the data folder."""
     budgets = [at for at in getattr(experiment.trial, "budgets", ()) if at] or [""]
     profiles = [
-        one for one in experiment.calibrations.values() if isinstance(one, PublishedProfile)
+        profile
+        for profile in experiment.calibrations.values()
+        if isinstance(profile, PublishedProfile)
     ]
     paths = dict.fromkeys(
-        profile.brought(data, model, budget)
+        profile.source_path(data, model, budget)
         for profile in profiles
         for model in experiment.models
         for budget in budgets
@@ -116,32 +120,32 @@ def _unpublished(experiment: Experiment, data: Path) -> Iterator[str]:
     yield from (path.name for path in paths if not path.is_file())
 
 
-def read_by(experiment: Experiment) -> list[str]:
-    """The benchmarks that an experiment reads, those of its profiles among them."""
-    measured = [one.task for one in experiment.calibrations.values() if one.task]
+def benchmarks_of(experiment: Experiment) -> list[str]:
+    """Return the benchmarks that an experiment and its profiles read."""
+    measured = [run.task for run in experiment.calibrations.values() if run.task]
     return list(dict.fromkeys((*experiment.trial.tasks(), *measured)))
 
 
-def _found(task: str, data: Path, outside: bool) -> BenchmarkFolder:
+def _inspect(task: str, data: Path, outside: bool) -> BenchmarkFolder:
     name = folder_of(task)
-    place, address = data / name, where_data(name)
-    if not place.is_dir():
-        return BenchmarkFolder(task, (), "", f"the folder {str(place)!r} does not exist", address)
-    folder = Folder(place, outside)
+    path, address = data / name, data_address(name)
+    if not path.is_dir():
+        return BenchmarkFolder(task, (), "", f"the folder {str(path)!r} does not exist", address)
+    folder = Folder(path, outside)
     parts = tuple(_part(task, *named, folder) for named in find_sources(task).items())
-    missing = next((one.missing for one in parts if one.missing), "")
+    missing = next((part.missing for part in parts if part.missing), "")
     first = ""
     try:
-        sample = next(iter(find_task(f"{task}={place}", outside=outside).samples(1, 0)), None)
-        first = _shown(sample) if sample else ""
-        missing = missing or ("" if sample else f"{str(place)!r} holds no question of {task}")
+        sample = next(iter(find_task(f"{task}={path}", outside=outside).samples(1, 0)), None)
+        first = _describe(sample) if sample else ""
+        missing = missing or ("" if sample else f"{str(path)!r} holds no question of {task}")
     except FoveateError as error:
         missing = str(error)
     return BenchmarkFolder(task, parts, first, missing, address)
 
 
-def where_data(folder: str) -> str:
-    """Return a benchmark's folder in the data folder, and where what is in it is found."""
+def data_address(folder: str) -> str:
+    """Return a benchmark's folder in the data folder, and the address of its data."""
     return f"{folder}/: {toml('sources')[folder]}"
 
 
@@ -155,8 +159,8 @@ def _part(task: str, name: str, sources: Sources, folder: Folder) -> DataSet:
         return DataSet(name, missing=str(error))
 
 
-def _shown(sample: Sample) -> str:
-    """Its name, the sizes of its images, how its question begins, and an answer."""
+def _describe(sample: Sample) -> str:
+    """Describe a sample: name, image sizes, begin of the question, and an answer."""
     sizes = ", ".join(f"{image.width} x {image.height}" for image in sample.images[:2])
     more = f" and {len(sample.images) - 2} more" if len(sample.images) > 2 else ""
     question = " ".join(sample.question.split())[:LETTERS]

@@ -1,4 +1,4 @@
-"""An experiment of a paper as data: what is run, what the paper says, and what it leaves open."""
+"""An experiment of a paper as data: its runs, the paper's text, and its open points."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 from foveate.policies.method import Method, Paper
 from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
-from foveate_lab.reproduce.ask import Asked
+from foveate_lab.reproduce.ask import Requests
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.models import MODELS, image_note, prompt_notes
-from foveate_lab.reproduce.published import PublishedProfile
+from foveate_lab.reproduce.published import PublishedProfile, PublishedRun
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.tables.table import Table
 
@@ -21,9 +21,8 @@ State = Literal["as the paper", "as far as the paper says", "cannot"]
 
 
 class Open(NamedTuple):
-    """Something that a paper does not say, and what is taken here. ``method`` is what has to be
-    among the policies that are run, where it is about that one; of ``tasks`` one has to be among
-    the benchmarks that are read, where it is about these.
+    """A point that a paper leaves open, and the choice made here. ``method`` has to be among the
+    policies that run, and one of ``tasks`` among the benchmarks, where the point is about these.
     """
 
     what: str
@@ -32,7 +31,7 @@ class Open(NamedTuple):
     tasks: tuple[str, ...] = ()
 
     def concerns(self, trial: Trial) -> bool:
-        """Whether it leaves something open in what an experiment runs."""
+        """Return whether the point is open in what a trial runs."""
         read = {task.partition("(")[0] for task in trial.tasks()}
         named = any(spec.startswith(self.method) for spec in trial.specs())
         return (not self.method or named) and (not self.tasks or bool(read & {*self.tasks}))
@@ -41,7 +40,8 @@ class Open(NamedTuple):
 class Reproduced(NamedTuple):
     """A method whose paper's experiments are here. ``name`` is what the paper calls it, ``open``
     what the paper leaves open in all of them. ``differences``: where the paper, its authors' code
-    and the method differ. ``sections``: experiments by heading, in the paper's order.
+    and the method differ. ``sections``: experiments by heading, in the paper's order. ``runs`` are
+    those that the authors publish.
     """
 
     method: Method
@@ -49,58 +49,63 @@ class Reproduced(NamedTuple):
     open: tuple[Open, ...]
     differences: tuple[str, ...]
     sections: Mapping[str, tuple[str, ...]]
+    runs: tuple[PublishedRun, ...] = ()
 
     @property
     def paper(self) -> Paper:
-        """The method's own."""
+        """The method's own paper."""
         return self.method.papers[0]
 
 
 class Trial(ABC):
-    """What an experiment runs, with one of its models after the other."""
+    """A kind of run, with one of the experiment's models after the other."""
 
     def tasks(self) -> Sequence[str]:
-        """The benchmarks that it reads; of one whose prompts are prose none."""
+        """Return the benchmarks that it reads; none where prompts are prose."""
         return ()
 
     @abstractmethod
     def specs(self) -> Sequence[str]:
-        """Its policies, with their budgets and profiles left open."""
+        """Return its policies, with budgets and profiles left open."""
 
     def raised(self) -> Iterable[str]:
-        """The specs, at their budgets, that are raised to what is always kept, and not refused."""
+        """Return the specs, with budgets, that are raised to what is always kept instead of
+        refused.
+        """
         return ()
 
-    def asks(self, setting: Setting) -> Asked:
-        """The answers among what it needs: others may be asked of the same prompts along."""
+    def requests(self, setting: Setting) -> Requests:
+        """Return its requests for answers; others can share the same prompts."""
         return {}
 
     def profiled(self, setting: Setting) -> Mapping[str, str]:
-        """Specs, with their budgets, whose profiles it needs beside those of missing answers."""
+        """Return specs, with their budgets, whose profiles are needed by rows that are no
+        answers.
+        """
         return {}
 
     def measured(self, setting: Setting) -> Iterator[Key]:
-        """The rows beside answers that it is made of, those of this part."""
+        """Yield the keys of its rows that are no answers, those of this part."""
         yield from ()
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing and are measured alone, one after the other: what is timed, and
-        what is read off prompts. All other answers are jobs of executors.
+        """Yield its missing rows that are measured alone, one by one: timed ones, and those read
+        off prompts. Executors do all other answers.
         """
         yield from ()
 
     @abstractmethod
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
-        """What the rows so far show."""
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        """Yield the tables and figures of the rows so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One table or figure.
+    """A table or figure of a paper.
 
-    ``data``, ``metric`` and ``budgets`` are words for readers; ``trial`` is what is run. ``open``
-    is what this experiment leaves open beside the paper as a whole; ``departs`` where what is run
-    is known to differ from what the paper did. ``cannot`` says why its figures cannot be had again.
+    ``data``, ``metric`` and ``budgets`` are texts for readers; ``trial`` is what runs. ``open``
+    are points that this experiment leaves open beside the paper's own; ``departs`` says where the
+    run is known to differ from the paper's. ``cannot`` says why its figures cannot be reproduced.
     """
 
     id: str
@@ -120,48 +125,48 @@ class Experiment:
 
     @property
     def state(self) -> State:
-        """How far it runs as its authors ran it."""
+        """Faithfulness to the paper, one of three states."""
         if self.cannot:
             return "cannot"
         return "as far as the paper says" if self.unstated or self.departs else "as the paper"
 
     @property
     def unstated(self) -> tuple[Open, ...]:
-        """All that is not said, each with what is taken."""
+        """Open points, each with the choice made here."""
         notes = (MODELS[name].open.partition(": ") for name in self.models if MODELS[name].open)
         models = (Open(what, choice) for what, _, choice in notes)
-        shared = (one for one in self.of.open if one.concerns(self.trial))
+        shared = (point for point in self.of.open if point.concerns(self.trial))
         return (*self.open, *models, *shared)
 
     @property
     def settled(self) -> tuple[str, ...]:
-        """How its models read images and are asked, where that follows the authors' code."""
+        """Sentences on how its models read images and are asked, where authors' code settles it."""
         images = (note for name in self.models if (note := image_note(name)))
         tasks = self.trial.tasks()
         return (*images, *(note for name in self.models for note in prompt_notes(name, tasks)))
 
     def to_json(self, bring: Sequence[str]) -> dict[str, Any]:
-        """What ``--list --json`` says of it."""
-        said = ("where", "shows", "models", "data", "metric", "budgets")
+        """Return the entry of ``--list --json``."""
+        names = ("where", "shows", "models", "data", "metric", "budgets")
         return {
             "id": self.id,
             "paper": self.of.name,
             "title": self.of.paper.title,
             "arxiv": self.of.paper.arxiv or "",
-            **{name: getattr(self, name) for name in said},
+            **{name: getattr(self, name) for name in names},
             "bring": list(bring),
             "state": self.state,
             "cannot": self.cannot,
             "settled": list(self.settled),
             "departs": list(self.departs),
             "differences": list(self.of.differences),
-            "unstated": [{"what": one.what, "choice": one.choice} for one in self.unstated],
+            "unstated": [{"what": point.what, "choice": point.choice} for point in self.unstated],
             "specs": sorted({*self.trial.specs()}),
         }
 
 
 class Outcome(NamedTuple):
-    """What an experiment ended in."""
+    """Tables and figures of an experiment."""
 
     experiment: Experiment
     tables: tuple[Table, ...]
@@ -170,7 +175,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FactsTable:
-    """A table that holds no result: settings, counts, examples. ``rows`` are its lines."""
+    """A table without results: settings, counts, examples. ``rows`` are its lines."""
 
     id: str
     of: Reproduced

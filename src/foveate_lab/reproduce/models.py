@@ -55,7 +55,7 @@ class Model:
         its place, which bounds nothing.
         """
         if self.min_pixels or self.max_tiles:
-            return Pixels(least=self.min_pixels, tiles=self.max_tiles, optional=True)
+            return Pixels(minimum=self.min_pixels, tiles=self.max_tiles, optional=True)
         return AS_THEY_ARE
 
     def conversations_of(self, task: str, benchmark: Mapping[str, str]) -> Mapping[str, str]:
@@ -87,22 +87,23 @@ MODELS = {name: Model(**entry) for name, entry in toml("models").items()}
 
 
 def stand_ins(names: Sequence[str]) -> dict[str, str]:
-    """The small model that comes with Foveate in the place of each; it reads texts alone, too."""
+    """Return the small model that comes with Foveate for each name; it reads texts alone, too."""
     return dict.fromkeys(names, SEES)
 
 
-def places(names: Sequence[str], given: Sequence[str]) -> dict[str, str]:
-    """Where each model of an experiment is: on the hub, or where NAME=PLACE says. A place without
-    a name is that of the only model, or of the one whose name on the hub it ends with. Names of
-    models that other experiments have are left aside.
+def places(names: Sequence[str], overrides: Sequence[str]) -> dict[str, str]:
+    """Return where each model of an experiment is: on the hub, or where NAME=PLACE says.
+
+    A place without a name is that of the only model, or of the one whose name on the hub it ends
+    with. Names of models that other experiments have are ignored.
 
     Raises:
-        InvalidInput: a name that is no paper's model, a place that may be that of several, or none
-            that is of this experiment.
+        InvalidInput: a name that is no paper's model, a place that fits several models, or none
+            for this experiment.
     """
-    if not given:
+    if not overrides:
         return {name: MODELS[name].hub for name in names}
-    chosen = dict(_named(one, names) for one in given)
+    chosen = dict(_named(text, names) for text in overrides)
     paths = {name: chosen[name] for name in names if name in chosen}
     if not paths:
         raise InvalidInput(
@@ -172,7 +173,7 @@ def _named(one: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 def where_found(names: Mapping[str, str] | Sequence[str]) -> list[str]:
-    """What a user has to bring, in words."""
+    """Return a line for each model that a user has to bring."""
     return [
         f"{name}: {MODELS[name].hub}"
         + (", converted with foveate convert" if MODELS[name].convert else "")
@@ -181,29 +182,29 @@ def where_found(names: Mapping[str, str] | Sequence[str]) -> list[str]:
 
 
 class Place(NamedTuple):
-    """Where a model is, and whether its images are padded: rows and profiles belong to both."""
+    """Location of a model, and whether its images are padded: rows and profiles belong to both."""
 
     at: str
     pad_images: bool
 
     @property
     def folder(self) -> str:
-        """What its folders are called."""
+        """Name of its folders of rows and profiles."""
         return slug(self.at) + ("-padded" if self.pad_images else "")
 
     @property
     def weights(self) -> str | None:
-        """A digest of a directory's configuration, and of the sizes and both ends of its weights'
-        files: the same for a copy of it, wherever that is. None for the name of a model.
+        """Digest of a directory's configuration, and of the sizes and both ends of its files of
+        weights: equal for a copy of it, wherever that is. None for the name of a model.
         """
         folder = Path(self.at).expanduser()
         return _digest(folder) if folder.is_dir() and not is_shipped(self.at) else None
 
     def load(self, trust_remote_code: bool, device_map: DeviceMap | None) -> Loaded:
-        """The model there.
+        """Load the model.
 
         Raises:
-            InvalidInput: its images are to be padded, and it is no LLaVA-1.5.
+            InvalidInput: its images have to be padded, and it is no LLaVA-1.5.
         """
         try:
             return load(self.at, trust_remote_code, device_map, pad_images=self.pad_images)
@@ -217,11 +218,11 @@ class Place(NamedTuple):
             ) from error
 
 
-def slug(place: str) -> str:
-    """A place as the name of a folder."""
-    name = re.sub(r"[^\w.-]+", "_", place.rstrip("/").rpartition("/")[2]).strip("._")
+def slug(location: str) -> str:
+    """Return a location as the name of a folder."""
+    name = re.sub(r"[^\w.-]+", "_", location.rstrip("/").rpartition("/")[2]).strip("._")
     if not name:
-        raise InvalidInput(f"{place!r} is no place of a model.")
+        raise InvalidInput(f"{location!r} is no place of a model.")
     return name
 
 

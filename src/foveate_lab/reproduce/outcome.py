@@ -1,4 +1,4 @@
-"""What a lab's rows show: a page for each paper, a front, and the same numbers as JSON."""
+"""Pages of a lab's results: one for each paper, a front, and the same numbers as JSON."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from foveate.pictures.shown import rendered, text_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.experiment import Experiment, Outcome
 from foveate_lab.reproduce.pages import front, paper
+from foveate_lab.reproduce.published_runs import compare_runs
 from foveate_lab.reproduce.registry import PAPERS
 from foveate_lab.reproduce.running.lab import Lab
 from foveate_lab.reproduce.tables.stand_ins import as_stand_in
@@ -28,27 +29,29 @@ _FRONT = "foveate_lab.report/reproduced.html.j2"
 
 
 def outcome(lab: Lab, experiment: Experiment) -> Outcome:
-    """What there is of an experiment so far."""
-    shown = list(experiment.trial.shown(lab.settings(experiment)))
+    """Return an experiment's tables and figures so far."""
+    parts = list(experiment.trial.summarise(lab.settings(experiment)))
+    if lab.published is not None:
+        parts += compare_runs(lab.published, experiment, lab.settings(experiment))
     if lab.small:
-        shown = [as_stand_in(one, experiment.models) for one in shown]
+        parts = [as_stand_in(part, experiment.models) for part in parts]
     return Outcome(
         experiment,
-        tuple(one for one in shown if isinstance(one, Table)),
-        tuple(one for one in shown if isinstance(one, Figure)),
+        tuple(part for part in parts if isinstance(part, Table)),
+        tuple(part for part in parts if isinstance(part, Figure)),
     )
 
 
 def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
-    """Writes the pages and the numbers beside the rows, and says where the front is.
+    """Write the pages and numbers beside the rows, and return the path of the front.
 
     Raises:
         CannotWrite: the disk is full, or the folder is not to be written to.
         MissingPackage: jinja2 or matplotlib is not installed.
     """
-    by_id = {one.experiment.id: one for one in outcomes}
+    by_id = {outcome.experiment.id: outcome for outcome in outcomes}
     ran = {"stand_in": lab.small, "seed": lab.seed, "versions": versions_of_results()}
-    record = {**ran, "experiments": [_in_numbers(one) for one in outcomes]}
+    record = {**ran, "experiments": [_in_numbers(outcome) for outcome in outcomes]}
     files.write(lab.out / NUMBERS, json.dumps(record, indent=1) + "\n")
     style: dict[str, Any] = {
         "style": text_of("foveate_lab.report/reproduce.css"),
@@ -58,8 +61,8 @@ def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
     fronts = []
     for name, reproduced in PAPERS.items():
         sections = reproduced.sections.items()
-        held = {heading: _of_section(by_id, name, ids) for heading, ids in sections}
-        mine = {heading: found for heading, found in held.items() if found}
+        by_heading = {heading: _of_section(by_id, name, ids) for heading, ids in sections}
+        mine = {heading: found for heading, found in by_heading.items() if found}
         if not mine:
             continue
         path = f"{name}.html"
@@ -71,17 +74,17 @@ def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
 
 
 def _of_section(by_id: Mapping[str, Outcome], paper: str, ids: Sequence[str]) -> list[Outcome]:
-    """Return what there is of a section's experiments."""
-    return [by_id[f"{paper}:{one}"] for one in ids if f"{paper}:{one}" in by_id]
+    """Return the outcomes of a section's experiments."""
+    return [by_id[f"{paper}:{id}"] for id in ids if f"{paper}:{id}" in by_id]
 
 
-def _in_numbers(one: Outcome) -> dict[str, Any]:
-    """An experiment's tables, cell by cell, and the titles of its figures."""
+def _in_numbers(outcome: Outcome) -> dict[str, Any]:
+    """Return an experiment's tables, cell by cell, and the titles of its figures."""
     return {
-        "id": one.experiment.id,
-        "state": one.experiment.state,
-        "tables": [_table(table) for table in one.tables],
-        "figures": [figure.title for figure in one.figures],
+        "id": outcome.experiment.id,
+        "state": outcome.experiment.state,
+        "tables": [_table(table) for table in outcome.tables],
+        "figures": [figure.title for figure in outcome.figures],
     }
 
 
@@ -94,13 +97,13 @@ def _table(table: Table) -> dict[str, Any]:
 
 
 def _line(table: Table, line: TableLine) -> dict[str, Any]:
-    said = {**line._asdict(), "specs": [{"spec": s, "tasks": t} for s, t in line.specs]}
+    entry = {**line._asdict(), "specs": [{"spec": s, "tasks": t} for s, t in line.specs]}
     cells = zip(table.columns, line.cells, strict=True)
-    return {**said, "cells": {name: _cell(cell, name in table.costs) for name, cell in cells}}
+    return {**entry, "cells": {name: _cell(cell, name in table.costs) for name, cell in cells}}
 
 
 def _cell(cell: TableCell, cost: bool) -> dict[str, Any]:
-    """``cost``: time or memory that was measured, which differs from run to run."""
+    """Return a cell as JSON takes it. ``cost``: measured time or memory, which differs by run."""
     return {
         "measured": _finite(cell.measured),
         "paper": cell.paper,

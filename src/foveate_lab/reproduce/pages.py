@@ -1,4 +1,4 @@
-"""What the pages of reproductions show, ready for their templates."""
+"""Contents of the pages of reproductions, ready for their templates."""
 
 from __future__ import annotations
 
@@ -11,65 +11,67 @@ from foveate_lab.report.charts import described
 from foveate_lab.reproduce.experiment import Outcome
 from foveate_lab.reproduce.tables.digits import difference, measured, of_paper
 from foveate_lab.reproduce.tables.footnotes import Counts, Marks
-from foveate_lab.reproduce.tables.layout import laid
+from foveate_lab.reproduce.tables.layout import lay_out
 from foveate_lab.reproduce.tables.placed import Laid, LaidRow, Placed, RowHeading
 from foveate_lab.reproduce.tables.table import BUDGETS_LAST, Table
 
-NARROW = 8  # columns of a table that has a figure beside it
+NARROW = 8  # most columns of a table that leaves room for a figure beside it
 
 Held = Mapping[str, Sequence[Outcome]]
-"""By the heading of the paper's section."""
+"""Outcomes by the heading of the paper's section."""
 
 
 def paper(sections: Held, small: bool) -> dict[str, Any]:
-    """A paper's page."""
+    """Return the contents of a paper's page."""
     first = next(iter(sections.values()))[0].experiment.of
     return {
         "paper": first,
         "small": small,
         "settled": list(
             dict.fromkeys(
-                said
+                note
                 for mine in sections.values()
-                for one in mine
-                for said in one.experiment.settled
+                for outcome in mine
+                for note in outcome.experiment.settled
             )
         ),
         "sections": [
-            {"heading": heading, "experiments": [_experiment(one) for one in mine]}
+            {"heading": heading, "experiments": [_experiment(outcome) for outcome in mine]}
             for heading, mine in sections.items()
         ],
     }
 
 
 def front(path: str, sections: Held) -> dict[str, Any]:
-    """A paper on the front: its page, and what that has."""
-    outcomes = [one for mine in sections.values() for one in mine]
+    """Return a paper's entry on the front: its page, and counts of what is on it."""
+    outcomes = [outcome for mine in sections.values() for outcome in mine]
     cells = [
         cell
-        for one in outcomes
-        for table in one.tables
+        for outcome in outcomes
+        for table in outcome.tables
         for line in table.lines
         for cell in line.cells
     ]
     return {
         "path": path,
         "paper": outcomes[0].experiment.of,
-        "experiments": [one.experiment for one in outcomes],
-        "tables": sum(len(one.tables) for one in outcomes),
-        "figures": sum(len(one.figures) for one in outcomes),
+        "experiments": [outcome.experiment for outcome in outcomes],
+        "tables": sum(len(outcome.tables) for outcome in outcomes),
+        "figures": sum(len(outcome.figures) for outcome in outcomes),
         "beside": sum(cell.difference is not None for cell in cells),
         "refused": sum(cell.refused for cell in cells),
     }
 
 
-def _experiment(one: Outcome) -> dict[str, Any]:
-    """``beside``: its tables leave room for figures to stand beside them."""
-    tables = [laid_out(table) for table in one.tables]
+def _experiment(outcome: Outcome) -> dict[str, Any]:
+    """Return an experiment's contents. ``beside``: its tables leave room for figures beside
+    them.
+    """
+    tables = [table_content(table) for table in outcome.tables]
     return {
-        **one.experiment.to_json(()),
+        **outcome.experiment.to_json(()),
         "tables": tables,
-        "figures": [_figure(figure) for figure in one.figures],
+        "figures": [_figure(figure) for figure in outcome.figures],
         "beside": all(table["grid"]["width"] <= NARROW for table in tables),
     }
 
@@ -78,9 +80,9 @@ def _figure(figure: Figure) -> Figure:
     return figure._replace(svg=described(figure.svg, f"{figure.title}. {figure.caption}"))
 
 
-def laid_out(table: Table) -> dict[str, Any]:
-    """A table in text, as the paper has it; what the paper does not print of it is one of its own:
-    ``grid`` and ``aside``, each with the rows of its heading, its rows, and what stands below.
+def table_content(table: Table) -> dict[str, Any]:
+    """Return a table as text, laid out as in the paper. Columns that the paper does not print are a
+    table of their own: ``grid`` and ``aside``, each with heading rows, rows and notes below.
     """
     aside = replace(table, layout=BUDGETS_LAST)
     budgets = list(dict.fromkeys(line.budget for line in table.lines if line.budget))
@@ -95,9 +97,11 @@ def laid_out(table: Table) -> dict[str, Any]:
 
 
 def _grid(table: Table, columns: Sequence[str]) -> dict[str, Any]:
-    """Rows of text, with what stands below them: counts are of what a mean is made of, too."""
-    grid, marks = laid(table, columns), Marks()
-    counts = Counts(laid(table, table.columns).pieces)
+    """Return rows of text and the notes below them. Counts include the columns of a printed
+    mean.
+    """
+    grid, marks = lay_out(table, columns), Marks()
+    counts = Counts(lay_out(table, table.columns).pieces)
     costs = [name for name in columns if name in table.costs]
     return {
         "names": grid.names,
@@ -105,7 +109,7 @@ def _grid(table: Table, columns: Sequence[str]) -> dict[str, Any]:
         "rows": [_row(row, counts, marks) for row in grid.rows],
         "width": _width(grid),
         "sources": any(row.source for row in grid.rows if isinstance(row, LaidRow)),
-        "counts": list(counts.said()),
+        "counts": list(counts.sentences()),
         "costs": costs,
         "marks": marks.listed,
     }
@@ -118,23 +122,23 @@ def _width(grid: Laid) -> int:
 def _row(row: RowHeading | LaidRow, counts: Counts, marks: Marks) -> dict[str, Any]:
     if isinstance(row, RowHeading):
         return {"block": row.text}
-    cells = [_cell(one, counts, marks) for one in row.cells]
-    gain = any(one.gain for one in row.cells)
+    cells = [_cell(cell, counts, marks) for cell in row.cells]
+    gain = any(cell.gain for cell in row.cells)
     return {"names": row.names, "cells": cells, "source": row.source, "gain": gain}
 
 
 def _cell(placed: Placed, counts: Counts, marks: Marks) -> dict[str, Any]:
-    """Its numbers as text; marks of what is measured, and of what the paper prints."""
+    """Return a cell's numbers as text, with marks at the measured and at the paper's number."""
     if placed.piece is None:
         return {"span": placed.span, "begins": placed.begins}
     _, _, cell, like = placed.piece
-    said = () if placed.gain else counts.exceptions(placed.piece.at["column"], cell)
+    notes = () if placed.gain else counts.exceptions(placed.piece.at["column"], cell)
     wrong = cell.misprint if placed.gain or not cell.delta else ""
     return {
         "span": placed.span,
         "begins": placed.begins,
         "measured": measured(cell, like, placed.gain),
-        "mark": marks.of(*said),
+        "mark": marks.of(*notes),
         "paper": of_paper(cell, placed.gain),
         "wrong": marks.of(wrong),
         "difference": "" if placed.gain else difference(cell),
@@ -142,13 +146,13 @@ def _cell(placed: Placed, counts: Counts, marks: Marks) -> dict[str, Any]:
 
 
 def _specs(table: Table, budgets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """Each method with its whole specs, and the benchmarks of each; {B} is one of several
+    """Yield each method with its full specs and the benchmarks of each; {B} is one of several
     budgets.
     """
     seen = set()
     for line in table.lines:
         for spec, tasks in line.specs:
-            whole = spec.replace("{B}", budgets[0]) if len(budgets) == 1 else spec
-            if (line.method, whole, tasks) not in seen:
-                seen.add((line.method, whole, tasks))
-                yield line.method, whole, tasks
+            full_spec = spec.replace("{B}", budgets[0]) if len(budgets) == 1 else spec
+            if (line.method, full_spec, tasks) not in seen:
+                seen.add((line.method, full_spec, tasks))
+                yield line.method, full_spec, tasks

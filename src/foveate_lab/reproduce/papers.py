@@ -1,4 +1,4 @@
-"""The five papers' experiments, read from the TOML files beside the figures that they print."""
+"""Experiments of the five papers, read from TOML files beside the figures that they print."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foveate_lab.reproduce.probes import (
     Smoothing,
     TokenMap,
 )
-from foveate_lab.reproduce.published import PublishedProfile
+from foveate_lab.reproduce.published import PublishedProfile, PublishedRun
 from foveate_lab.reproduce.resources import Entry, toml
 from foveate_lab.reproduce.tables.plots import Plot
 from foveate_lab.reproduce.tables.table import LAYOUTS
@@ -54,8 +54,8 @@ PROFILES = {"measured": CalibrationRun, "published": PublishedProfile}
 
 
 class PaperFile:
-    """A paper's file. Its experiments name arms, columns, open points, sentences and profiles that
-    stand elsewhere in it, or in shared.toml, or write them out.
+    """The file of one paper. Its experiments name arms, columns, open points, sentences and
+    profiles of the file or of shared.toml, or write them out.
     """
 
     def __init__(self, name: str):
@@ -65,13 +65,13 @@ class PaperFile:
             for kind in ("points", "texts", "arms", "columns", "calibrations")
         }
         self._texts: Mapping[str, str] = named["texts"]
-        self._points = {key: Open(**one) for key, one in named["points"].items()}
-        self._arms = {key: Arm(**one) for key, one in named["arms"].items()}
+        self._points = {key: Open(**entry) for key, entry in named["points"].items()}
+        self._arms = {key: Arm(**entry) for key, entry in named["arms"].items()}
         self._columns = {
-            key: Column(**{"name": key, **one}) for key, one in named["columns"].items()
+            key: Column(**{"name": key, **entry}) for key, entry in named["columns"].items()
         }
         self._profiles = {
-            key: _of_kind(PROFILES, one) for key, one in named["calibrations"].items()
+            key: _of_kind(PROFILES, entry) for key, entry in named["calibrations"].items()
         }
         self.paper = Reproduced(
             method=foveate.METHODS[name],
@@ -79,6 +79,7 @@ class PaperFile:
             open=self._open(self._entry["open"]),
             differences=self._entry["differences"],
             sections=self._entry["sections"],
+            runs=tuple(PublishedRun(**run) for run in self._entry.get("runs", ())),
         )
 
     def experiments(self) -> Iterator[Experiment]:
@@ -94,7 +95,7 @@ class PaperFile:
             yield Experiment(of=self.paper, **_read(self._with_id(entry), readers))
 
     def facts(self) -> Iterator[FactsTable]:
-        """Yield the tables that hold no result."""
+        """Yield the tables without results."""
         for entry in self._entry.get("facts", ()):
             yield FactsTable(of=self.paper, **self._with_id(entry))
 
@@ -123,15 +124,17 @@ class PaperFile:
 
 
 def _read(entry: Entry, readers: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the values of the fields that have a reader; keep the others."""
-    return {name: readers[name](one) if name in readers else one for name, one in entry.items()}
+    """Convert the values of fields that have a reader; keep the others."""
+    return {
+        name: readers[name](value) if name in readers else value for name, value in entry.items()
+    }
 
 
 def _each(kind: Any, named: Mapping[str, Any], entries: Iterable[str | Entry]) -> tuple[Any, ...]:
-    """Return what each entry names or writes out."""
-    return tuple(named[one] if isinstance(one, str) else kind(**one) for one in entries)
+    """Return the object that each entry names or writes out."""
+    return tuple(named[entry] if isinstance(entry, str) else kind(**entry) for entry in entries)
 
 
 def _of_kind(kinds: Mapping[str, Any], entry: Entry) -> Any:
-    """Build what an entry's ``kind`` says, of its other fields."""
-    return kinds[entry["kind"]](**{name: one for name, one in entry.items() if name != "kind"})
+    """Build an object of an entry's ``kind`` from its other fields."""
+    return kinds[entry["kind"]](**{name: value for name, value in entry.items() if name != "kind"})

@@ -1,4 +1,4 @@
-"""The files of this package: experiments, and the figures that the papers print."""
+"""Files of this package: experiments, and the figures that the papers print."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(map(_frozen, value))
     if isinstance(value, dict):
-        return {name: _frozen(one) for name, one in value.items()}
+        return {name: _frozen(field) for name, field in value.items()}
     return value

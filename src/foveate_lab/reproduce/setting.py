@@ -1,4 +1,4 @@
-"""Where and how experiments are run: a model, the data, the results, and what is made small."""
+"""Surroundings of a run: a model, the data, the results, and what a stand-in cuts."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
 from foveate_lab.reproduce import small
-from foveate_lab.reproduce.ask import WHOLE, Ask, Asked, Drawn, Part
+from foveate_lab.reproduce.ask import WHOLE, Drawn, Part, Requests, TaskRequest
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.models import MODELS
 from foveate_lab.reproduce.published import PublishedProfile
 
-Say = Callable[[str], None]
-SHARED = ("milebench", "longbench", "loogle", "needle")  # folders with the data of several tasks
+Notify = Callable[[str], None]
+SHARED = ("milebench", "longbench", "loogle", "needle")  # folders that several tasks share
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One model of an experiment, as it is run now.
+    """One model of an experiment, with everything that its run needs.
 
-    ``load`` gives the model, which is not needed where no row is missing. ``small`` is a stand-in:
+    ``load`` loads the model; it is not called where no row is missing. ``small`` is a stand-in:
     answers, texts and batches are cut. ``calibrations`` are those of all experiments of the run,
-    ``along`` is what all of them ask this model. ``raised`` are the specs whose budgets are raised
-    to what they always keep; all others are refused there. ``say`` is told what takes long.
-    ``read`` has what was asked, with what kept its data from being read, or "" where nothing did;
-    ``unmeasured`` the specs whose profiles cannot be measured, with the reason. ``part`` of the
-    samples is asked here; ``drawn`` has the names of all, by benchmark and number.
+    ``along`` are all requests to this model. ``raised`` are specs whose budgets are raised to what
+    they always keep; others are refused there. ``say`` is called before long work. ``read`` has the
+    requests so far, with why their data could not be read ("" if they could); ``unmeasured`` specs
+    without a profile, with the reason. ``part`` is the part of the samples that is run here;
+    ``drawn`` has the names of all samples, by benchmark and number.
     """
 
     model: str
-    place: str
+    location: str
     data: Path
     results: HeldRows
     limit: int
@@ -50,18 +50,18 @@ class Setting:
     load: Callable[[], Loaded]
     profiles: Path
     calibrations: Mapping[str, CalibrationRun | PublishedProfile] = field(default_factory=dict)
-    along: Asked = field(default_factory=dict)
+    along: Requests = field(default_factory=dict)
     raised: frozenset[str] = frozenset()
-    say: Say = lambda what: None
+    notify: Notify = lambda what: None
     judge: Judge | None = None
     outside: bool = False
-    read: dict[Ask, str] = field(default_factory=dict)
+    read: dict[TaskRequest, str] = field(default_factory=dict)
     unmeasured: dict[str, str] = field(default_factory=dict)
     part: Part = WHOLE
     drawn: dict[tuple[str, int], Drawn] = field(default_factory=dict)
 
     def task(self, name: str) -> Task:
-        """The benchmark of that name in the data folder, called as it is asked for."""
+        """Return the benchmark of that name, read from the data folder."""
         task_name = small.NEEDLES if self.small and name.startswith("needle_grid") else name
         if self.model in MODELS and not self.small:
             task_name = MODELS[self.model].with_options(task_name)
@@ -74,7 +74,7 @@ class Setting:
                 conversations=self._conversations(name, task),
             )
         longest = min(task.longest, small.ANSWER)
-        # a stand-in makes images of one size
+        # images of a stand-in have one size, within any bounds
         return replace(
             task, name=name, longest=longest, reference_length=small.ANSWER, pixels=AS_THEY_ARE
         )
@@ -86,63 +86,63 @@ class Setting:
         return MODELS[self.model].conversations_of(name, task.conversations)
 
     def _pixels(self, task: Task) -> Pixels:
-        """The benchmark's own bounds of an image, or else the model's."""
+        """Return the benchmark's own bounds of an image, or else the model's."""
         of_model = MODELS[self.model].pixels if self.model in MODELS else AS_THEY_ARE
         return of_model if task.pixels == AS_THEY_ARE else task.pixels
 
-    def samples(self, ask: Ask) -> Iterator[tuple[Task, Sample]]:
-        """What is asked, sample by sample. Data that are missing, or not as published, end it, and
-        that is noted in ``read``.
+    def samples(self, request: TaskRequest) -> Iterator[tuple[Task, Sample]]:
+        """Yield the samples of a request. Missing or malformed data end it, and ``read`` notes
+        why.
         """
-        self.read[ask] = ""
+        self.read[request] = ""
         try:
-            task = replace(self.task(ask.task), name=ask.name)
-            samples = iter(task.samples(ask.samples, self.seed))
+            task = replace(self.task(request.task), name=request.name)
+            samples = iter(task.samples(request.samples, self.seed))
         except InvalidInput as error:
-            self.read[ask] = str(error)
+            self.read[request] = str(error)
             return
-        while (sample := self._next(ask, samples)) is not None:
+        while (sample := self._next(request, samples)) is not None:
             yield task, sample
 
-    def names(self, ask: Ask) -> tuple[str, ...]:
-        """What the samples are called; they are drawn once for all models."""
-        key = ask.task, ask.samples
+    def names(self, request: TaskRequest) -> tuple[str, ...]:
+        """Return the names of the samples, which are drawn once for all models."""
+        key = request.task, request.samples
         if key not in self.drawn:
             names, digest = [], hashlib.sha256()
-            for _, sample in self.samples(ask):
+            for _, sample in self.samples(request):
                 names.append(sample.name)
                 digest.update(f"{sample.name} {sample.digest} ".encode())
-            self.drawn[key] = Drawn(tuple(names), self.read[ask], digest.hexdigest()[:16])
-        self.read[ask] = self.drawn[key].why
+            self.drawn[key] = Drawn(tuple(names), self.read[request], digest.hexdigest()[:16])
+        self.read[request] = self.drawn[key].why
         return self.drawn[key].names
 
-    def _next(self, ask: Ask, samples: Iterator[Sample]) -> Sample | None:
+    def _next(self, request: TaskRequest, samples: Iterator[Sample]) -> Sample | None:
         try:
             return next(samples, None)
         except InvalidInput as error:
-            self.read[ask] = str(error)
+            self.read[request] = str(error)
             return None
 
-    def rows(self, asks: Iterable[Ask]) -> dict[str, list[dict[str, Any]]]:
-        """What there is of each, by the name that its rows call the task: of its first samples, as
-        others may ask more of them.
+    def rows(self, requests: Iterable[TaskRequest]) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows of each request's first samples, by task name; other requests may have
+        run more of them.
         """
-        counts = {ask.name: ask.samples for ask in asks}
-        places: dict[str, dict[str, int]] = {name: {} for name in counts}
+        counts = {request.name: request.samples for request in requests}
+        indices: dict[str, dict[str, int]] = {name: {} for name in counts}
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
         for row in self.results.rows:
-            if (mine := places.get(row["task"])) is not None:
-                place = mine.setdefault(row["sample"], row.get("place", len(mine)))
-                if place < counts[row["task"]]:
+            if (mine := indices.get(row["task"])) is not None:
+                index = mine.setdefault(row["sample"], row.get("place", len(mine)))
+                if index < counts[row["task"]]:
                     rows[row["task"]].append(row)
         return rows
 
     def count(self, samples: int | None) -> int:
-        """How many samples are asked, of as many as the paper asks."""
+        """Return the number of samples to run, given the paper's."""
         return min(self.limit, samples) if samples else self.limit
 
     def spec(self, template: str, budget: str) -> str:
-        """The spec at a budget, with the files of its profiles."""
+        """Return the spec at a budget, with the paths of its profiles."""
         spec = template.replace("{B}", budget)
         for name, calibration in self.calibrations.items():
             path = self.profiles / calibration.file(name, budget)
@@ -150,9 +150,7 @@ class Setting:
         return spec
 
     def profiles_of(self, specs: Mapping[str, str]) -> dict[str, dict[Path, str]]:
-        """The files of profiles that these specs name, given with their budgets, and that are not
-        there; by calibration.
-        """
+        """Return the missing profile files of these specs, with their budgets; by calibration."""
         profiles: dict[str, dict[Path, str]] = {}
         for name, calibration in self.calibrations.items():
             for spec, budget in specs.items():
@@ -162,29 +160,29 @@ class Setting:
         return profiles
 
     def calibrate(self, specs: Mapping[str, str]) -> None:
-        """Measures the profiles that these specs name, unless their files are there. Specs are
-        given with their budgets.
+        """Measure the profiles that these specs name, unless they exist. Specs are given with
+        budgets.
         """
         for name, paths in self.profiles_of(specs).items():
             calibration = self.calibrations[name]
-            self.say(f"profile {name}")
+            self.notify(f"profile {name}")
             if isinstance(calibration, PublishedProfile):
                 calibration.make(self.load(), paths, self.data, self.model)
             else:
                 calibration.measure(self.load(), paths, self.task, cut=self.small)
 
-    def lacks(self, template: str, budget: str) -> Path | None:
-        """The published file that a spec names, if it was not brought."""
-        for name, one in self.calibrations.items():
-            if isinstance(one, PublishedProfile) and "{" + name + "}" in template:
-                made = self.profiles / one.file(name, budget)
-                file = one.brought(self.data, self.model, budget)
-                if not made.exists() and not file.is_file():
+    def missing_file(self, template: str, budget: str) -> Path | None:
+        """Return the published file that a spec needs and that is missing, or None."""
+        for name, profile in self.calibrations.items():
+            if isinstance(profile, PublishedProfile) and "{" + name + "}" in template:
+                path = self.profiles / profile.file(name, budget)
+                file = profile.source_path(self.data, self.model, budget)
+                if not path.exists() and not file.is_file():
                     return file
         return None
 
 
 def folder_of(task: str) -> str:
-    """The folder with a benchmark's data."""
+    """Return the name of the folder with a benchmark's data."""
     kind = re.split(r"[_(=]", task)[0]
     return kind if kind in SHARED else task.split("(")[0]

@@ -9,7 +9,7 @@ from foveate.errors import FoveateError, InvalidInput, InvalidParameter, Unsuppo
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.plans.plans import Offer
 from foveate.vllm.plans.settings import settings_from
-from foveate.vllm.plans.short import said_of, shortest
+from foveate.vllm.plans.short import shortest, warning_of
 from foveate.vllm.startup.activation import activate
 from foveate.vllm.startup.foreseen import check_foreseen
 from foveate.vllm.startup.options import CLASSES, SCHEDULER, WORKER
@@ -76,7 +76,7 @@ def test_an_engine_that_nobody_asks_foveate_for_is_vllms_own():
 @pytest.mark.parametrize(
     ("given", "environ", "said"),
     [
-        ({}, {"FOVEATE_POLICY": " "}, "FOVEATE_POLICY is set, and empty"),
+        ({}, {"FOVEATE_POLICY": " "}, "FOVEATE_POLICY is set, but empty"),
         ({}, {"FOVEATE_POLICY": "mixvk:budget=20%"}, "Did you mean 'mixkv'"),
         ({"worker_cls": CLASSES[WORKER]}, {}, "started without a policy"),
         ({"scheduler_cls": CLASSES[SCHEDULER]}, {}, "started without a policy"),
@@ -115,7 +115,7 @@ def test_an_option_that_stands_twice_is_refused_where_a_policy_would_be_lost(
     file.write_text("port: 1\nadditional-config:\n  foveate:\n    policy: full\n")
     words = [str(file) if word == "FILE" else word for word in words]
     monkeypatch.setattr(sys, "argv", ["vllm", "serve", "m", *words])
-    with pytest.raises(InvalidInput, match="vLLM takes the last one"):
+    with pytest.raises(InvalidInput, match="silently ignore all but the last"):
         activate(arguments(), {})
 
 
@@ -192,12 +192,12 @@ def test_a_context_too_short_for_a_block_to_become_free_is_said():
     assert shortest(room, 128, 255) is None
 
     def said(tokens, asked=None):
-        return said_of(offer.plan({"foveate_context": tokens} | (asked or {}), 4096), 128, 4096)
+        return warning_of(offer.plan({"foveate_context": tokens} | (asked or {}), 4096), 128, 4096)
 
     assert f"foveate_context=200 is too short: {POLICY} frees a block of 128 tokens" in said(200)
     assert "from 256 tokens on" in said(200)
     assert "kept whole" in said(100)
     assert said(least) == said(200, {"foveate_policy": "full"}) == ""
-    assert said_of(offer.plan({}, 200), 128, 4096) == ""
+    assert warning_of(offer.plan({}, 200), 128, 4096) == ""
     with pytest.raises(InvalidParameter):
         said(5000)

@@ -73,9 +73,11 @@ def test_within_prompts_boundaries_follow_from_what_comes_before_them():
         walk = [end for end in walked(boundaries, length) if end < length]
         assert walk == list(range(20, length, 12))
         for tokens in range(length + 3):
-            assert list(boundaries.begins(tokens)) == [end for end in walk[::-1] if end <= tokens]
+            assert list(boundaries.boundaries_within(tokens)) == [
+                end for end in walk[::-1] if end <= tokens
+            ]
         for end in walk:
-            assert boundaries.stays(end) == 8
+            assert boundaries.kept_at(end) == 8
 
 
 def test_a_step_moves_pairs_only_if_it_ends_at_a_boundary_where_blocks_become_free():
@@ -162,6 +164,6 @@ def test_settings_that_do_not_go_with_boundaries_are_named():
 
 def test_contexts_are_none_where_what_is_kept_of_them_does_not_stay():
     offer = Offer(settings_from({"foveate": {"policy": AGAIN, "policies": ["knorm:budget=64"]}}))
-    with pytest.raises(InvalidParameter, match="foveate_context=64 beside knorm"):
+    with pytest.raises(InvalidParameter, match="foveate_context=64 cannot be combined with knorm"):
         offer.plan({"foveate_context": 64}, 100)
     assert offer.plan({"foveate_context": 64, "foveate_policy": "knorm:budget=64"}, 100).context

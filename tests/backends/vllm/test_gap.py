@@ -31,7 +31,7 @@ def every_case():
 
 def test_kept_count_is_the_least_above_the_budget_that_frees_whole_blocks():
     for room, prompt, block in every_case():
-        wanted = min(prompt, room.wanted(prompt))
+        wanted = min(prompt, room.target(prompt))
         possible = [
             count
             for count in range(wanted, prompt + 1)
@@ -44,7 +44,7 @@ def test_kept_count_is_the_least_above_the_budget_that_frees_whole_blocks():
 def test_wanted_tokens_are_those_of_the_budget_elsewhere(budget):
     amount, lengths = Amount.of(budget), torch.arange(1, 300)
     room = Room.of(amount, least=1)
-    assert [room.wanted(n) for n in lengths.tolist()] == amount.tokens(lengths, 1).tolist()
+    assert [room.target(n) for n in lengths.tolist()] == amount.tokens(lengths, 1).tolist()
 
 
 def test_gap_frees_only_blocks_that_are_all_prompt():

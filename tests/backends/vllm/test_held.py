@@ -22,7 +22,7 @@ def books():
     It keeps 192 pairs and is compressed every 64 tokens.
     """
     books = RequestBooks()
-    step(books, FOUND, Orders(starts={NAME: 1}, holds={NAME: {GROUP: 4}}), new=True)
+    step(books, FOUND, Orders(starts={NAME: 1}, first_blocks={NAME: {GROUP: 4}}), new=True)
     return books
 
 
@@ -70,7 +70,7 @@ def test_a_move_into_a_block_that_others_read_is_refused(shared):
     """Blocks of vLLM's prefix cache are other requests' as well; copies are not."""
     books = RequestBooks()
     starts = {} if shared else {NAME: 1}
-    step(books, FOUND, Orders(starts=starts, holds={NAME: {GROUP: 4}}), new=True)
+    step(books, FOUND, Orders(starts=starts, first_blocks={NAME: {GROUP: 4}}), new=True)
     step(books, 224, ordered(11, 256))
     refused = refusal(books, 11, 256)
     assert "others may read its block 11" in refused if shared else refused is None

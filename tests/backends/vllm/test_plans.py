@@ -46,11 +46,11 @@ def test_what_is_shared_holds_no_query_that_a_score_asks_for(settings):
         return plan._replace(boundaries={2: rooms.boundaries(plan.key)})
 
     window, sums = decided(None, 300), decided({"foveate_policy": "sums"}, 300)
-    assert (window.remembered(2), window.readable(2)) == (7 * BLOCK, 7 * BLOCK)
+    assert (window.cacheable(2), window.readable(2)) == (7 * BLOCK, 7 * BLOCK)
     assert sums.readable(2) == 0  # it adds up what all queries pay
     short, long = decided(None, 40), decided({"foveate_budget": "100%"}, 300)
-    assert (short.boundaries[2].freed, short.remembered(2), short.readable(2)) == (0, 40, 40 - 8)
-    assert (long.remembered(2), long.readable(2)) == (300, 300 - 8)
+    assert (short.boundaries[2].freed, short.cacheable(2), short.readable(2)) == (0, 40, 40 - 8)
+    assert (long.cacheable(2), long.readable(2)) == (300, 300 - 8)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_shared_holds_no_query_that_a_score_asks_for(settings):
         ({"foveate_context": True}, InvalidParameter, "foveate_context=True"),
         ({"foveate_context": 32.0}, InvalidParameter, "foveate_context=32.0"),
         ({"foveate_budget": True}, InvalidBudget, "True is no amount"),
-        ({"foveate_budget": ["30%"]}, InvalidParameter, "single values"),
+        ({"foveate_budget": ["30%"]}, InvalidParameter, "give one value"),
         ({"foveate_policy": ["fast"]}, InvalidParameter, "not served here"),
         ({"foveate_policy": 0}, InvalidParameter, "not served here"),
     ],
@@ -116,7 +116,7 @@ def test_what_clients_choose_is_not_remembered_for_ever(settings):
     [
         ("h2o:budget=20%", InvalidParameter, "give a list of specs"),
         ([5], InvalidParameter, "5 is no spec"),
-        ({"full": "h2o:budget=20%"}, InvalidParameter, "kept whole"),
+        ({"full": "h2o:budget=20%"}, InvalidParameter, "names uncompressed prompts"),
         (["adakv:budget=20%"], UnsupportedPolicy, "each prompt's scores"),
     ],
 )

@@ -93,22 +93,22 @@ def pyramid(**options):
 def test_one_layer_a_tier_keeps_what_the_budget_gives(policy):
     depth = 6
     for prompt in (41, 60, 61, 77, 199):
-        rooms = rooms_of(policy, depth, longest=512, most=depth)
+        rooms = rooms_of(policy, depth, longest=512, tiers=depth)
         assert len(set(rooms)) == depth
-        assert [min(prompt, room.wanted(prompt)) for room in rooms] == asked(policy, prompt, depth)
+        assert [min(prompt, room.target(prompt)) for room in rooms] == asked(policy, prompt, depth)
 
 
 def test_prompts_with_a_budget_below_what_is_protected_keep_just_that():
     for prompt in range(1, 40):
         for room in rooms_of(pyramid(), 6, longest=512):
-            assert min(prompt, room.wanted(prompt)) == min(prompt, 8)
+            assert min(prompt, room.target(prompt)) == min(prompt, 8)
 
 
 def test_one_layer_a_tier_keeps_what_a_profile_gives(tmp_path):
     policy = prefix(tmp_path, [0.5, 0.031, 0.1, 0.2, 0.024], "20%")
     for prompt in (12, 60, 199, 300):
         rooms = rooms_of(policy, 5, longest=512)
-        assert [room.wanted(prompt) for room in rooms] == asked(policy, prompt, 5)
+        assert [room.target(prompt) for room in rooms] == asked(policy, prompt, 5)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8])
@@ -116,12 +116,12 @@ def test_a_tier_keeps_the_mean_of_its_layers_rounded_up(most):
     policy, depth = pyramid(budget="15%"), 12
     for prompt in (60, 200, 333):
         each = asked(policy, prompt, depth)
-        rooms = rooms_of(policy, depth, longest=512, most=most)
+        rooms = rooms_of(policy, depth, longest=512, tiers=most)
         assert len(set(rooms)) <= most
         for room in set(rooms):
             mine = [each[place] for place in range(depth) if rooms[place] == room]
-            assert room.wanted(prompt) == math.ceil(Fraction(sum(mine), len(mine)))
-        kept = sum(room.wanted(prompt) for room in rooms)
+            assert room.target(prompt) == math.ceil(Fraction(sum(mine), len(mine)))
+        kept = sum(room.target(prompt) for room in rooms)
         assert 0 <= kept - sum(each) < depth
         in_blocks = sum(room.kept(prompt, 32) for room in rooms)
         assert 0 <= in_blocks - kept < depth * 32
@@ -129,14 +129,14 @@ def test_a_tier_keeps_the_mean_of_its_layers_rounded_up(most):
 
 def test_layers_that_keep_alike_share_a_tier_wherever_they_stand(tmp_path):
     policy = prefix(tmp_path, [0.1, 0.4, 0.1, 0.2, 0.4, 0.2], "20%")
-    rooms = rooms_of(policy, 6, longest=512, most=3)
+    rooms = rooms_of(policy, 6, longest=512, tiers=3)
     assert rooms[0] == rooms[2] != rooms[1] == rooms[4] != rooms[3] == rooms[5]
 
 
 def test_an_even_budget_has_one_room():
     rooms = rooms_of(foveate.policy("snapkv:budget=1%,window=32"), 6, longest=512)
     assert len(set(rooms)) == 1
-    assert rooms[0].wanted(100) == 32  # what is protected
+    assert rooms[0].target(100) == 32  # what is protected
 
 
 def test_rooms_of_tiers_travel_between_processes(tmp_path):
@@ -154,17 +154,17 @@ def test_one_head_a_tier_keeps_what_a_profile_gives(tmp_path):
     scores = [[0.2, 3.0], [1.0, 0.1], [2.0, 0.4]]
     policy = headed(tmp_path, scores)
     for prompt in (41, 60, 199):
-        rooms = [room for (room,) in all_rooms_of([policy], 3, 2, longest=512, most=6)]
+        rooms = [room for (room,) in all_rooms_of([policy], 3, 2, longest=512, tiers=6)]
         assert len(set(rooms)) == 6
         layers = [tuple(torch.randn(1, 2, prompt, 4) for _ in "qkv") for _ in scores]
         kept = foveate.compress_tensors(policy, layers)
         asked = [int(count) for one in kept for count in one.counts[0]]
-        assert [min(prompt, room.wanted(prompt)) for room in rooms] == asked
+        assert [min(prompt, room.target(prompt)) for room in rooms] == asked
 
 
 def test_strong_heads_of_all_layers_share_a_tier(tmp_path):
     policy = headed(tmp_path, [[0.1, 3.0], [3.0, 0.1]])
-    rooms = [room for (room,) in all_rooms_of([policy], 2, 2, longest=512, most=2)]
+    rooms = [room for (room,) in all_rooms_of([policy], 2, 2, longest=512, tiers=2)]
     assert rooms[1] == rooms[2] != rooms[0] == rooms[3]
     assert pickle.loads(pickle.dumps(rooms)) == rooms
 
@@ -180,7 +180,7 @@ def test_policies_of_one_engine_differ_alike(tmp_path):
     rooms = all_rooms_of([even, uneven, pyramid(budget="50%")], 4, 2, longest=512)
     assert len(rooms) == 4
     assert all(room == rooms[0][0] for room, *_ in rooms)
-    assert rooms[0][2].wanted(300) > rooms[0][1].wanted(300) > rooms[3][1].wanted(300)
+    assert rooms[0][2].target(300) > rooms[0][1].target(300) > rooms[3][1].target(300)
     with pytest.raises(UnsupportedPolicy, match="Start an engine for each"):
         all_rooms_of([uneven, pyramid(beta=3)], 4, 2, longest=512)
     with pytest.raises(UnsupportedPolicy, match="Start an engine for each"):

@@ -117,7 +117,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str) -> None:
     file.write_text(held[: len(held) // 2])
     says(file.name, "JSON")
     file.write_text('"a text"')
-    says(file.name, "it has to be")
+    says(file.name, "it must be")
     file.write_bytes(b"\xff\xd8\xff\xe0")
     says(file.name, "UTF-8")
     file.unlink()
@@ -150,7 +150,7 @@ def test_a_table_that_is_not_whole_is_named(tmp_path: Path) -> None:
     for made, says in (
         ({"image": "no base64!"}, "row 0, field 'image' cannot be read as an image"),
         ({"image": cell("red")[:-40]}, "row 0, field 'image' cannot be read as an image"),
-        ({"answer": "['x'"}, "row 0: the field 'answers' is \"['x'\"; it has to be a list"),
+        ({"answer": "['x'"}, "row 0: the field 'answers' is \"['x'\"; it must be a list"),
         ({"category": "y\tz"}, "row 0: it has 6 cells, and the header 5"),
         ({"question": ""}, "row 0: the field 'question' is None"),
     ):
@@ -173,7 +173,7 @@ def test_a_list_of_tasks_is_cut_at_commas_outside_of_options(folder: Folder) -> 
         "b(c)=/d",
     ]
     task = find_task(f"docvqa(max_pixels=9,longest=5)={folder([])}")
-    assert (task.name, task.longest, task.pixels.most) == (
+    assert (task.name, task.longest, task.pixels.maximum) == (
         "docvqa(longest=5,max_pixels=9)",
         5,
         9,

@@ -61,7 +61,7 @@ def test_another_data_sets_folder_is_recognised(task: str, tmp_path: Path) -> No
     ("there", "says"),
     [
         ("spdocvqa_images.tar.gz", "Not unpacked: spdocvqa_images.tar.gz. Unpack it"),
-        (".cache/huggingface/download/a.incomplete", r"A download did not end: .*a.incomplete"),
+        (".cache/huggingface/download/a.incomplete", r"A download is incomplete: .*a.incomplete"),
         ("README.md", "holds no DocVQA: there is README.md, and it has to hold val_v1.0"),
     ],
 )

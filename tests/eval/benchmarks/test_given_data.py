@@ -63,7 +63,7 @@ def test_one_key_for_two_records_is_refused(folder: Folder) -> None:
     record = json.dumps({"imagename": "a.png", "question": "?", "answer": "x", "capability": []})
     path = folder(["images/a.png"])
     (path / "mm-vet.json").write_text(f'{{"v1_0": {record}, "v1_0": {record}}}')
-    with pytest.raises(InvalidInput, match=r"mm-vet.json: .* the key 'v1_0' is there twice"):
+    with pytest.raises(InvalidInput, match=r"mm-vet.json: .* the key 'v1_0' occurs twice"):
         samples(find_task(f"mm_vet={path}"))
 
 
@@ -72,7 +72,7 @@ def test_one_key_for_two_records_is_refused(folder: Folder) -> None:
     [
         (
             {"answers": "stop"},
-            "field 'answers' is 'stop'; it has to be a list of texts, at least 1",
+            "field 'answers' is 'stop'; it must be a list of texts, at least 1",
         ),
         ({"answers": [1]}, "the field 'answers'"),
         ({"answers": []}, r"the field 'answers' is \[\]"),

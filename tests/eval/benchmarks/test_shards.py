@@ -281,7 +281,7 @@ def test_what_is_missing_or_broken_is_named(shards: Write, monkeypatch: pytest.M
             samples(find_task(f"docvqa={path}"))
 
     says(
-        r"00000-of-00001.parquet, row 1, field 'image' holds no image",
+        r"00000-of-00001.parquet, row 1, field 'image' has no image",
         [good, good | {"image": None}],
     )
     says(
@@ -293,7 +293,7 @@ def test_what_is_missing_or_broken_is_named(shards: Write, monkeypatch: pytest.M
         [good | {"image": {"bytes": b"GIF", "path": ""}}],
     )
     says(
-        r"row 0: the field 'answers' is None; it has to be a list of texts, at least 1",
+        r"row 0: the field 'answers' is None; it must be a list of texts, at least 1",
         [good | {"answers": None}],
     )
     path = shards("docvqa", "validation", [good])
@@ -303,7 +303,7 @@ def test_what_is_missing_or_broken_is_named(shards: Write, monkeypatch: pytest.M
     with pytest.raises(InvalidInput, match=r"has no column question, answers; it has questionId"):
         samples(task)
     one.write_text("version https://git-lfs.github.com/spec/v1")
-    with pytest.raises(InvalidInput, match=r"cannot be read as parquet.*Git LFS"):
+    with pytest.raises(InvalidInput, match=r"cannot be read as Parquet.*Git LFS"):
         samples(task)
     one.rename(path / "validation-00001-of-00003.parquet")
     with pytest.raises(InvalidInput, match="holds 1 of 3 shards"):

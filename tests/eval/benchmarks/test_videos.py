@@ -49,7 +49,7 @@ def test_frames_are_asked_of_a_model(task: str, tmp_path: Path, loaded: Loaded) 
     assert [row.get("error") for row in rows] == [None, None]
     assert {row["visual_tokens"] for row in rows} == {2 * 9}
     (row, *_) = measured(loaded, found, sample, [], "query-aware", longest_prompt=20)
-    assert "take fewer frames" in row["error"]["message"]
+    assert "sample fewer frames" in row["error"]["message"]
 
 
 def test_what_is_seen_ends_at_the_question(tmp_path: Path) -> None:

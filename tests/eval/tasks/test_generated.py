@@ -176,5 +176,5 @@ def test_options_of_drawn_tasks_are_checked(name: str, said: str) -> None:
     with pytest.raises(InvalidParameter) as caught:
         samples(name)
     assert said in str(caught.value)
-    with pytest.raises(InvalidInput, match="is drawn, and read from no folder"):
+    with pytest.raises(InvalidInput, match="is generated, not read from a folder"):
         find_task("pages=/data/pages")

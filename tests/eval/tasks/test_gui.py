@@ -184,7 +184,7 @@ def test_what_is_missing_is_named(
             list(find_task(name).samples(1, 0))
 
     monkeypatch.setenv("CHROMIUM", str(tmp_path / "none"))
-    says(InvalidInput, r"none' is no program here.*set CHROMIUM")
+    says(InvalidInput, r"none' is not a program on the PATH.*set CHROMIUM")
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)

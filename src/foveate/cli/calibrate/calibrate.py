@@ -19,50 +19,57 @@ if TYPE_CHECKING:
     from foveate.profiles.tensor_profile import TensorProfile
 
 DRAWN = ("kvzap", "recommended")
-"""Methods that read a prompt a second time to be calibrated: many kinds of prompts tell more."""
+"""Methods whose calibration draws prompts of several kinds and lengths where none are given: they
+profit from variety.
+"""
 
 
 def calibrate(
     spec: Annotated[
         str,
         typer.Argument(
-            help="recommended, kvzap, prefixkv:budget=20%, mixkv, headkv, sparsemm, q_filters, "
-            "triattention or expected_attention.",
+            help="Method to calibrate: recommended, kvzap, prefixkv:budget=20%, mixkv, headkv, "
+            "sparsemm, q_filters, triattention or expected_attention.",
             callback=known,
         ),
     ],
     out: Annotated[
-        Path | None, option("FILE", "Where to. [default: METHOD.json or METHOD.safetensors]")
+        Path | None,
+        option(
+            "FILE", "File to write, e.g. profile.json. [default: METHOD.json or METHOD.safetensors]"
+        ),
     ] = None,
     model: Annotated[str | None, model_option(f"{READS}, for scores of heads {SEES}")] = None,
     prompts: Annotated[
         Path | None,
         option(
             "FILE",
-            'JSON lines, {"prompt": TEXT, "images": [FILE, ...], "videos": [FILE, ...]} each; '
-            'for recommended with "questions", texts that follow the prompt; for scores of heads '
-            'images, with "answer" and "spans". [default: passages of a text that comes with '
-            "Foveate; for scores of heads questions about drawn documents; for recommended and "
-            "kvzap drawn pages, or a manual's text for a model that reads]",
+            'Prompts in JSON lines, e.g. {"prompt": TEXT, "images": [FILE, ...], "videos": '
+            '[FILE, ...]}. recommended also reads "questions", texts that follow the prompt; '
+            'scores of heads need "images", "answer" and "spans". [default: passages of a text '
+            "that comes with Foveate; for scores of heads, questions about drawn documents; for "
+            "recommended and kvzap, drawn pages, or a manual's text for a text-only model]",
         ),
     ] = None,
     samples: Annotated[
         int | None,
         option(
             "N",
-            f"The most prompts that are read. [default: 10; for recommended and kvzap {SAMPLES}]",
+            f"Maximum number of prompts. [default: 10; for recommended and kvzap {SAMPLES}]",
             min=1,
         ),
     ] = None,
     seed: Annotated[
         int | None,
-        option("N", "Draws the prompts from all of --prompts, not its first ones.", min=0),
+        option(
+            "N", "Random seed for the selection of prompts; by default, the first are taken.", min=0
+        ),
     ] = None,
     longer_than: Annotated[
-        int | None, option("N", "Of --prompts, those of more than N letters.", min=0)
+        int | None, option("N", "Length that prompts must exceed, in letters, e.g. 2000.", min=0)
     ] = None,
     up_to: Annotated[
-        int | None, option("N", "Of --prompts, those of at most N letters.", min=1)
+        int | None, option("N", "Maximum length of prompts in letters, e.g. 20000.", min=1)
     ] = None,
     video: options.Videos = None,
     fps: options.Fps = None,
@@ -71,16 +78,16 @@ def calibrate(
         bool,
         flag(
             "--share",
-            "Write a folder to hand on: the profile, and a manifest of what it was measured "
-            "on. --out is then that folder. [default: METHOD-MODEL]",
+            "Write a folder to share, with the profile and a manifest of its measurement; "
+            "--out names the folder. [default: METHOD-MODEL]",
         ),
     ] = False,
     published: Annotated[
         Path | None,
         option(
             "FILE",
-            "Make it of a file that the method's authors publish, and measure nothing: of "
-            "prefixkv:budget=20%, sparsemm, headkv, mixkv or duo_attention, for --model.",
+            "Published file to convert instead of measuring, by the authors of "
+            "prefixkv:budget=20%, sparsemm, headkv, mixkv or duo_attention; needs --model.",
             "--from",
         ),
     ] = None,
@@ -90,11 +97,11 @@ def calibrate(
 ) -> None:
     """Measure a method's profile on a model, as the mean over several prompts.
 
-    Use it with profile=FILE in the method's spec. A profile belongs to the model, and where it
-    depends on the budget (prefixkv), to the budget that it was measured at.
+    Use it with profile=FILE in the method's spec. A profile is valid for its model, and for
+    prefixkv also only for the budget that it was measured at.
     """
     from foveate.cli.calibrate import prompts as sources
-    from foveate.cli.findings import of_profile
+    from foveate.cli.findings import describe_profile
     from foveate.cli.profiles import share
     from foveate.cli.prompt import Which, clips_of, samples_of
     from foveate.cli.serve.beside import profile_place
@@ -109,17 +116,17 @@ def calibrate(
     from foveate.profiles.profile import calibrated_method
 
     if published is not None:
-        given = (prompts, samples, seed, longer_than, up_to, video, fps, frames, shared or None)
-        if any(one is not None for one in given):
+        ignored = (prompts, samples, seed, longer_than, up_to, video, fps, frames, shared or None)
+        if any(option is not None for option in ignored):
             raise InvalidInput(
-                "--from measures nothing: leave out --prompts, --samples, --seed, --longer-than, "
-                "--up-to, --video, --fps, --frames and --share."
+                "--from converts a file without measuring: leave out --prompts, --samples, --seed, "
+                "--longer-than, --up-to, --video, --fps, --frames and --share."
             )
         _import(spec, published, out, model, trust_remote_code, device_map)
         return
-    of_heads = spec in HEAD_READINGS
+    for_heads = spec in HEAD_READINGS
     gathered = gathered_method(spec)
-    policy = None if of_heads or gathered else _policy(spec)
+    policy = None if for_heads or gathered else _policy(spec)
     name = gathered or (spec if policy is None else calibrated_method(policy))
     file = f"{name}.{'safetensors' if name in GATHERINGS else 'json'}"
     path = out or Path(file)
@@ -130,66 +137,74 @@ def calibrate(
             path.parent.mkdir(parents=shared, exist_ok=True)
     check_file("profile", "--out", path)
     progress = path.with_name(f"{path.name}.part")
-    draws = prompts is None and not video and name in DRAWN
-    if video and (prompts or of_heads):
+    is_drawn = prompts is None and not video and name in DRAWN
+    if video and (prompts or for_heads):
         raise InvalidInput(
-            "--video is read alone, for profiles of no heads: leave it out, or name videos in "
-            '--prompts FILE ("videos": [FILE, ...]).'
+            "--video cannot be combined with --prompts or with scores of heads: leave it out, or "
+            'name videos in --prompts FILE ("videos": [FILE, ...]).'
         )
     check_sampling(fps, frames)
-    samples = samples or (SAMPLES if draws else 10)
+    samples = samples or (SAMPLES if is_drawn else 10)
     which = Which(samples, seed, longer_than, up_to)
     if prompts is None and which != Which(samples):
         raise InvalidInput(
-            "--seed, --longer-than and --up-to choose from a file: give it with --prompts FILE."
+            "--seed, --longer-than and --up-to select prompts from a file: add --prompts FILE."
         )
     prompt_list: list[Any]
-    if draws:
+    if is_drawn:
         prompt_list = list(range(samples))
-    elif of_heads:
+    elif for_heads:
         of_file = samples_of(prompts, which, outside=allow_outside) if prompts else None
         prompt_list = list(of_file or sources.generated(name, samples))
     else:
         prompt_list = list(
             sources.about_videos(video) if video else sources.texts_of(prompts, which)
         )
-    if draws or of_heads or not any(record and record.has("videos") for _, record in prompt_list):
-        clips_of([], fps, frames)  # refuses what is said of no video
+    if (
+        is_drawn
+        or for_heads
+        or not any(record and record.has("videos") for _, record in prompt_list)
+    ):
+        clips_of([], fps, frames)  # raises for --fps and --frames where no prompt has a video
     with console.progress(hidden=False) as bars:
-        chosen = model or (SEES if of_heads or draws or video else READS)
+        chosen = model or (SEES if for_heads or is_drawn or video else READS)
         task = bars.add_task(f"loading {chosen}", total=None)
         loaded = load(chosen, trust_remote_code, device_map)
         bars.reset(task, description=f"calibrating {spec}", total=len(prompt_list))
-        each = bars.track(prompt_list, task_id=task)
+        tracked = bars.track(prompt_list, task_id=task)
         profile: Profile | TensorProfile
-        if of_heads:
-            samples_shown = (sources.shown(loaded, one) for one in each)
+        if for_heads:
+            located = (sources.locate_spans(loaded, sample) for sample in tracked)
             profile = calibrate_heads(
-                loaded.model, name, samples_shown, loaded.tokenizer, progress=progress
+                loaded.model, name, located, loaded.tokenizer, progress=progress
             )
         else:
             folder = Folder(prompts.parent if prompts else Path(), allow_outside or bool(video))
             texts = (
-                (one for one, _ in zip(sources.contexts(loaded.sees, samples), each, strict=True))
-                if draws
-                else (sources.of_record(text, record, folder, fps, frames) for text, record in each)
+                (
+                    text
+                    for text, _ in zip(sources.contexts(loaded.sees, samples), tracked, strict=True)
+                )
+                if is_drawn
+                else (
+                    sources.context_of(text, record, folder, fps, frames)
+                    for text, record in tracked
+                )
             )
             inputs, others = tee(text.tokenized(loaded) for text in texts)
             profile = measure(
                 loaded.model,
                 policy or name,
                 (prompt.inputs for prompt, _ in inputs),
-                questions=(one for _, one in others) if name == "recommended" else None,
+                questions=(tails for _, tails in others) if name == "recommended" else None,
                 progress=progress,
             )
     profile.save(path)
     if shared:
         share(profile, path, prompts)
-    typer.echo(of_profile(profile, path, chosen))
+    typer.echo(describe_profile(profile, path, chosen))
     if shared:
-        typer.echo(
-            f"To hand on: {path.parent}. Installed with: foveate profiles install {path.parent}"
-        )
+        typer.echo(f"To share: {path.parent}. To install: foveate profiles install {path.parent}")
 
 
 def _import(
@@ -200,18 +215,20 @@ def _import(
     trust_remote_code: bool,
     device_map: DeviceMap | None,
 ) -> None:
-    """Makes a profile of what authors publish."""
+    """Convert a file that a method's authors published into a profile."""
     from foveate.compression.composition import name_and_arguments
     from foveate.hf.measuring.published import import_profile
     from foveate.loading.model import load
 
     if model is None:
-        raise InvalidInput(f"--from {published}: say with --model PLACE which model it is of.")
+        raise InvalidInput(f"--from {published} needs the model of the profile: add --model MODEL.")
     path = out or Path(f"{name_and_arguments(spec)[0]}.json")
     check_file("profile", "--out", path)
-    made = import_profile(load(model, trust_remote_code, device_map).model, spec, published)
-    made.save(path)
-    typer.echo(f"{path}: {made.method} on {made.model}, {made.layers} layers, from {published}")
+    profile = import_profile(load(model, trust_remote_code, device_map).model, spec, published)
+    profile.save(path)
+    typer.echo(
+        f"{path}: {profile.method} on {profile.model}, {profile.layers} layers, from {published}"
+    )
 
 
 def _policy(spec: str) -> Policy:

@@ -1,5 +1,7 @@
-"""Prompts to measure a profile on: of a file, drawn pages, a manual with facts, and, for scores of
-heads, questions about drawn pages that say what is where.
+"""Prompts to measure a profile on.
+
+They come from a file, or are generated: drawn pages, Python's manual with facts hidden in it, and,
+for scores of heads, questions about drawn pages with the boxes of their lines.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from foveate.cli.prompt import (
     QUESTION,
     Which,
     clips_of,
-    in_common,
+    common_prefix,
     passages,
     prompts_of,
-    words_of,
+    text_of,
 )
 from foveate.data import Clip, Folder, Record
 from foveate.errors import InvalidInput
@@ -32,7 +34,9 @@ from foveate.prompts.sample import Sample, Span
 
 
 def texts_of(path: Path | None, which: Which) -> Sequence[tuple[str, Record | None]]:
-    """Texts, and the records of the prompts file that they stand in.
+    """Return the texts of a prompts file, each with its record.
+
+    Without a file: passages of the text that comes with Foveate, without records.
 
     Raises:
         InvalidInput: the file is missing, empty, or has a line that is no prompt.
@@ -43,22 +47,20 @@ def texts_of(path: Path | None, which: Which) -> Sequence[tuple[str, Record | No
 
 
 def about_videos(videos: Sequence[Path]) -> list[tuple[str, Record]]:
-    """A prompt about each video."""
+    """Return a prompt that asks to describe each video."""
     return [(DESCRIBE, Record({"videos": [str(path.absolute())]}, "--video")) for path in videos]
 
 
 def _entry(record: Record) -> tuple[str, Record | None]:
-    """A record has images and videos, or none, and questions or none."""
+    """Return a record's text and the record, once its lists are known to hold texts."""
     for name in ("images", "videos", "questions"):
-        if name in record.held:
+        if name in record.fields:
             record.texts(name)
-    return words_of(record), record
+    return text_of(record), record
 
 
 class Context(NamedTuple):
-    """A text, with the images and videos that stand before it; and other texts that may stand in
-    its place, each with another question.
-    """
+    """Prompt of images, videos and a text; ``others`` are texts with other questions at the end."""
 
     text: str
     images: Sequence[Image.Image] = ()
@@ -66,28 +68,29 @@ class Context(NamedTuple):
     clips: Sequence[Clip] = ()
 
     def tokenized(self, loaded: Loaded) -> tuple[Prompt, Asked]:
-        """The prompt, and the other questions as its tokens go on after what all have in common."""
+        """Return the prompt, and the tokens of the other questions after the common beginning."""
         prompt, *others = (
             read(loaded, text, list(self.images), clips=self.clips)
             for text in (self.text, *self.others)
         )
         own, *ids = (each.inputs["input_ids"][0].tolist() for each in (prompt, *others))
-        common = min((in_common(own, other) for other in ids), default=0)
+        common = min((common_prefix(own, other) for other in ids), default=0)
         tails = (tuple(other[common:]) for other in ids)
         return prompt, Asked(tuple(tail for tail in tails if tail), common)
 
 
-def of_record(
+def context_of(
     text: str, record: Record | None, folder: Folder, fps: float | None, frames: int | None
 ) -> Context:
-    """A prompt of a file, which stands in ``folder`` beside the images and videos that it names,
-    and the same with each of its questions behind it.
+    """Return a prompt of a file, with each of the record's questions appended in ``others``.
+
+    ``folder`` is that of the file; images and videos are named relative to it.
     """
     if record is None:
         return Context(text)
-    questions = record.texts("questions") if "questions" in record.held else ()
-    images = folder.images(record, "images") if "images" in record.held else ()
-    names = record.texts("videos") if "videos" in record.held else ()
+    questions = record.texts("questions") if "questions" in record.fields else ()
+    images = folder.images(record, "images") if "images" in record.fields else ()
+    names = record.texts("videos") if "videos" in record.fields else ()
     where = f"{record.where}, field 'videos'"
     paths = [folder.named_file(name, where, "{}") for name in names]
     clips = clips_of(paths, fps, frames) if paths else ()
@@ -95,8 +98,10 @@ def of_record(
 
 
 def contexts(sees: bool, samples: int) -> Iterator[Context]:
-    """Draw prompts of many kinds and lengths, with a question each: pages for a model that sees,
-    otherwise pieces of Python's manual among whose words some facts stand.
+    """Generate prompts of several kinds and lengths, with a question each.
+
+    They are drawn pages for a model that sees, otherwise pieces of Python's manual with some facts
+    hidden in them.
     """
     drawn = demo("calibration")
     for number in range(samples):
@@ -108,8 +113,9 @@ def contexts(sees: bool, samples: int) -> Iterator[Context]:
 
 
 def generated(method: str, samples: int) -> Iterator[Sample]:
-    """Draw questions about forms, receipts, tables and signs: for HeadKV with the line that holds
-    the answer, for others with all lines.
+    """Generate questions about drawn forms, receipts, tables and signs.
+
+    The evidence is the line with the answer for HeadKV, and all lines for other methods.
     """
     for seed in range(samples):
         question, page, lines = demo("calibration").page_with_lines(seed, method == "headkv")
@@ -117,20 +123,20 @@ def generated(method: str, samples: int) -> Iterator[Sample]:
         yield Sample(str(seed), question.question, (question.answer,), (page,), evidence=spans)
 
 
-def shown(loaded: Loaded, sample: Sample) -> Shown:
-    """The model's inputs, and the tokens that each text stands on.
+def locate_spans(loaded: Loaded, sample: Sample) -> Shown:
+    """Return the model's inputs, and the indices of the tokens that show each evidence text.
 
     Raises:
-        InvalidInput: a text that the prompt does not hold, images whose tokens are not known, or
-            texts of which the model's processor leaves none.
+        InvalidInput: the prompt lacks a text, the tokens of its images are not known, or the
+            model's processor cuts off all texts.
     """
     prompt = read(loaded, sample.text, list(sample.images))
-    where = tokens_of(loaded, prompt, sample.images, sample.evidence)
-    spans = [(span.text, at) for span, at in zip(sample.evidence, where, strict=True) if at]
+    indices = tokens_of(loaded, prompt, sample.images, sample.evidence)
+    spans = [(span.text, at) for span, at in zip(sample.evidence, indices, strict=True) if at]
     if not spans:
         raise InvalidInput(
-            f"sample {sample.name}: the processor of {loaded.name} cuts "
-            f"{[span.text for span in sample.evidence]} off the image, so no head can look at it. "
-            "Give images of another shape."
+            f"sample {sample.name}: the processor of {loaded.name} crops "
+            f"{[span.text for span in sample.evidence]} off the image, so no token shows it. Use "
+            "images of another aspect ratio."
         )
     return Shown(prompt.inputs, spans, *sample.answers)

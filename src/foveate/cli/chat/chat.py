@@ -24,18 +24,22 @@ def chat(
     video: options.Videos = None,
     fps: options.Fps = None,
     frames: options.Frames = None,
-    method: Annotated[str, option("SPEC", "How the conversation is compressed.")] = "",
-    budget: Annotated[str, option("B", "What is kept: 20%, 256 or 64MB.")] = "",
-    system: Annotated[str, option("TEXT", "Words of the system, before all others.")] = "",
+    method: Annotated[
+        str, option("SPEC", "Method for the conversation, e.g. snapkv or snapkv:budget=20%.")
+    ] = "",
+    budget: Annotated[
+        str, option("B", "Budget of the conversation, e.g. 20%, 256 (tokens) or 64MB.")
+    ] = "",
+    system: Annotated[str, option("TEXT", "System prompt, e.g. 'Answer briefly.'")] = "",
     max_new_tokens: options.AnswerLength = 256,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
     dtype: options.Dtype = "auto",
 ) -> None:
-    """Chat with a model about images and videos, the conversation in one compressed cache.
+    """Chat with a model about images and videos, in one compressed cache.
 
-    Name the path of an image or video in a line, or drag it into the window. Under each answer
-    stands what is held of the conversation. Answers go to stdout and all else to stderr, so it
+    Type the path of an image or video in a line, or drag it into the window. Below each answer is
+    the size of the stored conversation. Answers go to stdout and everything else to stderr, so it
     works in a pipe: one line in, one answer out. /help lists the commands.
     """
     from foveate.cli.chat.talk import HELP, Talk, under
@@ -49,13 +53,14 @@ def chat(
     spec = method or (ON_THE_DEMO[0] if is_demo(model) else "recommended:budget=20%")
     policy = under(spec, budget)
     for path in image or ():
-        read_image(path)  # a file that is none is refused before the model is loaded
+        read_image(path)  # raises before the model is loaded if the file is no image
     check_sampling(fps, frames)
-    clips = clips_of(video, fps, frames) if video else []  # others may come in lines
+    clips = clips_of(video, fps, frames) if video else []  # typed lines may name more
     with console.progress(hidden=False) as bars, console.quiet():
         bars.add_task(f"loading {model}", total=None)
         loaded = load(model, trust_remote_code, device_map, dtype)
-        template = {"add_vision_id": True} if is_demo(model) else {}  # more images may come
+        # the demo's template numbers images: typed lines may add more
+        template = {"add_vision_id": True} if is_demo(model) else {}
         talk = Talk(loaded, policy, max_new_tokens, system, template)
     talk.images += map(str, image or ())
     talk.sampling = fps, frames
@@ -64,12 +69,12 @@ def chat(
     if live:
         typer.echo(f"{loaded.name}, {short(policy.spec)}\n{HELP}\n", err=True)
     with console.quiet():
-        _talk(talk, live)
+        _run_chat(talk, live)
 
 
-def _talk(talk: Talk, live: bool) -> None:
-    """Until it is over. In a pipe the first error ends it."""
-    for line in _lines(live):
+def _run_chat(talk: Talk, live: bool) -> None:
+    """Answer lines until the chat ends; in a pipe, the first error ends it."""
+    for line in _read_lines(live):
         try:
             if not talk.take(line):
                 return
@@ -79,12 +84,12 @@ def _talk(talk: Talk, live: bool) -> None:
             typer.echo(f"Error: {error}", err=True)
 
 
-def _lines(live: bool) -> Iterator[str]:
-    """What is typed, or comes in a pipe, without empty lines."""
+def _read_lines(live: bool) -> Iterator[str]:
+    """Yield lines that are typed or piped in, without empty ones."""
     if not live:
         yield from (line for line in sys.stdin if line.strip())
         return
-    with suppress(ImportError):  # with it, lines can be edited and called back
+    with suppress(ImportError):  # importing it gives input() line editing and a history
         import readline  # noqa: F401
     while True:
         try:

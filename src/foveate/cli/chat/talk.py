@@ -25,13 +25,13 @@ from foveate.prompts.messages import Message
 from foveate.prompts.prompt import takes_videos
 
 HELP = """\
-Say something; the path of an image or video, or an image's address, shows it to the model.
-/budget B      keep another share, number of tokens or of bytes: 10%, 256, 64MB
-/method SPEC   compress by another method
-/forget        begin anew
+Type a message; the path of an image or video, or an image's address, shows it to the model.
+/budget B      change the budget: 10%, 256 (tokens) or 64MB
+/method SPEC   change the method, e.g. snapkv
+/forget        start a new conversation
 /retry         answer the last question again
-/save FILE     write the chat to a file; /load FILE goes on with one
-/quit          end, as Ctrl-D does; Ctrl-C ends an answer"""
+/save FILE     save the chat to a file; /load FILE continues a saved chat
+/quit          end the chat, like Ctrl-D; Ctrl-C stops an answer"""
 
 
 _VIDEOS = r"\.(?:mp4|m4v|mov|mkv|webm|avi|mpe?g)"
@@ -44,8 +44,9 @@ _PATH = re.compile(
 
 
 class ChatLine(NamedTuple):
-    """What a line says: a command and its argument, or text, images (paths or addresses) and videos
-    (paths).
+    """Content of a line: a command with its argument, or a text with images and videos.
+
+    ``images`` are paths or addresses, ``videos`` paths.
     """
 
     command: str
@@ -55,12 +56,13 @@ class ChatLine(NamedTuple):
 
 
 def read_line(line: str) -> ChatLine:
-    """A line of a chat. Paths of images and videos are taken out of the text, as terminals write
-    them when a file is dragged into the window: plain, in quotes, with spaces escaped, or as
-    ``file://``.
+    """Parse a line of a chat, and move the paths of images and videos out of its text.
+
+    Paths may be written as terminals do when a file is dragged into the window: plain, in quotes,
+    with escaped spaces, or as ``file://``.
 
     Raises:
-        InvalidInput: the path of an image or video, with a folder or in quotes, that is not there.
+        InvalidInput: a path with a folder or in quotes names an image or video that is missing.
     """
     line = line.strip()
     if line.startswith("/") and not _PATH.match(line):
@@ -69,22 +71,22 @@ def read_line(line: str) -> ChatLine:
     images: list[str] = []
     videos: list[str] = []
 
-    def taken(match: re.Match[str]) -> str:
-        place = _place(match["quoted"] or match["bare"])
-        film = re.search(f"{_VIDEOS}$", place, re.IGNORECASE) is not None
-        if Path(place).is_file() or (not film and place.startswith(("http://", "https://"))):
-            (videos if film else images).append(place)
+    def take_out(match: re.Match[str]) -> str:
+        path = _to_path(match["quoted"] or match["bare"])
+        is_video = re.search(f"{_VIDEOS}$", path, re.IGNORECASE) is not None
+        if Path(path).is_file() or (not is_video and path.startswith(("http://", "https://"))):
+            (videos if is_video else images).append(path)
             return ""
-        if match["quoted"] or "/" in place:
-            what = "video file" if film else "image"
-            raise InvalidInput(f"there is no {what} at {place!r}.")
+        if match["quoted"] or "/" in path:
+            kind = "video file" if is_video else "image"
+            raise InvalidInput(f"there is no {kind} at {path!r}.")
         return match[0]
 
-    text = " ".join(_PATH.sub(taken, line).split())
+    text = " ".join(_PATH.sub(take_out, line).split())
     return ChatLine("", text, tuple(images), tuple(videos))
 
 
-def _place(written: str) -> str:
+def _to_path(written: str) -> str:
     if written.startswith("file://"):
         return unquote(urlparse(written).path)
     if os.name != "nt":  # where a backslash is part of a path
@@ -93,7 +95,7 @@ def _place(written: str) -> str:
 
 
 class Talk:
-    """A chat, and what was typed for the turn that comes next."""
+    """Chat in a terminal, with the images and videos typed for the next turn."""
 
     def __init__(
         self, loaded: Loaded, policy: Policy, tokens: int, system: str, template: dict[str, Any]
@@ -102,12 +104,12 @@ class Talk:
         self._tokens, self._system = tokens, system
         self.images: list[Any] = []
         self.videos: list[Clip] = []
-        self.sampling: tuple[float | None, int | None] = None, None  # fps or frames of videos
-        self._anew: list[Message] = []  # a conversation that the next turn reads again
-        self._chat = self._begun()
+        self.sampling: tuple[float | None, int | None] = None, None  # fps, frames of videos
+        self._to_reread: list[Message] = []  # by the next turn, under a new policy
+        self._chat = self._new_chat()
 
     def take(self, written: str) -> bool:
-        """Does what a line says; False if the chat is over."""
+        """Run a typed line; return False if it ends the chat."""
         line = read_line(written)
         if line.command == "quit":
             return False
@@ -118,13 +120,13 @@ class Talk:
         if line.videos:
             self.watch(clips_of([*map(Path, line.videos)], *self.sampling))
         if line.text:
-            self._say(line.text)
+            self._send(line.text)
         elif line.images:
             typer.echo(f"{len(self.images)} image(s): ask about them.", err=True)
         return True
 
     def watch(self, clips: Sequence[Clip]) -> None:
-        """Shows videos with what is said next; where the processor takes none, as images."""
+        """Add videos to the next turn; as images if the processor takes no videos."""
         for clip in clips:
             typer.echo(clip_line(clip, self._loaded), err=True)
             if takes_videos(self._loaded):
@@ -134,8 +136,8 @@ class Talk:
 
     def _command(self, command: str, argument: str) -> None:
         known: dict[str, Callable[[], None]] = {
-            "budget": lambda: self._under(under(self._policy.spec, argument)),
-            "method": lambda: self._under(under(argument, "")),
+            "budget": lambda: self._switch_policy(under(self._policy.spec, argument)),
+            "method": lambda: self._switch_policy(under(argument, "")),
             "forget": self._forget,
             "retry": lambda: self._show(self._chat.retry(stream=True)),
             "save": lambda: typer.echo(f"saved as {self._chat.save(Path(argument))}", err=True),
@@ -148,55 +150,55 @@ class Talk:
             raise InvalidInput(f"/{command} needs an argument: see /help.")
         known[command]()
 
-    def _under(self, policy: Policy) -> None:
-        """Another policy: what was said is read again with the next turn."""
+    def _switch_policy(self, policy: Policy) -> None:
+        """Switch to another policy; the next turn reads the conversation again under it."""
         self._policy = policy
-        said = self._anew or self._chat.messages
+        messages = self._to_reread or self._chat.messages
         self._forget()
-        self._anew = list(said)
-        anew = ", from which the conversation is read anew" if said else ""
-        typer.echo(f"{short(policy.spec)}{anew}", err=True)
+        self._to_reread = list(messages)
+        suffix = "; the next turn reads the conversation again" if messages else ""
+        typer.echo(f"{short(policy.spec)}{suffix}", err=True)
 
     def _forget(self) -> None:
         self._chat.close()
-        self._anew, self._chat = [], self._begun()
+        self._to_reread, self._chat = [], self._new_chat()
 
     def _load(self, argument: str) -> None:
         loaded = self._loaded
         self._chat = Chat.load(argument, loaded.model, loaded.reader)
-        self._policy, self._anew = self._chat.policy, []
-        typer.echo(f"{len(self._chat.messages)} messages, {self._held()}", err=True)
+        self._policy, self._to_reread = self._chat.policy, []
+        typer.echo(f"{len(self._chat.messages)} messages, {self._usage()}", err=True)
 
-    def _say(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         images, videos, self.images, self.videos = self.images, self.videos, [], []
         stream = self._chat.say(
             text,
             images=images,
             videos=videos,
-            messages=self._anew,
+            messages=self._to_reread,
             stream=True,
             max_new_tokens=self._tokens,
         )
         self._show(stream)
-        self._anew = []
+        self._to_reread = []
 
     def _show(self, stream: AnswerStream) -> None:
-        with _stopping(self._chat):
+        with _stop_on_interrupt(self._chat):
             for piece in stream:
                 typer.echo(piece, nl=False)
             ended = stream.answer.ended
         typer.echo()
-        why = {"stopped": "stopped; ", "length": f"{self._tokens} tokens; "}.get(ended, "")
-        typer.echo(f"[{why}{self._held()}]", err=True)
+        reason = {"stopped": "stopped; ", "length": f"{self._tokens} tokens; "}.get(ended, "")
+        typer.echo(f"[{reason}{self._usage()}]", err=True)
 
-    def _held(self) -> str:
-        held = self._chat.held
+    def _usage(self) -> str:
+        stored = self._chat.held
         return (
-            f"{held.tokens:.0f} of {held.seen} tokens held, {held.share:.0%}, "
-            f"{held.bytes / 2**20:,.1f} MiB"
+            f"{stored.tokens:.0f} of {stored.seen} tokens stored, {stored.share:.0%}, "
+            f"{stored.bytes / 2**20:,.1f} MiB"
         )
 
-    def _begun(self) -> Chat:
+    def _new_chat(self) -> Chat:
         return Chat(
             self._loaded.model,
             self._loaded.reader,
@@ -207,13 +209,13 @@ class Talk:
 
 
 def under(spec: str, budget: str) -> Policy:
-    """The policy of a spec, at another budget if one is given."""
+    """Return the policy of a spec, at ``budget`` unless that is ""."""
     return policies([spec], [budget] if budget else [])[-1]
 
 
 @contextmanager
-def _stopping(chat: Chat) -> Iterator[None]:
-    """The first interrupt ends the answer; a second one is one."""
+def _stop_on_interrupt(chat: Chat) -> Iterator[None]:
+    """Let the first Ctrl-C stop the answer; a second one raises KeyboardInterrupt."""
     before = signal.getsignal(signal.SIGINT)
 
     def stop(number: int, frame: Any) -> None:

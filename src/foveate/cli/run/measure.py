@@ -1,4 +1,4 @@
-"""One answer under one policy, with its memory and its times."""
+"""Measurement of one answer under one policy: its memory and its times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from foveate.cli.prompt import in_common
+from foveate.cli.prompt import common_prefix
 from foveate.compression.composition import policy as policy_of
 from foveate.compression.labels import budget_of, label
 from foveate.hf import compress
@@ -24,13 +24,13 @@ from foveate.prompts.prompt import Prompt
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One line of the comparison. Bytes and kept tokens are those right after the compression.
+    """Row of the comparison. Bytes and kept tokens are counted right after the compression.
 
-    Times are medians over the turns, and ``decode_ms_per_token`` over all tokens of all turns (None
-    if the answer is one token long). ``first_divergence`` is the index of the first token that
-    differs from the full cache's (None if none does). ``visual_computed`` is the share of the
-    visual tokens that the layers computed, on average (None where the method drops none).
-    ``remaining`` is what each part of the policy leaves of the prompt.
+    Times are medians over the rounds, and ``decode_ms_per_token`` over all tokens of all rounds
+    (None if the answer is one token long). ``first_divergence`` is the index of the first token
+    that differs from the full cache's answer (None if they are equal). ``visual_computed`` is the
+    mean share of visual tokens that the layers computed (None if the method prunes none).
+    ``remaining`` is the share of the prompt that each part of the policy leaves.
     """
 
     method: str
@@ -47,7 +47,7 @@ class ComparisonRow:
 
 
 class Times(NamedTuple):
-    """Seconds of one answer: the prefill, what the policy adds to it, and each further token."""
+    """Seconds of one answer: the prefill, the compression, and each decoding step."""
 
     prefill: float
     compress: float
@@ -55,48 +55,50 @@ class Times(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A row, the answer's token ids, the share of heads that hold each token of the prompt, which
-    of these all layers computed, and the times of every turn so far.
+    """Measurement of one policy: its row, the answer's token ids, and the times of every round.
+
+    ``kept_share`` [n] is the share of heads that keep each token of the prompt; ``computed`` [n] is
+    True for tokens that all layers computed.
     """
 
     row: ComparisonRow
     ids: list[int]
-    held: Tensor
-    whole: Tensor
+    kept_share: Tensor
+    computed: Tensor
     turns: tuple[Times, ...]
 
 
 class Clock(StoppingCriteria):
-    """Stops nothing, but notes when each token was there."""
+    """Stopping criterion that never stops, and records the time of each token."""
 
     def __init__(self, tick: Callable[[], object]):
-        """Calls ``tick`` after each token."""
+        """Set the function ``tick``, which is called after each token."""
         self.times: list[float] = []
         self._tick = tick
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Notes the time; ``generate`` calls this after each token."""
+        """Record the time; ``generate`` calls this after each token."""
         self.times.append(now(input_ids.device))
         self._tick()
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
 def warm_up(loaded: Loaded, prompt: Prompt) -> None:
-    """Two tokens under the full cache, so that the first row does not pay for first calls."""
+    """Generate two tokens with the full cache, so that the first row includes no start-up time."""
     measure(loaded, prompt, policy_of("full"), 2, lambda: None)
 
 
 def measure(
     loaded: Loaded, prompt: Prompt, policy: Policy, tokens: int, tick: Callable[[], object]
 ) -> Measured:
-    """Generates greedily under the policy.
+    """Generate an answer greedily under the policy.
 
     Args:
         loaded: the model.
-        prompt: what it reads.
-        policy: what its cache keeps.
-        tokens: the most tokens that it answers.
-        tick: called after each token.
+        prompt: the prompt.
+        policy: the policy of its cache.
+        tokens: the maximum length of the answer.
+        tick: a function that is called after each token.
     """
     model, clock = loaded.model, Clock(tick)
     with compress(model, policy, tokenizer=loaded.tokenizer) as session:
@@ -108,8 +110,8 @@ def measure(
             num_beams=1,
             stopping_criteria=StoppingCriteriaList([clock]),
         )
-        stats, held = session.stats, session.held_share()[0, : prompt.tokens].cpu()
-        whole = session.computed_share()[0, : prompt.tokens].cpu() == 1
+        stats, kept_share = session.stats, session.held_share()[0, : prompt.tokens].cpu()
+        all_computed = session.computed_share()[0, : prompt.tokens].cpu() == 1
     computed = stats.computed
     ids: list[int] = done[0, prompt.tokens :].tolist()
     steps = [later - early for early, later in zip(clock.times, clock.times[1:], strict=False)]
@@ -125,11 +127,11 @@ def measure(
         visual_computed=None if computed is None else round(float(computed.mean()), 4),
         remaining=stats.remaining,
     )
-    return Measured(row, ids, held, whole, turns)
+    return Measured(row, ids, kept_share, all_computed, turns)
 
 
 def _medians(turns: Sequence[Times]) -> dict[str, Any]:
-    """A row's times."""
+    """Return a row's times: medians over the rounds."""
     steps = [step for turn in turns for step in turn.steps]
     return {
         "prefill_s": round(median(turn.prefill for turn in turns), 4),
@@ -138,12 +140,12 @@ def _medians(turns: Sequence[Times]) -> dict[str, Any]:
     }
 
 
-def with_turn(before: Measured, latest: Measured) -> Measured:
-    """What was measured before, and the times of one more turn."""
+def add_round(before: Measured, latest: Measured) -> Measured:
+    """Add the times of one more round to a measurement."""
     turns = (*before.turns, *latest.turns)
     return before._replace(row=replace(before.row, **_medians(turns)), turns=turns)
 
 
 def against(row: ComparisonRow, ids: list[int], full: list[int]) -> ComparisonRow:
-    """The row, with the place where its answer leaves that of the full cache."""
-    return row if ids == full else replace(row, first_divergence=in_common(ids, full))
+    """Return the row with the index at which its answer departs from the full cache's."""
+    return row if ids == full else replace(row, first_divergence=common_prefix(ids, full))

@@ -1,4 +1,4 @@
-"""``foveate run --picture FILE``: on the images, what each method kept."""
+"""``foveate run --picture FILE``: a picture of the patches that each method kept."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ from foveate.prompts.prompt import Prompt
 
 
 def check(path: Path, images: int) -> None:
-    """Raises InvalidInput, before anything is loaded, if the picture could not be made."""
+    """Raise InvalidInput, before anything is loaded, if the picture cannot be made."""
     check_picture(path)
     if not images:
-        raise InvalidInput(
-            "--picture shows on images what was kept, and there is none. Give --image, too."
-        )
+        raise InvalidInput("--picture draws on images, and the prompt has none: add --image FILE.")
 
 
 def check_picture(path: Path) -> None:
-    """Raises InvalidInput if no picture could be written there."""
+    """Raise InvalidInput if no picture can be written to the path."""
     if path.suffix.lower() not in Image.registered_extensions():
-        raise InvalidInput(f"--picture {str(path)!r} names no kind of image: end it with .png.")
+        raise InvalidInput(f"--picture {str(path)!r} has no image format: end it with .png.")
     check_file("picture", "--picture", path)
 
 
@@ -42,28 +40,28 @@ def save(
     prompt: Prompt,
     measured: Sequence[Measured],
 ) -> None:
-    """Draws the picture and says where it is; the picture says where patches are not known."""
-    where, note = _places(images, loaded, prompt)
-    rows = [(*_words(one.row), one.held) for one in measured]
-    page = kept_picture(images, where, rows, note, [one.whole for one in measured])
+    """Draw and save the picture; it has a note if the images' patches are not known."""
+    tokens, note = _locate(images, loaded, prompt)
+    rows = [(*_captions(each.row), each.kept_share) for each in measured]
+    page = kept_picture(images, tokens, rows, note, [each.computed for each in measured])
     with files.replacing(path) as part:
         page.save(part)
-    typer.echo(f"What was kept, on the images: {path}", err=True)
+    typer.echo(f"Picture of the kept patches: {path}", err=True)
     if note:
         typer.echo(note, err=True)
 
 
-def _places(
+def _locate(
     images: Sequence[Image.Image], loaded: Loaded, prompt: Prompt
 ) -> tuple[list[ImageTokens] | None, str]:
-    """Where the images' tokens stand, or None and what is said of it."""
+    """Return the images' tokens and their cells, or None and a note that says why."""
     sizes, config = [image.size for image in images], loaded.model.config
     tokens = image_tokens(prompt.vision, prompt.inputs, sizes, config, loaded.reader)
-    said = f"The images show no patches: {not_known(config, loaded.reader)}."
-    return tokens, said if tokens is None else ""
+    note = f"The images show no patches: {not_known(config, loaded.reader)}."
+    return tokens, note if tokens is None else ""
 
 
-def _words(row: ComparisonRow) -> tuple[str, str]:
-    """Title and second line of a method's row of images."""
+def _captions(row: ComparisonRow) -> tuple[str, str]:
+    """Return the title and the second line of a method's row of images."""
     kept = f"{row.kept_tokens:,.0f} tokens, {row.kv_bytes / 2**20:,.1f} MiB"
     return f"{short(row.method)} {row.budget or ''}".strip(), f'{kept}: "{row.answer.strip()}"'

@@ -1,6 +1,6 @@
-"""The comparison as a person reads it, in 80 columns: a table of numbers, then the answers; and
-what is known beforehand of the one that ``foveate run`` makes when nothing is asked for: the right
-answer, and how often each policy keeps it.
+"""Tables of ``foveate run``, 80 columns wide: numbers, then the answers.
+
+For its default prompt, also the right answer, and how often each policy keeps it.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ _NUMBERS = (
 
 
 def rendered(rows: Sequence[ComparisonRow], known: Known | None = None) -> Group:
-    """A table of numbers, and under it each method's answer, with what is known of it."""
+    """Return a table of numbers and, below, one of the answers; judged if ``known`` is given."""
     numbers = tables.table(rows, *_NUMBERS, padding=tables.CLOSE)
-    cut = [row for row in rows if _has_parts(row) or row.visual_computed is not None]
-    answers = [_answers(rows)] if known is None else [_judged(rows, known), "", _legend(known)]
-    return Group(numbers, *(_left(row, rows[0]) for row in cut), "", *answers)
+    pruned = [row for row in rows if _has_parts(row) or row.visual_computed is not None]
+    answers = (
+        [_answers(rows)] if known is None else [_judged_answers(rows, known), "", _legend(known)]
+    )
+    return Group(numbers, *(_remaining_line(row, rows[0]) for row in pruned), "", *answers)
 
 
 def _has_parts(row: ComparisonRow) -> bool:
-    """Whether a policy leaves less of a prompt in more than one way."""
+    """Return True if the policy shrinks the prompt in more than one way."""
     return row.remaining is not None and len(row.remaining.parts) > 1
 
 
-def _left(row: ComparisonRow, full: ComparisonRow) -> Text:
-    """What each part of a policy left of the prompt, and what dropping visual tokens before they
-    were computed saved.
-    """
+def _remaining_line(row: ComparisonRow, full: ComparisonRow) -> Text:
+    """Describe how much of the prompt a policy left, and the time that pruning saved."""
     name = f"{short(row.method)} {row.budget or ''}".rstrip()
-    said = [str(row.remaining)] if _has_parts(row) else []
-    if row.visual_computed is not None and not said:
-        said = [f"{row.visual_computed:.0%} of the visual tokens computed"]
+    parts = [str(row.remaining)] if _has_parts(row) else []
+    if row.visual_computed is not None and not parts:
+        parts = [f"{row.visual_computed:.0%} of the visual tokens computed"]
     if row.visual_computed is not None:
-        said.append(f"prefill in {row.prefill_s:.2f} s instead of {full.prefill_s:.2f} s")
-    return Text(f"{name}: {'; '.join(said)}")
+        parts.append(f"prefill in {row.prefill_s:.2f} s instead of {full.prefill_s:.2f} s")
+    return Text(f"{name}: {'; '.join(parts)}")
 
 
 def _answers(rows: Sequence[ComparisonRow]) -> Table:
-    """Each answer, and the token at which it leaves the full cache's."""
+    """Return a table of the answers, with the token where each leaves the full cache's."""
 
     def name(row: ComparisonRow) -> str:
         return f"{tables.broken(short(row.method))} {row.budget or ''}".strip()
@@ -72,8 +72,8 @@ def _answers(rows: Sequence[ComparisonRow]) -> Table:
     )
 
 
-def _judged(rows: Sequence[ComparisonRow], known: Known) -> Table:
-    """Each answer, whether it is right, and how often the policy's answers are."""
+def _judged_answers(rows: Sequence[ComparisonRow], known: Known) -> Table:
+    """Return a table of the answers, each right or wrong, with its policy's results."""
     count, right, wrong = known.evaluation.questions, Text("right", "green"), Text("wrong", "red")
     return tables.table(
         rows,
@@ -90,23 +90,21 @@ def _legend(known: Known) -> Text:
     evaluation = known.evaluation
     where = f"{evaluation.task}, {evaluation.protocol}, seed {evaluation.seed}"
     return Text(
-        f"Of {evaluation.questions} questions about three documents each ({where}), measured "
-        "beforehand: how many answers are the very ones of the full cache, and how many are right."
+        f"Same, Right: of {evaluation.questions} questions about three documents each ({where}), "
+        "measured beforehand, the answers that equal the full cache's, and those that are right."
     )
 
 
-def _compact(row: ComparisonRow) -> str:
-    """The answer without blank lines."""
+def _without_blank_lines(row: ComparisonRow) -> str:
+    """Return the answer without blank lines."""
     return "\n".join(line for line in row.answer.splitlines() if line.strip()) or "(nothing)"
 
 
-_ANSWER = tables.column("Answer", _compact, overflow="fold")
+_ANSWER = tables.column("Answer", _without_blank_lines, overflow="fold")
 
 
 class Figures(NamedTuple):
-    """What one policy did on all questions: how many answers were the full cache's, how many were
-    right letter by letter, and the bytes held, the mean over the questions.
-    """
+    """Results of one policy: answers equal to the full cache's, right answers, mean bytes."""
 
     same: int
     right: int
@@ -114,7 +112,7 @@ class Figures(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """A number of questions of one task, asked under each policy, by its spec."""
+    """Results of each policy, by its spec, on a number of questions of one task."""
 
     task: str
     protocol: str
@@ -124,7 +122,7 @@ class Evaluation(NamedTuple):
 
 
 def stored() -> Evaluation:
-    """What benchmarks/quality/first_minute.py wrote."""
+    """Read the results that benchmarks/quality/first_minute.py wrote."""
     written: dict[str, Any] = json.loads(demo().FIGURES.read_text(encoding="utf-8"))
     by_spec = {row.pop("spec"): Figures(**row) for row in written["rows"]}
     about = {name: written[name] for name in ("task", "protocol", "seed", "questions")}
@@ -133,35 +131,35 @@ def stored() -> Evaluation:
 
 @dataclass(frozen=True)
 class Known:
-    """The right answer, and what an evaluation found under the same policies."""
+    """The right answer to the default prompt, and the policies' results in an evaluation."""
 
     answer: str
     evaluation: Evaluation
     by_method: dict[Named, Figures]
 
     def right(self, row: ComparisonRow) -> bool:
-        """Whether the row's answer is right, letter by letter."""
+        """Return True if the row's answer is exactly the right one."""
         return row.answer.strip() == self.answer
 
     def figures(self, row: ComparisonRow) -> Figures:
-        """How the row's policy did in the evaluation."""
+        """Return the results of the row's policy."""
         return self.by_method[Named(short(row.method), row.budget or "")]
 
     def about(self) -> dict[str, Any]:
-        """The right answer and what was evaluated, for JSON."""
+        """Return the right answer and the evaluation's settings, for JSON."""
         about = {"right_answer": self.answer, **self.evaluation._asdict()}
         del about["by_spec"]
         return about
 
     def of(self, row: ComparisonRow) -> dict[str, Any]:
-        """What is known of one row, for JSON; the numbers are out of all ``questions``."""
+        """Return a row's results for JSON; numbers are out of all ``questions``."""
         figures = self.figures(row)
         same, right = figures.same, figures.right
         return {"right": self.right(row), "same_answers": same, "right_answers": right}
 
 
 def known_answers() -> Known:
-    """Of the album's question under the policies that are shown by default."""
+    """Return the right answer to the album's question, and the default policies' results."""
     evaluation = stored()
     by_method = {named(spec): figures for spec, figures in evaluation.by_spec.items()}
     return Known(demo("album").ANSWER, evaluation, by_method)

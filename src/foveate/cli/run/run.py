@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from foveate.policies.policy import Policy
     from foveate.prompts.prompt import Prompt
 
-_SHOWN = 200  # characters of the prompt's end that stand above the table
+_EXCERPT = 200  # characters of the prompt's end that are printed above the table
 _WAIT = "loading the model; the first time it unpacks the language model, about 20 s"
 
 
@@ -35,27 +35,28 @@ def run(
     prompt: options.Text = None,
     method: options.Specs = None,
     budget: Annotated[
-        list[str] | None, option("B", "What each method keeps: 20%, 256 or 64MB; repeatable.")
+        list[str] | None,
+        option("B", "Budget of each method, e.g. 20%, 256 (tokens) or 64MB; repeatable."),
     ] = None,
     max_new_tokens: options.AnswerLength = 64,
     rounds: Annotated[
-        int, option("N", "How often each answer is timed, in turns; times are medians.", min=1)
+        int,
+        option("N", "Number of timed rounds over all methods, e.g. 5; times are medians.", min=1),
     ] = 3,
     picture: Annotated[
-        Path | None, option("FILE", "Save a picture that shows on the images what was kept.")
+        Path | None, option("FILE", "Image file for a picture of the kept patches, e.g. kept.png.")
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
     dtype: options.Dtype = "auto",
     json: console.Json = False,
 ) -> None:
-    """Answer a prompt from the full cache and from compressed ones, and compare.
+    """Compare answers to a prompt from the full cache and from compressed caches.
 
-    The full cache comes first, then each method at each budget (recommended, snapkv, lookm and
-    mixkv at 20% if none is named; on the demo model recommended with its profile, snapkv and lookm
-    at 10%).
-    Without a prompt, the demo model is asked about three images that come along, and a model that
-    reads text about a text of 1,000 words.
+    The full cache comes first, then each method at each budget (by default recommended, snapkv,
+    lookm and mixkv at 20%; on the demo model recommended with its profile, snapkv and lookm at
+    10%). Without a prompt, the question is about three images that come with Foveate, or for a
+    text-only model about a text of 1,000 words.
     """
     from foveate.cli.findings import after_run
     from foveate.cli.policies import ON_THE_DEMO, by_default, is_demo, policies
@@ -84,13 +85,15 @@ def run(
             own_prompt = read(loaded, text, images, clips=clips)
             _measure_all(loaded, own_prompt, chosen, max_new_tokens, rounds, bars, done)
     finally:
-        rows = [one.row for one in done]
-        if done and not json:  # also the rows before one that failed
-            films = [Text(clip_line(clip, loaded)) for clip in clips]
-            console.show(_head(loaded, own_prompt, text, known), *films, "", rendered(rows, known))
+        rows = [measured.row for measured in done]
+        if done and not json:  # also after an error, to show the rows before it
+            clip_lines = [Text(clip_line(clip, loaded)) for clip in clips]
+            console.show(
+                _head(loaded, own_prompt, text, known), *clip_lines, "", rendered(rows, known)
+            )
     if picture is not None:
-        shown, _ = pictures_of(clips, images, own_prompt.inputs)
-        pictures.save(picture, shown, loaded, own_prompt, done)
+        drawn_on, _ = pictures_of(clips, images, own_prompt.inputs)
+        pictures.save(picture, drawn_on, loaded, own_prompt, done)
     if json:
         _print_json(loaded, own_prompt, rows, known)
     else:
@@ -106,10 +109,11 @@ def _measure_all(
     bars: Progress,
     done: list[Measured],
 ) -> None:
-    """Fills ``done``: one answer after the other, of which the first is that of the full cache, and
-    all of them again in every further round, so that what slows the machine down meets all rows.
+    """Append the measurement of each policy to ``done``; the full cache is the first.
+
+    Rounds go over all policies in turn, so that other load on the machine slows all rows alike.
     """
-    from foveate.cli.run.measure import against, measure, warm_up, with_turn
+    from foveate.cli.run.measure import add_round, against, measure, warm_up
     from foveate.cli.tables import short
     from foveate.compression.labels import budget_of, label
 
@@ -119,15 +123,15 @@ def _measure_all(
     for turn in range(rounds):
         for number, policy in enumerate(chosen):
             name = f"{short(label(policy))} {budget_of(policy) or ''}"
-            place = f"{number + 1} of {len(chosen)}, turn {turn + 1} of {rounds}"
-            bars.reset(task, description=f"{name} ({place})", total=tokens)
+            progress = f"{number + 1} of {len(chosen)}, turn {turn + 1} of {rounds}"
+            bars.reset(task, description=f"{name} ({progress})", total=tokens)
             with console.quiet():
-                one = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
+                measured = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
             if turn:
-                done[number] = with_turn(done[number], one)
+                done[number] = add_round(done[number], measured)
             else:
-                full = done[0].ids if done else one.ids
-                done.append(one._replace(row=against(one.row, one.ids, full)))
+                full = done[0].ids if done else measured.ids
+                done.append(measured._replace(row=against(measured.row, measured.ids, full)))
     bars.remove_task(task)
 
 
@@ -155,10 +159,10 @@ def _print_json(
 
 
 def _head(loaded: Loaded, prompt: Prompt, text: str, known: Known | None) -> Text:
-    """Who was asked what: the last line of the prompt, which is the question in long ones."""
+    """Return the heading: the model, and the prompt's last line, which is usually the question."""
     visual = f", {prompt.visual_tokens:,} of them visual" if prompt.visual_tokens else ""
     last = text.strip().splitlines()[-1]
-    last = last if len(last) <= _SHOWN else f"...{last[-_SHOWN:]}"
+    last = last if len(last) <= _EXCERPT else f"...{last[-_EXCERPT:]}"
     right = f"\nThe right answer: {known.answer}" if known else ""
     return Text(
         f"{loaded.name} reads {prompt.tokens:,} tokens{visual}, and is asked: {last}{right}"

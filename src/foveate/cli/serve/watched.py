@@ -1,9 +1,9 @@
-"""A module that runs as under ``python -m``, and ends with its parent: ``foveate serve``'s server.
+"""Runner of a module that ends with its parent process: the server of ``foveate serve``.
 
     python -m foveate.cli.serve.watched FOLDER MODULE ARGUMENTS
 
-Standard input is a pipe whose other end only the parent has. It is closed when the parent is gone,
-however it went; then FOLDER is removed, and the module is asked to end, and made to.
+Standard input is a pipe whose other end only the parent has, so it closes when the parent dies for
+any reason. Then FOLDER is removed, and the process is terminated, at last killed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import time
 
 _STDIN = 0
 GRACE = 5.0
-"""Seconds in which a server may end by itself."""
+"""Seconds that a server has to end after SIGTERM."""
 
 
 def main() -> None:
-    """Runs the module."""
-    _, folder, *sys.argv = sys.argv  # what the module then finds there
+    """Run the module as ``python -m`` does."""
+    _, folder, *sys.argv = sys.argv  # the module sees its own name and arguments
     watch = Watch(folder)
     watch.start()
     try:
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 class Watch(threading.Thread):
-    """Waits for the parent's end. ``folder`` is what to remove then; "" is none."""
+    """Thread that waits for the parent's end, then removes ``folder`` ("": none) and ends."""
 
     def __init__(self, folder: str):
         super().__init__(daemon=True)
@@ -49,10 +49,10 @@ class Watch(threading.Thread):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE)
         self.remove()
-        os.killpg(os.getpid(), signal.SIGKILL)  # and the engine, which is of the same group
+        os.killpg(os.getpid(), signal.SIGKILL)  # kills the engine, too: it is in the same group
 
     def remove(self) -> None:
-        """Whoever writes there loses what it counts: nobody is left to read it."""
+        """Remove the folder of metrics, which nobody reads any more."""
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 

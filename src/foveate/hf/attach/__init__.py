@@ -1,1 +1,1 @@
-"""Attaching to a model's calls, and restoring it."""
+"""Hooks that attach a policy to a model's calls, and the restoring of the model."""

@@ -1,4 +1,6 @@
-"""Around a model's calls in a block: every prompt's cache becomes ours."""
+"""Hooks around a model's calls inside a ``compress()`` context: every prompt's cache is
+converted.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +53,12 @@ from foveate.policies.policy import Policy
 
 
 class Calls:
-    """The calls of one model under one policy. ``notes`` are what its caches know of their passes.
+    """Hooks on the calls of one model under one policy. ``notes`` records the passes of its caches.
 
-    Prompts are taken where they pass through the decoder, whichever module around it was called;
-    those around it tell the tokens' ids, and ``generate`` the prompt's length. What was told is of
-    the call that told it and gone with it, however it ends. One call at a time: another thread's
-    waits.
+    Prompts are intercepted where they pass through the decoder, whichever module around it was
+    called. The modules around it contribute the tokens' ids, and ``generate`` the prompt's length.
+    These facts belong to their call, and end with it, also if it raises. One call runs at a time:
+    another thread's waits.
     """
 
     def __init__(
@@ -71,55 +73,55 @@ class Calls:
         self.link = Link(strict)
         self._next = NextPrompt(model.config, vision)
         self._config = text_config(model)
-        self._place = find(model, self._config)
-        decoder, places = self._place.decoder, compressible_layers(self._config)
+        self._path = find(model, self._config)
+        decoder, layers = self._path.decoder, compressible_layers(self._config)
         if policy.reads_output_weight:
-            self.link.projections = output_projections(decoder, places)
-        self._readers = residual_readers(decoder, places) if policy.reads_residual_norm else {}
-        self._pruner = Pruner(model, self._place, policy)
-        self.prefills = False  # whether nobody looks at more logits than the last token's
+            self.link.projections = output_projections(decoder, layers)
+        self._readers = residual_readers(decoder, layers) if policy.reads_residual_norm else {}
+        self._pruner = Pruner(model, self._path, policy)
+        self.prefills = False  # the caller reads only the last token's logits
         self._argument = cache_argument(decoder)
         self._reader = Reader(decoder, self.link)
         self._turn = CallTurn()
-        self.notes = PassNotes(model, self._place, policy, self._next, self.link, asker, self._turn)
-        self._inputs = CallInputs()  # by the innermost call
+        self.notes = PassNotes(model, self._path, policy, self._next, self.link, asker, self._turn)
+        self._inputs = CallInputs()  # of the innermost call
         self._undo = ExitStack()
 
     def attach(self) -> None:
-        """From now on the model's calls pass through here; if this fails the model is as it was."""
+        """Install the hooks on the model; if that fails, the model is restored."""
         check_attention(self.model)  # the model may have entered another block since
-        decoder, around = self._place
+        decoder, around = self._path
         with ExitStack() as undo:
             undo.callback(setattr, self.link, "open", False)
             self.link.open = True
-            undo.callback(self._reads_no_more)
+            undo.callback(self._remove_reader)
             self._reader = readers[id(self._config)] = Reader(decoder, self.link)
             undo.callback(release, self)
             intercept(self)
             forget_compiled(undo, self.model)
             for module in around:
-                wrap(undo, module, "forward", partial(self._passing, self._through_outer, module))
-            wrap(undo, decoder, "forward", partial(self._passing, self._through, decoder))
+                wrap(undo, module, "forward", partial(self._call_forward, self._call_outer, module))
+            wrap(undo, decoder, "forward", partial(self._call_forward, self._call_decoder, decoder))
             undo.callback(decoder.register_forward_pre_hook(self._refuse_copies).remove)
             for index, reader in self._readers.items():
                 hook = partial(self._note_residual, index)
                 undo.callback(reader.register_forward_pre_hook(hook, with_kwargs=True).remove)
-            for module in self._place.modules:
+            for module in self._path.modules:
                 for name in checks.CONTINUOUS:
                     if hasattr(module, name):
                         wrap(undo, module, name, checks.refuse_continuous)
                 if hasattr(module, "generate"):
                     wrap(undo, module, "generate", self._generate)
                     wrap(undo, module, "prepare_inputs_for_generation", self._prepare)
-                put(undo, module, "__deepcopy__", partial(self._copied, module))
+                put(undo, module, "__deepcopy__", partial(self._copy, module))
             self.notes.turns.follow(undo)
             self._pruner.follow(undo)
             accept_both_names(undo)
             self._undo = undo.pop_all()
 
     def detach(self) -> None:
-        """The model is as it was; also where one of the steps back fails. What an interrupt may
-        leave of the block does nothing, as it is closed first.
+        """Restore the model; also if one of the restoring steps fails. The link is closed first, so
+        hooks that an interrupt leaves behind do nothing.
         """
         self.link.open = False
         try:
@@ -127,12 +129,12 @@ class Calls:
         finally:
             self._undo.close()
 
-    def _reads_no_more(self) -> None:
+    def _remove_reader(self) -> None:
         if readers.get(id(self._config)) is self._reader:
             del readers[id(self._config)]
 
-    def _copied(self, module: nn.Module, memo: dict[int, Any]) -> Any:
-        """A copy of the model, or of a part of it, that is in no block."""
+    def _copy(self, module: nn.Module, memo: dict[int, Any]) -> Any:
+        """Copy the model, or a part of it, without hooks."""
         self.detach()
         try:
             return copy.deepcopy(module, memo)
@@ -141,12 +143,12 @@ class Calls:
 
     def __reduce__(self) -> Any:
         raise UnsupportedModel(
-            f"a {type(self.model).__name__} cannot be pickled inside a compress() block, whose "
-            "hooks would go along. Leave the block first."
+            f"a {type(self.model).__name__} cannot be pickled inside a compress() block, because "
+            "its hooks would be pickled, too. Leave the block first."
         )
 
     def expect(self, tokens: int) -> None:
-        """Declares the length of the prompt that comes next, unless ``generate`` does."""
+        """Declare the length of the next prompt, unless ``generate`` does."""
         self._next.expected = Declared(tokens)
 
     # Around generate
@@ -156,66 +158,68 @@ class Calls:
             return generate(*args, **kwargs)
         call = self._turn.take(sys._getframe())
         try:
-            if not self.link.open:  # it was closed while this thread waited
+            if not self.link.open:  # another thread left the context meanwhile
                 return generate(*args, **kwargs)
             self._inputs = call.inputs
-            return self._generated(call.inputs, generate, *args, **kwargs)
+            return self._answer(call.inputs, generate, *args, **kwargs)
         finally:
             self._inputs = CallInputs() if call.outer is None else call.outer.inputs
             call.end()
 
-    def _generated(self, call_inputs: CallInputs, generate: Any, *args: Any, **kwargs: Any) -> Any:
-        checks.check_helpers(kwargs, self._place.modules)
+    def _answer(self, call_inputs: CallInputs, generate: Any, *args: Any, **kwargs: Any) -> Any:
+        checks.check_helpers(kwargs, self._path.modules)
         checks.check_settings(getattr(generate, "__self__", self.model), kwargs)
         call_inputs.declare(self.model.config, args, kwargs)
         if (cache := take_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
         if (state := state_of(cache)) is not None:
             restore_offsets(self.notes.offsets, state)
-        if call_inputs.of("generation").generation is not None:  # a model inside this one
+        if call_inputs.of("generation").generation is not None:  # a model inside this one generates
             return generate(*args, **kwargs)
         call_inputs.generation = GenerateCall()
         output = generate(*args, **kwargs)
-        if self.link.open:  # custom_generate may have waited until it was closed
+        if self.link.open:  # it may have been closed while custom_generate waited
             call_inputs.generation.check(self.model)
         self._next.expected = None
         name_cache(output)
         return output
 
     def _prepare(self, prepare: Any, *args: Any, **kwargs: Any) -> Any:
-        """What ``generate`` gives to a pass. Some models drop a cache there and read all anew, as
-        their rotation changes at a length (Phi-3's longrope): the new one is the prompt's then.
+        """Wrap ``prepare_inputs_for_generation``. Some models drop a cache there and read all
+        tokens again, because their rotation changes at a length (Phi-3's longrope): then the new
+        cache is the prompt's.
         """
-        given, inputs = given_cache(kwargs), prepare(*args, **kwargs)
+        cache, inputs = given_cache(kwargs), prepare(*args, **kwargs)
         generation = self._inputs.of("generation").generation
         call_inputs = self._inputs.of("length")
-        if generation is None or state_of(given) is None or given_cache(inputs) is not None:
+        if generation is None or state_of(cache) is None or given_cache(inputs) is not None:
             return inputs
         generation.cache = None
-        everything = self.policy.amount.everything
-        whole = everything or self.policy.scope == "model" or self.policy.when.decodes
-        if not everything:
+        keeps_all = self.policy.amount.everything
+        includes_answer = keeps_all or self.policy.scope == "model" or self.policy.when.decodes
+        if not keeps_all:
             logging.getLogger("foveate").warning(
                 "%s drops its cache after %d tokens, where its rotation changes, and reads all of "
-                "them anew: %s compressed a second time.",
+                "them again: %s compressed a second time.",
                 type(self.model).__name__,
-                foveate_layers(given)[0].seen,
-                "prompt and answer so far are" if whole else "the prompt is",
+                foveate_layers(cache)[0].seen,
+                "prompt and answer so far are" if includes_answer else "the prompt is",
             )
-        if call_inputs.length is not None and not whole:  # the answer so far is kept, as it was
+        if call_inputs.length is not None and not includes_answer:
+            # the prompt alone is compressed again; the answer so far stays as it is
             call_inputs.length = Declared(call_inputs.length.tokens)
         return inputs
 
-    # Around the modules around the decoder, and around the decoder itself
+    # Around the forward of the decoder, and of the modules around it
 
-    def _passing(
+    def _call_forward(
         self, through: Callable[..., Any], module: Any, forward: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """One call of a module's ``forward``."""
+        """Take the turn for one call of a module's ``forward``, and run it."""
         if not self.link.open:
             return forward(*args, **kwargs)
         if torch.compiler.is_compiling():
-            return self._traced(through, module, forward, *args, **kwargs)
+            return self._call_traced(through, module, forward, *args, **kwargs)
         call = self._turn.take(sys._getframe())
         try:
             self._inputs = call.inputs
@@ -227,10 +231,10 @@ class Calls:
             self._inputs = CallInputs() if call.outer is None else call.outer.inputs
             call.end()
 
-    def _traced(
+    def _call_traced(
         self, through: Callable[..., Any], module: Any, forward: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """The same in what is traced: a compiled step waits for nobody, and PyTorch traces no
+        """Run a traced call, without a turn: a compiled step cannot wait, and Dynamo cannot trace
         ``try``.
         """
         outer = self._inputs
@@ -239,41 +243,41 @@ class Calls:
         self._inputs = outer
         return output
 
-    def _through_outer(
+    def _call_outer(
         self, call: Call | None, module: Any, forward: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        call_inputs, given = self._inputs, {**named(forward, args), **kwargs}
-        ids = given.get("input_ids")
+        call_inputs, inputs = self._inputs, {**named(forward, args), **kwargs}
+        ids = inputs.get("input_ids")
         if isinstance(ids, Tensor) and ids.ndim == 2:
-            checks.check_tokens(ids, given_cache(given))
-            known = call_inputs.of("ids")
+            checks.check_tokens(ids, given_cache(inputs))
+            outer = call_inputs.of("ids")
             call_inputs.frames = (
-                known.frames if ids is known.ids else starts_in_runs(self.model.config, ids, given)
+                outer.frames if ids is outer.ids else starts_in_runs(self.model.config, ids, inputs)
             )
             call_inputs.ids = ids
-        if checks.trains(self._place.decoder, given):
-            return self._left(module, forward(*args, **kwargs))
+        if checks.trains(self._path.decoder, inputs):
+            return self._name_cache(module, forward(*args, **kwargs))
         if self._pruner.stage is not None and call_inputs.of("of_tokens").of_tokens is None:
             enough = self.prefills or call_inputs.of("generation").generation is not None
-            call_inputs.of_tokens = RequestedOutputs.of(module, given, enough)
-        checks.check_cached(self._place.decoder, given)
-        if any(name in given for name in CACHE_NAMES):
-            cache = take_cache(given)
+            call_inputs.of_tokens = RequestedOutputs.of(module, inputs, enough)
+        checks.check_cached(self._path.decoder, inputs)
+        if any(name in inputs for name in CACHE_NAMES):
+            cache = take_cache(inputs)
             if (state := state_of(cache) or fixed.state_of(cache)) is not None:
                 restore_offsets(self.notes.offsets, state)
-            given = self.notes.turns.placed(cache, given)
-            args, kwargs = (), given
+            inputs = self.notes.turns.add_positions(cache, inputs)
+            args, kwargs = (), inputs
             if cache is not None:
                 kwargs[cache_argument(module)] = cache
-        return self._left(module, forward(*args, **kwargs))
+        return self._name_cache(module, forward(*args, **kwargs))
 
-    def _through(
+    def _call_decoder(
         self, call: Call | None, decoder: Any, forward: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         call_inputs, kwargs = self._inputs, {**named(forward, args), **kwargs}
         checks.check_tokens(given_tokens(kwargs), given_cache(kwargs))
         if checks.trains(decoder, kwargs):
-            return self._left(decoder, self._read(call, forward, kwargs))
+            return self._name_cache(decoder, self._read(call, forward, kwargs))
         checks.check_cached(decoder, kwargs)
         cache = take_cache(kwargs)
         if cache is None:
@@ -282,12 +286,12 @@ class Calls:
         kwargs[self._argument] = cache
         self._pruner.leave()
         if _reads_again(call_inputs, cache):
-            return self._read(call, forward, self.notes.turns.behind_forgotten(cache, kwargs))
+            return self._read(call, forward, self.notes.turns.shift_positions(cache, kwargs))
         ongoing = self.notes.begin(call, call_inputs, cache, kwargs)
         if ongoing is not None:
             ongoing.reads = True
-        kwargs = self.notes.turns.behind_forgotten(cache, kwargs)
-        door = self._pruned(call_inputs, cache, kwargs)
+        kwargs = self.notes.turns.shift_positions(cache, kwargs)
+        door = self._prune(call_inputs, cache, kwargs)
         output = self._read(call, forward, door)
         if fixed.state_of(cache) is None:
             self._pruner.note(known_state(cache), door)
@@ -295,13 +299,13 @@ class Calls:
             self.notes.after(call_inputs, cache, kwargs)
         if ongoing is not None:
             ongoing.finish()
-        return self._left(decoder, output)
+        return self._name_cache(decoder, output)
 
     def _read(self, call: Call | None, forward: Any, kwargs: dict[str, Any]) -> Any:
-        """The decoder's own work."""
+        """Call the decoder's own ``forward``."""
         reader = self._reader
         before = reader.call, reader.traced
-        if call is None:  # PyTorch traces no ``try``
+        if call is None:  # Dynamo cannot trace ``try``
             reader.traced = True
             output = forward(**kwargs)
             reader.traced = before[1]
@@ -312,10 +316,8 @@ class Calls:
         finally:
             reader.call, reader.traced = before[0], False
 
-    def _pruned(
-        self, call_inputs: CallInputs, cache: Any, kwargs: dict[str, Any]
-    ) -> dict[str, Any]:
-        """The inputs of what is computed of a pass."""
+    def _prune(self, call_inputs: CallInputs, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the inputs of the tokens that remain after pruning."""
         if self._pruner.stage is None or fixed.state_of(cache) is not None:
             return kwargs
         requested = call_inputs.of("of_tokens").of_tokens or RequestedOutputs()
@@ -323,7 +325,7 @@ class Calls:
             known_state(cache), foveate_layers(cache)[0].seen, requested, kwargs
         )
 
-    def _left(self, module: Any, output: Any) -> Any:
+    def _name_cache(self, module: Any, output: Any) -> Any:
         if module is self.model:
             name_cache(output)
         return output
@@ -332,7 +334,7 @@ class Calls:
         self.link.residual_norms[index] = residual_norm(args, kwargs)
 
     def _refuse_copies(self, decoder: Any, args: Any) -> None:
-        if decoder is not self._place.decoder:
+        if decoder is not self._path.decoder:
             raise UnsupportedModel(
                 f"this {type(decoder).__name__} was copied inside a compress() block. Copy the "
                 "whole model, or copy before the block is entered."
@@ -340,7 +342,7 @@ class Calls:
 
 
 def _reads_again(call_inputs: CallInputs, cache: object) -> bool:
-    """Whether a pass is one in which a prompt is read again."""
+    """Return True for a pass of a prompt that is being read again."""
     state = state_of(cache)
     if state is None or state.reread is None:
         return False

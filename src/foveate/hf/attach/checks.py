@@ -1,4 +1,4 @@
-"""What a call in a block is refused for, at the call and by its name."""
+"""Checks of the arguments of calls inside a context, which raise for what cannot be compressed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from foveate.hf.layer.cache_layer import FoveateLayer
 from foveate.hf.model.internals import CACHE_NAMES, generation_settings
 
 
-def check_tokens(given: Tensor | None, cache: Any = None) -> None:
-    """Raises InvalidInput if a pass reads no tokens onto a cache."""
-    if given is not None and given.shape[1]:
+def check_tokens(tokens: Tensor | None, cache: Any = None) -> None:
+    """Raise InvalidInput if a pass has no tokens."""
+    if tokens is not None and tokens.shape[1]:
         return
     seen = cache.get_seq_length() if hasattr(cache, "get_seq_length") else 0
     if not seen:
         raise InvalidInput("the prompt is empty: pass at least one token.")
-    # generate() cuts off as many tokens as the cache has read, and nothing was left
+    # generate() cuts off as many tokens as the cache has read, and none remains
     raise InvalidInput(
         f"no token is left to read: this cache has read {seen} tokens, and generate() takes them "
         "and the new ones together. Pass input_ids=torch.cat([context_ids, question_ids], dim=1)."
@@ -29,8 +29,8 @@ def check_tokens(given: Tensor | None, cache: Any = None) -> None:
 
 
 def trains(decoder: nn.Module, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a pass is a training step that reads its whole input and leaves no cache: there is
-    nothing to compress, and its loss and gradients are the stock ones.
+    """Return True for a training step that reads its whole input and leaves no cache: nothing is
+    compressed, and loss and gradients are the stock ones.
     """
     alone = all(kwargs.get(name) is None for name in CACHE_NAMES)
     if not (alone and decoder.training and torch.is_grad_enabled()):
@@ -43,7 +43,7 @@ def _checkpoints(decoder: nn.Module) -> bool:
 
 
 def check_cached(decoder: nn.Module, kwargs: Mapping[str, Any]) -> None:
-    """Raises UnsupportedCache where nothing would hold what a pass reads."""
+    """Raise UnsupportedCache if a pass would leave no cache that can be compressed."""
     name = str(getattr(getattr(decoder, "config", None), "_attn_implementation", ""))
     if name.startswith("paged|"):
         refuse_continuous(None)
@@ -60,27 +60,30 @@ def check_cached(decoder: nn.Module, kwargs: Mapping[str, Any]) -> None:
 
 
 CONTINUOUS = ("generate_batch", "init_continuous_batching", "continuous_batching_context_manager")
+"""Methods that start transformers' continuous batching."""
 
 
 def refuse_continuous(original: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    """In the place of what starts transformers' continuous batching."""
-    what = getattr(original, "__name__", "continuous batching")
+    """Raise UnsupportedCache, in place of a method that starts transformers' continuous
+    batching.
+    """
+    name = getattr(original, "__name__", "continuous batching")
     raise UnsupportedCache(
-        f"{what} (transformers' continuous batching) keeps all requests in one paged cache, which "
+        f"{name} (transformers' continuous batching) keeps all requests in one paged cache, which "
         "is not compressed. Call generate() with a padded batch, or serve the model with vLLM and "
         "Foveate's plug-in, which compresses pages."
     )
 
 
 def check_settings(model: Any, kwargs: Mapping[str, Any]) -> None:
-    """What ``generate`` was told of its cache, there and in its configuration.
+    """Check the cache settings of ``generate``, in its arguments and in its configuration.
 
     Raises:
-        UnsupportedCache: there would be none, or a paged one.
+        UnsupportedCache: there would be no cache, or a paged one.
     """
     own = kwargs.get("generation_config")
     settings = own or getattr(model, "generation_config", None)
-    if hasattr(model, "_prepare_generation_config"):  # otherwise it has a generate() of its own
+    if hasattr(model, "_prepare_generation_config"):  # else it has its own generate()
         settings = generation_settings(model, kwargs)
     paged = kwargs.get("cache_implementation", getattr(settings, "cache_implementation", None))
     if paged == "paged":
@@ -106,7 +109,7 @@ def check_settings(model: Any, kwargs: Mapping[str, Any]) -> None:
 
 
 def check_helpers(kwargs: Mapping[str, Any], modules: Sequence[nn.Module]) -> None:
-    """Raises where what ``generate`` drafts with is this very model, whose cache is compressed."""
+    """Raise if ``generate`` would draft tokens with this very model, whose cache is compressed."""
     if kwargs.get("assistant_early_exit"):
         raise UnsupportedModel(
             "assistant_early_exit drafts with the same model and cache, which is being "
@@ -119,19 +122,19 @@ def check_helpers(kwargs: Mapping[str, Any], modules: Sequence[nn.Module]) -> No
         )
 
 
-def check_rows(held: int, rows: int) -> None:
-    """Raises InvalidInput for a pass of other rows than a cache holds."""
-    if held != rows:
+def check_rows(stored: int, rows: int) -> None:
+    """Raise InvalidInput for a pass whose number of rows differs from the cache's."""
+    if stored != rows:
         raise InvalidInput(
-            f"the cache has {held} rows, as beams, several sequences or a batch leave it, and "
-            f"what follows has {rows}. Choose the row to go on with, "
-            "cache.batch_select_indices(torch.tensor([0])), or give as many rows."
+            f"the cache has {stored} rows, after beams, several sequences or a batch, and the next "
+            f"pass has {rows}. Select the row to continue, "
+            "cache.batch_select_indices(torch.tensor([0])), or pass as many rows."
         )
 
 
 def refuse_old_pixels(error: ValueError, cache: Any) -> None:
-    """Raises InvalidInput in the place of the model's own error where a later turn brings other
-    images than its new tokens stand for.
+    """Raise InvalidInput in place of the model's own error, if the images of a later turn do not
+    match its new tokens. Any other error is left to the caller.
     """
     layers = [layer for layer in getattr(cache, "layers", ()) if isinstance(layer, FoveateLayer)]
     if "tokens do not match" in str(error) and layers and layers[0].seen:
@@ -142,20 +145,19 @@ def refuse_old_pixels(error: ValueError, cache: Any) -> None:
 
 
 def check_all_took_part(model: nn.Module, layers: list[FoveateLayer]) -> None:
-    """Raises UnsupportedModel, with what was seen, if a layer's keys did not pass through here."""
+    """Raise UnsupportedModel if a layer's keys did not pass through Foveate's attention."""
     empty = [layer.model_index for layer in layers if not layer.is_initialized]
     unread = [layer.model_index for layer in layers if layer.is_initialized and not layer.linked]
     for seen, which in (
-        ("wrote nothing into the cache that it was given", empty),
+        ("wrote nothing into its cache", empty),
         (
-            "attended by another way than transformers' attention interface, or to other keys than "
-            "those that the cache returned",
+            "bypassed transformers' attention interface, or attended to other keys than the cache "
+            "returned",
             unread,
         ),
     ):
         if which:
             raise UnsupportedModel(
                 f"{type(model).__name__} (transformers {transformers.__version__}) was not "
-                f"compressed: in layers {which} it {seen}. What these layers answer cannot be "
-                "vouched for."
+                f"compressed: in layers {which} it {seen}. The model's answers may be wrong."
             )

@@ -1,5 +1,5 @@
-"""A policy as one model takes it: with the profile that is installed for the model, its one budget
-divided for a prompt, and a warning where it is about images and the model has none.
+"""A policy adapted to one model: with the profile that is installed for it, its budget divided for
+a prompt, and a warning if it concerns images and the model has none.
 """
 
 from __future__ import annotations
@@ -27,60 +27,62 @@ from foveate.policies.policy import Policy
 from foveate.policies.registry import OWN
 from foveate.profiles import installed
 
-_TOKENS = 96
+_TOKENS = 96  # of the trial prompt of _needs_vision
 
 
 def with_installed(policy: Policy, model: PreTrainedModel) -> Policy:
-    """The policy with the profile that is installed for the model, where it came from one method
-    that can do without a profile and was given none. The log, "foveate", says so, and says where
-    profiles are installed for other weights of the model alone.
+    """Return the policy with the profile that is installed for the model, if it is of one method
+    whose profile is optional and not set. The logger "foveate" reports it, and warns if profiles
+    are installed only for other weights of the model.
     """
     origin = policy.origin
     if origin is None or origin.overrides or len(origin.build.names) != 1:
         return policy
-    taken = origin.build.parameters.get("profile")
-    if taken is None or taken.default is not None or origin.arguments.get("profile"):
+    parameter = origin.build.parameters.get("profile")
+    if parameter is None or parameter.default is not None or origin.arguments.get("profile"):
         return policy
     (name,) = origin.build.names
     try:
         path = installed.find(name, model_name(model), partial(weights_digest, model))
     except ProfileMismatch as error:
-        _say(f"{name} goes without the profile that is installed: {error}", logging.WARNING)
+        _log_once(f"{name} does not use the installed profile: {error}", logging.WARNING)
         return policy
     if path is None:
         return policy
-    _say(f"{name} takes the profile that is installed for this model: {path}", logging.INFO)
-    made: Policy = origin.build(**{**origin.arguments, "profile": str(path)})
-    return made
+    _log_once(f"{name} uses the profile installed for this model: {path}", logging.INFO)
+    with_profile: Policy = origin.build(**{**origin.arguments, "profile": str(path)})
+    return with_profile
 
 
 def say_without_images(model: PreTrainedModel, policy: Policy, vision: Tensor | None) -> None:
-    """The log says once of each policy, at WARNING, that it treats visual tokens differently and
-    that the model has none.
+    """Warn, once per policy, if the policy treats visual tokens differently and the model has none.
+    The logger is "foveate".
     """
     if vision is None and not visual_token_ids(model.config) and _is_about_images(policy):
-        _say(
+        _log_once(
             f"{policy.name} treats visual tokens and text differently, and {type(model).__name__} "
-            "reads text alone: all of its tokens count as text. 'foveate methods' lists those for "
+            "reads text only: all of its tokens count as text. 'foveate methods' lists methods for "
             "any tokens.",
             logging.WARNING,
         )
 
 
 def _is_about_images(policy: Policy) -> bool:
-    """Whether it asks which tokens are visual. Only Foveate's own methods are looked at: others'
-    stages need not stand the trial.
+    """Return True if a policy needs to know the visual tokens. False for third-party methods, whose
+    stages might not support the trial.
     """
     origin = policy.origin
     if origin is None or origin.overrides:
         return False
-    places = [METHODS[name].function.__module__ for name in origin.build.names]
-    return all(place.startswith(f"{OWN}.") for place in places) and _asks(policy.spec)
+    modules = [METHODS[name].function.__module__ for name in origin.build.names]
+    return all(module.startswith(f"{OWN}.") for module in modules) and _needs_vision(policy.spec)
 
 
 @lru_cache(maxsize=128)
-def _asks(spec: str) -> bool:
-    """Whether that policy asks it, tried on a prompt of which it is not known."""
+def _needs_vision(spec: str) -> bool:
+    """Return True if the policy raises MissingModality on a prompt whose visual tokens are
+    unknown.
+    """
     k = torch.ones(1, 1, _TOKENS, 8, device="cpu", dtype=torch.float32)
     try:
         compress_tensors(policy_of(spec).but(budget="90%"), [(k, k, k)])
@@ -91,22 +93,22 @@ def _asks(spec: str) -> bool:
     return False
 
 
-@cache  # once
-def _say(what: str, level: int) -> None:
-    logging.getLogger("foveate").log(level, what)
+@cache  # each message once
+def _log_once(message: str, level: int) -> None:
+    logging.getLogger("foveate").log(level, message)
 
 
-# One budget, divided for the prompt that the model is about to read
+# One budget, divided for the prompt that the model will read
 
 
 def divided_for(
     model: PreTrainedModel, policy: Policy, lengths: Sequence[int], columns: int | None = None
 ) -> Policy:
-    """The policy with its shares written out for a prompt of so many tokens in each row, in a batch
-    of so many columns; itself where it leaves none open.
+    """Return the policy with its shares written out, for a prompt of ``lengths`` tokens by row in a
+    batch of ``columns`` columns; unchanged if it leaves none open.
 
     Raises:
-        UnsupportedModel: what a pair takes is not known before it is there.
+        UnsupportedModel: the size of a pair is unknown before the model reads.
     """
     if not policy.left_open:
         return policy
@@ -114,11 +116,11 @@ def divided_for(
 
 
 def forms_of(model: PreTrainedModel) -> tuple[Form, ...]:
-    """Of the pairs of each layer that is compressed, as the model's configuration says; they are
-    held against those that come.
+    """Return the form of each compressed layer's pairs from the model's configuration. The actual
+    pairs are checked against it later.
 
     Raises:
-        UnsupportedModel: it does not say.
+        UnsupportedModel: the configuration does not have the sizes.
     """
     config = text_config(model)
     queries = getattr(config, "num_attention_heads", None)
@@ -128,9 +130,9 @@ def forms_of(model: PreTrainedModel) -> tuple[Form, ...]:
         size = getattr(config, "hidden_size", 0) // queries
     if not all(isinstance(number, int) and number > 0 for number in (queries, heads, size)):
         raise UnsupportedModel(
-            f"the configuration of {type(model).__name__} does not say how many bytes a pair takes "
-            "(heads, and their size), so no budget can be divided before it reads. Write the "
-            "shares out instead of auto, such as keep=50% and bits=4."
+            f"the configuration of {type(model).__name__} has no number and size of heads, so the "
+            "bytes of a pair are unknown and the budget cannot be divided before the prompt is "
+            "read. Write the shares out instead of auto, such as keep=50% and bits=4."
         )
     form = Form(heads, queries, size, size, model.dtype)  # type: ignore[arg-type]
     return (form,) * len(compressible_layers(config))
@@ -139,12 +141,12 @@ def forms_of(model: PreTrainedModel) -> tuple[Form, ...]:
 def divide_for_prompt(
     model: PreTrainedModel, state: CacheState, lengths: Sequence[int], columns: int
 ) -> None:
-    """Divides the budget of a cache whose prompt begins, and will have these lengths. What is held
-    of earlier turns is in so many bits already, so that of later ones the bytes alone are new.
+    """Divide the budget of a cache whose prompt begins, and will have these lengths. In later turns
+    only the bytes are updated: stored pairs keep their bits.
     """
     forms = forms_of(model)
     if state.policy.left_open:
-        state.divide(divided(state.given, forms, lengths, columns), forms)
+        state.divide(divided(state.undivided, forms, lengths, columns), forms)
         return
-    allowed = Amount.of(f"{bytes_of(state.given.amount, forms, lengths)}B")
+    allowed = Amount.of(f"{bytes_of(state.undivided.amount, forms, lengths)}B")
     state.divide(state.policy.but(budget=allowed), forms)

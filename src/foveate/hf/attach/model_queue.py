@@ -1,8 +1,9 @@
-"""A queue for each model: chats, pipelines, streams and ``custom_generate`` use it one at a time.
+"""A queue for each model: chats, pipelines, streams and ``custom_generate`` use the model one at a
+time.
 
-Turns run in the order in which they were requested. As in ``turns.py``, nothing has to be unlocked:
+Turns run in the order in which they were requested. As in ``turns.py``, no lock has to be released:
 a place counts while the frame that took it runs, or the thread that it was handed to, so neither an
-interrupt nor a thread that never started holds up the others.
+interrupt nor a thread that never started blocks the others.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from foveate.hf.layer.turns import PATIENCE, end_calls, is_running
 from foveate.hf.model.decoder import find
 
 _queues: WeakKeyDictionary[nn.Module, deque[QueuePlace]] = WeakKeyDictionary()
-"""By decoder: a model, its PEFT wrapper and its compiled form share one, and so one queue."""
+"""Queues by decoder: a model, its PEFT wrapper and its compiled form have the same one."""
 
 _decoders: WeakKeyDictionary[nn.Module, ref[nn.Module]] = WeakKeyDictionary()
-"""Decoders by model, as finding one visits every module."""
+"""Decoders by model, cached because finding one visits every module."""
 
 
 class Withdrawn(BaseException):
-    """Raised in a thread whose place was withdrawn while it waited: the program ends."""
+    """Signal raised in a thread whose turn was withdrawn while it waited: the program ends."""
 
 
 class QueuePlace:
@@ -40,7 +41,7 @@ class QueuePlace:
         self._thread = get_ident()
         self._worker: Thread | None = None
         self._withdrawn = False
-        self._ended = Lock()  # held until the turn ends
+        self._ended = Lock()  # locked until the turn ends
         self._ended.acquire()
 
     def hand_over(self, worker: Thread) -> None:
@@ -48,7 +49,7 @@ class QueuePlace:
         self._worker = worker
 
     def counts(self) -> bool:
-        """Return whether somebody can still take this turn, or takes it now."""
+        """Return True if its caller or its worker is alive."""
         return (self._worker is not None and self._worker.is_alive()) or self._caller_runs()
 
     def is_of_this_thread(self) -> bool:
@@ -82,7 +83,7 @@ class QueuePlace:
         self._release()
 
     def _release(self) -> None:
-        with suppress(RuntimeError):  # several threads may notice that a place is dead
+        with suppress(RuntimeError):  # several threads may drop one dead turn
             self._ended.release()
 
     def __enter__(self) -> QueuePlace:
@@ -94,23 +95,23 @@ class QueuePlace:
 
 
 def enter(model: nn.Module, frame: FrameType) -> QueuePlace:
-    """Take the next place in a model's queue, for as long as ``frame`` runs: the caller's own, as a
-    wrapper around this function may have one as well.
+    """Append a turn to a model's queue, for as long as ``frame`` runs: the caller's own, as a
+    wrapper around this function may pass another.
 
     Raises:
         AlreadyCompressing: this thread is inside a turn of the model already, so it would wait for
             itself for ever.
     """
     queue = _queue_of(model)
-    if any(place.is_of_this_thread() for place in queue.copy()):
+    if any(turn.is_of_this_thread() for turn in queue.copy()):
         raise AlreadyCompressing(
             f"this {type(inner_model(model)).__name__} is answering in this thread: a chat, stream "
             "or pipeline cannot use it from a streamer, logits processor or other callback of that "
             "answer. Wait until the answer has ended."
         )
-    place = QueuePlace(queue, frame)
-    queue.append(place)
-    return place
+    turn = QueuePlace(queue, frame)
+    queue.append(turn)
+    return turn
 
 
 def _queue_of(model: nn.Module) -> deque[QueuePlace]:
@@ -123,9 +124,9 @@ def _queue_of(model: nn.Module) -> deque[QueuePlace]:
 
 
 def _first(queue: deque[QueuePlace]) -> QueuePlace | None:
-    """Return the first place that counts; those before it are dropped."""
-    for place in queue.copy():
-        if place.counts():
-            return place
-        place.leave()
+    """Return the first turn that counts; drop those before it."""
+    for turn in queue.copy():
+        if turn.counts():
+            return turn
+        turn.leave()
     return None

@@ -1,4 +1,4 @@
-"""What a cache is told of every pass: before it, what it reads; after it, what was kept."""
+"""Bookkeeping of a cache around every pass: before it, its tokens; after it, its statistics."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ from foveate.policies.policy import Policy
 
 
 class PassNotes:
-    """What the caches of one model are told under one policy. ``latest`` is the cache of the
+    """Records of the passes of one model's caches under one policy. ``latest`` is the cache of the
     latest prompt.
 
     Args:
-        model: whose calls these are, and its decoder's ``place`` in it.
-        policy: what to keep.
-        following: of the prompt that comes next.
-        link: what layers and block share.
+        model: the model whose calls these are.
+        path: the decoder, and the modules around it.
+        policy: the policy of the caches.
+        following: facts about the next prompt.
+        link: the link of caches and context.
         asker: asks the follow-up questions of a policy that reads again; None without one.
-        turn: of the model's calls, one at a time.
+        turn: the turn of the model's calls.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
-        place: DecoderPath,
+        path: DecoderPath,
         policy: Policy,
         following: NextPrompt,
         link: Link,
@@ -52,23 +53,23 @@ class PassNotes:
     ):
         self.latest: DynamicCache | None = None
         self.offsets = rope_offsets(model)
-        self.turns = LaterTurns(self.offsets, place)
-        self._model, self._place, self._policy, self._next = model, place, policy, following
+        self.turns = LaterTurns(self.offsets, path)
+        self._model, self._path, self._policy, self._next = model, path, policy, following
         self._link, self._asker, self._turn = link, asker, turn
         self._config = text_config(model)
 
     def begin(
         self, call: Call | None, call_inputs: CallInputs, cache: Any, kwargs: dict[str, Any]
     ) -> Ongoing | None:
-        """What the cache has to know of a pass."""
-        if (at_hand := fixed.state_of(cache)) is not None:
-            self._relink(at_hand)
-            ongoing = _begun(call, at_hand)
-            restore_offsets(self.offsets, at_hand)
+        """Record a pass before it is read: its images, padding, and the prompt that it begins."""
+        if (fixed_state := fixed.state_of(cache)) is not None:
+            self._relink(fixed_state)
+            ongoing = _begin(call, fixed_state)
+            restore_offsets(self.offsets, fixed_state)
             return ongoing
-        state, given = self._converted(cache), given_tokens(kwargs)
-        rows, count = given.shape[:2]
-        ongoing, first = _begun(call, state), foveate_layers(cache)[0]
+        state, tokens = self._convert(cache), given_tokens(kwargs)
+        rows, count = tokens.shape[:2]
+        ongoing, first = _begin(call, state), foveate_layers(cache)[0]
         seen = first.seen
         if seen and count > 1:
             check_rows(first.pairs.counts.shape[0], rows)
@@ -79,19 +80,19 @@ class PassNotes:
         if state.turn.end is not None:
             state.note_padding(kwargs.get("attention_mask"), rows, seen + count)
         if end is not None and self._policy.left_open:
-            pads = state.padding(cutting.given_mask(kwargs), rows, seen, count, given.device)
+            pads = state.padding(cutting.given_mask(kwargs), rows, seen, count, tokens.device)
             divide_for_prompt(self._model, state, [end - pad for pad in pads.tolist()], end)
-        vision = self._next.visual_tokens(call_inputs, state.turn.end, seen, given)
-        frames = call_inputs.of_pass("frames", state.turn.end, seen, given)
+        vision = self._next.visual_tokens(call_inputs, state.turn.end, seen, tokens)
+        frames = call_inputs.of_pass("frames", state.turn.end, seen, tokens)
         state.tokens = state.tokens.extend(vision, frames, state.turn.coming)
         state.update_turn(coming=None)
         if keeps_passes(self._policy) and state.turn.end is not None:
             note_pass(state, seen, kwargs)
-        if seen and self._place.decoder is self._model:
+        if seen and self._path.decoder is self._model:
             restore_offsets(self.offsets, state)
         return ongoing
 
-    def _converted(self, cache: Any) -> CacheState:
+    def _convert(self, cache: Any) -> CacheState:
         state = state_of(cache)
         if state is None:
             return convert(cache, self._config, self._policy, self._link)
@@ -100,23 +101,23 @@ class PassNotes:
 
     def _relink(self, state: CacheState) -> None:
         if state.link is not self._link:
-            if state.link.open or state.given != self._policy:
+            if state.link.open or state.undivided != self._policy:
                 raise UnsupportedCache(
-                    f"this cache was compressed under {state.given} in another compress() block; "
-                    f"this block's policy is {self._policy}."
+                    f"this cache was compressed under {state.undivided} in another compress() "
+                    f"block; this block's policy is {self._policy}."
                 )
             state.link = self._link
 
     def adopt(self, cache: DynamicCache) -> None:
-        """Makes a cache that holds a finished prompt the latest one."""
+        """Make a cache with a finished prompt the latest one."""
         self.latest = cache
         _note_stats(cache)
 
     def after(self, call_inputs: CallInputs, cache: DynamicCache, kwargs: dict[str, Any]) -> None:
-        """What the cache has to know once a pass is over."""
+        """Record a pass after it was read: at the prompt's end, its statistics."""
         state, layers = known_state(cache), foveate_layers(cache)
         check_all_took_part(self._model, layers)
-        state.start_pass()  # what was known of this one alone: masks would be copied by every fork
+        state.start_pass()  # or every fork would copy this pass's mask
         if state.turn.end is not None:
             self.read_again(cache)
         if state.turn.end is not None and not layers[-1].armed:
@@ -131,8 +132,8 @@ class PassNotes:
             self.latest = cache
 
     def read_again(self, cache: DynamicCache) -> None:
-        """Where the policy asks for it: feeds a prompt that was read once more. The model's modules
-        are afterwards as they were.
+        """Read a prompt once more, if the policy needs it; restore the state of the model's modules
+        afterwards.
         """
         state = known_state(cache)
         if not state.reading.waits:
@@ -140,14 +141,14 @@ class PassNotes:
         call = self._turn.take(sys._getframe())
         try:
             call.undo, call.inputs.rereads = ModuleStates(self._model), state
-            read_again(self._place.decoder, self._asker, cache)
+            read_again(self._path.decoder, self._asker, cache)
         finally:
             call.end()
 
 
-def _begun(call: Call | None, state: CacheState) -> Ongoing | None:
-    """The pass that a cache takes part in from now on; not noted in what is traced, whose effects
-    come all at once.
+def _begin(call: Call | None, state: CacheState) -> Ongoing | None:
+    """Begin a pass of a cache. A traced call records nothing: its side effects happen all at once,
+    after the graph.
     """
     if call is None:
         return None
@@ -156,12 +157,12 @@ def _begun(call: Call | None, state: CacheState) -> Ongoing | None:
 
 
 def _note_stats(cache: DynamicCache) -> None:
-    """What was kept of the prompt that has just been read."""
+    """Store the statistics of the prompt that has just been read."""
     state, layers = known_state(cache), foveate_layers(cache)
     for layer in layers:
         layer.cut_to_bytes()
     requested = state.reading.requested
     noted = counted(state.reading.notes)
     of_layers = [layer.stats() for layer in layers]
-    stats = Stats(state.policy.spec, of_layers, requested, noted, state.visual_given())
+    stats = Stats(state.policy.spec, of_layers, requested, noted, state.visual_counts())
     state.update_turn(stats=stats)

@@ -1,4 +1,6 @@
-"""``with foveate.compress(model, policy) as session:`` - attaches on entry, restores on exit."""
+"""Context manager ``with foveate.compress(model, policy) as session:``, which attaches on entry and
+restores on exit.
+"""
 
 from __future__ import annotations
 
@@ -49,53 +51,54 @@ def compress(
     strict: bool = False,
     **unknown: Any,
 ) -> Session:
-    """A block inside which every prompt that ``model`` reads is compressed as ``policy`` says.
+    """Return a context manager inside which every prompt that ``model`` reads is compressed under
+    ``policy``.
 
-    On exit, also after an exception, the model is as it was. A call that an exception or an
-    interrupt leaves holds nobody up, and what was said in it is forgotten. A copy that
-    ``copy.deepcopy`` makes of the model inside the block is in no block. A pass that reads its
-    whole input, such as a training step, has the stock loss and gradients, also with gradient
-    checkpointing or ``use_cache=False``, which leave nothing to compress; a backward pass through a
-    cache that was compressed before raises.
+    On exit, also after an exception, the model is restored. A call that an exception or an
+    interrupt ends blocks no other call, and its inputs are forgotten. A copy that ``copy.deepcopy``
+    makes of the model inside the context has no hooks. A pass that reads its complete input, such
+    as a training step, has the stock loss and gradients, also with gradient checkpointing or
+    ``use_cache=False``, which leave nothing to compress; a backward pass through a compressed cache
+    raises.
 
-    A policy of one method that can have a profile, and names none, takes the one that is installed
-    for the model (``foveate profiles``).
+    A policy of one method whose profile is optional and not set takes the one that is installed for
+    the model (``foveate profiles``).
 
     Args:
         model: any transformers decoder, text or vision-language, with "sdpa" or "eager" attention.
-        policy: a policy, or its spec string; left out it is "recommended:budget=20%".
+        policy: a policy, or its spec string; the default is "recommended:budget=20%".
         vision: True at visual tokens of the prompt, [batch, tokens]. Only needed with
-            ``inputs_embeds``; otherwise it is read off ``input_ids``.
+            ``inputs_embeds``; otherwise it is derived from ``input_ids``.
         tokenizer: the model's tokenizer or processor. Only needed by policies that ask the model
-            something themselves, such as ``kvzip:reads=answers``.
-        strict: refuses budgets below what the policy always keeps (windows, sinks, recent tokens,
-            text that has to stay). Otherwise they are raised to that, row by row; ``session.stats``
-            says so (``asked``, ``held``), and the log, "foveate", once of each policy.
-        **unknown: every other argument is refused.
+            questions, such as ``kvzip:reads=answers``.
+        strict: raise for budgets below what the policy always keeps (windows, sinks, recent tokens,
+            protected text). Otherwise they are raised to that, row by row; ``session.stats`` has
+            both (``asked``, ``held``), and the logger "foveate" warns once per policy.
+        **unknown: any other argument raises.
 
     Raises:
         InvalidParameter: an unknown argument, such as ``method=`` or ``budget=``, which belong in
             the spec.
-        InvalidBudget: a budget below what is always kept, if that is ``strict``: here where no
-            long prompt's could be enough, otherwise when the prompt is read.
+        InvalidBudget: with ``strict``, a budget below what is always kept: here if that holds for
+            prompts of any length, otherwise when the prompt is read.
         InvalidInput: the policy needs the tokenizer.
         InvalidSpec: neither a policy nor a spec, such as a method that was not called, or a model.
         UnsupportedModel: the model's cache cannot be compressed exactly, or it lacks what the
-            policy reads (an output projection); the message says why. In the block: a prompt
-            passed by a call of the model.
-        UnsupportedCache: in the block, gradients were asked for through a compressed cache, a call
-            leaves no cache, or one that cannot be compressed (paged, static, quantised), or a cache
-            is used again whose latest pass was cut short.
+            policy reads (an output projection); the message has the reason. Inside the context: the
+            model called its decoder's layers outside the decoder's ``forward``.
+        UnsupportedCache: inside the context, a backward pass through a compressed cache; a call
+            without a cache, or with one that cannot be compressed (paged, static, quantised); or a
+            cache whose latest pass was interrupted.
         ProfileMismatch: the policy was calibrated on another model.
-        AlreadyCompressing: the model is inside another block (raised on entry).
+        AlreadyCompressing: the model is inside another context (raised on entry).
     """
     refuse_unknown('compress(model, "{}")', _ARGUMENTS, policy, unknown)
     return Session(model, policy_of(policy), vision, tokenizer, strict)
 
 
 class Session:
-    """One ``compress`` block. A ``queued`` one is entered once the model is free (``model_queue``);
-    it may be made while another block is open.
+    """One ``compress()`` context. A ``queued`` one is entered once the model is free
+    (``model_queue``); it may be created while another context is open.
     """
 
     def __init__(
@@ -120,12 +123,12 @@ class Session:
 
     @property
     def link(self) -> Link:
-        """What ties this block's caches to it."""
+        """Link of this context and its caches."""
         return self._calls.link
 
     def __enter__(self) -> Session:
-        # an interrupt may fall before __exit__ has begun: the block ends with its session then
-        if self._ends is None:  # a block may be entered again
+        # An interrupt may fall before __exit__ has begun: then the session's finalizer detaches.
+        if self._ends is None:  # a context may be entered again
             self._ends = finalize(self, self._calls.detach)
             self._ends.atexit = False
         self._calls.attach()
@@ -138,10 +141,10 @@ class Session:
 
     @property
     def cache(self) -> DynamicCache:
-        """The cache of the latest prompt.
+        """Cache of the latest prompt.
 
         Raises:
-            NothingCompressed: no prompt has been read in this block.
+            NothingCompressed: no prompt has been read in this context.
         """
         if self._calls.notes.latest is None:
             raise NothingCompressed(
@@ -152,59 +155,60 @@ class Session:
 
     @property
     def stats(self) -> Stats:
-        """What was kept of the latest prompt, per layer and head, in bytes and in seconds."""
+        """Statistics of the latest prompt: pairs kept per layer and head, bytes and seconds."""
         return known_state(self.cache).turn.stats
 
     @property
     def bytes_held(self) -> int:
-        """Bytes that the compressed layers of the latest cache hold now."""
+        """Bytes that the compressed layers of the latest cache occupy now."""
         return sum(layer.nbytes for layer in foveate_layers(self.cache))
 
     def held_share(self) -> Tensor:
-        """How widely each token of the latest cache is held now: for pictures of what was kept.
+        """Return the share of KV heads that store each token of the latest cache, for pictures of
+        what was kept.
 
         Returns:
             Float32 [b, tokens seen], between 0 and 1: of all KV heads of all compressible layers,
-            the share whose pairs include this token's.
+                the share that stores this token's pair.
         """
         return held_share(foveate_layers(self.cache))
 
     def computed_share(self) -> Tensor:
-        """How many layers computed each token of the latest cache.
+        """Return the share of layers that computed each token of the latest cache.
 
         Returns:
             Float32 [b, tokens seen], between 0 and 1: of all compressible layers, the share that
-            computed this token. Below 1 where a prune stage dropped it.
+                computed this token. Below 1 where a prune stage dropped it.
         """
         layers = foveate_layers(self.cache)
-        return torch.stack([_computed(layer) for layer in layers]).mean(0)
+        return torch.stack([_mark_computed(layer) for layer in layers]).mean(0)
 
-    # Contexts that are used again
+    # Caches that are used again
 
     def expect(self, tokens: int) -> None:
-        """Declares the length of the prompt that comes next, padding included.
+        """Declare the length of the next prompt, padding included.
 
         Only needed when you call the model yourself, chunk by chunk; ``generate`` declares it.
 
         Raises:
-            InvalidParameter: no whole number from 1 on.
+            InvalidParameter: not an integer of at least 1.
         """
         check({"tokens": Positive}, {"tokens": tokens})
         self._calls.expect(tokens)
 
     def prefill(self, **inputs: Any) -> DynamicCache:
-        """Reads and compresses a context; returns its cache, ready for questions.
+        """Read and compress a prompt; return its cache, ready for questions.
 
-        Pass it on with ``model.generate(**whole, past_key_values=session.fork(cache))`` (``cache=``
-        since transformers 5.24; in a block both names will do), where
-        ``whole`` holds the context's tokens and the question's.
+        Pass the cache on with ``model.generate(**inputs, past_key_values=session.fork(cache))``,
+        where ``inputs`` have the tokens of the prompt and of the question. (transformers 5.24
+        renames the argument to ``cache=``; inside a context both names work.)
 
         Raises:
             InvalidParameter: an argument that the model does not read.
         """
-        given = take_cache(inputs)
+        passed = take_cache(inputs)
         check_inputs(self.model, inputs)
-        cache: DynamicCache = DynamicCache(config=self.model.config) if given is None else given
+        cache: DynamicCache = DynamicCache(config=self.model.config) if passed is None else passed
         inputs |= last_logits(self.model, inputs)
         self._calls.prefills = True
         try:
@@ -215,7 +219,8 @@ class Session:
         return cache
 
     def fork(self, cache: DynamicCache | None = None) -> DynamicCache:
-        """An independent copy of a compressed cache, so that one context serves many questions.
+        """Return an independent copy of a compressed cache, so that one prompt serves many
+        questions.
 
         Raises:
             UnsupportedCache: the latest pass through the cache was interrupted.
@@ -226,14 +231,13 @@ class Session:
         return copy.deepcopy(cache)
 
     def fixed(self, room: int, *, cache: DynamicCache | None = None) -> Cache:
-        """A copy of a compressed cache whose tensors never move, with room for so many tokens more:
-        for CUDA graphs, and for code compiled for fixed shapes. It takes one token a pass.
-
-        ``cache.reset()`` takes back what was decoded with it.
+        """Copy a compressed cache into one whose tensors never move, with room for ``room`` more
+        tokens: for CUDA graphs, and for code compiled for fixed shapes. It takes one token a pass;
+        ``cache.reset()`` removes the decoded tokens.
 
         Raises:
-            InvalidInput: no room, or a prompt that is not finished.
-            UnsupportedCache: a cache that cannot be fixed; the message says why.
+            InvalidInput: ``room`` is below 1, or the prompt is not finished.
+            UnsupportedCache: a cache that cannot be fixed; the message has the reason.
         """
         cache = self.cache if cache is None else cache
         state = known_state(cache)
@@ -241,14 +245,14 @@ class Session:
         return fixed.fixed(cache, state, room)
 
     def rearm(self, cache: DynamicCache | None = None) -> None:
-        """Has the next turn's prompt compressed too, together with all that came before it.
+        """Compress the next turn's prompt, too, together with all tokens before it.
 
-        Without this, what follows a compressed prompt (answer, questions) is kept whole.
+        Without this, tokens after a compressed prompt (answer, questions) are all kept.
         """
         known_state(self.cache if cache is None else cache).update_turn(awaiting=True)
 
     def adopt(self, cache: DynamicCache) -> None:
-        """Makes a cache that holds a finished prompt the latest one.
+        """Make a cache with a finished prompt the latest one.
 
         Raises:
             UnsupportedCache: the latest pass through the cache was interrupted.
@@ -257,7 +261,7 @@ class Session:
         self._calls.notes.adopt(cache)
 
     def read_again(self, cache: DynamicCache) -> None:
-        """Feeds a recorded prompt once more, where the policy asks for it."""
+        """Read a recorded prompt once more, if the policy needs it."""
         self._calls.notes.read_again(cache)
 
     def save(
@@ -267,15 +271,14 @@ class Session:
         cache: DynamicCache | None = None,
         tokenizer: Any = None,
     ) -> Path:
-        """Write a compressed cache to a safetensors file: all of it, or nothing. The file names the
-        model (weights, active adapters, quantisation, dtype) and ``tokenizer``, a tokenizer or
-        processor, and has a digest of its content.
+        """Write a compressed cache to a safetensors file, atomically. The file identifies the model
+        (weights, active adapters, quantisation, dtype) and ``tokenizer``, a tokenizer or processor,
+        and has a digest of its content.
 
         Raises:
-            UnsupportedCache: the policy's store holds pairs in a way of its own, and does not say
-                how they come back (``restored``), or the latest pass through the cache was
-                interrupted.
-            CannotWrite: the disk is full, or the place cannot be written to.
+            UnsupportedCache: the policy's store has its own format and no ``restored`` method to
+                read it, or the latest pass through the cache was interrupted.
+            CannotWrite: the disk is full, or the path is not writable.
         """
         cache = self.cache if cache is None else cache
         known_state(cache).recover()
@@ -300,11 +303,11 @@ class Session:
 
 
 def held_share(layers: Sequence[FoveateLayer]) -> Float[Tensor, "b t"]:
-    """Of all KV heads of these layers, the share that holds each token seen."""
-    return torch.stack([_held(layer) for layer in layers]).mean(0)
+    """Return the share of KV heads of these layers that store each token seen."""
+    return torch.stack([_share_of_heads(layer) for layer in layers]).mean(0)
 
 
-def _computed(layer: FoveateLayer) -> Float[Tensor, "b t"]:
+def _mark_computed(layer: FoveateLayer) -> Float[Tensor, "b t"]:
     counts = layer.pairs.counts
     dropped = layer.state.tokens.dropped_before(layer.model_index, layer.seen)
     if dropped is None:
@@ -312,8 +315,8 @@ def _computed(layer: FoveateLayer) -> Float[Tensor, "b t"]:
     return (~dropped).to(counts.device, torch.float32)
 
 
-def _held(layer: FoveateLayer) -> Float[Tensor, "b t"]:
+def _share_of_heads(layer: FoveateLayer) -> Float[Tensor, "b t"]:
     columns = layer.pairs.columns  # -1 where a slot is empty
-    held = columns.new_zeros(*columns.shape[:2], layer.seen + 1, dtype=torch.float32)
-    held.scatter_(2, columns % (layer.seen + 1), 1.0)
-    return held[..., : layer.seen].mean(1)
+    stored = columns.new_zeros(*columns.shape[:2], layer.seen + 1, dtype=torch.float32)
+    stored.scatter_(2, columns % (layer.seen + 1), 1.0)
+    return stored[..., : layer.seen].mean(1)

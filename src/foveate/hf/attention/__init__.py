@@ -1,5 +1,5 @@
-"""The attention of one pass over what a cache layer holds.
+"""Attention of one forward pass over a compressed cache layer.
 
-``dispatch`` says which of the ways computes a pass, and the others are these ways. All take
-tensors, and return the output with what they made on the way for the policy's score.
+``dispatch`` chooses the function that computes a pass; the other modules provide these functions.
+All take tensors, and return the output together with the by-products that the policy's score reads.
 """

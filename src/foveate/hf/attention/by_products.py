@@ -1,10 +1,9 @@
-"""What an attention returns: its output, and what it made on the way for the policy's score.
+"""Attention outputs, and the by-products that a policy's score reads.
 
-Gradients of the output are right where a pass sees everything that was read, and refused by name
-where it does not. A training step reads its whole input in one pass, over the keys and values as
-they are made, and what is kept of them afterwards has no part in its loss. What comes after a
-compression would lack the gradients of the pairs that are gone, and of those held, which are
-copies.
+Gradients of the output are exact where a pass sees every token that was read; elsewhere a backward
+pass raises. A training step reads its whole input in one pass, over its own keys and values, and
+the pairs kept afterwards have no part in its loss. A pass after a compression would lack the
+gradients of the dropped pairs, and those of the kept pairs, which are copies.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from foveate.cache.layer import WindowSums, WindowWeights
 from foveate.errors import UnsupportedCache
 
 Output = tuple[Tensor, Tensor | None]
-"""As transformers' attention functions return it: [b, m, hq, e], and weights or None."""
+"""Return value of transformers' attention functions: output [b, m, hq, e], and weights or None."""
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Output]
 """The model's own attention of queries, keys and values under a mask."""
@@ -29,14 +28,14 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Output]
 
 @dataclass(frozen=True)
 class ModelAttention:
-    """The attention of one of the model's modules, as the implementation that was chosen for the
-    model does it.
+    """One attention module's function, under the attention implementation chosen for the model.
 
-    ``plain`` takes the mask that transformers makes for that implementation, or none; ``masked`` a
-    mask [b, 1 or hq, m, n]. They are the same where the implementation ``takes_masks``, of the
-    ``additive`` kind alone or of both, and ``causal_without_mask`` where queries see what is up to
-    their own place if there is none. Operators of ours may do it instead if it is
-    ``replaceable``, of any pass if it ``is_sdpa``: PyTorch's attention, and nothing else.
+    ``plain`` takes the mask that transformers builds for that implementation, or None; ``masked``
+    takes a mask [b, 1 or hq, m, n]. If the implementation ``takes_masks`` of that shape, they are
+    one function; if it is ``additive``, it takes no boolean ones. ``causal_without_mask``: without
+    a mask, queries see every column up to their own. ``replaceable``: it has no caps or sinks, so
+    Foveate's operators may replace it over compressed pairs. ``is_sdpa``: it is PyTorch's
+    attention, so they may replace it in any pass.
     """
 
     plain: Callable[[Tensor, Tensor, Tensor, Any], Output]
@@ -48,12 +47,14 @@ class ModelAttention:
     causal_without_mask: bool = False
 
     def with_masks(self) -> ModelAttention:
-        """The same where a mask of transformers' own kind cannot be cut to fit."""
+        """Return a copy whose ``plain`` is ``masked``, for a pass whose own kind of mask cannot be
+        cut.
+        """
         return replace(self, plain=self.masked, takes_masks=True)
 
 
 class Attended(NamedTuple):
-    """The output [b, m, hq, e], the model's attention weights if it gives any, and by-products."""
+    """Output [b, m, hq, e], attention weights if the model returns any, and by-products."""
 
     output: Float[Tensor, "b m hq e"]
     weights: Tensor | None = None
@@ -62,19 +63,19 @@ class Attended(NamedTuple):
     column_maxima: Float[Tensor, "b h n"] | None = None
 
 
-class Wanted(NamedTuple):
-    """The by-products that a pass is to make: at most one kind."""
+class ByProducts(NamedTuple):
+    """Kinds of by-products that a pass computes: at most one."""
 
     column_sums: bool = False
     window: WindowWeights | None = None
     column_maxima: bool = False
 
 
-NOTHING = Wanted()
+NOTHING = ByProducts()
 
 
-class _Refused(torch.autograd.Function):
-    """The same tensor, through which nothing flows back."""
+class _NoBackward(torch.autograd.Function):
+    """Identity function whose backward pass raises."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor) -> Tensor:
@@ -89,11 +90,12 @@ class _Refused(torch.autograd.Function):
         )
 
 
-def refused(out: Tensor) -> Tensor:
-    """The output of an attention over compressed pairs, for use without gradients alone. Decoding
-    by hand often forgets ``torch.no_grad()``, so only a backward pass raises.
+def without_backward(out: Tensor) -> Tensor:
+    """Return an output over compressed pairs with its backward pass disabled: ``backward`` raises
+    UnsupportedCache. The forward pass never raises, as decoding by hand often forgets
+    ``torch.no_grad()``.
     """
     if not (torch.is_grad_enabled() and out.requires_grad):
         return out
-    marked: Tensor = _Refused.apply(out)  # type: ignore[no-untyped-call]
+    marked: Tensor = _NoBackward.apply(out)  # type: ignore[no-untyped-call]
     return marked

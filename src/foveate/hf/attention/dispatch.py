@@ -1,12 +1,11 @@
-"""Which way computes the attention of one pass over what a layer holds, and what it makes on its
-way for the policy's score.
+"""Choice of the attention function for one pass over a layer's pairs, and of its by-products.
 
-Where a score needs the column sums of the prompt's attention, one softmax makes both: a second pass
-over all queries and keys would cost nearly as much as the attention itself. Where it needs what a
-long observation window pays (a tenth of the prompt in CSP and DAVID), those rows are done once, for
-the output and for the score, with the weights that the score has declared. The output differs from
-that of the stock attention by rounding (1e-6 in float32), so both are done only for prompts that
-will be compressed.
+Where a score needs the column sums of the prompt's attention, one softmax computes both: a second
+pass over all queries and keys would cost nearly as much as the attention itself. Where it needs the
+attention of a long observation window (a tenth of the prompt in CSP and DAVID), those rows are
+computed once, for the output and for the score, with the weights that the score has declared. The
+output differs from that of the stock attention by rounding (1e-6 in float32), so both are computed
+only for prompts that will be compressed.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from foveate.cache.layer import Layer, WindowSums, WindowWeights
 from foveate.cache.pairs import DensePairs, Pairs, QuantisedPairs, RaggedPairs, RewrittenPairs
 from foveate.compression.between_passes import Pass
 from foveate.errors import UnsupportedModel
-from foveate.hf.attention.by_products import NOTHING, Attended, ModelAttention, Wanted
+from foveate.hf.attention.by_products import NOTHING, Attended, ByProducts, ModelAttention
 from foveate.hf.attention.computed import Computed
-from foveate.hf.attention.grouped import apart, folded, folds, head_by_head
+from foveate.hf.attention.grouped import attend_by_head, attend_folded, folds, splits_heads
 from foveate.hf.attention.masks import MaskFacts, PassView, for_model, over_slots
 from foveate.ops.choice import chosen
 from foveate.ops.column_sums import (
@@ -33,20 +32,21 @@ from foveate.ops.column_sums import (
     attention_with_maxima,
     attention_with_sums,
 )
-from foveate.ops.quantised_decode import quantised_decode
 from foveate.ops.ragged_decode import ragged_decode
 from foveate.ops.softmax_n import attention_n
 from foveate.policies.policy import Policy
 
 HALF_OR_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
-WORTH = 128  # queries: short windows cost little, and the stock attention stays as it is
+WORTH = 128  # queries: sums of shorter windows cost little, even computed separately
 
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """The queries of one pass, after which ``seen`` tokens have been read. ``view`` has the model's
-    mask, and ``facts`` reads what that says. Where not all tokens of the pass were ``computed``,
-    the mask is over all of them.
+    """Queries of one pass, after which ``seen`` tokens have been read.
+
+    ``view`` has the model's mask, and ``facts`` returns the properties of that mask. If pruning
+    dropped tokens of the pass, ``computed`` has the columns of the others, and the mask still
+    covers all of them.
     """
 
     q: Float[Tensor, "b hq m d"]
@@ -59,93 +59,97 @@ class Queries:
 
     @property
     def columns(self) -> Int[Tensor, "m"]:
-        """The columns that the queries stand at."""
+        """Columns of the queries [m]: the last ones read."""
         return torch.arange(self.seen - self.q.shape[2], self.seen, device=self.q.device)
 
     @property
     def sees_all(self) -> bool:
-        """Whether there is one query per row, which sees everything that is held. A step that is
-        being traced cannot look into a mask (up to 5.13 transformers makes one there): it goes by
-        the mask, slot by slot.
+        """True for one query per row that sees every stored slot. A traced step cannot read a mask
+        (transformers up to 5.13 builds one there), so with a mask it is False: the mask is applied
+        slot by slot.
         """
         if self.q.shape[2] > 1 or (self.view.mask is not None and torch.compiler.is_compiling()):
             return False
         return self.facts().open
 
 
-def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING) -> Attended:
-    """Attention over a layer's pairs, by the model's own function wherever it can do it. ``n`` is
-    softmax-n's over compressed pairs.
+def compute_attention(
+    queries: Queries, pairs: Pairs, n: float, by_products: ByProducts = NOTHING
+) -> Attended:
+    """Compute the attention over a layer's pairs, by the model's own function wherever that can do
+    it. ``n`` is the n of softmax-n; it applies to compressed pairs only.
     """
     if queries.computed is not None:
-        return over_computed(queries, queries.computed, pairs)
+        return attend_computed(queries, queries.computed, pairs)
     sees_all, n = queries.sees_all, n if pairs.compressed else 0.0
     ours = queries.attention.replaceable
     if n and not ours:
         _refuse_softmax_n(n)
-    if sees_all and ours and isinstance(pairs, QuantisedPairs) and pairs.decodes_as_codes:
-        return Attended(quantised_decode(queries.q, *pairs.parts, queries.scale, n).transpose(1, 2))
+    if sees_all and ours and isinstance(pairs, QuantisedPairs) and pairs.layout.decodes_as_codes:
+        return Attended(pairs.attend(queries.q, queries.scale, n).transpose(1, 2))
     if sees_all and isinstance(pairs, RewrittenPairs):
-        return _decoded(queries, pairs, n)
+        return _decode(queries, pairs, n)
     pairs = pairs if isinstance(pairs, DensePairs) else pairs.opened()
-    if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(queries):
-        return _over_all(queries, pairs, wanted)
+    if isinstance(pairs, DensePairs) and not pairs.compressed and _needs_no_mask(queries):
+        return _attend_all(queries, pairs, by_products)
     if sees_all and (ours or isinstance(pairs, DensePairs)):
-        return _decoded(queries, pairs, n)
+        return _decode(queries, pairs, n)
     padded, q, mask = pairs.padded(), queries.q, queries.view.mask
     visible = over_slots(mask, padded.columns, queries.columns)
-    return over_visible(queries.attention, q, padded.k, padded.v, visible, mask, queries.scale, n)
+    return attend_visible(queries.attention, q, padded.k, padded.v, visible, mask, queries.scale, n)
 
 
 def _refuse_softmax_n(n: float) -> NoReturn:
     raise UnsupportedModel(
-        f"softmax-n (n={n}) and this model's own attention, which has caps or sinks, are not one "
-        "softmax. Leave decode_n and attend out of the policy."
+        f"softmax-n (n={n}) cannot be combined with this model's attention, which has caps or "
+        "sinks. Leave decode_n and attend out of the policy."
     )
 
 
-def over_computed(queries: Queries, computed: Computed, pairs: Pairs) -> Attended:
-    """Over the tokens that were computed. Where they are all that is held, and a place sees all up
-    to its own, that needs no mask.
+def attend_computed(queries: Queries, computed: Computed, pairs: Pairs) -> Attended:
+    """Compute the attention over the tokens that were computed. No mask is needed if these are all
+    stored tokens and each attends up to its own column.
     """
     attend, facts, opened = queries.attention, queries.facts(), pairs.opened()
-    fresh = computed.given == queries.seen and opened.longest == queries.q.shape[2]
+    fresh = computed.inputs == queries.seen and opened.longest == queries.q.shape[2]
     if fresh and facts.causal and attend.causal_without_mask and not computed.empty:
         k, v, _ = opened.padded()
         return Attended(*attend.plain(queries.q, k, v, None))
     k, v, columns = opened.padded()
     visible = computed.visible(queries.view.mask, facts, columns)
-    return over_visible(attend, queries.q, k, v, visible, queries.view.mask, queries.scale, 0.0)
+    return attend_visible(attend, queries.q, k, v, visible, queries.view.mask, queries.scale, 0.0)
 
 
-def _plain(queries: Queries) -> bool:
-    """True where the model's own attention needs no mask of ours over all columns."""
+def _needs_no_mask(queries: Queries) -> bool:
+    """Return True if the model's own attention needs no mask of Foveate's over the columns."""
     aligned = not queries.attention.takes_masks  # they put the last query at the last column
     return aligned or queries.view.mask is not None or queries.q.shape[2] in (1, queries.seen)
 
 
-def _over_all(queries: Queries, pairs: DensePairs, wanted: Wanted) -> Attended:
-    """Over every column, with the by-products that are wanted."""
+def _attend_all(queries: Queries, pairs: DensePairs, by_products: ByProducts) -> Attended:
+    """Compute the attention over every column, with the requested by-products."""
     (k, v), attend = pairs.both(), queries.attention
     q, scale = queries.q, queries.scale
-    if wanted.column_sums:
+    if by_products.column_sums:
         out, sums = attention_with_sums(q, k, v, scale, queries.facts().pads.tolist())
         return Attended(out.to(q.dtype).transpose(1, 2), column_sums=sums)
-    if wanted.column_maxima:
-        out, most = attention_with_maxima(q, k, v, scale)
-        return Attended(out.to(q.dtype).transpose(1, 2), column_maxima=most)
-    if wanted.window is not None:
-        return with_window_sums(queries, pairs, wanted.window)
+    if by_products.column_maxima:
+        out, maxima = attention_with_maxima(q, k, v, scale)
+        return Attended(out.to(q.dtype).transpose(1, 2), column_maxima=maxima)
+    if by_products.window is not None:
+        return attend_with_window_sums(queries, pairs, by_products.window)
     mask = queries.view.own
     shared = isinstance(mask, Tensor) and mask.shape[1] == 1  # a mask may be each query head's own
-    if shared and apart(attend, q, k):
-        return Attended(head_by_head(q, k, v, scale, mask))
+    if shared and splits_heads(attend, q, k):
+        return Attended(attend_by_head(q, k, v, scale, mask))
     return Attended(*attend.plain(q, k, v, mask))
 
 
-def with_window_sums(queries: Queries, pairs: DensePairs, weights: WindowWeights) -> Attended:
-    """Causal attention of a prompt in one pass: the early queries' by the model's own, the
-    window's here.
+def attend_with_window_sums(
+    queries: Queries, pairs: DensePairs, weights: WindowWeights
+) -> Attended:
+    """Compute the causal attention of a prompt in one pass: the early queries' with the model's own
+    function, the window's with Foveate's, which also returns its column sums.
     """
     (k, v), q, mask = pairs.both(), queries.q, queries.view.mask
     w, pads = weights.counts.shape[-1], queries.facts().pads.tolist()
@@ -158,10 +162,10 @@ def with_window_sums(queries: Queries, pairs: DensePairs, weights: WindowWeights
     return Attended(output, window_sums=WindowSums(weights, sums))
 
 
-def _decoded(
+def _decode(
     queries: Queries, pairs: DensePairs | RaggedPairs | RewrittenPairs, n: float
 ) -> Attended:
-    """A query that sees all pairs."""
+    """Compute the attention of one query per row that sees all pairs."""
     q, scale = queries.q, queries.scale
     if isinstance(pairs, RaggedPairs):
         out = ragged_decode(
@@ -172,11 +176,11 @@ def _decoded(
     if n:
         return Attended(attention_n(q, k, v, scale, n).transpose(1, 2))
     if folds(queries.attention, q, k):
-        return Attended(folded(q, k, v, scale))
+        return Attended(attend_folded(q, k, v, scale))
     return Attended(*queries.attention.plain(q, k, v, None))
 
 
-def over_visible(
+def attend_visible(
     attention: ModelAttention,
     q: Float[Tensor, "b hq m d"],
     k: Float[Tensor, "b h n d"],
@@ -186,30 +190,30 @@ def over_visible(
     scale: float,
     n: float,
 ) -> Attended:
-    """Attention over the visible slots alone. ``mask`` is the model's, and tells which kind its
-    attention takes.
+    """Compute the attention over the visible slots only. ``mask`` is the model's; its dtype tells
+    whether the attention takes boolean or additive masks.
     """
     if n:
         seen = visible.expand(-1, k.shape[1], -1, -1)
         return Attended(attention_n(q, k, v, scale, n, seen).transpose(1, 2))
     if folds(attention, q, k):
-        return Attended(folded(q, k, v, scale, visible))
+        return Attended(attend_folded(q, k, v, scale, visible))
     additive = q.dtype if attention.additive else None
     if mask is not None and mask.dtype != torch.bool:
         additive = mask.dtype
-    if apart(attention, q, k):
-        return Attended(head_by_head(q, k, v, scale, for_model(visible, 1, additive)))
+    if splits_heads(attention, q, k):
+        return Attended(attend_by_head(q, k, v, scale, for_model(visible, 1, additive)))
     groups = 1 if visible.shape[1] == 1 else q.shape[1] // k.shape[1]
     return Attended(*attention.masked(q, k, v, for_model(visible, groups, additive)))
 
 
-def wanted(policy: Policy, shown: Layer, at: Pass) -> Wanted:
-    """By-products of a pass of a prompt, whose slots have their budget; nothing where the stock
-    attention has to do it: another device or type, a mask that is not causal, or rows that are all
-    kept whole.
+def choose_by_products(policy: Policy, layer: Layer, span: Pass) -> ByProducts:
+    """Choose the by-products to compute in a pass of a prompt whose slots have their budget.
+    NOTHING where the stock attention has to compute it: on another device or in another dtype,
+    under a mask that is not causal, or if no row loses a pair.
     """
-    slots, query = shown.slots, shown.q
-    window = policy.reads_window_sums if at.seen == at.end == query.shape[2] else None
+    slots, query = layer.slots, layer.q
+    window = policy.reads_window_sums if span.seen == span.end == query.shape[2] else None
     if not (policy.reads_column_sums or window):
         return NOTHING
     blocks = in_blocks(query)
@@ -217,21 +221,21 @@ def wanted(policy: Policy, shown: Layer, at: Pass) -> Wanted:
         return NOTHING
     if slots.tokens is None or slots.mask is not None:
         return NOTHING
-    if bool((slots.tokens >= slots.lengths + at.end - at.seen).all()):
+    if bool((slots.tokens >= slots.lengths + span.end - span.seen).all()):
         return NOTHING
     if policy.reads_column_sums or window is None:
-        return Wanted(column_sums=True)
+        return ByProducts(column_sums=True)
     if not blocks:
         return NOTHING
-    weights = window.window_weights(slots, shown.groups)  # of a prompt that comes in one pass
+    weights = window.window_weights(slots, layer.groups)  # of a prompt that comes in one pass
     fits = WORTH <= weights.counts.shape[-1] < query.shape[2]
-    return Wanted(window=weights) if fits else NOTHING
+    return ByProducts(window=weights) if fits else NOTHING
 
 
 def in_blocks(query: Tensor) -> bool:
-    """Whether attention may be done in blocks of ours, which on a CPU are as fast as the stock
-    attention; other devices have a faster one. In half precision the blocks, which are worked out
-    in float32, take 0.8 to 1.3 times the stock attention's time; sums apart from it 0.6 to 0.8
-    more.
+    """Return True if Foveate's attention in blocks may compute it: on a CPU, where the blocks are
+    as fast as the stock attention. Other devices have faster attention. In half precision the
+    blocks, which are computed in float32, take 0.8 to 1.3 times the stock attention's time;
+    separate sums take 0.6 to 0.8 more.
     """
     return query.device.type == "cpu" and query.dtype in HALF_OR_SINGLE

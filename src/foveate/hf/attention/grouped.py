@@ -3,7 +3,7 @@
 transformers repeats keys and values, and a mask that differs between heads, for every query head as
 soon as there is a mask. One query per row is folded: the query heads of a KV head become queries of
 one head, which reads its keys and values once for all of them (results differ by rounding). Several
-queries are done KV head by KV head, over views (results are the same, bit for bit).
+queries are computed KV head by KV head, over views (results are equal, bit for bit).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from foveate.hf.attention.by_products import ModelAttention
 
-MANY_GROUPS, MANY_PAIRS = 4, 4096  # of float32
+MANY_GROUPS, MANY_PAIRS = 4, 4096  # from which on folding is faster in float32
 
 
 def folds(attention: ModelAttention, q: Tensor, k: Tensor) -> bool:
-    """Whether folding is possible and faster: on a CPU, in types of 16 bits 3 to 12 times, in
-    float32 1.2 to 4 times with 4 groups or more, and with 3 from some 4,000 pairs on. There a head
-    is a thread's work, and in float32 several threads that each read the keys are faster than one
-    that reads them for all. Other devices have kernels that know groups, and keep them.
+    """Return True if folding is possible and faster: on a CPU, 3 to 12 times in 16-bit dtypes, in
+    float32 1.2 to 4 times with 4 groups or more, and with 3 from about 4,000 pairs on. There each
+    thread computes a head, and in float32 several threads that each read the keys are faster than
+    one that reads them for all heads. Other devices have kernels that know groups, so they never
+    fold.
     """
     (b, hq, m, _), h, n = q.shape, k.shape[1], k.shape[2]
     if not attention.is_sdpa or m > 1 or hq == h or q.device.type != "cpu":
@@ -33,18 +34,20 @@ def folds(attention: ModelAttention, q: Tensor, k: Tensor) -> bool:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _threads() -> int:  # a traced step cannot ask
+def _threads() -> int:  # torch.compile cannot trace this call
     return torch.get_num_threads()
 
 
-def folded(
+def attend_folded(
     q: Float[Tensor, "b hq 1 d"],
     k: Float[Tensor, "b h n d"],
     v: Float[Tensor, "b h n e"],
     scale: float,
     visible: Bool[Tensor, "b #h 1 n"] | None = None,
 ) -> Float[Tensor, "b 1 hq e"]:
-    """Their attention, as transformers lays it out. None as the mask shows every pair."""
+    """Compute the attention of one query per row, in transformers' layout. ``visible`` None: the
+    query sees every pair.
+    """
     b, hq, _, d = q.shape
     h = k.shape[1]
     grouped = q.reshape(b, h, hq // h, d)
@@ -52,22 +55,23 @@ def folded(
     return out.reshape(b, 1, hq, v.shape[3])
 
 
-def apart(attention: ModelAttention, q: Tensor, k: Tensor) -> bool:
-    """Whether several queries are done KV head by KV head. On a CPU that takes 0.4 to 0.7 of the
-    time, and no memory for copies, with 3 and 7 groups; elsewhere it was never measured.
+def splits_heads(attention: ModelAttention, q: Tensor, k: Tensor) -> bool:
+    """Return True if several queries are computed KV head by KV head. On a CPU that takes 0.4 to
+    0.7 of the time, and no memory for copies, with 3 and 7 groups; on other devices it was not
+    measured.
     """
     (_, hq, m, _), h = q.shape, k.shape[1]
     return attention.is_sdpa and m > 1 and hq > h and q.device.type == "cpu"
 
 
-def head_by_head(
+def attend_by_head(
     q: Float[Tensor, "b hq m d"],
     k: Float[Tensor, "b h n d"],
     v: Float[Tensor, "b h n e"],
     scale: float,
     visible: Bool[Tensor, "b #h m n"] | Float[Tensor, "b #h m n"],
 ) -> Float[Tensor, "b m hq e"]:
-    """The attention under a boolean or an additive mask, as transformers lays it out."""
+    """Compute the attention under a boolean or additive mask, in transformers' layout."""
     groups = q.shape[1] // k.shape[1]
     outs = []
     for i, of_head in enumerate(torch.split(q, groups, dim=1)):

@@ -1,7 +1,7 @@
-"""From the model's mask over columns to a mask over the slots that are left.
+"""Conversion of the model's mask over columns to a mask over the stored slots.
 
-The mask is made inside the model's own forward pass, so the first layer that attends looks at it,
-and the layers after it take over what was found, as long as their mask is the very same object.
+The model builds its mask inside its own forward pass. The first layer that attends examines it, and
+later layers reuse the result as long as their mask is the same object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK = 2**22
 
 
 class MaskFacts(NamedTuple):
-    """What one forward pass's mask says, worked out once for all layers.
+    """Properties of one forward pass's mask, computed once for all layers.
 
     ``causal``: apart from padding, a query sees every column up to its own.
     ``open``: the last query sees every column that is not padding.
@@ -37,10 +37,10 @@ class MaskFacts(NamedTuple):
 
 @dataclass(eq=False)
 class PassView:
-    """One mask of one pass. ``own`` is what the model's attention was given, ``mask`` the same over
-    queries and columns; ``shape`` counts rows, tokens of the pass, and tokens seen with it.
-    ``pads`` are known where the mask does not have to tell them. The other fields are found by the
-    first layer that asks (:class:`foveate.hf.layer.state.CacheState`).
+    """One mask of one pass. ``own`` is the mask that the model's attention received, ``mask`` the
+    same over queries and columns; ``shape`` counts rows, tokens of the pass, and tokens seen with
+    it. ``pads`` (left padding) is None while the mask has to tell it. The first layer that needs
+    them computes the other fields (:class:`foveate.hf.layer.state.CacheState`).
     """
 
     own: Any
@@ -49,13 +49,13 @@ class PassView:
     pads: Int[Tensor, "b"] | None
     device: torch.device
     facts: MaskFacts | None = None
-    whole: tuple[Tensor, Slots] | None = None  # the slots of every column, and these columns
+    all_slots: tuple[Tensor, Slots] | None = None  # columns, and the slots of every column
 
 
 def over_columns(mask: Any, b: int, m: int, n: int) -> Tensor | None:
-    """The mask over queries and columns [b, 1, m, n] that a model's own kind of mask stands for:
-    what it is already, a flash attention's [b, n] of what is no padding, or a flex attention's
-    blocks. None where every query sees all up to itself.
+    """Return the mask over queries and columns [b, 1, m, n], or None where every query sees all
+    columns up to its own. ``mask`` may be such a mask, flash attention's [b, n] (nonzero for tokens
+    that are not padding), or flex attention's block mask.
 
     Raises:
         UnsupportedModel: a mask of another kind.
@@ -67,8 +67,8 @@ def over_columns(mask: Any, b: int, m: int, n: int) -> Tensor | None:
         return seen
     if not isinstance(mask, Tensor) or mask.shape != (b, n):
         raise UnsupportedModel(
-            f"the attention mask is a {type(mask).__name__} of shape {getattr(mask, 'shape', '?')},"
-            f" which does not tell what {m} queries see of {n} columns."
+            f"the attention mask is a {type(mask).__name__} of shape "
+            f"{getattr(mask, 'shape', '?')}, which is no mask of {m} queries over {n} columns."
         )
     columns = torch.arange(n, device=mask.device)
     causal = columns <= columns[n - m :, None]
@@ -76,7 +76,7 @@ def over_columns(mask: Any, b: int, m: int, n: int) -> Tensor | None:
 
 
 def as_bool(mask: Tensor) -> Bool[Tensor, "b 1 m n"]:
-    """True where a query sees a column, from a boolean or an additive mask.
+    """Convert a boolean or additive mask to a boolean one, True where a query sees a column.
 
     Raises:
         UnsupportedModel: a mask that differs between heads.
@@ -90,7 +90,7 @@ def as_bool(mask: Tensor) -> Bool[Tensor, "b 1 m n"]:
 
 
 def of_queries(mask: Tensor, index: Int[Tensor, "b m"]) -> Bool[Tensor, "b 1 m n"]:
-    """The mask of these of its queries; of the first one where the index is negative."""
+    """Return the mask rows of the queries at ``index``; of the first query where it is negative."""
     rows = as_bool(mask).expand(len(index), 1, -1, -1)
     return rows.gather(2, index.clamp_min(0)[:, None, :, None].expand(-1, -1, -1, rows.shape[3]))
 
@@ -101,18 +101,18 @@ def examine(
     shape: tuple[int, int, int],
     device: torch.device,
 ) -> MaskFacts:
-    """Reads the facts off a mask for ``shape`` = (rows, queries, columns).
+    """Read the properties of a mask for ``shape`` = (rows, queries, columns).
 
-    ``pads`` is None while a prompt is read, whose mask tells where padding stands. A row may be
-    nothing but padding so far.
+    ``pads`` is None while a prompt is read; its mask then tells where padding is. A row may be
+    padding only so far.
     """
     b, m, n = shape
     if mask is None:
-        none = torch.zeros(b, dtype=torch.long, device=device)
-        return MaskFacts(none if pads is None else pads, True, True)
+        no_pads = torch.zeros(b, dtype=torch.long, device=device)
+        return MaskFacts(no_pads if pads is None else pads, True, True)
     visible = as_bool(mask).expand(b, 1, m, n)[:, 0]
     if pads is None:
-        pads = left_padding(visible[:, -1], b, n, whole=False)
+        pads = left_padding(visible[:, -1], b, n, complete=False)
     columns = torch.arange(n, device=device)
     real = columns >= pads[:, None]
     is_open = bool((visible[:, -1] == real).all())
@@ -122,8 +122,9 @@ def examine(
 
 
 def _is_causal(visible: Bool[Tensor, "b m n"], real: Bool[Tensor, "b n"], pads: Tensor) -> bool:
-    """Whether every query that is no padding sees all real columns up to its own, and no other. In
-    blocks of queries: of a chunk at 32k tokens a tensor of the mask's size takes 32 MB.
+    """Return True if every query that is not padding sees exactly the real columns up to its own.
+    Compares in blocks of queries: for a chunk at 32k tokens, a tensor of the mask's size takes 32
+    MB.
     """
     (b, m, n), device = visible.shape, visible.device
     columns = torch.arange(n, device=device)
@@ -132,29 +133,31 @@ def _is_causal(visible: Bool[Tensor, "b m n"], real: Bool[Tensor, "b n"], pads: 
     blocks = torch.split(columns[n - m :], rows), torch.split(visible, rows, dim=1)
     for queries, seen in zip(*blocks, strict=True):
         causal = (columns <= queries[:, None]) & real[:, None]
-        seeing = queries >= pads[:, None]  # what padding queries see does not matter
-        same &= ((seen == causal) | ~seeing[:, :, None]).all()
+        is_real = queries >= pads[:, None]  # padding queries may see anything
+        same &= ((seen == causal) | ~is_real[:, :, None]).all()
     return bool(same)
 
 
 def over_slots(
     mask: Tensor | None, columns: Int[Tensor, "b h s"], queries: Int[Tensor, "m"]
 ) -> Bool[Tensor, "b h m s"]:
-    """Which slots each query sees: the mask over columns, gathered; causal where it is None."""
-    held = (columns >= 0)[:, :, None]
+    """Return the slots that each query sees: the mask gathered at ``columns``; causal if it is
+    None.
+    """
+    occupied = (columns >= 0)[:, :, None]
     if mask is None:
-        return held & (columns[:, :, None] <= queries[:, None])
+        return occupied & (columns[:, :, None] <= queries[:, None])
     b, h, s = columns.shape
     visible = as_bool(mask).expand(b, h, len(queries), mask.shape[-1])
     index = columns.long().clamp_min(0)[:, :, None].expand(b, h, len(queries), s)
-    return visible.gather(3, index) & held
+    return visible.gather(3, index) & occupied
 
 
 def for_model(
     visible: Bool[Tensor, "b h m s"], groups: int, additive: torch.dtype | None
 ) -> Tensor:
-    """The mask as the model's attention takes it: each head's ``groups`` times, boolean or
-    additive.
+    """Convert ``visible`` to a mask that the model's attention takes: each head repeated ``groups``
+    times, boolean, or additive in the dtype ``additive``.
     """
     repeated = visible if groups == 1 else visible.repeat_interleave(groups, dim=1)
     if additive is None:
@@ -171,13 +174,13 @@ def slots_of(
     images: Images | None,
     mask: Tensor | None,
 ) -> Slots:
-    """The slots at these columns, for queries that stand at a ``span`` of columns. ``mask`` is the
-    model's, over queries and columns.
+    """Return the slots at ``columns``, for queries at the columns of ``span`` (start, end).
+    ``mask`` is the model's, over queries and columns.
     """
     queries = torch.arange(*span, device=columns.device)
     pads = facts.pads.to(columns.device)[:, None]
-    some = once_for_heads(columns)
-    pos = torch.where(some < 0, -1, some - pads[:, None]).expand_as(columns)
+    shared = once_for_heads(columns)
+    pos = torch.where(shared < 0, -1, shared - pads[:, None]).expand_as(columns)
     seen = None if facts.causal else over_slots(mask, columns, queries)
     if images is None:
         return Slots(pos=pos, q_pos=queries - pads, mask=seen)
@@ -193,15 +196,15 @@ def slots_of(
 
 
 def _of_slots(
-    known: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"], compressed: bool
+    values: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"], compressed: bool
 ) -> Int[Tensor, "b h n"]:
-    if not compressed:  # drafted tokens may be known here before they are held
-        return known[:, None, : columns.shape[2]].expand_as(columns)
-    return at_columns(known, columns)
+    if not compressed:  # draft tokens may be known here before they are stored
+        return values[:, None, : columns.shape[2]].expand_as(columns)
+    return at_columns(values, columns)
 
 
-def at_columns(known: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
-    """What is known of the tokens seen, at these columns; -1 where there is none."""
-    some = once_for_heads(columns).long()  # they may be as they are held, of 32 bits
-    gathered = known.gather(1, some.clamp_min(0).flatten(1)).view_as(some)
-    return gathered.masked_fill(some < 0, -1).expand_as(columns)
+def at_columns(values: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
+    """Gather per-token values at ``columns``; -1 for empty slots."""
+    shared = once_for_heads(columns).long()  # gather needs int64; stored columns may be int32
+    gathered = values.gather(1, shared.clamp_min(0).flatten(1)).view_as(shared)
+    return gathered.masked_fill(shared < 0, -1).expand_as(columns)

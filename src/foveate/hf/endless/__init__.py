@@ -1,1 +1,1 @@
-"""Prompts that never end."""
+"""Endless prompts."""

@@ -1,13 +1,13 @@
-"""A prompt that never ends: what it has forgotten is counted no more, so that a pass takes the same
-time and memory however much was read before.
+"""Endless prompts: forgotten tokens no longer count, so that a pass takes the same time and memory
+however much was read before.
 
-A cache counts every token that it has seen as a column. Of an endless prompt most columns are held
-by no head of any layer: they are taken out, and those that are left are numbered anew, in order.
-Positions stay: the model is told how many tokens were forgotten.
+A cache counts every token that it has seen as a column. In an endless prompt most columns are
+stored by no head of any layer: they are removed, and the others are renumbered, in order. Positions
+stay: the model's positions are shifted by the number of forgotten tokens.
 
-Pairs that had left can be put back at the places in the prompt at which they stood, and what a pass
-makes is shown to whoever wants to keep it elsewhere. Positions are the true ones, so keys are put
-back as they were made.
+Evicted pairs can be restored at their original positions in the prompt, and the keys and values of
+a pass can be collected for storage elsewhere (offload). As positions are the original ones,
+restored keys need no rotation.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from foveate.policies.policy import Policy
 from foveate.stages.when import OverBudget
 
 END = 2**31 - 1
-"""The column at which a prompt ends that never does."""
+"""Column at which an endless prompt ends."""
 
 
 EVERY = 256
-"""Pairs by which heads outgrow their budget, where nothing says otherwise."""
+"""Default number of pairs by which heads may exceed their budget before they are compressed."""
 
 
 def endless(policy: Policy, every: int | None) -> Policy:
-    """The policy, compressing between the passes of its prompt: whenever the heads hold ``every``
-    pairs more than their budget (None: as many as its own rule says, or 256).
+    """Return the policy, compressing between the passes of its prompt: whenever the heads store
+    ``every`` pairs more than their budget (None: as many as its own rule says, or 256).
 
     Raises:
         InvalidBudget: a share of a prompt that never ends.
-        InvalidParameter: ``every`` below 1, or beside a rule that says when it compresses; a score
-            that reads the whole prompt again, or a rule without scores.
+        InvalidParameter: ``every`` below 1, or together with a rule that decides when it
+            compresses; a score that reads the complete prompt again, or a rule without scores.
     """
     check({"every": Positive | None}, {"every": every})
     if policy.amount.kind not in ("tokens", "bytes"):
@@ -63,7 +63,7 @@ def endless(policy: Policy, every: int | None) -> Policy:
     score = policy.reads_again
     if (unable := score if score and score.reading.prompt else policy.prunes) is not None:
         raise InvalidParameter(
-            f"{unable!r} needs a prompt that ends. Take a policy that can compress while it reads, "
+            f"{unable!r} needs a prompt that ends. Use a policy that can compress while it reads, "
             "such as 'infinipotv:budget=4096' or 'snapkv:budget=4096'."
         )
     when, own = policy.when, isinstance(policy.when, OverBudget)
@@ -74,28 +74,28 @@ def endless(policy: Policy, every: int | None) -> Policy:
             f"every={every} has no effect: {policy} compresses by {when!r}. Leave every= out."
         )
     by_rule = when.every if isinstance(when, OverBudget) else EVERY
-    each = by_rule if every is None else every
-    return policy.but(when=OverBudget(every=each, reading=True, answering=when.decodes))
+    pairs = by_rule if every is None else every
+    return policy.but(when=OverBudget(every=pairs, reading=True, answering=when.decodes))
 
 
 def begun(model: PreTrainedModel, policy: Policy, link: Link) -> DynamicCache:
-    """An empty cache of one row, whose prompt never ends."""
+    """Return an empty cache of one row, whose prompt never ends."""
     cache: DynamicCache = DynamicCache(config=model.config)
     convert(cache, text_config(model), policy, link).arm(END)
-    none = torch.empty(1, 0, dtype=torch.long, device=input_device(model))
-    go_on(cache, (none, none))
+    empty = torch.empty(1, 0, dtype=torch.long, device=input_device(model))
+    go_on(cache, (empty, empty))
     return cache
 
 
 def say_images(cache: DynamicCache, coming: Images) -> None:
-    """Says the image and the spot of each token of the next pass, [1, t] each; those of a pass of
-    which nothing is said are text.
+    """Set image and slot of each token of the next pass, [1, t] each. Without this call, a pass's
+    tokens are text.
     """
     known_state(cache).update_turn(coming=coming)
 
 
 def go_on(cache: DynamicCache, images: Images) -> None:
-    """Has the cache's prompt go on for ever; ``images`` are those of all tokens seen."""
+    """Make the cache's prompt endless. ``images``: image and slot of all tokens seen."""
     state = known_state(cache)
     state.update_turn(end=END, awaiting=False)
     state.update_tokens(image=images[0], slot=images[1])
@@ -104,7 +104,7 @@ def go_on(cache: DynamicCache, images: Images) -> None:
 
 
 def finish(cache: DynamicCache) -> None:
-    """Ends the cache's prompt where it stands: what comes next is answered."""
+    """End the cache's prompt at its latest token: later tokens are an answer's."""
     state = known_state(cache)
     state.update_turn(end=None, awaiting=False)
     for layer in foveate_layers(cache):
@@ -112,70 +112,73 @@ def finish(cache: DynamicCache) -> None:
 
 
 def held_columns(cache: DynamicCache) -> Bool[Tensor, "seen"] | None:
-    """True at the columns that some head of some layer holds; None where a layer cannot count its
-    columns anew.
+    """Return a mask of the columns that some head of some layer stores; None if a layer cannot
+    renumber its columns.
     """
     layers = foveate_layers(cache)
     if len(layers) < len(cache.layers):
         return None
-    held = torch.zeros(layers[0].seen, dtype=torch.bool, device=layers[0].pairs.columns.device)
+    stored = torch.zeros(layers[0].seen, dtype=torch.bool, device=layers[0].pairs.columns.device)
     for layer in layers:
         layer.in_order()
         if not isinstance(layer.pairs, Renumbered) or isinstance(layer.pairs, RewrittenPairs):
             return None
-        columns = layer.pairs.columns.to(held.device)
-        held[columns[columns >= 0]] = True
-    return held
+        columns = layer.pairs.columns.to(stored.device)
+        stored[columns[columns >= 0]] = True
+    return stored
 
 
 def forget(cache: DynamicCache) -> Bool[Tensor, "seen"] | None:
-    """Counts what nobody holds no more. Returns which of the columns stay; None if all do, as far
-    as anybody knows.
+    """Remove the columns that no head stores, and renumber the others. Return the mask of the
+    columns that stay; None if all stay, or a layer cannot renumber them.
     """
-    held = held_columns(cache)
-    if held is None or bool(held.all()):
+    stored = held_columns(cache)
+    if stored is None or bool(stored.all()):
         return None
     state, layers = known_state(cache), foveate_layers(cache)
-    table = torch.cat([held.long().cumsum(0) - held.long(), held.sum()[None]])
-    gone = len(held) - int(table[-1])
+    table = torch.cat([stored.long().cumsum(0) - stored.long(), stored.sum()[None]])
+    removed = len(stored) - int(table[-1])
     for layer in layers:
         pairs = layer.pairs
         if isinstance(pairs, Renumbered):
             pairs.renumber(table.to(layer.pairs.columns.device))
-        layer.seen -= gone
+        layer.seen -= removed
         layer.at = layer.at._replace(seen=layer.seen)
-    state.tokens = state.tokens.drop(held)
+    state.tokens = state.tokens.drop(stored)
     state.view = None
-    return held
+    return stored
 
 
 @dataclass
 class Made:
-    """What a pass makes, by ordinal of the layer: new keys and values, and perhaps queries.
-    ``places`` are the positions of all tokens that the cache then counts, if they are noted.
+    """Tensors that a pass computes, by ordinal of the layer: new keys and values, and optionally
+    queries. ``positions`` are the positions of all tokens that the cache then counts, if they are
+    recorded.
     """
 
     k: dict[int, Float[Tensor, "1 h t d"]] = field(default_factory=dict)
     v: dict[int, Float[Tensor, "1 h t e"]] = field(default_factory=dict)
     q: dict[int, Float[Tensor, "1 hq t d"]] | None = None
-    places: Int[Tensor, "axes seen"] | None = None
+    positions: Int[Tensor, "axes seen"] | None = None
 
 
 @contextmanager
-def looked_at(cache: DynamicCache, made: Made | None) -> Iterator[None]:
-    """Fills in what the latest pass inside makes, but for those that do not stay."""
+def looked_at(cache: DynamicCache, collected: Made | None) -> Iterator[None]:
+    """Collect in ``collected`` the tensors of the latest pass inside the context, probe passes
+    excepted.
+    """
     state = known_state(cache)
     try:
-        state.made = made
+        state.collected = collected
         yield
-        if made is not None:
-            made.places = state.tokens.position
+        if collected is not None:
+            collected.positions = state.tokens.position
     finally:
-        state.made = None
+        state.collected = None
 
 
 class Back(NamedTuple):
-    """Pairs of one layer that are put back: ``tokens`` are their places in the prompt, in order."""
+    """Pairs of one layer to restore. ``tokens``: their indices in the prompt, ascending."""
 
     tokens: Int[Tensor, "f"]
     k: Float[Tensor, "1 h f d"]
@@ -183,8 +186,8 @@ class Back(NamedTuple):
 
 
 class Returning(NamedTuple):
-    """All that is put back: ``tokens`` are those of any layer, with the image and the spot of each;
-    ``layers`` are by ordinal.
+    """Pairs of all layers to restore: ``tokens`` are those of any layer, with ``image`` and
+    ``spot`` of each; ``layers`` are by ordinal.
     """
 
     tokens: Int[Tensor, "u"]
@@ -193,41 +196,43 @@ class Returning(NamedTuple):
     layers: Sequence[Back]
 
 
-def put_back(cache: DynamicCache, held: Int[Tensor, "seen"], returning: Returning) -> None:
-    """Has the layers hold what is found beside what they hold; of a token that a layer holds in
-    part, or merged with others, what is found.
+def put_back(cache: DynamicCache, indices: Int[Tensor, "seen"], returning: Returning) -> None:
+    """Restore pairs beside the stored ones; where a layer stores a token's pair for some heads, or
+    merged with others, the restored pair replaces it.
 
     Args:
-        cache: whose prompt goes on, with one row.
-        held: for each column, the place of its token in the prompt, counted from its beginning.
-        returning: what is put back.
+        cache: an endless cache of one row.
+        indices: for each column, the index of its token in the prompt.
+        returning: the pairs to restore.
     """
     state = known_state(cache)
-    whole = torch.unique(torch.cat([held, returning.tokens]))
-    table = torch.searchsorted(whole, held)
-    came = len(whole) - len(held)
+    all_indices = torch.unique(torch.cat([indices, returning.tokens]))
+    table = torch.searchsorted(all_indices, indices)
+    added = len(all_indices) - len(indices)
     for layer, back in zip(foveate_layers(cache), returning.layers, strict=True):
         layer.in_order()
-        columns = torch.searchsorted(whole, back.tokens)
-        layer.put(_joined(layer.pairs, table, back, columns, len(whole)))
-        layer.seen += came
+        columns = torch.searchsorted(all_indices, back.tokens)
+        layer.replace_pairs(_join(layer.pairs, table, back, columns, len(all_indices)))
+        layer.seen += added
         layer.at = layer.at._replace(seen=layer.seen)
-    columns = torch.searchsorted(whole, returning.tokens)
+    columns = torch.searchsorted(all_indices, returning.tokens)
     state.tokens = state.tokens.concat(
         (returning.image[None], returning.spot[None]), table, columns
     )
     state.view = None
 
 
-def _joined(
-    pairs: Pairs, table: Int[Tensor, "seen"], back: Back, places: Int[Tensor, "f"], end: int
+def _join(
+    pairs: Pairs, table: Int[Tensor, "seen"], back: Back, new_columns: Int[Tensor, "f"], end: int
 ) -> Pairs:
-    """What is held and what comes, in order; ``places`` are the columns of what comes."""
+    """Return the stored and the restored pairs, sorted by column; ``new_columns`` are the columns
+    of the restored ones.
+    """
     k, v, columns = pairs.padded()
-    table, places = table.to(k.device), places.to(k.device)
+    table, new_columns = table.to(k.device), new_columns.to(k.device)
     columns = torch.where(columns < 0, -1, table[columns.clamp_min(0)])
-    columns = columns.masked_fill(torch.isin(columns, places), -1)
-    columns = torch.cat([columns, places.expand(*columns.shape[:2], -1)], dim=2)
+    columns = columns.masked_fill(torch.isin(columns, new_columns), -1)
+    columns = torch.cat([columns, new_columns.expand(*columns.shape[:2], -1)], dim=2)
     order = columns.argsort(dim=-1, stable=True)
     k, v = (torch.cat([x, new.to(x)], dim=2) for x, new in ((k, back.k), (v, back.v)))
     k, v = (x.gather(2, order[..., None].expand(*order.shape, x.shape[3])) for x in (k, v))

@@ -1,1 +1,1 @@
-"""A cache layer of transformers under a policy, and what the layers of a cache share."""
+"""Cache layers of transformers under a policy, and the state that the layers of a cache share."""

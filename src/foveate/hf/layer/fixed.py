@@ -1,8 +1,9 @@
-"""A compressed cache whose tensors never move: one decoding step can be captured and replayed.
+"""A compressed cache whose tensors never move, so that one decoding step can be captured and
+replayed.
 
 A CUDA graph, or code compiled for fixed shapes, runs the same launches on the same addresses every
-time and never asks the host. So the room for answers is there from the start, and how much of it is
-taken is counted on the device. What is written after the count is not looked at.
+time and never syncs with the host. So the room for answers is allocated at the start, and the
+device counts the slots in use. Slots after the count are masked.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from torch.nn.functional import pad
 
 from foveate.cache.pairs import DensePairs, RaggedPairs
 from foveate.errors import InvalidInput, UnsupportedCache
-from foveate.hf.attention.by_products import ModelAttention, Output, refused
-from foveate.hf.attention.dispatch import over_visible
+from foveate.hf.attention.by_products import ModelAttention, Output, without_backward
+from foveate.hf.attention.dispatch import attend_visible
 from foveate.hf.layer.cache_layer import LINK, FoveateLayer
 from foveate.hf.layer.state import CacheState
 from foveate.hf.model.internals import Cache, CacheLayerMixin
@@ -25,46 +26,46 @@ from foveate.ops.ragged_decode import ragged_decode
 
 
 def fixed(cache: Any, state: CacheState, room: int) -> Cache:
-    """A copy of a compressed cache that has ``room`` for so many more tokens and never grows.
+    """Copy a compressed cache into one with ``room`` for so many more tokens, which never grows.
 
     Raises:
-        InvalidInput: no room, or a prompt that is not finished.
-        UnsupportedCache: layers that grow by other means than ours, quantised pairs, or a policy
-            that compresses while it decodes.
+        InvalidInput: ``room`` is below 1, or the prompt is not finished.
+        UnsupportedCache: layers that are not compressed, quantised pairs, or a policy that
+            compresses while it decodes.
     """
     if isinstance(room, bool) or not isinstance(room, int) or room < 1:
         raise InvalidInput(f"room={room!r}: give the number of tokens that will be decoded.")
     if state.policy.when.decodes:
         raise UnsupportedCache(
-            f"{state.policy.when!r} compresses while answers are decoded, which moves what is "
-            "held. Use when=after_prefill."
+            f"{state.policy.when!r} compresses while answers are decoded, which moves the stored "
+            "pairs. Use when=after_prefill."
         )
     if state.shares_kv:
         raise UnsupportedCache(
             "some layers of this model read the keys and values of others, which a fixed cache "
-            "does not lend. Decode without session.fixed()."
+            "does not support. Decode without session.fixed()."
         )
     own = CacheState(state.policy, state.link, state.depth)
     own.follow(state)
     return Cache(
         layers=[
-            FixedLayer(_held(layer, i), layer.seen, own, room, layer.softmax_n)
+            FixedLayer(_pairs_of(layer, i), layer.seen, own, room, layer.softmax_n)
             for i, layer in enumerate(cache.layers)
         ]
     )
 
 
 def state_of(cache: object) -> CacheState | None:
-    """The state of a cache that :func:`fixed` made; None for any other object."""
+    """Return the state of a cache that :func:`fixed` built; None for any other object."""
     layers = getattr(cache, "layers", None) or [None]
     return layers[0].state if isinstance(layers[0], FixedLayer) else None
 
 
-def _held(layer: Any, index: int) -> DensePairs | RaggedPairs:
+def _pairs_of(layer: Any, index: int) -> DensePairs | RaggedPairs:
     if not isinstance(layer, FoveateLayer):
         raise UnsupportedCache(
-            f"layer {index} of this cache is a {type(layer).__name__}, which is not compressed and "
-            "moves as it is written. Decode without session.fixed()."
+            f"layer {index} of this cache is a {type(layer).__name__}, which is not compressed, "
+            "and whose tensors move as it grows. Decode without session.fixed()."
         )
     if layer.seen == 0 or layer.armed:
         raise InvalidInput(
@@ -72,15 +73,15 @@ def _held(layer: Any, index: int) -> DensePairs | RaggedPairs:
         )
     if not isinstance(layer.pairs, DensePairs | RaggedPairs):
         raise UnsupportedCache(
-            f"pairs held as {layer.state.policy.store!r} are packed anew as they grow. Decode "
-            "without session.fixed(), or keep them in full precision."
+            f"pairs held as {layer.state.policy.store!r} are repacked as they grow. Decode without "
+            "session.fixed(), or keep them in full precision."
         )
     return layer.pairs
 
 
 class FixedLayer(CacheLayerMixin):
-    """One layer. ``used`` counts the slots taken: all of a dense layer's, or those that a ragged
-    layer has beside its body, which stays as it is.
+    """One layer of a fixed cache. ``used`` counts the slots in use: all of a dense layer's, or
+    those of a ragged layer's tail; its body stays unchanged.
     """
 
     def __init__(
@@ -96,35 +97,37 @@ class FixedLayer(CacheLayerMixin):
         self._body = pairs if isinstance(pairs, RaggedPairs) else None
         growing = pairs.tail if isinstance(pairs, RaggedPairs) else pairs
         self.room, self._start = room, growing.size
-        # zeros behind what is held: what does not count must still be a number
+        # zeros, not uninitialised memory: a masked NaN would still make the output NaN
         self._k, self._v = (pad(t, (0, 0, 0, room)) for t in (growing.k, growing.v))
         self.used = torch.tensor(growing.size, dtype=torch.long, device=self._k.device)
-        self._elsewhere = seen - growing.size  # tokens seen that take no slot here
+        self._without_slot = seen - growing.size  # tokens seen
         self._real = self._real_slots(pairs, state)
         self._n = n if pairs.compressed else 0.0
         self.is_initialized = True
-        for held in (self._k, self._v, self.used):
-            torch._dynamo.mark_static_address(held)
+        for tensor in (self._k, self._v, self.used):
+            torch._dynamo.mark_static_address(tensor)
 
     def _real_slots(
         self, pairs: DensePairs | RaggedPairs, state: CacheState
     ) -> Bool[Tensor, "b 1 1 n"]:
-        """False at padding, which only a prompt that was kept whole still holds."""
+        """Return a mask that is False at padding, which only a prompt without evicted pairs still
+        stores.
+        """
         (b, _, n, _), device = self._k.shape, self._k.device
         real = torch.ones(b, n, dtype=torch.bool, device=device)
         if not pairs.compressed:
             real &= torch.arange(n, device=device) >= state.tokens.padding(real)[:, None]
         return real[:, None, None]
 
-    # What transformers asks of a cache layer
+    # transformers' interface of a cache layer
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """All room is there from the start."""
+        """Do nothing: all room is allocated at the start."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Writes one token's pair behind those that count, and counts it."""
+        """Write one token's pair after the slots in use, and count it."""
         if not self.state.link.open:
             self.state.link.refuse()
         if key_states.shape[2] != 1:
@@ -132,14 +135,14 @@ class FixedLayer(CacheLayerMixin):
                 f"a fixed cache takes one token a pass, not {key_states.shape[2]}. Read prompts "
                 "and questions before session.fixed()."
             )
-        place = self.used.view(1)
+        slot = self.used.view(1)
         try:
-            self._k.index_copy_(2, place, key_states.detach())
-            self._v.index_copy_(2, place, value_states.detach())
-        except IndexError as full:  # on a GPU nobody waits to see it
+            self._k.index_copy_(2, slot, key_states.detach())
+            self._v.index_copy_(2, slot, value_states.detach())
+        except IndexError as full:  # CPU only: a GPU reports it asynchronously
             raise InvalidInput(
                 f"this fixed cache has room for {self.room} tokens after its prompt, and all of it "
-                "is taken. Give session.fixed() more."
+                "is used. Give session.fixed() more room."
             ) from full
         self.used.add_(1)
         keys = key_states.view_as(key_states)
@@ -147,26 +150,28 @@ class FixedLayer(CacheLayerMixin):
         return keys, value_states
 
     def get_seq_length(self) -> Tensor:  # type: ignore[override]
-        """Tokens seen, on the device, so that positions are made there."""
-        return self.used + self._elsewhere
+        """Return the number of tokens seen, as a tensor: positions are computed on the device."""
+        return self.used + self._without_slot
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Masks span all columns that there will ever be."""
-        return self._elsewhere + self._k.shape[2], 0
+        """Return the number of columns of a full cache: masks span all of them from the start."""
+        return self._without_slot + self._k.shape[2], 0
 
     def get_max_length(self) -> int:
-        """Tokens that it will have seen when it is full."""
-        return self._elsewhere + self._k.shape[2]
+        """Return the number of tokens that it will have seen when it is full."""
+        return self._without_slot + self._k.shape[2]
 
     get_max_cache_shape = get_max_length  # the name before transformers 5.15
 
     def reset(self) -> None:
-        """Back to what it held when it was made, such as after the passes that warm up a graph."""
+        """Return to the slots in use after :func:`fixed`, e.g. after the passes that warm up a
+        graph.
+        """
         self.used.fill_(self._start)
-        self.state.ongoing = None  # if a pass was cut short, it is taken back with the others
+        self.state.ongoing = None  # an interrupted pass is discarded, too
 
     def reorder_cache(self, beam_idx: Tensor) -> NoReturn:
-        """Beams move rows, and nothing moves here."""
+        """Raise UnsupportedCache: beams move rows, which a fixed cache cannot."""
         raise UnsupportedCache("a fixed cache cannot reorder its rows. Use it without beams.")
 
     # Attention
@@ -174,8 +179,8 @@ class FixedLayer(CacheLayerMixin):
     def attend(
         self, attention: ModelAttention, query: Tensor, own_mask: Any, scale: float
     ) -> Output:
-        """Attention over what counts. The model's mask is not needed: all that is held of a prompt
-        and all that was decoded is seen.
+        """Compute the attention over the slots in use. The model's mask is not needed: a query sees
+        all kept pairs of the prompt and all decoded ones.
         """
         if self._body is not None:
             body = self._body
@@ -197,8 +202,8 @@ class FixedLayer(CacheLayerMixin):
                 longest=body.longest_body,
                 tail_length=self.used.view(1),
             )
-            return refused(decoded.transpose(1, 2)), None
+            return without_backward(decoded.transpose(1, 2)), None
         visible = self._real & (torch.arange(self._k.shape[2], device=query.device) < self.used)
         mask = own_mask if attention.takes_masks else None
-        out = over_visible(attention, query, self._k, self._v, visible, mask, scale, self._n)
-        return refused(out.output), out.weights
+        out = attend_visible(attention, query, self._k, self._v, visible, mask, scale, self._n)
+        return without_backward(out.output), out.weights

@@ -1,4 +1,4 @@
-"""Around a model's calls: its arguments by name, its methods wrapped, its notes to itself."""
+"""Hooks around a model's calls: arguments by name, wrapped methods, M-RoPE offsets."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from foveate.hf.layer.state import CacheState
 
 
 def named(forward: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
-    """Positional arguments by name."""
+    """Map positional arguments to their names."""
     if not args:
         return {}
     return dict(zip(inspect.signature(forward).parameters, args, strict=False))
 
 
 def wrap(undo: ExitStack, module: nn.Module, name: str, around: Callable[..., Any]) -> None:
-    """Replaces a bound method by ``around(method, ...)``, until it is undone."""
+    """Replace a bound method by ``around(method, ...)``, until ``undo`` is closed."""
     original = getattr(module, name)
 
     @functools.wraps(original)
@@ -33,8 +33,8 @@ def wrap(undo: ExitStack, module: nn.Module, name: str, around: Callable[..., An
 
 
 def put(undo: ExitStack, module: nn.Module, name: str, value: Any) -> None:
-    """Sets an attribute on the module itself, until it is undone. The way back is there first, for
-    an interrupt may fall in between.
+    """Set an attribute on the module itself, until ``undo`` is closed. The callback is registered
+    first, because an interrupt may fall in between.
     """
     had, old = name in vars(module), vars(module).get(name)
 
@@ -49,8 +49,8 @@ def put(undo: ExitStack, module: nn.Module, name: str, value: Any) -> None:
 
 
 def forget_compiled(undo: ExitStack, model: nn.Module) -> None:
-    """Where the model was compiled, drops the code, and again when it is undone: Dynamo does not
-    look whether wrappers have come or gone, so what it compiled outside would pass by.
+    """Drop the compiled code of a compiled model, now and when ``undo`` is closed. Dynamo has no
+    guard on wrappers, so code compiled outside the context would bypass them.
     """
     compiled = [  # one list: models have thousands of modules
         module
@@ -64,13 +64,15 @@ def forget_compiled(undo: ExitStack, model: nn.Module) -> None:
 
 
 def note_offsets(modules: dict[str, Any], state: CacheState) -> None:
-    """Keeps the offsets with the cache they are of; the model has those of its latest prompt."""
+    """Store the model's M-RoPE offsets (``rope_deltas``) with the cache: the model keeps only the
+    latest prompt's.
+    """
     offsets = {name: module.rope_deltas for name, module in modules.items()}
     state.note({name: None if t is None else t.clone() for name, t in offsets.items()})
 
 
 def restore_offsets(modules: dict[str, Any], state: CacheState) -> None:
-    """Gives the model the offsets of the cache that it is about to continue."""
+    """Set the model's M-RoPE offsets to those of the cache that it will continue."""
     for name, module in modules.items():
         if name in state.tokens.extras:
             module.rope_deltas = state.tokens.extras[name]

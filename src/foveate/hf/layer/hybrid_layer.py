@@ -1,5 +1,5 @@
-"""A layer that has a convolution or recurrent state beside its keys and values. The state stays as
-it is; the keys and values are kept as the policy says.
+"""A cache layer with a convolution or recurrent state beside its keys and values. The policy
+compresses the keys and values; the state stays unchanged.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from foveate.hf.layer.state import CacheState
 from foveate.hf.model.internals import HybridLayer
 
 _STATES: Any = object if HybridLayer is None else HybridLayer.__mro__[1]
-"""What transformers keeps such states in."""
+"""Base class of transformers' HybridLayer that stores the states."""
 
 
 class FoveateHybridLayer(FoveateLayer, _STATES):  # type: ignore[misc, no-untyped-call]
-    """One layer of a cache under a policy, and its states."""
+    """One layer of a cache under a policy, with its states."""
 
     def __init__(self, state: CacheState, model_index: int, ordinal: int, states: int):
         FoveateLayer.__init__(self, state, model_index, ordinal)
@@ -25,25 +25,25 @@ class FoveateHybridLayer(FoveateLayer, _STATES):  # type: ignore[misc, no-untype
 
     @property
     def is_croppable(self) -> bool:  # type: ignore[override]
-        """Whether the states are of a kind that can be taken back."""
+        """True if the states can be rolled back."""
         return bool(_STATES.is_croppable.fget(self))
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
-        """Of the states: pairs need none."""
+        """Initialise the states; pairs need no initialisation."""
         if kwargs:
             _STATES.lazy_initialization(self, **kwargs)
 
     def reset(self) -> None:
-        """Back to an empty, armed layer."""
+        """Reset to an empty, armed layer."""
         _STATES.reset(self)
         FoveateLayer.reset(self)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row i becomes row ``beam_idx[i]``."""
+        """Reorder the batch: row i becomes row ``beam_idx[i]``."""
         _STATES.reorder_cache(self, beam_idx)
         FoveateLayer.reorder_cache(self, beam_idx)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Takes back the newest tokens, as far as the states can."""
+        """Remove the newest tokens, as far as the states can be rolled back."""
         _STATES.crop(self, tokens_to_remove)
         FoveateLayer.crop(self, tokens_to_remove)

@@ -1,10 +1,10 @@
-"""The attention functions that models ask transformers for, while a block is open.
+"""Interception of transformers' attention functions while a ``compress()`` context is open.
 
-A model keeps the name of its attention implementation in a block: some decide by it whether they
-apply a sparse mask, and masks are made by it. So nothing is registered. Instead transformers'
-``AttentionInterface`` hands out its functions wrapped: a wrapped function looks whether a cache
-layer of ours returned the keys, and lets that layer attend; otherwise it is the function itself.
-When the last block is left, the interface is what it was.
+A model keeps the name of its attention implementation in a context: some models decide by it
+whether they apply a sparse mask, and transformers builds masks by it. So nothing is registered.
+Instead transformers' ``AttentionInterface`` returns its functions wrapped: if a Foveate cache layer
+returned the keys, the wrapped function calls that layer's attention, otherwise the original
+function. Leaving the last context restores the interface.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ from foveate.hf.model.internals import AttentionInterface, sdpa_attention_forwar
 Function = Callable[..., Output]
 
 TAKES_MASKS = ("sdpa", "eager")
-"""Implementations that take a mask over queries and columns; the others take one of their own kind,
-or a tensor that says where padding stands."""
+"""Implementations that take a mask over queries and columns; the others take a kind of their own,
+or a padding mask.
+"""
 
 _NOT_OURS = ("softcap", "s_aux")
-"""What some models give to their attention beside the tensors. Their own function computes it, and
-none of ours stands in for it."""
+"""Attention arguments of some models that only their own function computes; Foveate's operators
+never replace it.
+"""
 
 
 @dataclass
 class Reader:
-    """A decoder in a block, and the call in which it reads; ``traced`` while what it reads is
-    traced, where no call can be made.
+    """A decoder in a context, and the call in which it reads. ``traced`` is True while
+    torch.compile traces its ``forward``, which takes no turn.
     """
 
     decoder: nn.Module
@@ -51,32 +53,32 @@ class Reader:
 
     @property
     def reads(self) -> bool:
-        """Whether it is in its ``forward`` now."""
+        """True inside the decoder's ``forward``."""
         if torch.compiler.is_compiling():
             return self.traced or self.call is not None
         return self.traced or (self.call is not None and self.call.runs())
 
 
 readers: dict[int, Reader] = {}
-"""By the identity of the decoder's configuration."""
+"""Readers by the identity of their decoder's configuration."""
 
 lookers: dict[int, Callable[[Tensor, Tensor, Any, Mapping[str, Any]], None]] = {}
-"""Who is shown the queries, keys, mask and other arguments of attention that no cache of ours
-takes part in: by the identity of the module that asks for it.
+"""Observers of attention that no Foveate cache takes part in, by the identity of the attention
+module: called with queries, keys, mask and other arguments.
 """
 
 
 @cache
 def knows(name: str | None) -> bool:
-    """Whether the attention implementation of that name is one of transformers, or a kernel that
-    transformers loads in the place of one. Asked at every layer of every step.
+    """Return True if ``name`` is an attention implementation of transformers, or a kernel that
+    transformers loads in the place of one. Cached: every layer of every step calls it.
     """
     name = (name or "").removeprefix("paged|")
     return name in (*TAKES_MASKS, "flex_attention") or "flash" in name
 
 
 def check_known(name: str | None, whose: str) -> None:
-    """Raises UnsupportedModel where an attention implementation is none that can be followed."""
+    """Raise UnsupportedModel for an attention implementation that Foveate does not know."""
     if not knows(name):
         raise UnsupportedModel(
             f"{whose} attention implementation is {name!r}, which is none of transformers' own. "
@@ -95,23 +97,23 @@ def _through_the_cache(
     attention_mask: Any,
     **kwargs: Any,
 ) -> Output:
-    """``function``; for keys that a cache of ours returned, the cache layer's attention."""
+    """Call ``function``, or the cache layer's attention if a Foveate cache returned the keys."""
     layer: FoveateLayer | FixedLayer | None = getattr(key, LINK, None)
     if layer is None:
-        _check_place(module)
+        _check_caller(module)
         if (look := lookers.get(id(module))) is not None:
             look(query, key, attention_mask, kwargs)
         return function(module, query, key, value, attention_mask, **kwargs)
-    if not knows(name):  # it may have been set inside the block
+    if not knows(name):  # it may have been set inside the context
         check_known(name, f"{type(module).__name__}'s")
     if kwargs.get("position_bias") is not None:
         raise UnsupportedModel(
-            f"{type(module).__name__} passes 'position_bias' to its attention, which goes by the "
-            "place of a key and not by its position. This model cannot be compressed."
+            f"{type(module).__name__} passes 'position_bias' to its attention, which depends on a "
+            "key's index in the cache, not on its position. This model cannot be compressed."
         )
     scale = kwargs.get("scaling")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    attention = _of_model(function, name, module, kwargs)
+    attention = _model_attention(function, name, module, kwargs)
     if isinstance(layer, FixedLayer):
         return layer.attend(attention, query, attention_mask, scale)
     if layer.state.shares_kv and getattr(module, "layer_idx", None) != layer.model_index:
@@ -119,16 +121,16 @@ def _through_the_cache(
     return attend(layer, attention, query, attention_mask, scale)
 
 
-def _of_model(
+def _model_attention(
     function: Function, name: str, module: nn.Module, kwargs: dict[str, Any]
 ) -> ModelAttention:
     extra = None
-    for each in _NOT_OURS:
-        extra = each if kwargs.get(each) is not None else extra
+    for argument in _NOT_OURS:
+        extra = argument if kwargs.get(argument) is not None else extra
     plain = partial(function, module, **kwargs)
     masked: Function = partial(sdpa_attention_forward, module, **kwargs)
     if extra:
-        masked = partial(_no_mask, f"{type(module).__name__} passes {extra!r} to its {name}")
+        masked = partial(_refuse_masks, f"{type(module).__name__} passes {extra!r} to its {name}")
     takes_masks = name in TAKES_MASKS
     return ModelAttention(
         plain=plain,
@@ -141,43 +143,44 @@ def _of_model(
     )
 
 
-def _no_mask(why: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Output:
+def _refuse_masks(why: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Output:
     raise UnsupportedModel(
-        f"{why}, which takes no mask of what is kept. Load the model with "
+        f"{why}, which takes no mask over the kept pairs. Load the model with "
         "attn_implementation='eager'."
     )
 
 
 def in_backward() -> bool:
-    """Whether a backward pass runs: with gradient checkpointing it calls layers once more."""
+    """Return True in a backward pass: gradient checkpointing calls layers again there."""
     return torch._C._current_graph_task_id() != -1
 
 
-def _check_place(module: nn.Module) -> None:
-    """Layers that are not compressed come here from within their decoder's ``forward``, and nothing
-    else may: raises UnsupportedModel, or a prompt would be read and silently not be compressed.
+def _check_caller(module: nn.Module) -> None:
+    """Raise UnsupportedModel if the decoder's layer is called outside the decoder's ``forward``.
+    The prompt would silently not be compressed. Layers that are not compressed call this inside
+    ``forward``.
     """
     reader = readers.get(id(getattr(module, "config", None)))
     if reader is None or reader.reads or in_backward():
         return
     if all(module is not part for part in reader.decoder.modules()):
         return  # of another model that shares the configuration
-    whole = type(reader.decoder).__name__
+    decoder_name = type(reader.decoder).__name__
     raise UnsupportedModel(
         f"{type(module).__name__} was called inside a compress() block, but not through a call of "
-        f"its {whole}, so the prompt would not be compressed. Call model(...) or "
+        f"its {decoder_name}, so the prompt would not be compressed. Call model(...) or "
         "model.generate(...) instead of a forward() or a layer by itself."
     )
 
 
-# Handing out wrapped functions
+# Patched lookups
 
 _turn = CallTurn()
-_open: list[object] = []  # blocks that are open
+_open: list[object] = []  # open contexts
 
 
 def intercept(block: object) -> None:
-    """Has the interface hand out wrapped functions, until the block is released."""
+    """Patch the interface to return wrapped functions, until ``release(block)``."""
     call = _turn.take(sys._getframe())
     try:
         _open.append(block)
@@ -188,10 +191,12 @@ def intercept(block: object) -> None:
 
 
 def release(block: object) -> None:
-    """The block is open no more; nothing happens if it never was."""
+    """Remove the block; restore the interface after the last one. A no-op for a block that was
+    never open.
+    """
     call = _turn.take(sys._getframe())
     try:
-        _open[:] = [one for one in _open if one is not block]
+        _open[:] = [other for other in _open if other is not block]
         if not _open:
             AttentionInterface.get_interface = _STOCK  # type: ignore[method-assign]
             if "__getitem__" in vars(AttentionInterface):
@@ -205,7 +210,7 @@ _STOCK = AttentionInterface.get_interface
 
 def _get_interface(self: Any, attn_implementation: Any, default: Function) -> Function:
     name = attn_implementation
-    # None, eager, paged ones and unknown names are transformers' to answer, warn of, or refuse
+    # transformers itself answers, warns or raises for None, eager, paged and unknown names
     if name and name != "eager" and knows(name) and not name.startswith("paged|"):
         function = super(AttentionInterface, self).__getitem__(name)
         return partial(_through_the_cache, function, name)

@@ -1,5 +1,5 @@
-"""What is said of the prompt that comes next: its length, its ids, where frames of videos begin,
-which of its tokens are visual. A call is told it, and forgets it when it is over.
+"""Facts about the next prompt: its length, its token ids, the first tokens of video frames, its
+visual tokens. They belong to one call, and end with it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from foveate.hf.model.modality import given_visual_tokens, starts_in_runs, visua
 
 @dataclass
 class Declared:
-    """The length of a prompt: of the one that the first whole pass begins, and of no other. A pass
-    that was cut short leaves it to the next.
+    """Declared length of one prompt: the one that the next completed pass begins. A pass that was
+    interrupted leaves the declaration to the next.
     """
 
     tokens: int
@@ -28,12 +28,12 @@ class Declared:
     _taken: bool = False
 
     def take(self, ongoing: Ongoing | None) -> None:
-        """By the pass that begins its prompt (None: one that is traced)."""
+        """Assign the length to the pass that begins the prompt (None: a traced pass)."""
         self._pass, self._taken = ongoing, True
 
     @property
     def spent(self) -> bool:
-        """Whether its prompt has begun."""
+        """True once its prompt has begun."""
         return self._taken and (self._pass is None or self._pass.done)
 
 
@@ -46,13 +46,13 @@ class GenerateCall:
     cache: DynamicCache | None = None
 
     def is_about(self, cache: DynamicCache) -> bool:
-        """Whether this is the prompt's cache."""
+        """Return True if ``cache`` is the prompt's; the first cache becomes it."""
         if self.cache is None:
             self.cache = cache
         return cache is self.cache
 
     def check(self, model: nn.Module) -> None:
-        """Raises UnsupportedModel if the decoder was never called."""
+        """Raise UnsupportedModel if the decoder was never called."""
         if self.cache is None:
             raise UnsupportedModel(
                 f"{type(model).__name__}.generate() answered without a call of the model's "
@@ -62,11 +62,14 @@ class GenerateCall:
 
 @dataclass
 class CallInputs:
-    """By one call. ``ids`` are those of the tokens that a module around the decoder reads, and
-    ``frames`` say where those of videos begin among them; ``prompt``, ``prompt_frames`` and
-    ``length`` are of the prompt that ``generate`` answers, which is ``generation``; ``rereads`` is
-    the cache whose prompt is being read again, ``of_tokens`` what is asked of the outputs, where
-    tokens may be dropped. What it was not told, the call around it may have been.
+    """Facts that one call knows about its inputs. A field that is None may be set in the ``outer``
+    call.
+
+    ``ids`` are the token ids that a module around the decoder reads, and ``frames`` mark the first
+    tokens of video frames among them. ``prompt``, ``prompt_frames`` and ``length`` describe the
+    prompt that ``generate`` answers; ``generation`` is that call of ``generate``. ``rereads`` is
+    the cache whose prompt is being read again, ``of_tokens`` the outputs that the caller requests,
+    where tokens may be dropped.
     """
 
     outer: CallInputs | None = None
@@ -80,23 +83,25 @@ class CallInputs:
     of_tokens: Any = None
 
     def of(self, name: str) -> CallInputs:
-        """The innermost of these calls that was told this; the call itself if none was."""
+        """Return the innermost of these calls whose field ``name`` is set; the call itself if none
+        is.
+        """
         call_inputs: CallInputs | None = self
         while call_inputs is not None and getattr(call_inputs, name) is None:
             call_inputs = call_inputs.outer
         return self if call_inputs is None else call_inputs
 
     def of_pass(
-        self, what: Literal["ids", "frames"], end: int | None, seen: int, given: Tensor
+        self, field: Literal["ids", "frames"], end: int | None, seen: int, tokens: Tensor
     ) -> Tensor | None:
-        """Of a pass's tokens: what a module around the decoder was told of them, or ``generate`` of
-        the prompt's; None where that is not one thing for every token that the decoder reads.
+        """Return the ids or frames of a pass's tokens: from the module around the decoder, or from
+        ``generate``'s prompt. None if they do not match the tokens that the decoder reads.
         """
-        (rows, count), of_prompt = given.shape[:2], self.of("prompt")
-        now: Tensor | None = getattr(self.of("ids"), what)
-        if now is not None and now.shape == (rows, count):
-            return now
-        prompt = of_prompt.prompt if what == "ids" else of_prompt.prompt_frames
+        (rows, count), of_prompt = tokens.shape[:2], self.of("prompt")
+        own: Tensor | None = getattr(self.of("ids"), field)
+        if own is not None and own.shape == (rows, count):
+            return own
+        prompt = of_prompt.prompt if field == "ids" else of_prompt.prompt_frames
         if prompt is None or prompt.shape[1] != end or rows % prompt.shape[0]:
             return None
         return prompt[:, seen : seen + count].repeat_interleave(rows // prompt.shape[0], 0)
@@ -104,14 +109,14 @@ class CallInputs:
     def declare(
         self, config: PreTrainedConfig, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
-        """Notes the prompt's length and ids, as ``generate`` is given them. A model inside that
-        generates knows the length best, and the one around it the ids.
+        """Note the prompt's length and ids from the arguments of ``generate``. If a model inside
+        generates as well, its length and the outer model's ids are used.
         """
         ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
-        whole = kwargs.get("inputs_embeds") if ids is None else ids
+        sequence = kwargs.get("inputs_embeds") if ids is None else ids
         mask = kwargs.get("attention_mask")
-        if isinstance(whole, Tensor) and whole.ndim >= 2:
-            self.length = Declared(mask.shape[1] if mask is not None else whole.shape[1])
+        if isinstance(sequence, Tensor) and sequence.ndim >= 2:
+            self.length = Declared(mask.shape[1] if mask is not None else sequence.shape[1])
         if isinstance(ids, Tensor) and ids.ndim == 2:
             self.prompt = ids
             self.prompt_frames = starts_in_runs(config, ids, kwargs)
@@ -119,8 +124,8 @@ class CallInputs:
 
 @dataclass
 class NextPrompt:
-    """What a block knows of the prompt that comes next, whichever call reads it: ``vision`` is
-    which of its tokens are visual, ``expected`` its length where no call of ``generate`` says it.
+    """Facts that a context knows about the next prompt, whichever call reads it: ``vision`` marks
+    its visual tokens, ``expected`` is its length if no call of ``generate`` declares it.
     """
 
     config: PreTrainedConfig
@@ -128,12 +133,12 @@ class NextPrompt:
     expected: Declared | None = None
 
     def end(self, call_inputs: CallInputs, ongoing: Ongoing | None, seen: int, count: int) -> int:
-        """The column at which the prompt ends that this pass of ``count`` tokens begins. Some
-        models (GIT) put images before the text for which there are no ids, and which nobody counted
-        who declared the prompt's length.
+        """Return the column at which the prompt ends that this pass of ``count`` tokens begins.
+        Some models (GIT) put images before the text that have no ids, so that a declared length
+        does not count them.
 
         Raises:
-            InvalidInput: the cache has seen more than the length that was declared.
+            InvalidInput: the cache has seen more than the declared length.
         """
         ids = call_inputs.of("ids").ids
         without_ids = 0 if ids is None else max(0, count - ids.shape[1])
@@ -149,17 +154,17 @@ class NextPrompt:
         return tokens
 
     def visual_tokens(
-        self, call_inputs: CallInputs, end: int | None, seen: int, given: Tensor
+        self, call_inputs: CallInputs, end: int | None, seen: int, tokens: Tensor
     ) -> Tensor | None:
-        """Which of a pass's tokens are visual, by what the caller told or by the ids; ``given`` are
-        these, or embeddings.
+        """Return a mask of the pass's visual tokens, from the caller's ``vision`` or from the ids.
+        ``tokens`` are the pass's ids, or embeddings.
         """
-        rows, count = given.shape[:2]
+        rows, count = tokens.shape[:2]
         if self.vision is None or end is None or seen >= self.vision.shape[-1]:
-            embedded = given.is_floating_point()
-            ids = call_inputs.of_pass("ids", end, seen, given) if embedded else given
+            embedded = tokens.is_floating_point()
+            ids = call_inputs.of_pass("ids", end, seen, tokens) if embedded else tokens
             return visual_tokens(self.config, ids)
         columns = slice(seen, min(end, seen + count))
         vision = given_visual_tokens(self.vision, rows, end, columns)
         drafted = count - vision.shape[1]
-        return torch.nn.functional.pad(vision, (0, drafted)).to(given.device)
+        return torch.nn.functional.pad(vision, (0, drafted)).to(tokens.device)

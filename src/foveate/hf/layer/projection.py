@@ -1,4 +1,4 @@
-"""The output projections of a model's attention, for scores that weigh values by them."""
+"""Output projections of a model's attention, for scores that weigh values by them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from foveate.errors import UnsupportedModel
 from foveate.hf.model.devices import StoredWeights
 
 NAMES = ("o_proj", "out_proj", "dense", "c_proj", "wo", "linear_out", "proj_out")
-"""What attention modules call the projection of their heads' outputs."""
+"""Names of the output projection in transformers' attention modules."""
 
 
-def output_projections(decoder: nn.Module, places: Sequence[int]) -> dict[int, nn.Module]:
-    """The output projection of each of these layers of a decoder.
+def output_projections(decoder: nn.Module, layers: Sequence[int]) -> dict[int, nn.Module]:
+    """Find the output projection of each of these layers of a decoder.
 
     Raises:
-        UnsupportedModel: one that is not found, is not the only one of its layer, or whose weight
-            is no matrix of numbers (quantised, on the meta device, with an adapter beside it).
+        UnsupportedModel: a projection is not found, not the only one of its layer, or its weight is
+            no matrix of floats (quantised, on the meta device, with an adapter).
     """
     projections: dict[int, nn.Module] = {}
-    for name, index, module in _attentions(decoder, set(places)):
+    for name, index, module in _attentions(decoder, set(layers)):
         projection = next((getattr(module, n) for n in NAMES if hasattr(module, n)), None)
         if projection is None:
             raise _refused(
@@ -34,71 +34,69 @@ def output_projections(decoder: nn.Module, places: Sequence[int]) -> dict[int, n
             raise _refused(f"layer {index} has more than one attention module, {name} among them")
         _check(name, projection)
         projections[index] = projection
-    if missing := sorted(set(places) - set(projections)):
-        raise _refused(
-            f"the attention modules of layers {missing} do not say which layers they are"
-        )
+    if missing := sorted(set(layers) - set(projections)):
+        raise _refused(f"the attention modules of layers {missing} have no layer_idx")
     return projections
 
 
 def output_weight(
     projections: Mapping[int, nn.Module], index: int, heads: int, size: int
 ) -> Float[Tensor, "hq e c"]:
-    """The weight of a layer's projection by query head, whose values have ``size`` numbers.
+    """Return the weight of a layer's output projection by query head. ``size``: numbers per value.
 
     Raises:
-        UnsupportedModel: it does not project so many heads of that size.
+        UnsupportedModel: it does not project ``heads`` heads of that size.
     """
     projection = projections[index]
-    _check(f"that of layer {index}", projection)  # it may have been changed in the block
+    _check(f"that of layer {index}", projection)  # it may have changed inside the context
     weight = _matrix(projection).detach()
     if weight.shape[0] != heads * size:
         raise _refused(
-            f"that of layer {index} reads {weight.shape[0]} numbers, and {heads} heads of {size} "
-            f"make {heads * size}"
+            f"that of layer {index} has {weight.shape[0]} inputs, and {heads} heads of {size} have "
+            f"{heads * size}"
         )
     return weight.reshape(heads, size, -1)
 
 
-def residual_readers(decoder: nn.Module, places: Sequence[int]) -> dict[int, nn.Module]:
-    """The module around the attention of each of these layers that reads the residual stream: the
-    outermost one that belongs to this layer alone.
+def residual_readers(decoder: nn.Module, layers: Sequence[int]) -> dict[int, nn.Module]:
+    """Find the module around each of these layers' attention that reads the residual stream: the
+    outermost one that belongs to this layer only.
 
     Raises:
         UnsupportedModel: the attention modules are in no list of layers.
     """
     readers: dict[int, nn.Module] = {}
-    for name, index, _ in _attentions(decoder, set(places)):
+    for name, index, _ in _attentions(decoder, set(layers)):
         parts = name.split(".")
-        number = next((place for place, part in enumerate(parts) if part.isdigit()), None)
+        number = next((i for i, part in enumerate(parts) if part.isdigit()), None)
         if number is None:
-            raise _refused(f"{name} is in no list of layers, whose residual stream it asks for")
+            raise _refused(f"{name} is in no list of layers, so its residual stream is unknown")
         readers[index] = decoder.get_submodule(".".join(parts[: number + 1]))
     return readers
 
 
 def residual_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Float[Tensor, "b m"]:
-    """Of the hidden states that such a module is given, first or by name; in float32.
+    """Compute the norm of the hidden states passed to such a module, first or by name; in float32.
 
     Raises:
-        UnsupportedModel: it is given none.
+        UnsupportedModel: no hidden states were passed.
     """
-    given = args[0] if args else kwargs.get("hidden_states")
-    if not isinstance(given, Tensor) or given.ndim != 3:
-        raise _refused("what its layers are given is no [batch, tokens, hidden] of numbers")
-    norm: Tensor = torch.linalg.vector_norm(given.detach().float(), dim=-1)
+    hidden = args[0] if args else kwargs.get("hidden_states")
+    if not isinstance(hidden, Tensor) or hidden.ndim != 3:
+        raise _refused("the inputs of its layers are no [batch, tokens, hidden] tensors")
+    norm: Tensor = torch.linalg.vector_norm(hidden.detach().float(), dim=-1)
     return norm
 
 
-def _attentions(decoder: nn.Module, places: set[int]) -> Iterator[tuple[str, int, nn.Module]]:
-    """The innermost modules that say which of these layers they belong to; in a layer that has
-    other mixers as well, those that are called attention.
+def _attentions(decoder: nn.Module, layers: set[int]) -> Iterator[tuple[str, int, nn.Module]]:
+    """Yield name, layer index and module of these layers' innermost modules that have a
+    ``layer_idx``. In layers with other mixers as well, only modules whose class is named attention.
     """
     for name, module in decoder.named_modules():
         index = getattr(module, "layer_idx", None)
         inner = (part for part in module.modules() if part is not module)
         attends = "atten" in type(module).__name__.lower()
-        if not isinstance(index, int) or index not in places:
+        if not isinstance(index, int) or index not in layers:
             continue
         if attends and not any(map(_numbered, inner)):
             yield name, index, module
@@ -129,7 +127,9 @@ def _weight(projection: nn.Module) -> Tensor | None:
 
 
 def _matrix(projection: nn.Module) -> Float[Tensor, "i o"]:
-    """From input to output; GPT-2's Conv1D holds it that way round, a Linear the other."""
+    """Return the weight as a matrix from input to output: GPT-2's Conv1D stores it so, a Linear
+    transposed.
+    """
     weight: Tensor = _weight(projection)  # type: ignore[assignment]
     return weight if type(projection).__name__ == "Conv1D" else weight.T
 

@@ -1,4 +1,4 @@
-"""What the layers of one cache know together: tokens, the prompt's end, the pass at hand."""
+"""State shared by the layers of one cache: tokens, the prompt's end, the current pass."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from foveate.policies.policy import Policy
 
 
 class RereadPass(NamedTuple):
-    """A pass after a prompt, which does not stay. ``order`` are the places of its tokens as a
-    second reading has them, from 0 on, and -1 for padding; None if no score looks on. A pass of
-    which gradients are asked notes in ``outputs``, by layer, what the score is to see, and the
-    heads' outputs, and shows nothing itself.
+    """A probe pass: a pass after a prompt, whose pairs are discarded.
+
+    ``order`` are the positions of its tokens, counted from 0 on, and -1 for padding; None if no
+    score reads the pass. A pass that needs gradients collects, in ``outputs`` by layer, the layer
+    as the score will see it and the heads' outputs; the score reads them later.
     """
 
     order: Int[Tensor, "b t"] | None
@@ -36,12 +37,12 @@ class RereadPass(NamedTuple):
 
 
 class TurnState(NamedTuple):
-    """Where a cache stands in its conversation. A value, as :class:`Tokens` is.
+    """State of a cache in its conversation. Immutable, like :class:`Tokens`.
 
-    ``end`` is the column where the prompt at hand ends, None between prompts; ``awaiting`` says
-    that the next pass begins one. ``padding_told`` says that a mask [b, n] told where padding
-    stands, and not a layer's own. ``coming`` are the images of the next pass, where a caller gives
-    them. ``passes`` are inputs that will be read again. ``stats`` are of the latest prompt.
+    ``end`` is the column where the current prompt ends, None between prompts; ``awaiting``: the
+    next pass begins a prompt. ``padding_told``: the padding is known from a mask [b, n], not from a
+    layer's own mask. ``coming`` are the images of the next pass, if a caller passed them.
+    ``passes`` are inputs that will be read again. ``stats`` are of the latest prompt.
     """
 
     stats: Stats
@@ -53,8 +54,8 @@ class TurnState(NamedTuple):
 
 
 class Ongoing:
-    """A pass that a cache takes part in. ``reads`` once its layers are being filled, ``done`` when
-    all of them are; until it reads, what was known of the cache before can be put back.
+    """A pass that a cache takes part in. ``reads`` is True once its layers are being filled,
+    ``done`` once all of them are. Before ``reads``, the earlier state can be restored.
     """
 
     def __init__(self, state: CacheState):
@@ -63,22 +64,23 @@ class Ongoing:
         self.reads = self.done = False
 
     def put_back(self) -> None:
-        """If nothing has been read."""
+        """Restore the state before the pass, if no layer has read it."""
         if not self.reads and not self.done:
             tokens, turn, policy = self._before
             self._state.go_back(tokens, turn, policy)
 
     def finish(self) -> None:
-        """All of the pass has been read."""
+        """Mark the pass as read by all layers."""
         self.done = True
 
 
 class Link:
-    """Ties caches to the ``compress`` block that they were filled in; copies share it.
+    """Connection of caches to the ``compress()`` context that filled them; copies of a cache share
+    it.
 
-    ``projections`` are those of the heads' outputs, by layer of the model, if the policy asks, and
-    ``residual_norms`` those of the residual stream that each layer reads in the pass at hand.
-    ``strict`` refuses budgets below what is always kept. With ``keeps_scores`` layers remember the
+    ``projections`` are the output projections by layer of the model, if the policy needs them, and
+    ``residual_norms`` the norms of the residual stream that each layer reads in the current pass.
+    ``strict`` refuses budgets below what is always kept. With ``keeps_scores``, layers remember the
     scores of the pairs that they keep.
     """
 
@@ -93,29 +95,29 @@ class Link:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A cache that comes out of a pickle is in no block, and has nothing of the model; the next
-        block under its policy takes it in.
+        """Pickle as a closed link: an unpickled cache belongs to no context, and has nothing of the
+        model. The next context under its policy adopts it.
         """
-        return (_left, ())
+        return (_closed_link, ())
 
     def refuse(self) -> NoReturn:
-        """Raises UnsupportedCache: the block was left."""
+        """Raise UnsupportedCache for a cache whose context was left."""
         raise UnsupportedCache(
             "this compressed cache belongs to a compress() block that was left, and the model "
             "alone cannot read it. Use it inside a compress(model, policy) block."
         )
 
 
-def _left() -> Link:
-    """The link of a block that was left."""
+def _closed_link() -> Link:
+    """Return the link of a context that was left."""
     link = Link()
     link.open = False
     return link
 
 
 class CacheState:
-    """Shared by all layers of one cache: its ``tokens``, its ``turn``, the ``reading`` of its
-    prompt, and what is known of the pass at hand alone.
+    """State shared by all layers of one cache: ``tokens``, ``turn``, the ``reading`` of the prompt,
+    and the facts of the current pass.
     """
 
     def __init__(
@@ -126,84 +128,85 @@ class CacheState:
         shares_kv: bool = False,
         most_heads: int | None = None,
     ):
-        self.given = policy
-        self.most_heads = None if shares_kv else most_heads  # of all layers: what others read stays
-        self.shares_kv = shares_kv  # whether other layers of the model read the pairs of some
+        self.undivided = policy  # before its budget is divided for a prompt
+        self.most_heads = None if shares_kv else most_heads  # None: no pairs are shed early
+        self.shares_kv = shares_kv  # some layers read the pairs of others
         self.link = link
         self.depth = depth
         self.layers: list[Any] = []  # this cache's FoveateLayers, by ordinal
         self.clear()
 
     def clear(self) -> None:
-        """Forgets the conversation."""
+        """Reset to the state of an empty cache."""
         self.tokens = Tokens()
-        self._even = OneNumber()  # of the padding
-        self._images: tuple[Tensor | None, Images | None] | None = None  # of which vision
+        self._even = OneNumber()  # the padding, if equal in all rows
+        self._images: tuple[Tensor | None, Images | None] | None = None  # vision, and its images
         self._columns: Int[Tensor, "b h n"] | None = None
         self.reading = PromptReading(
-            self.given, self.depth, strict=self.link.strict, most_heads=self.most_heads
+            self.undivided, self.depth, strict=self.link.strict, most_heads=self.most_heads
         )
-        self._follow(self.given)
+        self._follow(self.undivided)
         self.turn = TurnState(Stats(self.policy.spec))
-        self.reread: RereadPass | None = None  # the pass at hand, if it does not stay
-        self.made: Any = None  # who is shown what passes make (foveate.hf.endless.endless.Made)
-        self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
+        self.reread: RereadPass | None = None  # the current pass, if it is a probe pass
+        self.collected: Any = None  # an endless.Made that collects passes' tensors
+        self.noted: dict[int, Kept] | None = None  # kept pairs by layer, if requested
         self.ongoing: Ongoing | None = None
         self.start_pass()
 
     def start_pass(self) -> None:
-        """Forgets what was known of the latest pass alone."""
+        """Forget the facts of the latest pass."""
         self.view: PassView | None = None
-        self.computed: Computed | None = None  # where some tokens are not
-        self.before: Layer | None = None  # the latest layer read, where the next one asks for it
-        self.asks_before: frozenset[int] = frozenset()  # layers of the model that do, in this pass
+        self.computed: Computed | None = None  # if some tokens are not computed
+        self.before: Layer | None = None  # the latest layer, if the next one needs it
+        self.needed_by_next: frozenset[int] = frozenset()  # layers of the model to set as before
 
     def _follow(self, policy: Policy) -> None:
         self.policy = self.reading.policy = policy
-        # asked now, as a traced step could not: cached properties hold a lock until Python 3.12
+        # Compute the cached properties now: until Python 3.12 they hold a lock, which a traced step
+        # could not take.
         _ = policy.prunes, policy.compresses_again, policy.rewrites
 
     def update_tokens(self, **changes: Any) -> None:
-        """Put another table of tokens in place, with these columns changed."""
+        """Replace the table of tokens by a copy with these fields changed."""
         self.tokens = self.tokens._replace(**changes)
 
     def update_turn(self, **changes: Any) -> None:
-        """Put another turn in place, with these facts changed."""
+        """Replace the turn by a copy with these fields changed."""
         self.turn = self.turn._replace(**changes)
 
     def note(self, extras: Mapping[str, Any]) -> None:
-        """Keep facts with the cache that are not of single tokens."""
+        """Store facts with the cache that do not concern single tokens."""
         self.tokens = self.tokens.note(extras)
 
     def take_note(self, name: str) -> Any:
-        """Return such a fact, and keep it no more; None if there is none."""
+        """Remove and return such a fact; None if there is none."""
         extras = dict(self.tokens.extras)
         value = extras.pop(name, None)
         self.update_tokens(extras=extras)
         return value
 
     def go_back(self, tokens: Tokens, turn: TurnState, policy: Policy) -> None:
-        """Put back what was known before a pass."""
+        """Restore the state before a pass."""
         self.tokens, self.turn = tokens, turn
         self._follow(policy)
         self.start_pass()
 
     def divide(self, policy: Policy, forms: tuple[Form, ...] | None) -> None:
-        """From now on the policy is this one, which says the shares that the one given leaves open,
-        for pairs of these forms; of the first prompt, as what is held stays as it is held.
+        """Replace the policy by one whose budget shares are written out, for pairs of these forms.
+        Pairs that are stored already stay as they are.
         """
         self._follow(policy)
         self.reading.forms = forms
 
     def arm(self, end: int) -> None:
-        """A prompt begins that is to be compressed, and ends at this column."""
+        """Begin a prompt that will be compressed and ends at column ``end``."""
         self.update_turn(end=end, awaiting=False, stats=Stats(self.policy.spec))
 
     def begin(self) -> Ongoing:
-        """A pass is about to be read.
+        """Begin a pass.
 
         Raises:
-            UnsupportedCache: it was cut short while it was read, so that layers differ.
+            UnsupportedCache: an earlier pass was interrupted while layers read it, so they differ.
         """
         self.recover()
         self.start_pass()
@@ -211,7 +214,7 @@ class CacheState:
         return self.ongoing
 
     def recover(self) -> None:
-        """Restore what a pass noted that was interrupted before it reached the layers.
+        """Restore the state before a pass that was interrupted before it reached the layers.
 
         Raises:
             UnsupportedCache: it was interrupted while the layers read, so they differ.
@@ -227,46 +230,50 @@ class CacheState:
         self.ongoing.put_back()
 
     def follow(self, other: CacheState) -> None:
-        """Takes over what is known of a prompt that was read into another cache."""
+        """Copy the tokens of a prompt that was read into another cache."""
         self.tokens = other.tokens
         self.update_turn(awaiting=False, passes=other.turn.passes)
 
     @property
     def pad(self) -> int | None:
-        """The padding in front of every row, where that is one number. The device is asked once."""
+        """Padding in front of every row, if equal in all rows. Cached, because it needs a device
+        sync.
+        """
         return self._even.of(self.tokens.pad)
 
     def note_padding(self, mask: Any, b: int, n: int) -> None:
-        """Notes where padding stands in a prompt, where the model's own mask tells it. Layers make
-        masks of it that say more: those of a sparse attention differ from layer to layer.
+        """Note the padding of a prompt from the model's mask [b, n], or from no mask. Layers build
+        masks from it that also say other things: those of a sparse attention differ from layer to
+        layer.
         """
         if mask is None or (isinstance(mask, Tensor) and mask.shape == (b, n)):
-            self.update_tokens(pad=left_padding(mask, b, n, whole=False))
+            self.update_tokens(pad=left_padding(mask, b, n, complete=False))
             self.update_turn(padding_told=True)
 
     def look(self, own_mask: Any, rows: int, new: int, seen: int, device: torch.device) -> PassView:
-        """What the pass sees under the model's own mask: one object for all layers that have the
-        same. Where there is nothing to be made of a mask, a traced step remembers nothing, or it
-        would be traced anew for every length.
+        """Return the view of the pass under the model's own mask: one object for all layers with
+        the same mask. A traced step stores none, or it would be traced again for every length.
         """
         view = self.view
         shape = rows, new, seen
         if view is None or view.own is not own_mask or view.shape != shape:
-            known = own_mask is None or self.turn.end is None or self.turn.padding_told
-            pads = self.tokens.pad if known else None
+            is_known = own_mask is None or self.turn.end is None or self.turn.padding_told
+            pads = self.tokens.pad if is_known else None
             view = PassView(own_mask, shape, over_columns(own_mask, *shape), pads, device)
             if not torch.compiler.is_compiling():
                 self.view = view
         return view
 
     def padding(self, mask: Any, rows: int, seen: int, new: int, device: torch.device) -> Tensor:
-        """The padding in front of each row [b], as the mask of the pass says that is about to be
-        read: ``new`` tokens after ``seen`` ones.
+        """Return the padding in front of each row [b], from the mask of the pass that will be read:
+        ``new`` tokens after ``seen`` ones.
         """
         return self.facts(self.look(mask, rows, new, seen + new, device)).pads
 
     def facts(self, view: PassView) -> MaskFacts:
-        """What the mask of the pass says, read once for all layers that have the same."""
+        """Return the properties of the view's mask, computed once for all layers with the same
+        mask.
+        """
         if view.facts is None:
             view.facts = examine(view.mask, view.pads, view.shape, view.device)
             if self.tokens.pad is not view.facts.pads:
@@ -274,49 +281,51 @@ class CacheState:
         return view.facts
 
     def images(self) -> Images | None:
-        """Image and slot of every token seen; None if nothing told which tokens are visual."""
-        tokens, known = self.tokens, self._images
+        """Return image and slot of every token seen; None if the visual tokens are unknown."""
+        tokens, cached = self.tokens, self._images
         if not tokens.vision_known or tokens.image is not None:
             return tokens.images
-        if known is None or known[0] is not tokens.vision:
-            known = self._images = tokens.vision, tokens.images
-        return known[1]
+        if cached is None or cached[0] is not tokens.vision:
+            cached = self._images = tokens.vision, tokens.images
+        return cached[1]
 
     def visual_columns(self) -> Bool[Tensor, "b seen"]:
-        """Which tokens seen are visual; raises MissingModality if nothing told."""
+        """Return a mask of the visual tokens seen; raises MissingModality if these are unknown."""
         images = self.images()
         return known_images(None if images is None else images[0]) >= 0
 
-    def visual_given(self) -> Int[Tensor, "b"] | None:
-        """The visual tokens of each row so far, dropped ones included; None where the policy drops
-        none, or nothing told which they are.
+    def visual_counts(self) -> Int[Tensor, "b"] | None:
+        """Count each row's visual tokens so far, dropped ones included; None where the policy
+        prunes none, or they are unknown.
         """
         vision = self.tokens.seen_visual
         return None if vision is None or self.policy.prune is None else vision.sum(-1)
 
     def columns(self, like: Shaped[Tensor, "b h n *d"]) -> Int[Tensor, "b h n"]:
-        """The columns of a layer that holds every column: one tensor for all that are alike."""
-        known, shape = self._columns, like.shape[:3]  # layers may differ in heads, in their device
-        if known is None or known.shape != shape or known.device != like.device:
-            columns = torch.arange(shape[2], dtype=torch.int32, device=like.device)  # as held
-            known = self._columns = columns.expand(shape)
-        return known
+        """Return the columns [b, h, n] of a layer that stores every column, int32 as in pairs;
+        layers of one shape and device share the tensor.
+        """
+        cached, shape = self._columns, like.shape[:3]  # layers may differ in heads and device
+        if cached is None or cached.shape != shape or cached.device != like.device:
+            columns = torch.arange(shape[2], dtype=torch.int32, device=like.device)
+            cached = self._columns = columns.expand(shape)
+        return cached
 
     def slots(self, columns: Int[Tensor, "b h n"], view: PassView, queries: int) -> Slots:
-        """The slots that stand at these columns, seen by the latest ``queries``. Layers that hold
-        every column share them, so that what follows from them is worked out once a pass.
+        """Return the slots at ``columns``, for the latest ``queries``. Layers that store every
+        column share one object, so that what depends on it is computed once a pass.
         """
-        if columns is self._columns and view.whole is not None and view.whole[0] is columns:
-            return view.whole[1]
+        if columns is self._columns and view.all_slots is not None and view.all_slots[0] is columns:
+            return view.all_slots[1]
         facts, images, end = self.facts(view), self.images(), view.shape[2]
         if columns is not self._columns:
             return slots_of(columns, True, (end - queries, end), facts, images, view.mask)
         slots = slots_of(columns, False, (end - queries, end), facts, images, view.mask)
-        view.whole = columns, slots
+        view.all_slots = columns, slots
         return slots
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
-        """Follows the batch when the cache is reordered, repeated or cut."""
+        """Select rows, when the batch is reordered, repeated or cut."""
         self.tokens = self.tokens.rows(rows)
-        self.update_turn(passes=())  # they are of other rows
+        self.update_turn(passes=())  # recorded for the old rows
         self.view = None

@@ -1,4 +1,4 @@
-"""What compression did: pairs kept, bytes before and after, seconds spent."""
+"""Statistics of a compression: pairs kept, bytes before and after, seconds spent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from torch import Tensor
 
 @dataclass
 class LayerStats:
-    """One layer. ``kept`` counts pairs per row and KV head, [b, h]; bytes are of all rows.
+    """Statistics of one layer. ``kept`` counts pairs per row and KV head, [b, h]; bytes are of all
+    rows.
 
-    ``bytes_before`` is what the stock cache would hold of the tokens seen, ``bytes_after`` the
-    tensors held right after compression, room to grow included. ``seconds`` went into the policy's
-    stages; what the prompt's attention adds up on its way is not in them. ``dropped`` counts each
-    row's tokens that the layer never computed, [b]; None where it computed all. ``evicted`` counts
-    the pairs that it computed and that are not kept, [b, h]. A number of a pair takes ``bits``, on
-    average over pairs and without scales; the model ``made`` it in so many.
+    ``bytes_before`` is the stock cache's size for the tokens seen, ``bytes_after`` that of the
+    tensors stored right after compression, room to grow included. ``seconds`` is the time of the
+    policy's stages, without what the prompt's attention sums for them. ``dropped`` counts each
+    row's tokens that the layer never computed, [b]; None if it computed all. ``evicted`` counts the
+    pairs that it computed but did not keep, [b, h]. ``bits`` per stored number, on average over
+    pairs and without scales; ``model_bits``: bits per number in the model's dtype.
     """
 
     layer: int
@@ -35,7 +36,7 @@ class LayerStats:
     dropped: Int[Tensor, "b"] | None = None
     evicted: Int[Tensor, "b h"] | None = None
     bits: float = 0.0
-    made: int = 0
+    model_bits: int = 0
 
     @property
     def tokens(self) -> float:
@@ -44,10 +45,14 @@ class LayerStats:
 
 
 class Remaining(NamedTuple):
-    """Of all layers that are compressed, and all rows: which share of the ``visual`` tokens given
-    was ``computed``, on average over layers; which share of the full cache's ``pairs`` is held,
-    padding counted; in how many ``bits`` a number, on average and without scales, of those that the
-    model ``made`` it in; and which share of the full cache's ``bytes`` that is.
+    """Shares of a prompt that remain, over all compressed layers and all rows; ``foveate run``
+    writes the fields as JSON.
+
+    ``visual`` counts the visual tokens of the prompt, and ``computed`` is the share of them that
+    was computed, on average over layers. ``pairs`` is the share of the full cache's pairs that is
+    stored, padding counted; ``bits`` per stored number, on average and without scales, of ``made``
+    bits in the model's dtype; ``bytes`` the share of the full cache's bytes. ``evicts``: some layer
+    dropped pairs that it had computed.
     """
 
     visual: int
@@ -60,35 +65,35 @@ class Remaining(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What took part: of "computed", "pairs" and "bits", those that left something out."""
-        said = {
+        """Names of "computed", "pairs" and "bits" that are below the full cache."""
+        reduced = {
             "computed": self.computed < 1,
             "pairs": self.evicts,
             "bits": self.bits < self.made,
         }
-        return tuple(name for name, less in said.items() if less)
+        return tuple(name for name, is_less in reduced.items() if is_less)
 
     def __str__(self) -> str:
         tokens = f"{self.computed * self.visual:,.0f} of {self.visual:,} visual tokens computed"
-        said = {
+        texts = {
             "computed": f"{tokens} ({self.computed:.0%}, mean of the layers)",
             "pairs": f"{self.pairs:.1%} of the pairs held",
             "bits": f"{self.bits:.1f} of {self.made} bits a number",
         }
-        lines = [said[name] for name in said if name in self.parts]
+        lines = [texts[name] for name in texts if name in self.parts]
         return "; ".join([*lines, f"{self.bytes:.1%} of the bytes"])
 
 
 @dataclass
 class Stats:
-    """One prompt. ``seen`` counts tokens of the padded batch; only layers that can be compressed
-    are listed (sliding-window and cross-attention layers are left alone).
+    """Statistics of one prompt. ``seen`` counts tokens of the padded batch; ``layers`` lists only
+    layers that can be compressed (sliding-window and cross-attention layers are left alone).
 
-    ``asked`` [b] are the tokens per KV head and layer that the budget comes to in each row; None
-    where it follows from scores (auto), or the prompt was read elsewhere. ``noted`` has the facts
-    that a score notes of a layer as true or false ("decoupled" of DAVID): in how many layers they
-    are true, [b]; none where nothing was scored. ``visual`` counts the visual tokens of each row
-    that were given, [b], where the policy drops some.
+    ``asked`` [b] is the budget in tokens per KV head and layer, by row; None where it follows from
+    scores (auto), or the prompt was read elsewhere. ``noted`` counts the layers, by row [b], in
+    which a boolean fact noted by a score holds ("decoupled" of DAVID); empty if nothing was scored.
+    ``visual`` counts the visual tokens of each row of the prompt, [b], where the policy prunes
+    some.
     """
 
     policy: str
@@ -99,15 +104,18 @@ class Stats:
 
     @property
     def computed(self) -> Float[Tensor, "layers b"] | None:
-        """Which share of its visual tokens each row had computed, layer by layer; None where the
-        policy drops none.
+        """Share of each row's visual tokens that was computed, layer by layer; None if the policy
+        prunes none.
         """
         if self.visual is None:
             return None
-        given = self.visual.cpu().double().clamp_min(1)
-        none = torch.zeros_like(given)
-        lost = [none if one.dropped is None else one.dropped.cpu() / given for one in self.layers]
-        return 1 - torch.stack([*lost, none])[:-1]
+        visual = self.visual.cpu().double().clamp_min(1)
+        zeros = torch.zeros_like(visual)
+        dropped = [
+            zeros if layer.dropped is None else layer.dropped.cpu() / visual
+            for layer in self.layers
+        ]
+        return 1 - torch.stack([*dropped, zeros])[:-1]
 
     @property
     def seen(self) -> int:
@@ -127,8 +135,8 @@ class Stats:
 
     @property
     def held(self) -> Float[Tensor, "b"]:
-        """Pairs kept of each row, per KV head, on average over all layers. More than ``asked``
-        where that is less than what the policy always keeps.
+        """Pairs kept of each row per KV head, on average over all layers. Exceeds ``asked`` where
+        that is below what the policy always keeps.
         """
         if not self.layers:
             return torch.zeros(0, dtype=torch.float64, device="cpu")
@@ -137,20 +145,20 @@ class Stats:
 
     @property
     def raised(self) -> Bool[Tensor, "b"]:
-        """True of the rows that hold more than was asked for, as the policy always keeps more."""
-        held = self.held
-        if self.asked is None or not len(held):
-            return held.new_zeros(len(held), dtype=torch.bool)
-        return held > self.asked.to(held)
+        """True for rows that keep more than ``asked``, because the policy always keeps more."""
+        kept_pairs = self.held
+        if self.asked is None or not len(kept_pairs):
+            return kept_pairs.new_zeros(len(kept_pairs), dtype=torch.bool)
+        return kept_pairs > self.asked.to(kept_pairs)
 
     @property
     def bytes_before(self) -> int:
-        """Bytes that the stock cache would hold in these layers."""
+        """Bytes of the stock cache in these layers."""
         return sum(layer.bytes_before for layer in self.layers)
 
     @property
     def bytes_after(self) -> int:
-        """Bytes of the tensors held in these layers."""
+        """Bytes of the tensors stored in these layers."""
         return sum(layer.bytes_after for layer in self.layers)
 
     @property
@@ -160,19 +168,21 @@ class Stats:
 
     @property
     def remaining(self) -> Remaining:
-        """What each part of the policy leaves of the prompt."""
+        """Shares of the prompt that each part of the policy leaves."""
         layers, computed = self.layers, self.computed
-        pairs = [int(one.kept.sum()) for one in layers]
-        full = [one.kept.numel() * one.seen for one in layers]
-        bits = sum(one.bits * held for one, held in zip(layers, pairs, strict=True))
+        pairs = [int(layer.kept.sum()) for layer in layers]
+        full = [layer.kept.numel() * layer.seen for layer in layers]
+        bits = sum(layer.bits * count for layer, count in zip(layers, pairs, strict=True))
         return Remaining(
             visual=0 if self.visual is None else int(self.visual.sum()),
             computed=1.0 if computed is None else float(computed.mean()),
             pairs=sum(pairs) / max(1, sum(full)),
             bits=bits / max(1, sum(pairs)),
-            made=max((one.made for one in layers), default=0),
+            made=max((layer.model_bits for layer in layers), default=0),
             bytes=self.bytes_after / max(1, self.bytes_before),
-            evicts=any(one.evicted is not None and bool((one.evicted > 0).any()) for one in layers),
+            evicts=any(
+                layer.evicted is not None and bool((layer.evicted > 0).any()) for layer in layers
+            ),
         )
 
     def __str__(self) -> str:
@@ -182,17 +192,17 @@ class Stats:
             f"{self.bytes_after / 2**20:.2f} of {self.bytes_before / 2**20:.2f} MiB "
             f"({share:.1%}), {self.seconds * 1e3:.1f} ms"
         ]
-        if len((left := self.remaining).parts) > 1:
-            lines.append(f"  {left}")
+        if len((remaining := self.remaining).parts) > 1:
+            lines.append(f"  {remaining}")
         elif (computed := self.computed) is not None:
             lines.append(f"  computed {float(computed.mean()):.1%} of the visual tokens")
         for layer in self.layers:
-            lines.append(f"  layer {layer.layer}: {_fates(layer)}")
+            lines.append(f"  layer {layer.layer}: {_format_counts(layer)}")
         return "\n".join(lines)
 
 
-def _fates(layer: LayerStats) -> str:
-    """What became of a layer's tokens: kept, evicted, and, where some were, not computed."""
+def _format_counts(layer: LayerStats) -> str:
+    """Format the fates of a layer's tokens: kept, evicted, and not computed, if some were not."""
     kept = f"kept {layer.kept.tolist() if layer.compressed or layer.dropped is not None else 'all'}"
     if layer.dropped is None or layer.evicted is None:
         return kept
@@ -200,8 +210,8 @@ def _fates(layer: LayerStats) -> str:
 
 
 class Stopwatch:
-    """Adds up seconds. A GPU's are told by marks that it passes, so that nothing waits for it
-    before they are asked for.
+    """Sum of seconds. On a GPU it records events, so that nothing waits for the device until
+    ``seconds`` is read.
     """
 
     def __init__(self) -> None:
@@ -209,12 +219,12 @@ class Stopwatch:
         self._marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """A GPU's marks are of this process."""
+        """Return the seconds only: CUDA events belong to this process."""
         return {"_seconds": self.seconds, "_marks": []}
 
     @property
     def seconds(self) -> float:
-        """So far; waits for what has not been done yet."""
+        """Seconds so far; waits for events that are not done yet."""
         for _, end in self._marks:
             end.synchronize()
         self._add_done()
@@ -222,7 +232,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self, device: torch.device) -> Iterator[None]:
-        """Times the block."""
+        """Time the block."""
         if device.type == "cuda":
             start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -238,21 +248,21 @@ class Stopwatch:
             self._seconds += time.perf_counter() - start_s
 
     def _add_done(self) -> None:
-        """Whatever the GPU has passed is a number from now on."""
+        """Add the times of events that the GPU has passed."""
         while self._marks and self._marks[0][1].query():  # type: ignore[no-untyped-call]
             start, end = self._marks.pop(0)
             self._seconds += start.elapsed_time(end) / 1000
 
 
 def now(device: torch.device) -> float:
-    """Seconds of a clock, after the device has done what it was given."""
+    """Return a clock's seconds, after the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def counted(notes: Sequence[Mapping[str, Tensor]]) -> dict[str, Int[Tensor, "b"]]:
-    """Of what layers note of their rows as true or false: in how many layers it is true."""
+    """Count the layers in which each boolean fact holds, by row. ``notes``: facts of each layer."""
     facts = {
         name: [layer[name].cpu() for layer in notes if name in layer]
         for name, note in (notes[-1] if notes else {}).items()

@@ -1,4 +1,6 @@
-"""Which models, layers and caches can be compressed exactly, and why not otherwise."""
+"""Checks of models, layers and caches: those that can be compressed exactly, and the reasons
+against others.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +26,25 @@ _GROWING = (DynamicLayer, HybridLayer)
 """Classes of layers that are compressed."""
 
 _LEFT = {
-    "DummyLayer",  # holds nothing: the layer reads another's pairs, or has no attention
+    "DummyLayer",  # empty: the layer reads another's pairs, or has no attention
     "DynamicSlidingWindowLayer",
     "LinearAttentionAndSlidingWindowAttentionLayer",
     "LinearAttentionLayer",
-    "MiniMaxM3VLSparseCacheLayer",  # attends to blocks by an index of its own, and grows
+    "MiniMaxM3VLSparseCacheLayer",  # its own index selects blocks; it is not compressed and grows
     "UnlimitedOcrDynamicReferenceSlidingWindowLayer",
 }
-"""Classes of layers that stay as they are beside compressed ones."""
+"""Classes of layers that stay uncompressed beside compressed ones."""
 
 
 def text_config(model: PreTrainedModel) -> PreTrainedConfig:
-    """The configuration of the decoder whose cache is compressed."""
+    """Return the configuration of the decoder whose cache is compressed."""
     config: PreTrainedConfig = model.config.get_text_config(decoder=True)
     return config
 
 
 def model_name(model: PreTrainedModel) -> str:
-    """The model's name in profiles: the last part of where it was loaded from, or its class and
-    size if it was made from a configuration.
+    """Return the model's name in profiles: the last part of the path it was loaded from, or its
+    class and size if it was built from a configuration.
     """
     loaded_from = str(getattr(model.config, "_name_or_path", "") or "")
     if loaded_from:
@@ -52,7 +54,7 @@ def model_name(model: PreTrainedModel) -> str:
 
 
 def check_profiles(policy: Policy, model: PreTrainedModel) -> None:
-    """Raises ProfileMismatch if a stage was calibrated on another model."""
+    """Raise ProfileMismatch if a stage was calibrated on another model."""
     for stage in (*wrapped(policy.score), policy.budget):
         profile: Heading | None = getattr(stage, "calibrated", None)
         if profile is not None:
@@ -63,7 +65,7 @@ def check_profiles(policy: Policy, model: PreTrainedModel) -> None:
 
 
 def inner_model(model: nn.Module) -> nn.Module:
-    """The model in the wrappers that ``torch.compile(model)`` and PEFT put around it."""
+    """Return the model without the wrappers of ``torch.compile(model)`` and PEFT."""
     inner: Any = model
     if hasattr(inner, "_orig_mod"):
         return inner_model(inner._orig_mod)
@@ -73,12 +75,12 @@ def inner_model(model: nn.Module) -> nn.Module:
 
 
 def check_model(model: nn.Module, queued: bool = False) -> PreTrainedModel:
-    """The model itself, out of its wrappers; refuses models whose cache cannot be compressed
-    exactly. A ``queued`` session waits for its turn, so the model may be in use now.
+    """Return the model without its wrappers; raise if its cache cannot be compressed exactly. A
+    ``queued`` session waits for its turn, so the model may be in use now.
 
     Raises:
         UnsupportedModel: with the reason.
-        AlreadyCompressing: the model is inside another ``compress`` block.
+        AlreadyCompressing: the model is inside another ``compress()`` context.
     """
     model = inner_model(model)
     if not isinstance(model, PreTrainedModel):
@@ -87,8 +89,8 @@ def check_model(model: nn.Module, queued: bool = False) -> PreTrainedModel:
         )
     if not hasattr(model, "generate"):
         raise UnsupportedModel(
-            f"{type(model).__name__} has no generate(): it is a part of a model. Pass the model "
-            "that generates, such as the one that it was taken from."
+            f"{type(model).__name__} has no generate(): it is a part of a model. Pass the complete "
+            "model."
         )
     check_attention(model, queued)
     for reason in _reasons(model, text_config(model)):
@@ -97,12 +99,12 @@ def check_model(model: nn.Module, queued: bool = False) -> PreTrainedModel:
 
 
 def check_attention(model: PreTrainedModel, queued: bool = False) -> None:
-    """Refuse attention implementations that cannot be followed, and, unless ``queued``, models in
-    use.
+    """Raise for attention implementations that Foveate does not know, and, unless ``queued``, for
+    models in use.
 
     Raises:
-        UnsupportedModel: it is another one.
-        AlreadyCompressing: the model is inside another ``compress`` block.
+        UnsupportedModel: the implementation is unknown.
+        AlreadyCompressing: the model is inside another ``compress()`` context.
     """
     name, config = type(model).__name__, text_config(model)
     reader = readers.get(id(config))
@@ -137,14 +139,14 @@ def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
 
 
 def _reasons_of_layers(config: PreTrainedConfig) -> list[str]:
-    """Of what its cache consists of. A class that is not known is not left as it is: it may grow,
-    and hold what goes by the place of a key.
+    """Return the reasons against the layers of the model's cache. Unknown classes are refused: they
+    may grow, or store data that depends on the index of a key.
     """
     layers = DynamicCache(config=config).layers
     kinds = sorted({type(layer).__name__ for layer in layers})
     if any("Indexed" in kind for kind in kinds):
         return ["its layers keep an index beside their keys, which chooses what is attended to."]
-    unknown = {type(one).__name__ for one in layers if type(one) not in _GROWING} - _LEFT
+    unknown = {type(layer).__name__ for layer in layers if type(layer) not in _GROWING} - _LEFT
     if unknown:
         return [
             f"its cache has layers of the classes {', '.join(sorted(unknown))}, which this version "
@@ -159,19 +161,19 @@ def _reasons_of_layers(config: PreTrainedConfig) -> list[str]:
 
 
 def _with_states(config: PreTrainedConfig) -> list[str]:
-    """Kinds of layers that keep a recurrent or convolution state."""
+    """List the kinds of layers that keep a recurrent or convolution state."""
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
     return sorted({kind for kind in kinds if "attention" not in kind or "linear" in kind})
 
 
 def shares_pairs(config: PreTrainedConfig) -> bool:
-    """Whether some layers have no pairs of their own and read those of others."""
+    """Return True if some layers have no pairs of their own and read those of others."""
     modes = getattr(config, "kv_sharing_modes", None) or ()
     return bool(getattr(config, "num_kv_shared_layers", 0)) or "reuse" in modes
 
 
 def compressible_layers(config: PreTrainedConfig) -> list[int]:
-    """Indices of the layers whose cache grows with the prompt: full self-attention."""
+    """Return the indices of the layers whose cache grows with the prompt: full self-attention."""
     return _growing(DynamicCache(config=config).layers, config)
 
 
@@ -181,8 +183,8 @@ def _growing(layers: Sequence[object], config: PreTrainedConfig) -> list[int]:
 
 
 def most_kv_heads(config: PreTrainedConfig) -> int | None:
-    """The most KV heads that a layer of the model has; None where its configuration does not say.
-    Some models give their global layers another number, or each layer its own.
+    """Return the largest number of KV heads of any layer; None if the configuration does not have
+    it. Some models give their global layers another number, or each layer its own.
     """
     counts: list[int] = []
     for name, value in vars(config).items():
@@ -192,7 +194,7 @@ def most_kv_heads(config: PreTrainedConfig) -> int | None:
 
 
 def state_of(cache: object) -> CacheState | None:
-    """The state of a cache that Foveate converted; None for any other object."""
+    """Return the state of a cache that Foveate converted; None for any other object."""
     for layer in getattr(cache, "layers", []):
         if isinstance(layer, FoveateLayer):
             return layer.state
@@ -200,10 +202,10 @@ def state_of(cache: object) -> CacheState | None:
 
 
 def known_state(cache: object) -> CacheState:
-    """The state of a cache that Foveate converted.
+    """Return the state of a cache that Foveate converted.
 
     Raises:
-        UnsupportedCache: it did not convert this one.
+        UnsupportedCache: Foveate did not convert this cache.
     """
     state = state_of(cache)
     if state is None:
@@ -212,21 +214,21 @@ def known_state(cache: object) -> CacheState:
 
 
 def foveate_layers(cache: Any) -> list[FoveateLayer]:
-    """The layers of a converted cache that are compressed."""
+    """Return the compressed layers of a converted cache."""
     return [layer for layer in cache.layers if isinstance(layer, FoveateLayer)]
 
 
 def _changes(kind: type[DynamicCache]) -> list[str]:
-    """What a class of caches does otherwise than ``DynamicCache`` does, such as those that models
-    draft with (MtpCache, DFlashCache).
+    """List the methods of ``DynamicCache`` that a class of caches overrides, such as those for
+    models' draft tokens (MtpCache, DFlashCache).
     """
     own = kind.__mro__[: kind.__mro__.index(DynamicCache)]
-    names = {name for each in own for name in vars(each) if not name.startswith("__")}
+    names = {name for cls in own for name in vars(cls) if not name.startswith("__")}
     return sorted(name for name in names if hasattr(DynamicCache, name))
 
 
 def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) -> CacheState:
-    """Turns an empty DynamicCache into one under a policy, in place.
+    """Convert an empty DynamicCache into one under a policy, in place.
 
     Raises:
         UnsupportedCache: a cache that is not an empty DynamicCache in main memory.
@@ -234,8 +236,8 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
     kind = type(cache).__name__
     if isinstance(cache, DynamicCache) and (changed := _changes(type(cache))):
         raise UnsupportedCache(
-            f"a {kind} is a DynamicCache that changes {changed[0]}, so where its tokens stand is "
-            "not known. Pass transformers.DynamicCache(), or none."
+            f"a {kind} overrides DynamicCache.{changed[0]}, so the columns of its tokens are "
+            "unknown. Pass transformers.DynamicCache(), or none."
         )
     if not isinstance(cache, DynamicCache) or getattr(cache, "offloading", False):
         raise UnsupportedCache(
@@ -250,20 +252,20 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
             f"{sorted({type(layer).__name__ for layer in cache.layers})}. Pass "
             "transformers.DynamicCache(config=model.config)."
         )
-    places = _growing(fresh, config)
-    given: list[Any] = cache.layers
-    filled = [i for i, layer in enumerate(given) if i in places and layer.get_seq_length()]
+    indices = _growing(fresh, config)
+    current: list[Any] = cache.layers
+    filled = [i for i, layer in enumerate(current) if i in indices and layer.get_seq_length()]
     if filled:
         raise UnsupportedCache(
             f"layers {filled} of this {kind} hold keys and values that no compress() block has "
-            "read, so what their tokens are is not known. Let the block read the whole prompt, or "
-            "load a cache with session.load()."
+            "read, so their tokens are unknown. Read the complete prompt inside the block, or load "
+            "a cache with session.load()."
         )
-    most = most_kv_heads(config)
-    heads = None if most is None else most * len(places)
-    state = CacheState(policy, link, len(places), shares_pairs(config), heads)
-    layers = list(cache.layers or fresh)  # the others stay the very objects: they may be recording
-    for ordinal, index in enumerate(places):
+    max_heads = most_kv_heads(config)
+    heads = None if max_heads is None else max_heads * len(indices)
+    state = CacheState(policy, link, len(indices), shares_pairs(config), heads)
+    layers = list(cache.layers or fresh)  # keep the other layer objects: they may be recording
+    for ordinal, index in enumerate(indices):
         states = getattr(fresh[index], "number_of_states", 0)
         layers[index] = (
             FoveateHybridLayer(state, index, ordinal, states)

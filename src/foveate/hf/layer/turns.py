@@ -1,9 +1,9 @@
-"""One call at a time, and none that was cut short holds another one up.
+"""Turns of a model's calls: one call at a time, robust against interrupts.
 
 An interrupt (a notebook's stop button, a signal handler, an exception that another thread sets) may
-fall anywhere, also into the very lines that end a call, and a process may fork in the middle of
-one. So nothing here has to be unlocked: a call counts while it has not ended and the frame that
-made it runs. What it said and what it holds go with it, whoever notices first that it is over.
+fall anywhere, also into the lines that end a call, and a process may fork in the middle of one. So
+no lock has to be released: a call counts while it has not ended and its frame runs. Its inputs and
+its changes go with it: whichever call first notices that it is over cleans up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 
 from foveate.hf.layer.next_prompt import CallInputs
 
-PATIENCE = 0.05  # seconds until somebody who waits looks again whether the other call still runs
+PATIENCE = 0.05  # seconds between checks of a waiting thread whether the other call still runs
 
 
 def is_running(frame: FrameType, thread: int) -> bool:
@@ -23,7 +23,7 @@ def is_running(frame: FrameType, thread: int) -> bool:
     if thread != get_ident() and thread not in sys._current_frames():
         return False  # it ended, or a fork left it behind
     # NOTE: another thread's stack cannot be walked by f_back: frames end on the way, and CPython
-    # 3.11 then returns objects that are no frames. To clear a frame that executes is refused.
+    # 3.11 then returns objects that are no frames. Clearing a frame that executes raises.
     try:
         frame.clear()
     except RuntimeError:
@@ -32,7 +32,7 @@ def is_running(frame: FrameType, thread: int) -> bool:
 
 
 class _CallsOfThread(local):
-    """The calls that this thread has taken, outermost first; some may have been cut short."""
+    """Calls that this thread has taken, outermost first; some may have been interrupted."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -42,8 +42,8 @@ _of_thread = _CallsOfThread()
 
 
 def end_calls() -> None:
-    """End the calls that this thread is inside of, because it waits for another thread, which may
-    have to make one. Their frames go on without them.
+    """End the calls that this thread is inside of, before it waits for another thread that may have
+    to make one. Their frames continue.
     """
     for call in reversed(_of_thread.calls):
         if call.runs():
@@ -52,16 +52,16 @@ def end_calls() -> None:
 
 
 class Undo(Protocol):
-    """Something that was changed for the time of a call; putting it back twice changes nothing."""
+    """A change for the duration of a call; ``put_back`` is idempotent."""
 
     def put_back(self) -> None: ...
 
 
 class Call:
-    """One call of a thread, by the frame that made it (None: of nobody), and what it was told.
+    """One call of a thread, identified by its frame (None: no call), with its inputs.
 
-    ``outer`` is the call inside which it was made. The outermost one holds the turn; its
-    ``innermost`` is the latest that was made inside of it.
+    ``outer`` is the call inside which it was made. The outermost call holds the turn; its
+    ``innermost`` is the latest call inside it.
     """
 
     def __init__(self, frame: FrameType | None = None, outer: Call | None = None):
@@ -70,23 +70,27 @@ class Call:
         self.undo: Undo | None = None
         self.innermost = self
         self.holder: Call = self if outer is None else outer.holder
-        self.before: Call | None = None  # whose turn it was, until it is settled
-        self.next: dict[str, Call] = {}  # whose turn it is: set once, by an operation that is whole
+        self.before: Call | None = None  # the previous turn, until it is settled
+        self.next: dict[str, Call] = {}  # the next turn: set once, by an atomic setdefault
         self._going = Lock()
         self._going.acquire()
 
     def runs(self) -> bool:
-        """Return whether its frame is on its thread's stack. Another thread's goes on meanwhile."""
+        """Return True while its frame is on its thread's stack. Another thread's call may end at
+        any time.
+        """
         return self.frame is not None and is_running(self.frame, self.thread)
 
     def wait(self) -> None:
-        """Until it runs no more."""
+        """Wait until it no longer runs."""
         while self.runs():
             if self._going.acquire(timeout=PATIENCE):
                 self._going.release()
 
     def end(self) -> None:
-        """What its frame does last. If it is kept from it, the next call finds out."""
+        """End the call; its frame does this last. If an interrupt prevents it, the next call cleans
+        up.
+        """
         self.settle()
         self.holder.innermost = self.outer or self
         self.inputs = CallInputs()
@@ -95,14 +99,14 @@ class Call:
             self._going.release()
 
     def settle(self) -> None:
-        """Puts back what it changed."""
+        """Restore its changes."""
         if self.undo is not None:
             self.undo.put_back()
             self.undo = None
 
     def settle_all(self) -> None:
-        """The same of a call that is over, of those inside it, and of those that had its turn
-        before and were not settled, from the latest on.
+        """Restore the changes of a call that is over, of the calls inside it, and of earlier turns
+        that were not settled, from the latest on.
         """
         call: Call | None = self.innermost
         while call is not None:
@@ -114,39 +118,39 @@ class Call:
 
 
 class CallTurn:
-    """Whose call it is: a chain of calls, of which the last has the turn."""
+    """The turn of one model's calls: a chain of calls, whose last one has the turn."""
 
     def __init__(self) -> None:
         self._last = Call()
 
     def take(self, frame: FrameType) -> Call:
-        """The turn for the call that a frame makes; waits for a call of another thread. A call made
+        """Take the turn for the call of a frame; wait for a call of another thread. A call made
         inside a call of the same thread has the turn already.
 
-        The frame ends the call in its ``finally``.
+        The frame must end the call in its ``finally``.
         """
         last = self._latest()
         if last.thread == get_ident() and last.runs():
             return _inside(last, frame)
         _of_thread.calls = [call for call in _of_thread.calls if call.runs()]
-        mine = Call(frame)
+        own = Call(frame)
         while True:
-            last = mine.before = self._latest()
+            last = own.before = self._latest()
             last.wait()
-            if last.next.setdefault("call", mine) is mine:
-                self._last = mine
+            if last.next.setdefault("call", own) is own:
+                self._last = own
                 last.settle_all()
-                mine.before = None
-                _of_thread.calls.append(mine)
-                return mine
+                own.before = None
+                _of_thread.calls.append(own)
+                return own
 
     def settle(self) -> None:
-        """Puts back what was left by calls that are over."""
+        """Restore the changes of calls that are over."""
         if not (last := self._latest()).runs():
             last.settle_all()
 
     def _latest(self) -> Call:
-        """The last of the chain, wherever this thread had seen its end."""
+        """Return the last call of the chain, beyond this thread's last view of it."""
         last = self._last
         while (after := last.next.get("call")) is not None:
             last = after
@@ -155,7 +159,7 @@ class CallTurn:
 
 
 def _inside(holder: Call, frame: FrameType) -> Call:
-    """A call inside the innermost one that still runs; others were cut short."""
+    """Return a new call inside the innermost one that still runs; the others were interrupted."""
     outer = holder.innermost
     while outer is not holder and not outer.runs():
         outer.settle()

@@ -1,16 +1,15 @@
-"""The ways in which a pass attends to what a cache layer holds.
+"""Functions that compute the attention of a pass over a cache layer's pairs, by phase.
 
-| when | way |
+| pass | function |
 |---|---|
-| the pass reads a prompt that is to be compressed | :func:`read_prompt` |
-| it is of an answer | :func:`answer` |
-| where one pair leaves for each that comes | :func:`answer_in_place` |
-| it holds a prompt's end and drafted tokens beyond | :func:`with_drafts` |
-| it reads more after a prompt, and does not stay | :func:`read_again` |
-| it is another layer's, without pairs of its own (shared KV) | :func:`attend_shared_kv` |
+| reads a prompt that will be compressed | :func:`read_prompt` |
+| reads an answer | :func:`answer` |
+| reads an answer's token in exchange for one pair of each head | :func:`answer_in_place` |
+| ends a prompt, with draft tokens behind it | :func:`with_drafts` |
+| reads more after a prompt, and is discarded (probe pass) | :func:`read_again` |
+| belongs to another layer, without pairs of its own (shared KV) | :func:`attend_shared_kv` |
 
-The exact form: the attention function gathers the mask's columns through the original column of
-each slot.
+The mask is exact: the attention gathers the model's mask at the original column of each slot.
 """
 
 from __future__ import annotations
@@ -28,8 +27,19 @@ from foveate.cache.pairs import DensePairs, RewrittenPairs, rewritten
 from foveate.cache.slots import Slots
 from foveate.compression.between_passes import Phase
 from foveate.errors import UnsupportedCache
-from foveate.hf.attention.by_products import NOTHING, ModelAttention, Output, Wanted, refused
-from foveate.hf.attention.dispatch import Queries, attended, in_blocks, wanted
+from foveate.hf.attention.by_products import (
+    NOTHING,
+    ByProducts,
+    ModelAttention,
+    Output,
+    without_backward,
+)
+from foveate.hf.attention.dispatch import (
+    Queries,
+    choose_by_products,
+    compute_attention,
+    in_blocks,
+)
 from foveate.hf.attention.masks import PassView
 from foveate.hf.layer.cache_layer import FoveateLayer, is_whole
 from foveate.ops.column_sums import attention_of_one
@@ -38,35 +48,35 @@ from foveate.ops.column_sums import attention_of_one
 def attend(
     layer: FoveateLayer, attention: ModelAttention, query: Tensor, own_mask: Any, scale: float
 ) -> Output:
-    """Attention over what the layer holds; at the prompt's end, compression. ``own_mask`` is what
-    the model's attention takes.
+    """Compute the attention over the layer's pairs; compress at the prompt's end. ``own_mask`` is
+    the mask that the model's attention received.
     """
-    layer.linked, whole = True, not (layer.held or layer.pairs).compressed
+    layer.linked, is_full = True, not (layer.stored or layer.pairs).compressed
     if layer.drafts is not None:
         return with_drafts(layer, layer.drafts, attention, query, own_mask, scale)
-    b, given = query.shape[0], query.shape[2]
+    b, tokens = query.shape[0], query.shape[2]
     if layer.state.computed is not None:
-        own_mask, given = _of_given(layer, own_mask, given)
-    view = layer.state.look(own_mask, b, given, layer.seen, query.device)
-    made = layer.state.made
-    if made is not None and made.q is not None and layer.state.reread is None:
-        made.q[layer.ordinal] = query.detach()
+        own_mask, tokens = _before_pruning(layer, own_mask, tokens)
+    view = layer.state.look(own_mask, b, tokens, layer.seen, query.device)
+    collected = layer.state.collected
+    if collected is not None and collected.q is not None and layer.state.reread is None:
+        collected.q[layer.ordinal] = query.detach()
     facts = partial(layer.state.facts, view)
     queries = Queries(query, view, scale, attention, layer.seen, facts, layer.computed)
-    out = _way(layer, queries)
+    out = _dispatch(layer, queries)
     layer.computed = None
-    return out if whole else (refused(out[0]), out[1])
+    return out if is_full else (without_backward(out[0]), out[1])
 
 
-def _of_given(layer: FoveateLayer, own_mask: Any, tokens: int) -> tuple[Any, int]:
-    """The model's own mask, and how many tokens were given, where only some are computed."""
+def _before_pruning(layer: FoveateLayer, own_mask: Any, tokens: int) -> tuple[Any, int]:
+    """Return the model's mask and the number of tokens of the pass before pruning dropped some."""
     computed = layer.state.computed
     if computed is None or layer.state.reread is not None:
         return own_mask, tokens
-    return computed.own_mask(own_mask), computed.given
+    return computed.own_mask(own_mask), computed.inputs
 
 
-def _way(layer: FoveateLayer, queries: Queries) -> Output:
+def _dispatch(layer: FoveateLayer, queries: Queries) -> Output:
     state = layer.state
     if state.reread is not None:
         return read_again(layer, queries)
@@ -74,8 +84,8 @@ def _way(layer: FoveateLayer, queries: Queries) -> Output:
         layer.attended = layer.pairs
     if layer.at.phase is not Phase.ANSWERING:
         return read_prompt(layer, queries)
-    if state.policy.rewrites and (held := _leaves_one(layer, queries)) is not None:
-        out: Output = answer_in_place(layer, held, queries)
+    if state.policy.rewrites and (pairs := _replaceable_pairs(layer, queries)) is not None:
+        out: Output = answer_in_place(layer, pairs, queries)
         return out
     return answer(layer, queries)
 
@@ -92,31 +102,31 @@ def _queries(
 
 
 def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
-    """Attention of a prompt's tokens, with what the score wants made on the way; then the policy
-    sees the pass.
+    """Compute the attention of a prompt's tokens, with the score's by-products; then pass both to
+    the policy.
     """
-    # the model's own attention knows gradients, and other attentions than SDPA
+    # only the model's own attention has gradients; and if it is not SDPA, ours would differ
     traced_back, pairs = (
         torch.is_grad_enabled() and queries.q.requires_grad,
-        layer.held or layer.pairs,
+        layer.stored or layer.pairs,
     )
     ours = queries.attention.is_sdpa and not traced_back and not pairs.compressed
-    shown, requested = _shown(layer, queries, ours)
-    if layer.model_index in layer.state.asks_before:
-        layer.state.before = shown
-    out = attended(queries, pairs, layer.state.policy.attend.n, requested)
-    _read(layer, replace(shown, column_sums=out.column_sums, window_sums=out.window_sums))
+    layer_view, by_products = _policy_layer(layer, queries, ours)
+    if layer.model_index in layer.state.needed_by_next:
+        layer.state.before = layer_view
+    out = compute_attention(queries, pairs, layer.state.policy.attend.n, by_products)
+    _read(layer, replace(layer_view, column_sums=out.column_sums, window_sums=out.window_sums))
     return out.output, out.weights
 
 
 def answer(layer: FoveateLayer, queries: Queries) -> Output:
-    """Attention of an answer's tokens, with what the rule says while decoding."""
+    """Compute the attention of an answer's tokens, and apply the policy's decode rule."""
     policy = layer.state.policy
-    out = attended(queries, layer.held or layer.pairs, policy.attend.n)
+    out = compute_attention(queries, layer.stored or layer.pairs, policy.attend.n)
     if policy.compresses_again:
         layer.in_order()
-        shown, _ = _shown(layer, queries, ours=False)
-        _read(layer, replace(shown, column_sums=out.column_sums, window_sums=out.window_sums))
+        layer_view, _ = _policy_layer(layer, queries, ours=False)
+        _read(layer, replace(layer_view, column_sums=out.column_sums, window_sums=out.window_sums))
     elif policy.prunes:
         _prune(layer)
     return out.output, out.weights
@@ -130,26 +140,26 @@ def with_drafts(
     own_mask: Any,
     scale: float,
 ) -> Output:
-    """Attention of the prompt's last tokens, which compresses it; then that of drafted tokens,
-    whose keys and values are ``drafts``, over what was kept.
+    """Compute the attention of the prompt's last tokens, which compresses it; then that of the
+    draft tokens over the kept pairs. ``drafts``: keys and values of the draft tokens.
     """
-    m, whole = query.shape[2], layer.seen + drafts[0].shape[2]
+    m, seen = query.shape[2], layer.seen + drafts[0].shape[2]
     split = m - drafts[0].shape[2]
-    own_mask, given = _of_given(layer, own_mask, query.shape[2])
+    own_mask, tokens = _before_pruning(layer, own_mask, query.shape[2])
     state, rows, device = layer.state, query.shape[0], query.device
-    mask = state.look(own_mask, rows, given, whole, device).mask
+    mask = state.look(own_mask, rows, tokens, seen, device).mask
     end = -drafts[0].shape[2]
     cut = None if mask is None else mask[:, :, :end, : layer.seen]
     rest = None if mask is None else mask[:, :, end:]
     layer.drafts, attention = None, attention.with_masks()
-    view = state.look(cut, rows, given + end, layer.seen, device)
-    before, _ = _way(layer, _queries(layer, attention, query[:, :, :split], view, scale))
+    view = state.look(cut, rows, tokens + end, layer.seen, device)
+    before, _ = _dispatch(layer, _queries(layer, attention, query[:, :, :split], view, scale))
     layer.computed = None
     layer.append(*drafts)
     view = state.look(rest, rows, -end, layer.seen, device)
     queries = _queries(layer, attention, query[:, :, split:], view, scale)
-    after = attended(queries, layer.pairs, layer.softmax_n)
-    return refused(torch.cat([before, after.output], dim=1)), None
+    after = compute_attention(queries, layer.pairs, layer.softmax_n)
+    return without_backward(torch.cat([before, after.output], dim=1)), None
 
 
 def attend_shared_kv(
@@ -161,39 +171,46 @@ def attend_shared_kv(
     own_mask: Any,
     scale: float,
 ) -> Output:
-    """Attention of another layer of the model that has no pairs of its own and reads these, to what
-    they were when this one attended. The policy goes by this layer's queries.
+    """Compute the attention of another layer of the model that has no pairs of its own and reads
+    this layer's, as they were when this layer attended. The policy scores with this layer's queries
+    only.
     """
     pairs = layer.attended
     if (pairs is None or is_whole(pairs)) and keys.shape[2] == layer.seen:
         return attention.plain(query, keys, values, own_mask)
     if pairs is None or pairs.counts.shape[0] != query.shape[0]:
         raise UnsupportedCache(
-            f"layer {layer.model_index} is read by other layers, and drafted tokens arrived in "
-            "the pass that completes its prompt. Use this model without assisted decoding."
+            f"layer {layer.model_index} is read by other layers, and draft tokens arrived in the "
+            "pass that completes its prompt. Use this model without assisted decoding."
         )
     rows, new = query.shape[0], query.shape[2]
     view = layer.state.look(own_mask, rows, new, layer.seen, query.device)
     queries = _queries(layer, attention, query, view, scale)
-    out = attended(queries, pairs, layer.softmax_n)
-    return refused(out.output), out.weights
+    out = compute_attention(queries, pairs, layer.softmax_n)
+    return without_backward(out.output), out.weights
 
 
-# The policy's part; numbers decide what happens, so there is nothing to trace
+# The policy's part: it branches on tensor values, which torch.compile cannot trace
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 @torch.no_grad()
-def _shown(layer: FoveateLayer, queries: Queries, ours: bool) -> tuple[Layer, Wanted]:
-    """What the policy sees of a pass, with each row's budget; and what the attention is to make on
-    its way, if that is ``ours`` to do. Layers that hold every column share one object of slots.
+def _policy_layer(layer: FoveateLayer, queries: Queries, ours: bool) -> tuple[Layer, ByProducts]:
+    """Return the pass as the policy sees it, with each row's budget, and the by-products to
+    compute: NOTHING unless ``ours``, i.e. Foveate's attention may compute it. Layers that store
+    every column share one slots object.
     """
     with layer.watch.running(queries.q.device):
-        shown = _layer(layer, queries, *layer.padded())
-        return shown, wanted(layer.state.policy, shown, layer.at) if ours else NOTHING
+        layer_view = _build_layer(layer, queries, *layer.padded())
+        by_products = NOTHING
+        if ours:
+            by_products = choose_by_products(layer.state.policy, layer_view, layer.at)
+        return layer_view, by_products
 
 
-def _layer(layer: FoveateLayer, queries: Queries, k: Tensor, v: Tensor, columns: Tensor) -> Layer:
+def _build_layer(
+    layer: FoveateLayer, queries: Queries, k: Tensor, v: Tensor, columns: Tensor
+) -> Layer:
     state, q = layer.state, queries.q
     if queries.computed is None:
         slots = state.slots(columns, queries.view, q.shape[2])
@@ -215,30 +232,32 @@ def _layer(layer: FoveateLayer, queries: Queries, k: Tensor, v: Tensor, columns:
 
 
 def _with_budget(layer: FoveateLayer, slots: Slots, columns: Tensor, queries: Queries) -> Slots:
-    """The slots with each row's budget; while a prompt is read it is the same for all layers, but
-    for a budget in bytes, which goes by the form of a layer's pairs.
+    """Add each row's budget to the slots. While a prompt is read it is equal for all layers, except
+    for a budget in bytes, which depends on the form of a layer's pairs.
     """
     reading, form = layer.state.reading, partial(layer.form, queries.q.shape[1])
     budgeted = reading.with_budget(slots, layer.at, layer.ordinal, form)
-    whole, by_form = queries.view.whole, layer.state.policy.amount.kind == "bytes"
-    alike = whole is not None and whole[1] is slots and not by_form
-    if alike and layer.at.phase is not Phase.ANSWERING:
-        queries.view.whole = columns, budgeted
+    all_slots, by_form = queries.view.all_slots, layer.state.policy.amount.kind == "bytes"
+    is_shared = all_slots is not None and all_slots[1] is slots and not by_form
+    if is_shared and layer.at.phase is not Phase.ANSWERING:
+        queries.view.all_slots = columns, budgeted
     return budgeted
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 @torch.no_grad()
-def _read(layer: FoveateLayer, shown: Layer) -> None:
-    with layer.watch.running(shown.q.device):
-        layer.read(shown)
+def _read(layer: FoveateLayer, layer_view: Layer) -> None:
+    with layer.watch.running(layer_view.q.device):
+        layer.read(layer_view)
 
 
-# Decoding in place: one pair of each head leaves for each that comes
+# Decoding in place: each new pair replaces one pair of each head
 
 
-def _leaves_one(layer: FoveateLayer, queries: Queries) -> DensePairs | RewrittenPairs | None:
-    """The pairs, where this token's makes one of each head leave, wherever it stands."""
+def _replaceable_pairs(layer: FoveateLayer, queries: Queries) -> DensePairs | RewrittenPairs | None:
+    """Return the layer's pairs if this token's pair must replace one of each head, at any slot;
+    else None.
+    """
     pairs, kept = layer.pairs, layer.memory.kept_by_each
     if kept is None or not isinstance(pairs, DensePairs | RewrittenPairs):
         return None
@@ -250,34 +269,36 @@ def _leaves_one(layer: FoveateLayer, queries: Queries) -> DensePairs | Rewritten
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def answer_in_place(
-    layer: FoveateLayer, held: DensePairs | RewrittenPairs, queries: Queries
+    layer: FoveateLayer, stored: DensePairs | RewrittenPairs, queries: Queries
 ) -> Output:
-    """Attention whose weights say which pair of each head leaves."""
-    pairs = rewritten(held)
-    layer.put(pairs)
-    out, paid = attention_of_one(queries.q, pairs.k, pairs.v, queries.scale)
+    """Compute the attention, and vacate the slot in each head that its weights choose."""
+    pairs = rewritten(stored)
+    layer.replace_pairs(pairs)
+    out, sums = attention_of_one(queries.q, pairs.k, pairs.v, queries.scale)
     with torch.no_grad():
-        shown = _layer(layer, queries, pairs.k, pairs.v, pairs.unordered)
-        shown = replace(shown, column_sums=paid.detach())
-        pairs.vacate(layer.state.reading.one_out(shown, layer.at))
+        layer_view = _build_layer(layer, queries, pairs.k, pairs.v, pairs.unordered)
+        layer_view = replace(layer_view, column_sums=sums.detach())
+        pairs.vacate(layer.state.reading.one_out(layer_view, layer.at))
     return out.to(queries.q.dtype).transpose(1, 2), None
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _prune(layer: FoveateLayer) -> None:
-    """Keeps the slots that the rule says, without looking at anything but their number."""
+    """Keep the slots that a pruning rule chooses by the number of slots only."""
     state = layer.state
-    if state.tokens.pad is None or _left_in_place(layer):
+    if state.tokens.pad is None or _vacate_slot(layer):
         return
     lengths = layer.seen - state.tokens.pad.to(layer.pairs.counts.device)
     with layer.watch.running(lengths.device):
         kept = state.reading.prune(layer.ordinal, layer.at, lengths, layer.pairs)
         if kept is not None:
-            layer.hold(kept)
+            layer.keep(kept)
 
 
-def _left_in_place(layer: FoveateLayer) -> bool:
-    """Whether at most one pair leaves each head, the same in all; then it has."""
+def _vacate_slot(layer: FoveateLayer) -> bool:
+    """Vacate the slot of at most one pair per head, the same in all heads. Return False if that is
+    not possible, and nothing has changed.
+    """
     state, pairs = layer.state, layer.pairs
     if state.pad is None or not isinstance(pairs, DensePairs | RewrittenPairs):
         return False
@@ -287,49 +308,51 @@ def _left_in_place(layer: FoveateLayer) -> bool:
     if len(leave) > 1 or state.shares_kv or not layer.policy.store.exact:
         return False
     pairs = rewritten(pairs)
-    layer.put(pairs)
+    layer.replace_pairs(pairs)
     pairs.vacate_nth(leave.start)
-    layer.memory.state = {}  # which nobody reads any more
+    layer.memory.state = {}  # a pruning rule never reads it
     return True
 
 
-# A pass that reads more after a prompt: what it appends does not stay
+# Probe passes: they read more after a prompt, and their pairs are discarded
 
 
 def read_again(layer: FoveateLayer, queries: Queries) -> Output:
-    """Attention over the prompt and the pass, at which the score looks on, if one does."""
-    out = attended(queries, layer.pairs, 0.0, _wanted_again(layer, queries))
-    shown, reread = _shown_again(layer, queries, out.column_maxima), layer.state.reread
-    if shown is None or reread is None:
+    """Compute the attention over the prompt and a probe pass, and pass it to the score, if one
+    reads it.
+    """
+    out = compute_attention(queries, layer.pairs, 0.0, _probe_by_products(layer, queries))
+    layer_view, reread = _probe_layer(layer, queries, out.column_maxima), layer.state.reread
+    if layer_view is None or reread is None:
         return out.output, out.weights
     if reread.outputs is None:
-        layer.state.reading.show_reread(shown)
+        layer.state.reading.show_reread(layer_view)
         return out.output, out.weights
     output = out.output if out.output.requires_grad else out.output.detach().requires_grad_()
-    reread.outputs[layer.ordinal] = shown, output
+    reread.outputs[layer.ordinal] = layer_view, output
     return output, out.weights
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _wanted_again(layer: FoveateLayer, queries: Queries) -> Wanted:
-    """What the attention is to make on its way: where it is causal, without padding, and no
-    gradients are asked for.
+def _probe_by_products(layer: FoveateLayer, queries: Queries) -> ByProducts:
+    """Return the by-products of a probe pass: column maxima if it is causal, without padding and
+    without gradients.
     """
     state, q = layer.state, queries.q
-    shown = state.reread is not None and state.reread.order is not None
-    if not (shown and layer.policy.reads_column_maxima and queries.attention.is_sdpa):
+    is_scored = state.reread is not None and state.reread.order is not None
+    if not (is_scored and layer.policy.reads_column_maxima and queries.attention.is_sdpa):
         return NOTHING
     traced_back = torch.is_grad_enabled() and q.requires_grad
     if traced_back or not in_blocks(q) or state.pad != 0 or not queries.facts().causal:
         return NOTHING
-    return Wanted(column_maxima=True)
+    return ByProducts(column_maxima=True)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 @torch.no_grad()
-def _shown_again(layer: FoveateLayer, queries: Queries, most: Tensor | None) -> Layer | None:
-    """The pass as the policy sees it, which has the prompt's slots before the pass's own; None if
-    no score looks on.
+def _probe_layer(layer: FoveateLayer, queries: Queries, maxima: Tensor | None) -> Layer | None:
+    """Return the probe pass as the policy sees it, with the prompt's slots before its own; None if
+    no score reads it.
     """
     unread, reread = layer.memory.unread, layer.state.reread
     if unread is None or reread is None or reread.order is None:
@@ -338,16 +361,16 @@ def _shown_again(layer: FoveateLayer, queries: Queries, most: Tensor | None) -> 
     pos = unread.slots.pos[..., : k.shape[2] - queries.q.shape[2]]
     order = reread.order.to(pos.device)
     own = torch.where(order < 0, -1, order + pos[:, 0, -1:] + 1)
-    beside = own[:, None].expand(*pos.shape[:2], -1)
+    own_slots = own[:, None].expand(*pos.shape[:2], -1)
     image = unread.slots.image
-    if image is not None:  # what is read is text
+    if image is not None:  # a probe pass reads text only
         image = F.pad(image[..., : pos.shape[2]], (0, own.shape[1]), value=-1)
     return replace(
         unread,
         q=queries.q.detach(),
         k=k.detach(),
         v=v.detach(),
-        slots=Slots(pos=torch.cat([pos, beside.to(pos)], dim=-1), q_pos=own, image=image),
-        column_maxima=most,
+        slots=Slots(pos=torch.cat([pos, own_slots.to(pos)], dim=-1), q_pos=own, image=image),
+        column_maxima=maxima,
         residual_norm=layer.state.link.residual_norms.get(layer.model_index),
     )

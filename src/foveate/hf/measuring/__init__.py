@@ -1,1 +1,1 @@
-"""Measuring methods' profiles on a model."""
+"""Measurement of methods' profiles on a model."""

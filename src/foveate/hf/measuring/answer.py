@@ -1,10 +1,10 @@
-"""Going on from a branch: a greedy answer, and what is thought of a given one; of one prompt, or of
+"""Continuations of a branch: a greedy answer, or the logits of a given one; for one prompt, or
 several at once.
 
-Caches of several prompts, each read and compressed alone, are joined to one whose answers go on
-together. Rows stand as those of a batch that is padded on the left: every row's pairs at the
-columns that end where the longest one's end. Keys stay turned as they were, so each token that
-comes is given the position that it has in a cache of its own.
+Caches of several prompts, each read and compressed alone, are joined into one whose answers are
+decoded together. The rows are aligned as in a batch with left padding: every row's last column is
+that of the longest one. Keys keep their rotation, so each new token gets the position that it has
+in its own cache.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from foveate.hf.probe.follow_up import ends
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import FullPrecision
 
-AXES = 3  # of positions, where images are placed on several: time, height, width
-NEAR = 1e-3  # of the largest logit: far above rounding where the same is computed
+AXES = 3  # of M-RoPE positions: time, height, width
+NEAR = 1e-3  # of the largest logit: far above the rounding of equal computations
 
 
 class TeacherForced(NamedTuple):
-    """What is thought of ``m`` given tokens, one after the other.
+    """The model's predictions for ``m`` given tokens, one after the other.
 
-    ``logits`` [m, vocabulary] are those that each token was to be predicted from, in float32.
-    ``features`` [layers + 1, m - 1, hidden] are the hidden states at all given tokens but the last.
+    ``logits`` [m, vocabulary] predict each token, in float32. ``features`` [layers + 1, m - 1,
+    hidden] are the hidden states at all tokens but the last.
     """
 
     logits: Float[Tensor, "m vocabulary"]
@@ -67,7 +67,7 @@ def with_the_rest(
     first: Float[Tensor, "1 v"],
     rest: Int[Tensor, "1 r"],
 ) -> Float[Tensor, "1 v"]:
-    """The logits of the answer's first token, after what follows of the prompt."""
+    """Read the rest of the prompt; return the logits of the answer's first token."""
     if rest.shape[1] == 0:
         return first
     logits: Tensor = model(input_ids=rest, **{CACHE: cache}).logits[:, -1]
@@ -81,7 +81,9 @@ def greedy(
     longest: int,
     goes_on: Callable[[Sequence[int]], bool] = lambda _: True,
 ) -> list[int]:
-    """The tokens of the answer, the one that ends it included; or up to where it does not go on."""
+    """Decode the answer's tokens greedily, up to and including an end token, or until ``goes_on``
+    returns False.
+    """
     stop, answer = ends(model), [int(first.argmax(-1))]
     while answer[-1] not in stop and len(answer) < longest and goes_on(answer):
         fed = torch.tensor([answer[-1:]], dtype=torch.long, device=first.device)
@@ -93,9 +95,7 @@ def greedy(
 def teacher_forced(
     session: Session, cache: DynamicCache, first: Float[Tensor, "1 v"], tokens: Sequence[int]
 ) -> TeacherForced:
-    """Feeds the tokens but the last: at once, or one by one where what is kept changes while
-    decoding.
-    """
+    """Predict given tokens: all at once, or one by one if the policy compresses while decoding."""
     model: Any = session.model
     fed = torch.tensor([tokens[:-1]], dtype=torch.long, device=first.device)
     size = 1 if session.policy.when.decodes else max(1, fed.shape[1])
@@ -112,20 +112,20 @@ def teacher_forced(
 def greedy_together(
     session: Session, prompts: Sequence[PrefilledPrompt], longest: int
 ) -> list[list[int]]:
-    """As :func:`greedy`, of each prompt. Their caches stay as they are; rows that have ended go on
-    until all have, and what they say then is dropped.
+    """Decode an answer for each prompt, like :func:`greedy`. The prompts' caches are not changed.
+    Rows that have ended continue until all have; their later tokens are dropped.
     """
     if not prompts:
         return []
-    cache, stop = join(session, [one.cache for one in prompts]), ends(session.model)
-    new = torch.cat([one.first for one in prompts]).argmax(-1)
+    cache, stop = join(session, [prompt.cache for prompt in prompts]), ends(session.model)
+    new = torch.cat([prompt.first for prompt in prompts]).argmax(-1)
     answers = [[token] for token in new.tolist()]
-    while any(said[-1] not in stop and len(said) < longest for said in answers):
+    while any(answer[-1] not in stop and len(answer) < longest for answer in answers):
         logits = session.model(**next_inputs(cache, new[:, None])).logits[:, -1]
         new = logits.argmax(-1)
-        for said, token in zip(answers, new.tolist(), strict=True):
-            if said[-1] not in stop:
-                said.append(token)
+        for answer, token in zip(answers, new.tolist(), strict=True):
+            if answer[-1] not in stop:
+                answer.append(token)
     return answers
 
 
@@ -133,24 +133,24 @@ def greedy_together(
 def teacher_forced_together(
     session: Session, prompts: Sequence[PrefilledPrompt], tokens: Sequence[Sequence[int]]
 ) -> list[TeacherForced]:
-    """As :func:`teacher_forced`, of each prompt and its tokens, at once."""
+    """Predict the tokens of each prompt at once, like :func:`teacher_forced`."""
     longest = max(map(len, tokens), default=1) - 1
     if longest == 0:
-        nothing = [one.first.new_zeros(1, 0, 1).float() for one in prompts]
+        empty = [prompt.first.new_zeros(1, 0, 1).float() for prompt in prompts]
         return [
-            TeacherForced(one.first.float(), x) for one, x in zip(prompts, nothing, strict=True)
+            TeacherForced(prompt.first.float(), x) for prompt, x in zip(prompts, empty, strict=True)
         ]
-    fed = [[*said[:-1], *[said[-1]] * (longest + 1 - len(said))] for said in tokens]
-    cache = join(session, [one.cache for one in prompts])
-    at = prompts[0].first.device
-    inputs = next_inputs(cache, torch.tensor(fed, dtype=torch.int64, device=at))
+    fed = [[*answer[:-1], *[answer[-1]] * (longest + 1 - len(answer))] for answer in tokens]
+    cache = join(session, [prompt.cache for prompt in prompts])
+    device = prompts[0].first.device
+    inputs = next_inputs(cache, torch.tensor(fed, dtype=torch.int64, device=device))
     out = session.model(**inputs, output_hidden_states=True)
     return [
         TeacherForced(
-            torch.cat([one.first, out.logits[n, : len(said) - 1]]).float(),
-            torch.stack([layer[n, : len(said) - 1] for layer in out.hidden_states]).float(),
+            torch.cat([prompt.first, out.logits[n, : len(answer) - 1]]).float(),
+            torch.stack([layer[n, : len(answer) - 1] for layer in out.hidden_states]).float(),
         )
-        for n, (one, said) in enumerate(zip(prompts, tokens, strict=True))
+        for n, (prompt, answer) in enumerate(zip(prompts, tokens, strict=True))
     ]
 
 
@@ -158,86 +158,87 @@ def teacher_forced_together(
 
 
 def can_join(policy: Policy) -> bool:
-    """Whether what a policy keeps stays as it is while decoding, in full precision."""
+    """Return True if a policy's kept pairs stay unchanged while decoding, in full precision."""
     return not policy.when.decodes and isinstance(policy.store, FullPrecision)
 
 
 def check_joins(model: nn.Module) -> None:
-    """Raises UnsupportedModel where an answer would depend on the prompts beside it, or a layer
-    holds other things than the pairs of all tokens.
+    """Raise UnsupportedModel if an answer would depend on the other prompts of a batch, or if a
+    layer stores something other than the pairs of all tokens.
     """
     inner: Any = inner_model(model)
-    config, why = text_config(inner), ""
+    config, reason = text_config(inner), ""
     layers = DynamicCache(config=config).layers
     if len(compressible_layers(config)) < len(layers) or {*map(type, layers)} != {DynamicLayer}:
         kinds = sorted({type(layer).__name__ for layer in layers})
-        why = f"some of its layers hold more, or less, than the pairs of all tokens ({kinds})"
+        reason = f"some of its layers store more, or less, than the pairs of all tokens ({kinds})"
     elif kind := follows_length(config):
-        why = f"its frequencies follow the length of the longest prompt ({kind})"
+        reason = f"its frequencies follow the length of the longest prompt ({kind})"
     elif "position_ids" not in inspect.signature(type(inner).forward).parameters:
-        why = "it does not take position_ids"
-    if why:
-        raise _refused(inner, why)
+        reason = "it does not take position_ids"
+    if reason:
+        raise _refused(inner, reason)
 
 
 @torch.no_grad()
 def check_places(session: Session, cache: DynamicCache, token: Int[Tensor, "1"]) -> None:
-    """Raises UnsupportedModel where a token after a prompt of one row is not placed by the position
-    that it is given as it is by the model itself: some count positions in a way of their own.
+    """Raise UnsupportedModel if a token's logits with explicit ``position_ids`` differ from those
+    that the model computes by itself: some models count positions in their own way.
     """
-    given = next_inputs(join(session, [cache]), token[:, None])
-    del given["attention_mask"]  # nothing is padded; and else other kernels may round otherwise
+    inputs = next_inputs(join(session, [cache]), token[:, None])
+    # no row is padded, and a mask may select a kernel that rounds differently
+    del inputs["attention_mask"]
     by_itself = session.model(input_ids=token[:, None], **{CACHE: session.fork(cache)}).logits
     try:
-        placed = session.model(**given).logits
+        placed = session.model(**inputs).logits
     except (TypeError, ValueError) as error:
-        raise _refused(session.model, f"it takes other positions ({error})") from error
+        raise _refused(session.model, f"it rejects these position_ids ({error})") from error
     if not bool((placed - by_itself).abs().max() <= NEAR * by_itself.abs().max()):
-        raise _refused(session.model, "it counts positions in a way of its own")
+        raise _refused(session.model, "it computes other positions than those passed to it")
 
 
 def _refused(model: nn.Module, why: str) -> UnsupportedModel:
     return UnsupportedModel(
-        f"answers of {type(model).__name__} cannot be decoded together: {why}. Ask one prompt at a "
-        "time."
+        f"answers of {type(model).__name__} cannot be decoded together: {why}. Decode one prompt "
+        "at a time."
     )
 
 
 def join(session: Session, caches: Sequence[DynamicCache]) -> DynamicCache:
-    """A cache of the rows of all ``caches``, which hold one finished prompt each and stay as they
-    are; to be gone on with by :func:`next_inputs`. ``session`` is of their policy.
+    """Join the rows of all ``caches`` into one, for :func:`next_inputs`. Each has one finished
+    prompt under the session's policy, and is not changed.
 
     Raises:
-        UnsupportedPolicy: one that compresses while decoding, or holds pairs in a way of its own.
-        UnsupportedModel: as :func:`check_joins`.
+        UnsupportedPolicy: the policy compresses while decoding, or stores pairs in its own format.
+        UnsupportedModel: see :func:`check_joins`.
     """
     if not can_join(session.policy):
         raise UnsupportedPolicy(
-            f"answers under {session.policy} cannot be decoded together: it changes what is kept "
-            "while decoding, or holds it otherwise than in full precision. Ask one at a time."
+            f"answers under {session.policy} cannot be decoded together: it compresses while "
+            "decoding, or stores pairs in less than full precision. Decode one at a time."
         )
     check_joins(session.model)
     cache = DynamicCache(config=session.model.config)
     state = convert(cache, text_config(session.model), session.policy, session.link)
-    rows = [foveate_layers(one) for one in caches]
+    rows = [foveate_layers(own) for own in caches]
     longest = max(layers[0].seen for layers in rows)
     pads = [longest - layers[0].seen for layers in rows]
-    for mine, each in zip(foveate_layers(cache), zip(*rows, strict=True), strict=True):
-        mine.refill(_stacked([one.pairs for one in each], pads, longest), longest, longest)
+    for layer, of_rows in zip(foveate_layers(cache), zip(*rows, strict=True), strict=True):
+        layer.refill(_stacked([row.pairs for row in of_rows], pads, longest), longest, longest)
     state.update_turn(awaiting=False)
     padding = torch.tensor(pads, dtype=torch.int64, device=input_device(session.model))
     state.update_tokens(pad=padding)
-    known = [known_state(one).tokens.extras for one in caches]
+    all_extras = [known_state(own).tokens.extras for own in caches]
     for name in (AHEAD, ON_ONE_AXIS):
-        if all(name in extras for extras in known):
-            ahead = torch.cat([extras[name] for extras in known])
+        if all(name in extras for extras in all_extras):
+            ahead = torch.cat([extras[name] for extras in all_extras])
             state.note({name: ahead.to(padding.device) - padding[:, None]})
     return cache
 
 
 def next_inputs(cache: DynamicCache, tokens: Int[Tensor, "b t"]) -> dict[str, Any]:
-    """What the model takes with the next tokens of all rows. Rows that have fewer may have any
-    tokens behind them.
+    """Return the model's inputs for the next tokens of all rows. Rows with fewer tokens may be
+    padded on the right with any tokens.
     """
     state, seen = known_state(cache), foveate_layers(cache)[0].seen
     columns = torch.arange(seen + tokens.shape[1], device=tokens.device)
@@ -251,10 +252,12 @@ def next_inputs(cache: DynamicCache, tokens: Int[Tensor, "b t"]) -> dict[str, An
     return {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, CACHE: cache}
 
 
-def _stacked(each: Sequence[Pairs], pads: Sequence[int], longest: int) -> DensePairs | RaggedPairs:
-    """Pairs of one row each as those of a batch; whole ones stay whole, with padding in front."""
-    k, v, columns = _side_by_side([one.padded() for one in each])
-    if all(map(is_whole, each)):
+def _stacked(rows: Sequence[Pairs], pads: Sequence[int], longest: int) -> DensePairs | RaggedPairs:
+    """Stack pairs of one row each into those of a batch; uncompressed pairs get padding in
+    front.
+    """
+    k, v, columns = _side_by_side([row.padded() for row in rows])
+    if all(map(is_whole, rows)):
         return DensePairs(k, v)
     kept = columns >= 0
     moved = columns + columns.new_tensor(pads)[:, None, None]
@@ -262,9 +265,9 @@ def _stacked(each: Sequence[Pairs], pads: Sequence[int], longest: int) -> DenseP
 
 
 def _side_by_side(rows: Sequence[Padded]) -> Padded:
-    """Right-aligned, as all of them are."""
-    most = max(row.columns.shape[2] for row in rows)
-    front = [most - row.columns.shape[2] for row in rows]
+    """Stack padded pairs of one row each, right-aligned."""
+    longest = max(row.columns.shape[2] for row in rows)
+    front = [longest - row.columns.shape[2] for row in rows]
     return Padded(
         torch.cat([pad(row.k, (0, 0, n, 0)) for row, n in zip(rows, front, strict=True)]),
         torch.cat([pad(row.v, (0, 0, n, 0)) for row, n in zip(rows, front, strict=True)]),

@@ -1,4 +1,4 @@
-"""Measuring a method's profile on a model: several prompts, read and compressed one by one."""
+"""Calibration of a method's profile on a model: several prompts, read and compressed one by one."""
 
 from __future__ import annotations
 
@@ -36,27 +36,29 @@ def calibrate(
     progress: Path | None = None,
     **unknown: Any,
 ) -> Profile | TensorProfile:
-    """The profile of a method on a model: the mean over prompts of what it measures in each, or
-    what follows from sums over all of their queries. What its modules note on themselves while they
-    read (rotary embeddings that follow a prompt's length) is afterwards as it was.
+    """Measure the profile of a method on a model: the mean over prompts of its measurements, or a
+    statistic of all their queries. Module state that reading changes (rotary embeddings that follow
+    a prompt's length) is restored afterwards.
 
     Args:
         model: any model that ``compress`` takes.
-        policy: of the method that is calibrated ("prefixkv:budget=20%"), alone or in a sum. A name
-            is enough where nothing is compressed to measure it ("q_filters").
-        prompts: the inputs of each, as ``generate`` takes them: ``input_ids``, ``pixel_values``...
-        questions: for ``recommended``, what is asked about each prompt, which it is measured by as
-            well, with the model's own answers: as many as there are prompts.
-        progress: a file in which each prompt's numbers are noted at once; if it exists, its prompts
-            are not read again. It is deleted at the end.
-        **unknown: every other argument is refused.
+        policy: a policy of the method to calibrate ("prefixkv:budget=20%"), alone or in a sum. The
+            name is enough if nothing is compressed to measure it ("q_filters").
+        prompts: the inputs of each prompt, as ``generate`` takes them: ``input_ids``,
+            ``pixel_values``...
+        questions: for ``recommended``, questions about each prompt, one entry a prompt. They are
+            read with the model's own answers, and measured, too.
+        progress: a file to which each prompt's numbers are written at once; if it exists, its
+            prompts are not read again. It is deleted at the end.
+        **unknown: any other argument raises.
 
     Raises:
-        InvalidParameter: a method that has nothing to calibrate, questions to one that asks none,
-            or an unknown argument, such as ``budget=``, which belongs in the spec.
+        InvalidParameter: a method without calibration, questions to a method that takes none, or an
+            unknown argument, such as ``budget=``, which belongs in the spec.
         InvalidInput: no prompt, not as many questions as prompts, a prompt so short that all of it
-            fits the budget, or one whose keys, values or queries are no numbers.
-        UnsupportedModel: how it turns queries by their positions has to be known, and is not.
+            fits the budget, or one whose keys, values or queries are not finite.
+        UnsupportedModel: the method needs the rotation of queries by their positions, and it is
+            unknown.
     """
     refuse_unknown('calibrate(model, "{}", prompts)', _ARGUMENTS, policy, unknown)
     if isinstance(policy, str) and (gathering := gathered_method(policy)):
@@ -86,39 +88,39 @@ def calibrate_each(
     *,
     progress: Path | None = None,
 ) -> list[Profile]:
-    """The profiles of several policies, which differ in their budgets: each prompt is read once for
-    all of them, and all its queries are held. To the rounding of the attention they are those of
-    :func:`calibrate`.
+    """Measure the profiles of several policies, which differ in their budgets. Each prompt is read
+    once for all of them, with all its queries stored. The profiles are those of :func:`calibrate`,
+    to the rounding of the attention.
 
     Args:
-        model: as for :func:`calibrate`.
-        policies: of methods that give a number a layer or head, with their budgets.
-        prompts: as for :func:`calibrate`.
-        progress: as for :func:`calibrate`.
+        model: see :func:`calibrate`.
+        policies: policies of methods with a number for each layer or head, with their budgets.
+        prompts: see :func:`calibrate`.
+        progress: see :func:`calibrate`.
 
     Raises:
-        InvalidParameter: a method that has nothing to calibrate, or whose tensors take
-            :func:`calibrate`.
+        InvalidParameter: a method without calibration, or one with a profile of tensors, which
+            needs :func:`calibrate`.
         InvalidInput: no prompt, or one so short that all of it fits a budget.
     """
     chosen = [policy_of(policy) for policy in policies]
     title = model_name(check_model(model))
     sums = any(policy.reads_column_sums for policy in chosen)
     readers = [_reader(policy) for policy in chosen]
-    ledger = Ledger(progress, {"calibrating": [str(one) for one in chosen], "model": title})
+    ledger = Ledger(progress, {"calibrating": [str(policy) for policy in chosen], "model": title})
     for inputs in each_prompt(prompts):
         if ledger.lacks(fingerprint(inputs)):
             with undone(model):
                 recording = record(model, sums=sums, **inputs)
-                runs = (_branched(model, policy, recording) for policy in chosen)
+                runs = (_branch(model, policy, recording) for policy in chosen)
                 ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])
     samples = zip(*ledger.numbers, strict=True) if ledger.numbers else ([] for _ in chosen)
-    profiles = [_profile(policy, model, mine) for policy, mine in zip(chosen, samples, strict=True)]
+    profiles = [_profile(policy, model, own) for policy, own in zip(chosen, samples, strict=True)]
     ledger.close()
     return profiles
 
 
-def _branched(model: nn.Module, policy: Policy, recording: Recording) -> Run:
+def _branch(model: nn.Module, policy: Policy, recording: Recording) -> Run:
     with compress(model, policy) as session:
         branch(session, recording)
         return _run(session)
@@ -128,13 +130,13 @@ def _reader(policy: Policy) -> Callable[[Run], Numbers]:
     name = calibrated_method(policy)
     if name in GATHERINGS:
         raise InvalidParameter(
-            f"{name} gathers tensors, which no budget changes: calibrate it by itself."
+            f"{name} has a profile of tensors, which does not depend on a budget: use calibrate()."
         )
     return CALIBRATIONS[name].read
 
 
 def _profile(policy: Policy, model: nn.Module, samples: Sequence[Numbers]) -> Profile:
-    """The mean over samples."""
+    """Average the samples into a profile."""
     if not samples:
         raise InvalidInput("there is no prompt to calibrate on: give at least one.")
     name = calibrated_method(policy)
@@ -146,7 +148,7 @@ def _profile(policy: Policy, model: nn.Module, samples: Sequence[Numbers]) -> Pr
 def profile_of(
     model: nn.Module, method: str, by_layer: Numbers, samples: int, budget: str = ""
 ) -> Profile:
-    """The profile of a method that these numbers of a model's compressed layers make."""
+    """Return the profile of a method with these numbers of a model's compressed layers."""
     return Profile(
         method=method,
         model=model_name(check_model(model)),

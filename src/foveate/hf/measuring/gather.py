@@ -1,4 +1,4 @@
-"""Measuring a profile of tensors on a model: sums over the queries of several prompts."""
+"""Calibration of a profile of tensors on a model: sums over the queries of several prompts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from foveate.policies.gathering import (
     turns_far_keys,
 )
 from foveate.policies.method import METHODS
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
 from foveate.profiles.ledger import SumsLedger, fingerprint
@@ -45,8 +45,8 @@ log = logging.getLogger("foveate")
 
 
 def gathered_method(spec: str) -> str | None:
-    """The method of a spec, if it is one whose profile holds tensors. It may lack the profile that
-    is to be made, and budgets do not matter.
+    """Return the method of a spec if its profile has tensors, else None. The profile may be
+    missing, and budgets do not matter.
 
     Raises:
         InvalidParameter: a parameter that the method does not have.
@@ -58,36 +58,37 @@ def gathered_method(spec: str) -> str | None:
     for key in arguments:
         if key not in METHODS[name].parameters:
             raise InvalidParameter(
-                f"{name} has no parameter {shown(key)}. {suggest(key, METHODS[name].parameters)}"
+                f"{name} has no parameter {short_repr(key)}. "
+                f"{suggest(key, METHODS[name].parameters)}"
             )
     return name
 
 
 @dataclass(frozen=True)
 class Gatherer(Observer):
-    """Adds up what a method wants of all queries of one prompt."""
+    """Observer that sums a method's statistics over all queries of one prompt."""
 
     gathering: Gathering
-    turns: list[Rotation]  # of each layer, if they are known
+    turns: list[Rotation]  # of each layer; empty if unknown
     sums: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
-        """Adds one pass of a layer, whose numbers are all numbers."""
+        """Add one pass of a layer; raises if its numbers are not finite."""
         check_finite(layer, layer.q.shape[2], "a profile")
         sums = self.gathering.gather(layer, self.turns[layer.ordinal] if self.turns else None)
-        held = self.sums.get(layer.ordinal, {})
-        self.sums[layer.ordinal] = {k: held[k] + t if held else t for k, t in sums.items()}
+        earlier = self.sums.get(layer.ordinal, {})
+        self.sums[layer.ordinal] = {k: earlier[k] + t if earlier else t for k, t in sums.items()}
         return {}
 
 
 @dataclass(frozen=True)
 class Watcher(Gatherer):
-    """The same of a layer whose watched score has been made."""
+    """Gatherer that runs at compression, when the watched score's by-products are there."""
 
     of: Score | None = None
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
-        """Nothing yet."""
+        """Do nothing: the layer is added in ``__call__``."""
         return {}
 
     def __call__(self, layer: Layer) -> Scores:
@@ -98,30 +99,32 @@ class Watcher(Gatherer):
 def _watching(
     gathering: Gathering, turns: list[Rotation], target: str, questions: Asked
 ) -> tuple[Gatherer, Policy]:
-    """What adds up, and the policy under which it sees what it wants to see."""
+    """Return the gatherer, and a policy under which it observes the layers that the gathering
+    needs.
+    """
     score = gathering.watched
     if isinstance(gathering, Targeted):
         score = gathering.watching(target, questions)
     if score is None:
-        one = Gatherer(gathering, turns)
-        return one, observing(one, decodes=False)
+        gatherer = Gatherer(gathering, turns)
+        return gatherer, observing(gatherer, decodes=False)
     watcher = Watcher(gathering, turns, of=score)
     policy = Policy(score=watcher, budget=Uniform(amount=1), select=TopK())
     return watcher, policy
 
 
 def each_prompt(prompts: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The prompts, one after the other.
+    """Yield the prompts.
 
     Raises:
-        InvalidInput: one of them is no inputs of a model, or all of it is the inputs of one prompt.
+        InvalidInput: a prompt is not a mapping of model inputs, or ``prompts`` is one.
     """
-    what = "give a list of inputs, each as generate takes it: [{'input_ids': ..., ...}, ...]"
+    hint = "give a list of inputs, each as generate takes it: [{'input_ids': ..., ...}, ...]"
     if isinstance(prompts, Mapping):
-        raise InvalidInput(f"these are the inputs of one prompt: {what}.")
-    for place, inputs in enumerate(prompts):
+        raise InvalidInput(f"these are the inputs of one prompt: {hint}.")
+    for index, inputs in enumerate(prompts):
         if not isinstance(inputs, Mapping):
-            raise InvalidInput(f"prompt {place} is a {type(inputs).__name__}: {what}.")
+            raise InvalidInput(f"prompt {index} is a {type(inputs).__name__}: {hint}.")
         yield inputs
 
 
@@ -133,11 +136,11 @@ def gather(
     questions: Iterable[Asked] | None = None,
     progress: Path | None = None,
 ) -> TensorProfile:
-    """The profile of the method of that name; see ``calibrate``."""
+    """Measure the profile of the method of that name; see ``calibrate``."""
     gathering, title = GATHERINGS[name], model_name(check_model(model))
     check_takes_questions(name, questions)
-    each = _each(prompts, questions)
-    first = _up_to_a_question(each) if questions is not None else list(islice(each, 1))
+    rest = _with_questions(prompts, questions)
+    first = _up_to_a_question(rest) if questions is not None else list(islice(rest, 1))
     if not first:
         raise InvalidInput("there is no prompt to calibrate on: give at least one.")
     sample = _Sampling(model, gathering)
@@ -145,9 +148,9 @@ def gather(
     ledger = SumsLedger(progress, {"calibrating": name, "model": title, "target": sample.target})
     of_keys = rotations_if_counted(model, first[-1][0]) if turns_far_keys(gathering) else []
     longest = 0
-    for inputs, question in chain(first, each):
+    for inputs, question in chain(first, rest):
         longest = max(longest, _tokens(inputs))
-        if ledger.lacks(fingerprint({**inputs, **_told(question)})):
+        if ledger.lacks(fingerprint({**inputs, **_fingerprinted(question)})):
             ledger.add(measured if inputs is first[-1][0] else sample.measured(inputs, question))
     profile = TensorProfile(
         method=name,
@@ -172,9 +175,9 @@ def gather(
 
 
 def _tokens(inputs: Mapping[str, Any]) -> int:
-    """Of a prompt, padding included."""
-    given = given_tokens(inputs)
-    return 0 if given is None else int(given.shape[1])
+    """Count the tokens of a prompt, padding included."""
+    tokens = given_tokens(inputs)
+    return 0 if tokens is None else int(tokens.shape[1])
 
 
 def _reached(gathering: Gathering, target: str, by_layer: Sequence[Sums]) -> str:
@@ -187,17 +190,15 @@ def _reached(gathering: Gathering, target: str, by_layer: Sequence[Sums]) -> str
 
 
 def check_takes_questions(name: str, questions: Iterable[Asked] | None) -> None:
-    """Raises InvalidParameter where questions are given to a method that asks none."""
+    """Raise InvalidParameter for questions to a method that takes none."""
     if questions is not None and not isinstance(GATHERINGS.get(name), Targeted):
-        raise InvalidParameter(
-            f"questions= are given, and {name} asks none to be calibrated. Leave them out."
-        )
+        raise InvalidParameter(f"{name} needs no questions to be calibrated. Leave questions= out.")
 
 
-def _each(
+def _with_questions(
     prompts: Iterable[Mapping[str, Any]], questions: Iterable[Asked] | None
 ) -> Iterator[tuple[Mapping[str, Any], Asked]]:
-    """The prompts, with what is asked about each."""
+    """Yield the prompts with their questions."""
     if questions is None:
         yield from ((inputs, Asked()) for inputs in each_prompt(prompts))
         return
@@ -207,31 +208,31 @@ def _each(
             raise InvalidInput(
                 "questions= needs one foveate.policies.gathering.Asked for each of the prompts, as "
                 "many as there are: this is "
-                f"{shown(question if question is not missing else 'none')}."
+                f"{short_repr(question if question is not missing else 'none')}."
             )
         yield inputs, question  # type: ignore[misc]
 
 
 def _up_to_a_question(
-    each: Iterable[tuple[Mapping[str, Any], Asked]],
+    prompts: Iterable[tuple[Mapping[str, Any], Asked]],
 ) -> list[tuple[Mapping[str, Any], Asked]]:
-    """The first prompts, up to one that is asked about: it tells what the model can give."""
+    """Return the first prompts, up to one with questions: on it the best target is found."""
     seen = []
-    for inputs, question in each:
+    for inputs, question in prompts:
         seen.append((inputs, question))
         if question.questions:
             break
     return seen
 
 
-def _told(questions: Asked) -> Mapping[str, Any]:
-    """What a prompt's fingerprint has beside its inputs."""
+def _fingerprinted(questions: Asked) -> Mapping[str, Any]:
+    """Return the fingerprinted entries of a prompt beside its inputs."""
     return {"questions": str(questions)} if questions.questions else {}
 
 
 @dataclass
 class _Sampling:
-    """What is measured in one prompt after the other, and the ``target`` that it is made for."""
+    """Measurement of one prompt after the other, for one ``target``."""
 
     model: nn.Module
     gathering: Gathering
@@ -239,30 +240,32 @@ class _Sampling:
     turns: list[Rotation] = field(default_factory=list)
 
     def with_best_target(self, inputs: Mapping[str, Any], questions: Asked) -> list[Sums]:
-        """Of one prompt; the target is from now on the best that the model can give.
+        """Measure one prompt with the best target that the model supports, and keep that target.
 
         Raises:
-            UnsupportedModel: it can give none.
+            UnsupportedModel: it supports none.
         """
         targets = [
-            one for one in targets_of(self.gathering) if questions.questions or one != "answers"
+            name for name in targets_of(self.gathering) if questions.questions or name != "answers"
         ]
         for self.target in targets[:-1]:
             try:
                 return self.measured(inputs, questions)
             except UnsupportedModel as error:
                 log.warning(
-                    "the target %r cannot be had, the next is taken: %s", self.target, error
+                    "the target %r is not available, so the next one is used: %s",
+                    self.target,
+                    error,
                 )
         self.target = targets[-1] if targets else ""
         return self.measured(inputs, questions)
 
     def measured(self, inputs: Mapping[str, Any], questions: Asked) -> list[Sums]:
-        """The sums of every layer."""
+        """Measure the sums of every layer."""
         if self.gathering.turns_back and not self.turns:
             with undone(self.model):
                 self.turns = rotations(self.model, inputs)
-        one, policy = _watching(self.gathering, self.turns, self.target, questions)
+        gatherer, policy = _watching(self.gathering, self.turns, self.target, questions)
         with undone(self.model), compress(self.model, policy) as session:
             session.prefill(**(counted(inputs) if self.gathering.turns_back else inputs))
-        return [one.sums[layer] for layer in sorted(one.sums)]
+        return [gatherer.sums[layer] for layer in sorted(gatherer.sums)]

@@ -1,4 +1,6 @@
-"""Which heads look at what they say, for the methods whose profiles are scores of heads."""
+"""Scores of heads by their attention to the tokens that they copy, for methods whose profiles are
+such scores.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ from foveate.policies.heads import HEAD_FILES, HeadReading, Shown, head_reading,
 from foveate.profiles.ledger import Ledger, fingerprint
 from foveate.profiles.profile import Profile
 
-LONGEST = 1024  # tokens of an answer that no sample gives
+LONGEST = 1024  # tokens of an answer, for samples without one
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What is asked of a tokenizer."""
+    """The methods of a tokenizer that are used here."""
 
     def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str: ...
 
@@ -37,17 +39,17 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Watching(Observer):
-    """Notes what the heads look at as each token is generated."""
+    """Observer of the heads' attention at each generated token."""
 
     reading: HeadReading
-    shown: Shown
+    sample: Shown
     noticed: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
-        """Reads the last query's attention, head by head."""
-        paid = window_attention(layer.q[:, :, -1:], layer.k, layer.slots.visible(1), layer.scale)
-        heads = paid[0].flatten(0, 1)[:, 0]
-        self.noticed.setdefault(layer.ordinal, []).append(self.reading.notice(heads, self.shown))
+        """Record the last query's attention, head by head."""
+        weights = window_attention(layer.q[:, :, -1:], layer.k, layer.slots.visible(1), layer.scale)
+        heads = weights[0].flatten(0, 1)[:, 0]
+        self.noticed.setdefault(layer.ordinal, []).append(self.reading.notice(heads, self.sample))
         return {}
 
 
@@ -59,43 +61,43 @@ def calibrate_heads(
     *,
     progress: Path | None = None,
 ) -> Profile:
-    """The profile of a method that gives heads what they deserve, such as "sparsemm" or "headkv".
+    """Measure the profile of a method that scores heads, such as "sparsemm" or "headkv".
 
-    Every sample is answered greedily, with the full cache, while the heads are watched: as many
-    tokens as its ``answer`` has, 1,024 if it has none.
+    Every sample is answered greedily, with the full cache, while the heads are observed: as many
+    tokens as its ``answer`` has, or 1,024 if it has none.
 
     Args:
         model: any model that ``compress`` takes.
-        method: whose scores; see its file for what they are.
-        samples: prompts, and where they show what.
+        method: the method; its module defines the scores.
+        samples: prompts, and the spans of their tokens with their texts.
         tokenizer: the model's.
-        progress: a file in which each sample is noted at once; if it exists, its samples are not
+        progress: a file to which each sample is written at once; if it exists, its samples are not
             measured again. It is deleted at the end.
 
     Raises:
-        InvalidInput: a method that scores no heads, a batch of several prompts, no sample that
-            counts, or heads that never look at what they say.
+        InvalidInput: a method without head scores, a batch of several prompts, no sample that
+            counts, or no head that attends to the tokens it copies.
     """
     reading, name = head_reading(method), model_name(check_model(model))
     ledger = Ledger(progress, {"heads": method, "model": name})
-    for shown in samples:
-        if ledger.lacks(fingerprint(shown.inputs, shown.spans, shown.answer)):
-            scores = _scores(model, reading, shown, tokenizer)
+    for sample in samples:
+        if ledger.lacks(fingerprint(sample.inputs, sample.spans, sample.answer)):
+            scores = _scores(model, reading, sample, tokenizer)
             ledger.add(None if scores is None else scores.tolist())
     done = ledger.numbers
     counted = [
-        torch.tensor(one, dtype=torch.float64, device="cpu") for one in done if one is not None
+        torch.tensor(row, dtype=torch.float64, device="cpu") for row in done if row is not None
     ]
     if not counted:
         raise InvalidInput(
-            f"none of the {len(done)} samples was answered well enough to count. Give "
-            "samples that the model can answer."
+            f"none of the {len(done)} samples was answered well enough to count. Use samples that "
+            "the model can answer."
         )
     mean = torch.stack(counted).mean(0)
     if not bool((mean > 0).any()):
         raise InvalidInput(
-            f"no head looked at what it said in any of the {len(counted)} samples. Check that "
-            "the spans are those of the tokens that show their texts."
+            f"no head attended to the tokens that it copied in any of the {len(counted)} samples. "
+            "Check that each span has the tokens of its text."
         )
     profile = _profile(model, method, mean, len(counted))
     ledger.close()
@@ -103,24 +105,26 @@ def calibrate_heads(
 
 
 def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profile:
-    """The profile that a file of head scores makes, as the authors of a method publish.
+    """Return the profile of a file of head scores, in the format that a method's authors publish.
 
     Args:
         model: the model that the scores were measured on.
-        method: whose scores: "headkv", "sparsemm", "mixkv", "duo_attention", or one that registered
-            its ``foveate.policies.heads.HeadFile``.
-        path: a file as that method's authors write it: for HeadKV and SparseMM a JSON object that
-            maps "layer-head", of query heads, to a list of scores; for DuoAttention a table
-            (``full_attention_heads.tsv``), a line a layer and a column a KV head; for MixKV a JSON
-            object that maps "layer-head-key", of KV heads, to a list of redundancies, or a list of
-            layers with a redundancy a KV head. KV heads get the mean of the query heads that share
-            them.
+        method: "headkv", "sparsemm", "mixkv", "duo_attention", or a method that registered its
+            ``foveate.policies.heads.HeadFile``.
+        path: a file in the format of that method's authors: for HeadKV and SparseMM a JSON object
+            that maps "layer-head", of query heads, to a list of scores; for DuoAttention a table
+            (``full_attention_heads.tsv``) with a line for each layer and a column for each KV head;
+            for MixKV a JSON object that maps "layer-head-key", of KV heads, to a list of
+            redundancies, or a list of layers with a redundancy for each KV head. KV heads get the
+            mean of the query heads that share them.
 
     Raises:
-        InvalidInput: another method, no such file, or one that does not fit the model.
+        InvalidInput: another method, a missing file, or one that does not fit the model.
     """
     if method not in HEAD_FILES:
-        raise InvalidInput(f"{method!r} reads no scores of heads. {suggest(method, HEAD_FILES)}")
+        raise InvalidInput(
+            f"{method!r} has no format for scores of heads. {suggest(method, HEAD_FILES)}"
+        )
     kind, read, _ = HEAD_FILES[method]
     checked = check_model(model)
     config = text_config(checked)
@@ -136,41 +140,43 @@ def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profi
 
 
 def _profile(model: nn.Module, method: str, scores: Float[Tensor, "L hq"], samples: int) -> Profile:
-    """Of the compressed layers' heads: KV heads get the mean of the query heads that share them."""
+    """Return the profile of the compressed layers' heads: KV heads get the mean of the query heads
+    that share them.
+    """
     heads = text_config(check_model(model)).num_key_value_heads
     return profile_of(model, method, of_kv_heads(scores, heads).tolist(), samples)
 
 
 def _scores(
-    model: Any, reading: HeadReading, shown: Shown, tokenizer: Tokenizer
+    model: Any, reading: HeadReading, sample: Shown, tokenizer: Tokenizer
 ) -> Float[Tensor, "L hq"] | None:
-    """Of one answer, layer by layer."""
-    ids: Tensor = shown.inputs["input_ids"]
-    _check(shown, ids)
-    watching = Watching(reading, shown)
-    longest = len(tokenizer.encode(shown.answer, add_special_tokens=False)) or LONGEST
+    """Answer one sample, and score the heads, layer by layer; None if the answer does not count."""
+    ids: Tensor = sample.inputs["input_ids"]
+    _check(sample, ids)
+    watching = Watching(reading, sample)
+    longest = len(tokenizer.encode(sample.answer, add_special_tokens=False)) or LONGEST
     with undone(model), compress(model, observing(watching, decodes=True)):
-        said = model.generate(**shown.inputs, max_new_tokens=longest, do_sample=False, num_beams=1)
+        out = model.generate(**sample.inputs, max_new_tokens=longest, do_sample=False, num_beams=1)
     tokens = [
         tokenizer.decode([token], skip_special_tokens=True)
-        for token in said[0, ids.shape[1] :].tolist()
+        for token in out[0, ids.shape[1] :].tolist()
     ]
     by_layer = []
     for layer in range(len(compressible_layers(text_config(model)))):
         noticed = torch.stack(watching.noticed[layer])[: len(tokens)]
-        scores = reading.score(noticed, tokens, shown)
+        scores = reading.score(noticed, tokens, sample)
         if scores is None:
             return None
         by_layer.append(scores.double().cpu())
     return torch.stack(by_layer)
 
 
-def _check(shown: Shown, ids: Tensor) -> None:
+def _check(sample: Shown, ids: Tensor) -> None:
     if ids.shape[0] != 1:
         raise InvalidInput(f"a batch of {ids.shape[0]} prompts: give one prompt a sample.")
-    places: Sequence[int] = [place for _, where in shown.spans for place in where]
-    if not places or min(places) < 0 or max(places) >= ids.shape[1]:
+    indices: Sequence[int] = [index for _, span in sample.spans for index in span]
+    if not indices or min(indices) < 0 or max(indices) >= ids.shape[1]:
         raise InvalidInput(
-            f"the spans {[text for text, _ in shown.spans]} have no tokens, or some outside of the "
-            f"prompt's {ids.shape[1]}: give indices of tokens in the prompt."
+            f"the spans {[text for text, _ in sample.spans]} have no tokens, or some outside of "
+            f"the prompt's {ids.shape[1]}: give indices of tokens in the prompt."
         )

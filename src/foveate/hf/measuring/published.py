@@ -1,4 +1,4 @@
-"""Profiles of the files that the authors of methods publish."""
+"""Profiles from the files that the authors of methods publish."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from foveate.policies.heads import HEAD_FILES
 from foveate.profiles.profile import Profile
 from foveate.profiles.published import LAYER_FILES
 
-OFF = 0.01  # as far as the authors' tables, which are means over samples, are from their budgets
+OFF = 0.01  # the authors' tables, means over samples, differ from their budgets by up to this
 
 
 def import_profile(model: nn.Module, spec: str, path: str | Path) -> Profile:
-    """The profile that a file makes which a method's authors publish.
+    """Return the profile of a file that a method's authors publish.
 
     Args:
-        model: the model that the file is of.
-        spec: the method: "prefixkv:budget=20%", whose files are of one budget, or one that
-            :func:`foveate.import_head_scores` knows ("sparsemm", "headkv", "mixkv",
+        model: the model that the file was measured on.
+        spec: the method: "prefixkv:budget=20%", whose files are for one budget, or one that
+            :func:`foveate.import_head_scores` reads ("sparsemm", "headkv", "mixkv",
             "duo_attention").
-        path: a file as that method's authors write it: for PrefixKV a JSON list with a number a
-            layer, the share of the prompt that it forgets; others are in
-            :func:`foveate.import_head_scores`.
+        path: a file in the format of that method's authors: for PrefixKV a JSON list with the
+            evicted share of the prompt for each layer; :func:`foveate.import_head_scores` lists the
+            others.
 
     Raises:
-        InvalidInput: another method, no such file, one that does not fit the model, or one of
+        InvalidInput: another method, a missing file, one that does not fit the model, or one for
             another budget.
         UnsupportedModel: a model that cannot be compressed.
     """
@@ -40,7 +40,7 @@ def import_profile(model: nn.Module, spec: str, path: str | Path) -> Profile:
         return import_head_scores(model, name, path)
     if name not in LAYER_FILES:
         raise InvalidInput(
-            f"no file that authors publish is read for {name!r}. "
+            f"no published file format is known for {name!r}. "
             f"{suggest(name, [*HEAD_FILES, *LAYER_FILES])}"
         )
     checked, amount, kept = check_model(model), policy(spec).amount, LAYER_FILES[name](path)
@@ -49,11 +49,11 @@ def import_profile(model: nn.Module, spec: str, path: str | Path) -> Profile:
         raise InvalidInput(
             f"{path} has shares of {len(kept)} layers, and {model_name(checked)} has {layers}."
         )
-    held = sum(kept) / len(kept)
-    if amount.kind != "fraction" or abs(held - float(amount.value)) > OFF:
+    share = sum(kept) / len(kept)
+    if amount.kind != "fraction" or abs(share - float(amount.value)) > OFF:
         raise InvalidInput(
-            f"{path} keeps {held:.1%} of a prompt, and the budget is {amount}. Its name says what "
-            "is forgotten (0.8 for a budget of 20%): give that budget, or the file of this one."
+            f"{path} keeps {share:.1%} of a prompt, and the budget is {amount}. Its name has the "
+            "evicted share (0.8 for a budget of 20%): use that budget, or the file of this one."
         )
     shares = [kept[layer] for layer in compressible_layers(text_config(checked))]
     # section 4.1: "10 random samples"; the file does not say

@@ -1,5 +1,5 @@
-"""Observing a model while it reads, with everything kept; and one prefill for many policies: a
-prompt is read once, and every policy branches from it.
+"""Recording of a model's layers without compression; and one prefill for many policies: a prompt is
+read once, and every policy branches from it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from foveate.stages.select import TopK
 
 
 class Observer:
-    """A score that ranks nothing: what it is for is its ``observe``."""
+    """A score that ranks nothing; subclasses use its ``observe``."""
 
     def queries(self, tokens: int) -> int:
         return 0
@@ -44,7 +44,9 @@ class Observer:
 
 @dataclass(frozen=True)
 class Never:
-    """At no moment. With ``decodes`` the score observes each token of the answer, too."""
+    """A rule that never compresses. With ``decodes`` the score observes each token of the answer,
+    too.
+    """
 
     decodes: bool = False
     reads: bool = field(default=False, init=False)
@@ -54,39 +56,39 @@ class Never:
 
 
 def observing(score: Score, *, decodes: bool) -> Policy:
-    """The policy under which the score sees every layer, and nothing is compressed."""
+    """Return a policy under which the score observes every layer, and nothing is compressed."""
     return Policy(score=score, budget=Uniform(amount=1), select=TopK(), when=Never(decodes=decodes))
 
 
 @dataclass(frozen=True)
 class Recorder(Observer):
-    """Keeps what a score would have seen of each layer."""
+    """A score that records every layer."""
 
     reads_column_sums: ClassVar[bool] = False
     keeps_passes: ClassVar[bool] = True
-    seen: dict[int, Layer] = field(default_factory=dict, repr=False)  # no part of a spec
+    seen: dict[int, Layer] = field(default_factory=dict, repr=False)  # not part of a spec
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
-        """Notes the layer."""
+        """Record the layer."""
         self.seen[layer.ordinal] = replace(layer, slots=_without_budget(layer.slots))
         return {}
 
 
 @dataclass(frozen=True)
 class SummingRecorder(Recorder):
-    """The same, with the column sums that the attention adds up on its way."""
+    """A recorder with the column sums that the attention computes as by-products."""
 
     reads_column_sums: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A prompt that was read with the full cache, or, with ``prune``, that of all tokens that this
-    stage had computed.
+    """A prompt that was read with the full cache, or, with ``prune``, with that of all tokens that
+    this stage had computed.
 
-    ``logits`` [b, vocabulary] are those of the token after it; ``cache`` is read only, and so are
-    the ``layers``, as scores see them. ``noted`` is what the model's modules noted on themselves
-    while they read it: every branch goes on from there, whatever was answered in between.
+    ``logits`` [b, vocabulary] are those of the token after it. ``cache`` and ``layers``, as scores
+    see them, are read-only. ``noted`` is the state of the model's modules after reading: every
+    branch starts from it, whatever was answered in between.
     """
 
     model: nn.Module
@@ -104,7 +106,7 @@ class Recording:
 
 @derived
 def _without_budget(slots: Slots) -> Slots:
-    """A branch brings its own."""
+    """Return the slots without budget: a branch has its own."""
     return replace(slots, tokens=None)
 
 
@@ -116,18 +118,19 @@ def record(
     prune: Prune | None = None,
     **inputs: Any,
 ) -> Recording:
-    """Reads a prompt once, so that many policies can branch from it (:func:`branch`).
+    """Read a prompt once, so that many policies can branch from it (:func:`branch`).
 
-    Holds the full cache and all queries of the prompt. What a branch keeps is what a block of its
-    own would have kept, to the rounding of the attention: with ``sums``, on a CPU, that adds up
-    what scores such as H2O's need, and without it those scores attend a second time.
+    Stores the full cache and all queries of the prompt. A branch keeps the pairs that a context of
+    its own would have kept, to the rounding of the attention: with ``sums``, on a CPU, the
+    attention computes the column sums that scores such as H2O's need; without it those scores
+    compute the attention a second time.
 
     Args:
-        model: as for ``compress``.
-        vision: as for ``compress``.
-        sums: whether some of the policies read column sums.
-        prune: what the policies say of which visual tokens are computed (``Policy.prune``).
-        inputs: of one prompt, as ``generate`` takes them.
+        model: see ``compress``.
+        vision: see ``compress``.
+        sums: True if some of the policies read column sums.
+        prune: the policies' prune stage (``Policy.prune``).
+        inputs: the inputs of one prompt, as ``generate`` takes them.
 
     Raises:
         InvalidParameter: an argument that the model does not read.
@@ -142,12 +145,12 @@ def record(
         cache = DynamicCache(config=session.model.config)
         last = last_logits(session.model, inputs)
         out = session.model(**inputs, **{CACHE: cache}, **last, use_cache=True)
-    layers = tuple(recorder.seen[place] for place in range(len(foveate_layers(cache))))
+    layers = tuple(recorder.seen[ordinal] for ordinal in range(len(foveate_layers(cache))))
     return Recording(model, cache, layers, out.logits[:, -1], ModuleStates(session.model), prune)
 
 
 def chosen(session: Session, recording: Recording) -> list[Kept]:
-    """What the session's policy keeps of the recorded prompt, layer by layer.
+    """Return the pairs of the recorded prompt that the session's policy keeps, layer by layer.
 
     Raises:
         InvalidInput: another model's recording.
@@ -155,17 +158,17 @@ def chosen(session: Session, recording: Recording) -> list[Kept]:
     noted: dict[int, Kept] = {}
     branch(session, recording, noted=noted)
     layers = enumerate(recording.layers)
-    return [noted.get(place, everything(layer)) for place, layer in layers]
+    return [noted.get(ordinal, everything(layer)) for ordinal, layer in layers]
 
 
 def branch(
     session: Session, recording: Recording, *, noted: dict[int, Kept] | None = None
 ) -> DynamicCache:
-    """The recorded prompt's cache as the session's policy compresses it, ready to go on. What each
-    layer keeps is written into ``noted``, if it is given.
+    """Compress the recorded prompt's cache under the session's policy; return it, ready to
+    continue. ``noted``, if not None, receives the kept pairs of each layer.
 
     Raises:
-        InvalidInput: another model's recording, or of other tokens than the policy computes.
+        InvalidInput: another model's recording, or one of other tokens than the policy computes.
     """
     if recording.model is not session.model:
         raise InvalidInput(
@@ -184,18 +187,18 @@ def branch(
             "with record(..., prune=policy.prune)."
         )
     sources: list[Any] = recording.cache.layers
-    mine = foveate_layers(cache)
-    theirs = foveate_layers(recording.cache)
+    layers = foveate_layers(cache)
+    recorded = foveate_layers(recording.cache)
     cache.layers = [
-        layer if layer in mine else copy.deepcopy(source)
+        layer if layer in layers else copy.deepcopy(source)
         for layer, source in zip(cache.layers, sources, strict=True)
     ]
-    state.follow(theirs[0].state)
+    state.follow(recorded[0].state)
     note_recorded(state, recording.tokens)
     state.update_turn(end=recording.tokens)
     state.noted = noted
-    state.reading.most_heads = None  # masks are of the prompt, and its pairs are the recording's
-    for layer, source, seen in zip(mine, theirs, recording.layers, strict=True):
+    state.reading.most_heads = None  # the pairs are the recording's, so none may be shed
+    for layer, source, seen in zip(layers, recorded, recording.layers, strict=True):
         layer.refill(source.pairs, source.seen, 0)
         with layer.watch.running(seen.k.device):
             layer.read(seen)
@@ -203,7 +206,7 @@ def branch(
     session.read_again(cache)
     state.update_turn(end=None)
     state.noted = None
-    for layer, source in zip(mine, theirs, strict=True):
+    for layer, source in zip(layers, recorded, strict=True):
         if layer.pairs is source.pairs:
             layer.refill(source.pairs.fork(), source.seen, source.seen)
     session.adopt(cache)

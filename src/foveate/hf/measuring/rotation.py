@@ -1,4 +1,6 @@
-"""How a model turns its queries by their positions: found out by reading a text at two places."""
+"""A model's rotation of queries by their positions (RoPE), identified by reading a text at two
+positions.
+"""
 
 from __future__ import annotations
 
@@ -20,50 +22,52 @@ from foveate.hf.model.undone import undone
 from foveate.ops.rotation import Rotation, halves, neighbours, no_rotation, turned
 
 log = logging.getLogger("foveate")
-TOKENS, SHIFT = 32, 48
-NEAR = 0.2  # relative; half precision is off by some hundredths, another rotation by about 1
+TOKENS, SHIFT = 32, 48  # of the text, and between its two positions
+NEAR = 0.2  # relative error; of half precision some hundredths, of another rotation about 1
 
 
 def rotations(model: nn.Module, inputs: Mapping[str, Any]) -> list[Rotation]:
-    """Of every compressed layer, with some tokens of a prompt.
+    """Identify the rotation of every compressed layer, on some tokens of a prompt.
 
     Raises:
         InvalidInput: a prompt without ``input_ids``.
-        UnsupportedModel: another rotation than those that are known.
+        UnsupportedModel: a rotation that Foveate does not know.
     """
     if not isinstance(ids := inputs.get("input_ids"), Tensor):
         raise InvalidInput("this profile is measured on texts: give input_ids of each prompt.")
-    # frequencies that change with the prompt's length are none that a profile can hold
+    # a profile cannot represent frequencies that change with the prompt's length
     if kind := follows_length(text_config(check_model(model))):
         raise _unknown(model, f"its frequencies follow the prompt's length ({kind})")
     ids = ids[:1, -TOKENS:]
-    here = torch.arange(ids.shape[1], device=ids.device)[None]
+    base = torch.arange(ids.shape[1], device=ids.device)[None]
     try:
         first, second = (
-            record(model, input_ids=ids, position_ids=places, sums=False).layers
-            for places in (here, here + SHIFT)
+            record(model, input_ids=ids, position_ids=positions, sums=False).layers
+            for positions in (base, base + SHIFT)
         )
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
-        # it takes no position_ids, or reads no text that begins behind 0 (blocks by position)
+        # it takes no position_ids, or no text that begins after position 0 (blocks by position)
         raise _unknown(model, repr(error)) from error
-    known = list(_candidates(model))
-    return [_found(model, a, b, known) for a, b in zip(first, second, strict=True)]
+    candidates = list(_candidates(model))
+    return [_identify(model, a, b, candidates) for a, b in zip(first, second, strict=True)]
 
 
 def rotations_if_counted(model: nn.Module, inputs: Mapping[str, Any]) -> list[Rotation]:
-    """The same where positions count tokens and the rotation is known; nothing elsewhere."""
-    if rope_offsets(model):  # of M-RoPE, whose images take fewer positions than tokens
+    """Identify the rotations like :func:`rotations`; return [] for an unknown one, or where
+    positions do not count tokens.
+    """
+    if rope_offsets(model):  # M-RoPE: images take fewer positions than tokens
         return []
     try:
         with undone(model):
             return rotations(model, inputs)
     except (InvalidInput, UnsupportedModel) as error:
-        log.info("the profile will not say how keys are turned by their positions: %s", error)
+        log.info("the profile will not have the rotation of keys: %s", error)
         return []
 
 
 def counted(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs with positions that are counted without padding."""
+    """Add positions that do not count padding to the inputs."""
     mask = inputs.get("attention_mask")
     if mask is None or bool(mask.bool().all()):
         return dict(inputs)
@@ -71,7 +75,7 @@ def counted(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _candidates(model: nn.Module) -> Iterator[Rotation]:
-    """Frequencies that the model holds, with each way to pair channels; and none."""
+    """Yield the model's stored frequencies, with each way to pair channels; and the identity."""
     yield no_rotation(torch.device("cpu"))
     for name, buffer in model.named_buffers():
         if name.endswith("inv_freq") and "original" not in name and buffer.ndim == 1:
@@ -80,11 +84,15 @@ def _candidates(model: nn.Module) -> Iterator[Rotation]:
             yield neighbours(frequencies)
 
 
-def _found(model: nn.Module, first: Layer, second: Layer, known: list[Rotation]) -> Rotation:
-    """The rotation that makes the queries at one place those at the other."""
+def _identify(
+    model: nn.Module, first: Layer, second: Layer, candidates: list[Rotation]
+) -> Rotation:
+    """Return the rotation that maps the queries at the first position to those at the second."""
     check_finite(first, first.q.shape[2], "a profile")
-    fitting = [one for one in known if 2 * len(one.frequencies) <= first.q.shape[-1]]
-    errors = [_error(first.q, second.q, one) for one in fitting]
+    fitting = [
+        rotation for rotation in candidates if 2 * len(rotation.frequencies) <= first.q.shape[-1]
+    ]
+    errors = [_error(first.q, second.q, rotation) for rotation in fitting]
     least = min(errors)
     if not least < NEAR:
         raise _unknown(model, f"layer {first.number} is off by {least:.0%}")
@@ -92,19 +100,21 @@ def _found(model: nn.Module, first: Layer, second: Layer, known: list[Rotation])
 
 
 def _error(first: Tensor, second: Float[Tensor, "b hq m d"], rotation: Rotation) -> float:
-    places = first.new_full(first.shape[2:3], float(SHIFT), dtype=torch.float32)
-    off = turned(first, places, rotation.to(first.device)) - second
+    positions = first.new_full(first.shape[2:3], float(SHIFT), dtype=torch.float32)
+    off = turned(first, positions, rotation.to(first.device)) - second
     return float(off.norm() / second.double().norm())
 
 
 def follows_length(config: PreTrainedConfig) -> str:
-    """How the frequencies of a decoder follow the prompt's length; "" if they do not."""
+    """Return how the frequencies of a decoder follow the prompt's length ("dynamic", "longrope"),
+    or "".
+    """
     settings = str(getattr(config, "rope_parameters", None))
     return next((kind for kind in ("dynamic", "longrope") if f"'{kind}'" in settings), "")
 
 
 def _unknown(model: nn.Module, why: str) -> UnsupportedModel:
     return UnsupportedModel(
-        f"how {type(check_model(model)).__name__} turns its queries by their positions is not "
-        f"known ({why}), so they cannot be turned back. Use this method without a profile."
+        f"how {type(check_model(model)).__name__} rotates its queries by their positions is "
+        f"unknown ({why}), so the rotation cannot be reversed. Use this method without a profile."
     )

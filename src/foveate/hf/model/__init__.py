@@ -1,1 +1,1 @@
-"""A model of transformers: its decoder, devices, weights and visual tokens."""
+"""Parts of a transformers model: its decoder, devices, weights and visual tokens."""

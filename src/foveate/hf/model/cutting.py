@@ -1,4 +1,4 @@
-"""The inputs of a decoder and of its layers, at some of their places alone."""
+"""Selection of token positions in the inputs of a decoder and of its layers."""
 
 from __future__ import annotations
 
@@ -14,38 +14,40 @@ from foveate.errors import UnsupportedModel
 from foveate.hf.model.internals import CACHE_NAMES
 
 DEEPSTACK = "_deepstack_process"
-"""The decoder's method that adds the tower's features to the hidden states after a layer."""
+"""Method of decoders with DeepStack, which adds the tower's features to the hidden states after a
+layer.
+"""
 
 _MASK, _POSITIONS, _COUNTER = "attention_mask", "position_ids", "cache_position"
 _READ = ("inputs_embeds", "input_ids")
 _WHERE, _FEATURES = "visual_pos_masks", "deepstack_visual_embeds"
 
 Known = dict[int, tuple[Tensor, Tensor, Tensor]]
-"""What was cut of a pass: by its identity, a tensor, the places, and what it is at these."""
+"""Tensors cut in this pass, by identity of the uncut one: uncut tensor, positions, cut tensor."""
 
 
 def given_mask(kwargs: Mapping[str, Any]) -> Any:
-    """The mask that the decoder was given for its layers of full attention."""
+    """Return the decoder's mask for its layers of full attention, from its arguments."""
     mask = kwargs.get(_MASK)
     return mask.get("full_attention") if isinstance(mask, dict) else mask
 
 
 def without_padding(mask: Any) -> bool:
-    """Whether it is one over tokens alone [b, n] that hides none of them."""
+    """Return True for a mask over tokens [b, n] without padding."""
     return isinstance(mask, Tensor) and mask.ndim == 2 and bool((mask != 0).all())
 
 
-def states_at(hidden: Float[Tensor, "b n c"], places: Int[Tensor, "b m"]) -> Float[Tensor, "b m c"]:
-    """The hidden states at these places of each row."""
-    return hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[2]))
+def states_at(hidden: Float[Tensor, "b n c"], index: Int[Tensor, "b m"]) -> Float[Tensor, "b m c"]:
+    """Select the hidden states at these positions of each row."""
+    return hidden.gather(1, index[..., None].expand(-1, -1, hidden.shape[2]))
 
 
 def embedded(decoder: nn.Module, kwargs: Mapping[str, Any]) -> Float[Tensor, "b t c"]:
-    """The embeddings that the decoder reads."""
-    given = kwargs.get("inputs_embeds")
-    if given is None:
-        given = decoder.get_input_embeddings()(kwargs["input_ids"])  # type: ignore[operator]
-    return given  # type: ignore[no-any-return]
+    """Return the embeddings of the decoder's inputs."""
+    embeddings = kwargs.get("inputs_embeds")
+    if embeddings is None:
+        embeddings = decoder.get_input_embeddings()(kwargs["input_ids"])  # type: ignore[operator]
+    return embeddings  # type: ignore[no-any-return]
 
 
 def at_door(
@@ -55,15 +57,15 @@ def at_door(
     columns: Int[Tensor, "b s"],
     first: int,
 ) -> dict[str, Any]:
-    """The decoder's inputs, of the places that ``order`` names among those that it was given, which
-    have these ``columns``, after ``first`` others.
+    """Select the decoder's inputs at the positions in ``order``, which have these ``columns``;
+    ``first`` columns precede the pass.
 
     Raises:
-        UnsupportedModel: an input that is not one thing for every token.
+        UnsupportedModel: an input without one entry for every token.
     """
     count = next(kwargs[name].shape[1] for name in _READ if kwargs.get(name) is not None)
     cut = at_places(kwargs, hidden, order, columns)
-    return {**cut, _MASK: _nothing_said(kwargs.get(_MASK), order, first + count)}
+    return {**cut, _MASK: _placeholder_mask(kwargs.get(_MASK), order, first + count)}
 
 
 def at_places(
@@ -72,38 +74,40 @@ def at_places(
     order: Int[Tensor, "b s"],
     columns: Int[Tensor, "b s"],
 ) -> dict[str, Any]:
-    """The same without the mask. Positions are always said: the decoder would count its places."""
+    """Select the decoder's inputs like :func:`at_door`, without the mask. ``position_ids`` are
+    always added, or the decoder would count the selected tokens instead.
+    """
     count = next(kwargs[name].shape[1] for name in _READ if kwargs.get(name) is not None)
     cut: dict[str, Any] = {}
     for name, value in kwargs.items():
         if name in (*_READ, _COUNTER, _MASK, _FEATURES, _WHERE):
             continue
-        whole = isinstance(value, Tensor) and name not in CACHE_NAMES
-        cut[name] = _piece(name, value, order, count) if whole else _plain(name, value)
+        is_per_token = isinstance(value, Tensor) and name not in CACHE_NAMES
+        cut[name] = _piece(name, value, order, count) if is_per_token else _plain(name, value)
     cut["inputs_embeds"] = hidden
     if cut.get(_POSITIONS) is None:
         cut[_POSITIONS] = columns.clamp_min(0)
     if (where := kwargs.get(_WHERE)) is not None:
         features = kwargs.get(_FEATURES)
-        cut_features = [features_of(where, each, order, columns) for each in features or ()]
+        cut_features = [features_of(where, layer, order, columns) for layer in features or ()]
         cut[_WHERE] = where.gather(1, order) & (columns >= 0)
-        cut[_FEATURES] = [each for _, each in cut_features] if features is not None else None
+        cut[_FEATURES] = [layer for _, layer in cut_features] if features is not None else None
     return cut
 
 
-def _nothing_said(given: Any, order: Int[Tensor, "b s"], columns: int) -> Any:
-    """In the mask's place one that models pass on as it is, and that takes no memory: what is seen
-    is worked out where the attention is.
+def _placeholder_mask(mask: Any, order: Int[Tensor, "b s"], columns: int) -> Any:
+    """Return a mask that models pass on unchanged and that takes no memory. The real mask is
+    applied in the attention.
     """
-    nothing = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=order.device)
-    nothing = nothing.expand(order.shape[0], 1, order.shape[1], columns)
-    return dict.fromkeys(given, nothing) if isinstance(given, dict) else nothing
+    placeholder = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=order.device)
+    placeholder = placeholder.expand(order.shape[0], 1, order.shape[1], columns)
+    return dict.fromkeys(mask, placeholder) if isinstance(mask, dict) else placeholder
 
 
 def _plain(name: str, value: Any) -> Any:
-    """What is no tensor, as it is."""
-    held = value if isinstance(value, (list, tuple)) else ()
-    if any(isinstance(each, Tensor) for each in held):
+    """Return a value that is not a tensor; raise if tensors are inside."""
+    entries = value if isinstance(value, (list, tuple)) else ()
+    if any(isinstance(entry, Tensor) for entry in entries):
         raise _refused(name)
     return value
 
@@ -118,13 +122,13 @@ def _piece(name: str, value: Tensor, order: Int[Tensor, "b s"], count: int) -> T
 
 def _refused(name: str) -> UnsupportedModel:
     return UnsupportedModel(
-        f"this model's decoder takes {name} with its prompt, which is not one thing for every "
-        "token, so tokens cannot be dropped from it. Leave the prune stage out of the policy."
+        f"this model's decoder takes {name} with its prompt, which does not have one entry for "
+        "every token, so tokens cannot be dropped from it. Leave the prune stage out of the policy."
     )
 
 
 def _along(value: Tensor, order: Int[Tensor, "b s"], axis: int) -> Tensor:
-    """The places that ``order`` names along an axis, the rows standing on the one before it."""
+    """Select the positions in ``order`` along an axis; the axis before it has the rows."""
     shape = list(value.shape)
     if axis:
         shape[axis - 1] = order.shape[0]
@@ -138,25 +142,28 @@ def _along(value: Tensor, order: Int[Tensor, "b s"], axis: int) -> Tensor:
 def named_states(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Tensor, dict[str, Any]]:
-    """The hidden states that a layer is called with, and its other arguments by name."""
+    """Return the hidden states that a layer is called with, and its other arguments by name."""
     names = list(inspect.signature(module.forward).parameters)
     named = {**dict(zip(names, args, strict=False)), **kwargs}
     return named.pop(names[0]), named
 
 
-def of_layer(given: Mapping[str, Any], order: Int[Tensor, "b s"], known: Known) -> dict[str, Any]:
-    """A layer's arguments beside its hidden states, at the places that ``order`` names. Masks stay:
-    they are over the tokens that the decoder reads. ``known`` is what was cut of this pass before.
+def of_layer(
+    arguments: Mapping[str, Any], order: Int[Tensor, "b s"], known: Known
+) -> dict[str, Any]:
+    """Select a layer's arguments other than its hidden states at the positions in ``order``. Masks
+    stay uncut: they are over the tokens that the decoder reads. ``known`` caches the selections of
+    this pass.
 
     Raises:
-        UnsupportedModel: an argument that is not one thing for every token.
+        UnsupportedModel: an argument without one entry for every token.
     """
-    embeddings = given.get("position_embeddings")
-    several = embeddings if isinstance(embeddings, (tuple, list)) else [embeddings]
-    count = next((each.shape[-2] for each in several if isinstance(each, Tensor)), None)
+    embeddings = arguments.get("position_embeddings")
+    tensors = embeddings if isinstance(embeddings, (tuple, list)) else [embeddings]
+    count = next((tensor.shape[-2] for tensor in tensors if isinstance(tensor, Tensor)), None)
     return {
         name: value if name in (_MASK, *CACHE_NAMES) else _cut(name, value, order, count, known)
-        for name, value in given.items()
+        for name, value in arguments.items()
     }
 
 
@@ -168,7 +175,7 @@ def _cut(
     known: Known,
 ) -> Any:
     if isinstance(value, (tuple, list)):
-        return type(value)(_cut(name, each, order, count, known) for each in value)
+        return type(value)(_cut(name, entry, order, count, known) for entry in value)
     if not isinstance(value, Tensor) or count is None or name == _COUNTER:
         return value
     if (before := known.get(id(value))) is not None and before[0] is value and before[1] is order:
@@ -188,8 +195,8 @@ def features_of(
     order: Int[Tensor, "b s"],
     columns: Int[Tensor, "b s"],
 ) -> tuple[Bool[Tensor, "b s"], Float[Tensor, "w c"]]:
-    """DeepStack's features of the visual tokens ``where``, of those alone that the places hold; and
-    at which places these are.
+    """Select DeepStack's features of the visual tokens at the positions in ``order``, and mark
+    these positions. ``where``: visual tokens before the selection.
     """
     number = where.flatten().long().cumsum(0).view_as(where) - 1
     left = where.gather(1, order) & (columns >= 0)

@@ -1,7 +1,7 @@
-"""Where a model computes, and its weights, also where accelerate has offloaded them.
+"""The device of a model's computation, and its weights, also if accelerate has offloaded them.
 
-accelerate leaves an offloaded weight on the meta device, which holds no numbers. The hook of its
-module (``_hf_hook``) knows the device that computes and a map of the stored weights.
+accelerate leaves an offloaded weight on the meta device, without data. The hook of its module
+(``_hf_hook``) has the device that computes and a map of the stored weights.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def input_device(model: PreTrainedModel) -> torch.device:
 
 
 def is_outline(model: PreTrainedModel) -> bool:
-    """Return whether a model has no weights: on the meta device, and no hook loads them."""
+    """Return True if a model has no weights: on the meta device, and no hook loads them."""
     return _computing_device(model) is None
 
 
@@ -49,7 +49,7 @@ def _computing_device(model: PreTrainedModel) -> torch.device | None:
 
 
 class StoredWeights(NamedTuple):
-    """Weights as checkpoints store them, of one module and those inside it. ``offloaded`` maps
+    """Weights of one module and those inside it, as checkpoints store them. ``offloaded`` maps
     names to offloaded weights; ``prefix`` is this module's path in it.
     """
 

@@ -1,11 +1,11 @@
-"""What is relied on in transformers beyond its documented interface, in one place.
+"""Undocumented behaviour of transformers that Foveate depends on.
 
-Whatever here changes with a release is found by name: ``tests/backends/test_internals.py`` says of
-each what is relied on, and runs on the oldest and the newest release that is supported.
+``tests/backends/test_internals.py`` checks each item, on the oldest and the newest supported
+release, so that a change in a release is found by name.
 
-Beside what this module wraps, these are relied on where they are used:
+Beside the names in this module, other modules depend on:
 
-* ``DynamicCache(config=...)`` makes one layer per layer of the model, ``DynamicLayer`` itself for
+* ``DynamicCache(config=...)`` creates one layer per layer of the model, ``DynamicLayer`` itself for
   full attention and other classes for the rest (``support.py``); a cache calls ``update``,
   ``get_seq_length``, ``get_mask_sizes``, ``get_max_length``, ``crop``, ``reset``,
   ``reorder_cache``, ``batch_repeat_interleave`` and ``batch_select_indices`` of its layers
@@ -15,8 +15,8 @@ Beside what this module wraps, these are relied on where they are used:
   the layer (``interface.py``).
 * ``generate`` reads a prompt through the model's ``forward``, with the tokens that the cache has
   not seen (``calls.py``).
-* ``generate`` merges its arguments with a ``generation_config`` that it is given and with the
-  model's own in ``_prepare_generation_config`` (``generation_settings`` below).
+* ``generate`` merges its arguments with a ``generation_config`` among them and with the model's
+  own in ``_prepare_generation_config`` (``generation_settings`` below).
 * GGUF files are read with the ``tqdm`` of ``modeling_gguf_pytorch_utils`` (``demo/smollm2.py``).
 * Configurations name their placeholder tokens ``image_token_id`` and the like (``modality.py``)
   and their cross-attention layers ``cross_attention_layers`` (``support.py``).
@@ -63,63 +63,65 @@ __all__ = [
 ]
 
 CACHE_NAMES = ("cache", "past_key_values")
-"""What the cache is called: since 5.24 the first, before it the second."""
+"""Names of the cache argument: the first since transformers 5.24, the second before."""
 
 POSITIONS_RULE = "_prepare_position_ids_for_generation"
-"""The method by which ``generate`` places a conversation's tokens, given its ids and the other
-inputs; with M-RoPE it makes [axes, b, t].
+"""Method by which ``generate`` computes a conversation's positions from its ids and the other
+inputs; with M-RoPE, [axes, b, t].
 """
 
 LOGITS = "logits_to_keep"
-"""The argument that says of how many of the last tokens logits are made."""
+"""Argument with the number of last tokens whose logits are computed."""
 
 
 HybridLayer: Any = getattr(cache_utils, "LinearAttentionAndFullAttentionLayer", None)
-"""A layer that has a recurrent or convolution state beside its keys and values; None on releases
-without such layers."""
+"""Cache layer with a recurrent or convolution state beside its keys and values; None on releases
+without such layers.
+"""
 
 
 STATES = hasattr(cache_utils, "LinearAttentionLayer")
-"""Whether a ``DynamicCache`` holds the states of linear-attention and convolution layers; on older
-releases models have caches of their own for these."""
+"""True if ``DynamicCache`` stores the states of linear-attention and convolution layers; on older
+releases models have caches of their own for these.
+"""
 
-_DEPRECATED = "`past_key_values`/`cache_params` are deprecated"  # how that message begins
+_DEPRECATED = "`past_key_values`/`cache_params` are deprecated"  # beginning of the warning
 
 
 def _cache_name(function: Callable[..., Any], default: str) -> str:
-    """The name under which a function takes the cache."""
+    """Return the name of a function's cache argument."""
     parameters = inspect.signature(function).parameters
-    for name in CACHE_NAMES:  # next() and a default is more than Dynamo of PyTorch 2.8 traces
+    for name in CACHE_NAMES:  # PyTorch 2.8's Dynamo cannot trace next() with a default
         if name in parameters:
             return name
     return default
 
 
 CACHE = _cache_name(GenerationMixin.prepare_inputs_for_generation, CACHE_NAMES[1])
-"""The argument in which this release's ``generate`` hands the cache to a model."""
+"""Argument in which this release's ``generate`` passes the cache to a model."""
 
 
 def cache_argument(model: nn.Module) -> str:
-    """The argument in which this model's ``forward`` takes the cache: code that comes with a
-    checkpoint may be older than the release.
+    """Return the name of the cache argument of this model's ``forward``: code from a checkpoint may
+    be older than the release.
     """
     return _cache_name(model.forward, CACHE)
 
 
-def last_logits(model: nn.Module, given: Mapping[str, Any]) -> dict[str, int]:
-    """What has a model make logits of a prompt's last token alone, where it can: those of all
-    tokens take more memory than the cache does. Nothing where the caller says how many.
+def last_logits(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """Return the argument that limits the logits to the prompt's last token, if the model has it:
+    those of all tokens take more memory than the cache does. Empty if the caller sets it.
     """
     able = LOGITS in inspect.signature(model.forward).parameters
-    return {LOGITS: 1} if able and LOGITS not in given else {}
+    return {LOGITS: 1} if able and LOGITS not in inputs else {}
 
 
 GIVEN = ("input_ids", "inputs_embeds", "hidden_states")
-"""What a decoder reads, by the names that it may have."""
+"""Names of the argument with a decoder's tokens."""
 
 
 def given_tokens(arguments: Mapping[str, Any]) -> Any:
-    """What a decoder reads, among its arguments: [b, t, ...]; None if there is nothing."""
+    """Return the decoder's tokens from its arguments: [b, t, ...]; None without any."""
     for name in GIVEN:
         if arguments.get(name) is not None:
             return arguments[name]
@@ -127,13 +129,13 @@ def given_tokens(arguments: Mapping[str, Any]) -> Any:
 
 
 def take_cache(arguments: dict[str, Any]) -> Any:
-    """Takes the cache out of keyword arguments, whatever its name; None if there is none.
+    """Remove the cache from keyword arguments, under either name; None if there is none.
 
     Raises:
         InvalidInput: two different caches.
     """
-    given = [arguments.pop(name) for name in CACHE_NAMES if name in arguments]
-    caches = [one for one in given if one is not None]
+    values = [arguments.pop(name) for name in CACHE_NAMES if name in arguments]
+    caches = [value for value in values if value is not None]
     if len(caches) > 1 and caches[0] is not caches[1]:
         raise InvalidInput(
             "two different caches were given, as cache= and as past_key_values=. Both are names of "
@@ -143,22 +145,20 @@ def take_cache(arguments: dict[str, Any]) -> Any:
 
 
 def given_cache(arguments: Mapping[str, Any]) -> Any:
-    """The cache among keyword arguments, whatever its name; None if there is none."""
-    given = [arguments[name] for name in CACHE_NAMES if arguments.get(name) is not None]
-    return given[-1] if given else None
+    """Return the cache among keyword arguments, under either name; None if there is none."""
+    caches = [arguments[name] for name in CACHE_NAMES if arguments.get(name) is not None]
+    return caches[-1] if caches else None
 
 
 def name_cache(output: Any) -> None:
-    """Lets an output's cache be read as ``output.cache`` on releases that know the older name
-    alone; newer ones know both.
-    """
+    """Set ``output.cache`` on releases that know only the older name; newer ones have both."""
     if CACHE == "past_key_values" and getattr(output, "past_key_values", None) is not None:
         output.cache = output.past_key_values
 
 
 def accept_both_names(undo: ExitStack) -> None:
-    """Silences what releases from 5.24 on log of the older name, until it is undone. Blocks may
-    overlap, so each has a filter of its own.
+    """Silence the deprecation warning of the older name (transformers 5.24 and later), until
+    ``undo`` is closed. Contexts may overlap, so each adds its own filter.
     """
     log = logging.getLogger("transformers.utils.generic")
 
@@ -170,27 +170,27 @@ def accept_both_names(undo: ExitStack) -> None:
 
 
 def rope_offsets(model: nn.Module) -> dict[str, Any]:
-    """The modules that note the M-RoPE offsets of the latest prompt on themselves (Qwen-VL), as
+    """Return the modules that store the M-RoPE offsets of the latest prompt (Qwen-VL), as
     ``rope_deltas``.
     """
     return {name: m for name, m in model.named_modules() if "rope_deltas" in vars(m)}
 
 
-def generation_settings(model: Any, given: Mapping[str, Any]) -> GenerationConfig:
+def generation_settings(model: Any, kwargs: Mapping[str, Any]) -> GenerationConfig:
     """Merge settings as ``generate`` does: its arguments over a ``generation_config`` among them,
     over the model's own, over transformers' defaults.
 
     Raises:
-        InvalidInput: a ``generation_config`` that is none, or a value that transformers refuses.
+        InvalidInput: ``generation_config`` is not one, or transformers rejects a value.
     """
-    config = given.get("generation_config")
+    config = kwargs.get("generation_config")
     if not isinstance(config, GenerationConfig | None):
         raise InvalidInput(
             f"generation_config={config!r:.80} is a {type(config).__name__}: give a "
             "transformers.GenerationConfig, or its fields as arguments."
         )
     fields = vars(GenerationConfig())  # type: ignore[no-untyped-call]
-    arguments = {name: value for name, value in given.items() if name in fields}
+    arguments = {name: value for name, value in kwargs.items() if name in fields}
     try:
         settings: GenerationConfig = model._prepare_generation_config(config, **arguments)[0]
     except (ValueError, TypeError) as error:
@@ -199,11 +199,11 @@ def generation_settings(model: Any, given: Mapping[str, Any]) -> GenerationConfi
 
 
 _OTHERS = {"return_dict", "token_type_ids", "mm_token_type_ids"}
-"""An argument of every model, and outputs of processors that some models have no use for."""
+"""An argument of every model, and outputs of processors that some models do not use."""
 
 
 def check_inputs(model: nn.Module, names: Iterable[str]) -> None:
-    """Refuse arguments that no module of a model reads: its forward would ignore them silently.
+    """Raise for arguments that no module of a model reads: its forward would ignore them silently.
 
     Raises:
         InvalidParameter: there is one; the message names the closest argument.

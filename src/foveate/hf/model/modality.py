@@ -1,4 +1,4 @@
-"""Which tokens of a prompt are visual, and where one frame or image begins among them."""
+"""Visual tokens of a prompt, and the first token of each frame or image among them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ _NAMES = ("image_token_id", "image_token_index", "video_token_id", "video_token_
 
 
 _ONE_EACH = ("llava", "vipllava", "paligemma", "shieldgemma2")
-"""Types of which each entry of ``pixel_values`` is an image; it may be a tile of one in others."""
+"""Model types whose ``pixel_values`` have one entry per image; in others an entry may be a tile of
+one.
+"""
 
 
 def visual_token_ids(config: PreTrainedConfig, kind: str = "") -> list[int]:
-    """The ids of the placeholders that image and video features replace, or of one kind of them
-    ("image", "video"); none in a text model.
+    """Return the ids of the placeholders that image and video features replace, or of one kind of
+    them ("image", "video"); none in a text model.
     """
     ids = [getattr(config, name, None) for name in _NAMES if name.startswith(kind)]
     return sorted({i for i in ids if isinstance(i, int)})
@@ -34,7 +36,7 @@ def visual_token_ids(config: PreTrainedConfig, kind: str = "") -> list[int]:
 def visual_tokens(
     config: PreTrainedConfig, input_ids: Int[Tensor, "b t"] | None
 ) -> Bool[Tensor, "b t"] | None:
-    """True at placeholders of images and videos; None where there are no ids to tell."""
+    """Mark the placeholders of images and videos; None without ids."""
     if input_ids is None:
         return None
     ids = input_ids.new_tensor(visual_token_ids(config))
@@ -44,20 +46,20 @@ def visual_tokens(
 def starts_in_runs(
     config: PreTrainedConfig, input_ids: Int[Tensor, "b t"], inputs: Mapping[str, Any]
 ) -> Bool[Tensor, "b t"] | None:
-    """True at the first token of each frame, and of each image that touches another; None where no
-    run of visual tokens is more than one of either, or that is not known.
+    """Mark the first token of each frame, and of each image that touches another; None if no run of
+    visual tokens has more than one of either, or that is unknown.
     """
-    starts = [each(config, input_ids, inputs) for each in (frame_starts, image_starts)]
-    some = [one for one in starts if one is not None]
-    return torch.stack(some).any(0) if some else None
+    starts = [find(config, input_ids, inputs) for find in (frame_starts, image_starts)]
+    known = [mask for mask in starts if mask is not None]
+    return torch.stack(known).any(0) if known else None
 
 
 def frame_starts(
     config: PreTrainedConfig, input_ids: Int[Tensor, "b t"], inputs: Mapping[str, Any]
 ) -> Bool[Tensor, "b t"] | None:
-    """True at the first token of each frame of the videos, where the frames of a video follow each
-    other without text between them and the inputs tell their number: ``video_grid_thw`` (Qwen-VL)
-    or the shape of ``pixel_values_videos``, [videos, frames, ...]. None where there are none such.
+    """Mark the first token of each frame of the videos. None unless the frames of a video follow
+    each other without text between them and the inputs have their number: ``video_grid_thw``
+    (Qwen-VL) or the shape of ``pixel_values_videos``, [videos, frames, ...].
     """
     sizes = _frame_sizes(inputs)
     if not sizes:
@@ -69,27 +71,27 @@ def frame_starts(
     runs = (starts.flatten().cumsum(0) - 1).view_as(starts)
     for number, frames in enumerate(sizes):
         rows, columns = torch.nonzero(video & (runs == number), as_tuple=True)
-        each = len(rows) // len(frames)  # LLaVA-OneVision ends a video with a line end
-        lengths = frames if frames[0] else [each] * len(frames)
+        per_frame = len(rows) // len(frames)  # LLaVA-OneVision ends a video with a newline token
+        lengths = frames if frames[0] else [per_frame] * len(frames)
         if sum(lengths) in (len(rows), len(rows) - 1):
-            at = rows.new_tensor([0, *lengths[:-1]]).cumsum(0)
-            starts[rows[at], columns[at]] = True
+            first = rows.new_tensor([0, *lengths[:-1]]).cumsum(0)
+            starts[rows[first], columns[first]] = True
     return starts
 
 
 def image_starts(
     config: PreTrainedConfig, input_ids: Int[Tensor, "b t"], inputs: Mapping[str, Any]
 ) -> Bool[Tensor, "b t"] | None:
-    """True at the first token of each image, where images touch and the inputs tell how many tokens
-    each has. None where every image stands alone, or that is not known.
+    """Mark the first token of each image. None unless images touch and the inputs have the number
+    of tokens of each.
     """
     if all(inputs.get(name) is None for name in _IMAGES):
-        return None  # as in every step of an answer, where the device is not to be asked
+        return None  # as in every decoding step, which must not sync with the device
     image = torch.isin(input_ids, input_ids.new_tensor(visual_token_ids(config, "image")))
     starts = run_starts(image)
     tokens = int(image.sum())
     sizes = _image_tokens(config, inputs, tokens)
-    if not tokens or len(sizes) <= int(starts.sum()):  # no token: the model refuses such pixels
+    if not tokens or len(sizes) <= int(starts.sum()):  # no tokens: the model rejects such pixels
         return None
     first = input_ids.new_tensor([0, *sizes[:-1]]).cumsum(0)
     flat = starts.flatten()
@@ -98,11 +100,11 @@ def image_starts(
 
 
 _IMAGES = ("image_grid_thw", "image_sizes", "pixel_values")
-"""What tells how many tokens an image has."""
+"""Inputs from which the number of tokens of each image follows."""
 
 
 def _image_tokens(config: Any, inputs: Mapping[str, Any], tokens: int) -> list[int]:
-    """The tokens of each image, which are so many together; none where that is not known."""
+    """Count the tokens of each image; empty unless they sum to ``tokens``."""
     grid, shapes, pixels = map(inputs.get, _IMAGES)
     sizes: list[int] = []
     if grid is not None:
@@ -117,8 +119,8 @@ def _image_tokens(config: Any, inputs: Mapping[str, Any], tokens: int) -> list[i
 
 
 def _tiled(config: Any, height: int, width: int) -> int:
-    """The tokens of an image of so many pixels that is seen whole and in tiles, without those that
-    only fill them up, and with a line end for every line (LLaVA-NeXT, LLaVA-OneVision).
+    """Count the tokens of an image of this many pixels in LLaVA-NeXT and LLaVA-OneVision: overview
+    and tiles, without padding, with a newline token for each line.
     """
     vision = config.vision_config
     side = vision.image_size // vision.patch_size
@@ -128,14 +130,14 @@ def _tiled(config: Any, height: int, width: int) -> int:
         rows -= (rows - int(round(height * columns / width, 7))) // 2 * 2
     else:
         columns -= (columns - int(round(width * rows / height, 7))) // 2 * 2
-    most = re.fullmatch(r"anyres_max_(\d+)", getattr(config, "vision_aspect_ratio", "") or "")
-    if most and (ratio := math.sqrt(rows * columns / (int(most[1]) * side**2))) > 1.1:
+    limit = re.fullmatch(r"anyres_max_(\d+)", getattr(config, "vision_aspect_ratio", "") or "")
+    if limit and (ratio := math.sqrt(rows * columns / (int(limit[1]) * side**2))) > 1.1:
         rows, columns = int(rows // ratio), int(columns // ratio)
     return int(side**2 + rows * (columns + 1))
 
 
 def _frame_sizes(inputs: Mapping[str, Any]) -> list[list[int]]:
-    """Of each video the numbers of its frames' tokens; zeros where all have the same number."""
+    """Return, for each video, the token counts of its frames; zeros if all are equal."""
     grid, pixels = inputs.get("video_grid_thw"), inputs.get("pixel_values_videos")
     kept = inputs.get("video_compression_mask")
     if grid is None:
@@ -144,22 +146,22 @@ def _frame_sizes(inputs: Mapping[str, Any]) -> list[list[int]]:
         return [[0] * pixels.shape[1]] * pixels.shape[0]
     if kept is None:
         return [[0] * int(t) for t in grid[:, 0]]
-    merged = inputs["video_merge_sizes"].tolist()  # VideoLLaMA 3 leaves out what does not move
+    merged = inputs["video_merge_sizes"].tolist()  # VideoLLaMA 3 drops static patches
     per_frame = [h * w // m**2 for (_, h, w), m in zip(grid.tolist(), merged, strict=True)]
     counts = [
         size for size, t in zip(per_frame, grid[:, 0].tolist(), strict=True) for _ in range(t)
     ]
-    left = iter([int(part.sum()) for part in kept.flatten().split(counts)])
-    return [[next(left) for _ in range(t)] for t in grid[:, 0].tolist()]
+    kept_counts = iter([int(part.sum()) for part in kept.flatten().split(counts)])
+    return [[next(kept_counts) for _ in range(t)] for t in grid[:, 0].tolist()]
 
 
 def given_visual_tokens(
     vision: Tensor, rows: int, prompt_end: int, columns: slice
 ) -> Bool[Tensor, "b t"]:
-    """The part of the caller's ``vision`` that these columns are, a row for each beam.
+    """Return the caller's ``vision`` at these columns, with one row for each beam.
 
     Raises:
-        InvalidInput: ``vision`` has another shape than the prompt.
+        InvalidInput: ``vision`` does not have the prompt's shape.
     """
     if vision.ndim != 2 or rows % vision.shape[0] or vision.shape[1] != prompt_end:
         raise InvalidInput(

@@ -1,9 +1,10 @@
-"""What a model notes on itself while it reads, put back: a reading aside is to leave no trace.
+"""State that a model's modules change while they read, and its restoring after a probe pass.
 
-Rotary modules grow with the longest text that they have met (dynamic NTK) or switch their
-frequencies in place (longrope), Qwen-VL's note the offsets of the latest prompt, others keep a
-table. Whatever such a module sets on itself counts, and what is in its buffers. Modules with
-weights of their own are left alone: what those note is of their weights (that they are repacked).
+Rotary modules grow with the longest text that they have read (dynamic NTK) or switch their
+frequencies in place (longrope), Qwen-VL's store the offsets of the latest prompt, others cache a
+table. Restored are the attributes that such a module sets on itself, and the content of its
+buffers. Modules with weights of their own are left alone: their attributes concern the weights
+(such as repacking).
 """
 
 from __future__ import annotations
@@ -16,49 +17,51 @@ import torch
 from torch import Tensor, nn
 
 _OF_HOOKS = "_output_capturing_hooks_installed"
-"""By this transformers knows that a model's ``output_hidden_states`` has its hooks, which stay."""
+"""Attribute by which transformers knows that its hooks for ``output_hidden_states`` are installed;
+they stay.
+"""
 
 _FRAME = {*vars(nn.Module()), _OF_HOOKS} - {"_buffers", "_non_persistent_buffers_set"}
-"""What every module has and no forward changes: hooks and parts."""
+"""Attributes that every module has and no forward changes: hooks and submodules."""
 
 
 class _Bits(NamedTuple):
-    """A buffer, and what was in it."""
+    """A buffer, and a copy of its content."""
 
     buffer: Tensor
-    version: int | None  # of the tensor; None where PyTorch does not count
+    version: int | None  # PyTorch's count of in-place changes; None for inference tensors
     was: Tensor
 
     @classmethod
     def of(cls, buffer: Tensor) -> _Bits:
-        """Of a buffer as it is."""
+        """Copy a buffer."""
         version = None if buffer.is_inference() else buffer._version
         return cls(buffer, version, buffer.detach().clone())
 
     def put_back(self) -> None:
-        """In place, as CUDA graphs read it where it is."""
+        """Restore the content in place, because CUDA graphs read the buffer's address."""
         if self.version is None or self.buffer._version != self.version:
             with torch.inference_mode(self.buffer.is_inference()), torch.no_grad():
                 self.buffer.copy_(self.was)
 
 
 class ModuleStates:
-    """Of a model's modules that have no weights of their own, as they are now. Models have hundreds
-    of them, and an evaluation goes back after every answer, so little is called for each.
+    """State of a model's modules without weights of their own. Models have hundreds of these
+    modules, and an evaluation restores them after every answer, so the work for each is small.
     """
 
     def __init__(self, model: nn.Module):
         self._of: list[tuple[nn.Module, dict[str, tuple[Any, Any]]]] = []
         self._bits: list[_Bits] = []
         for module in model.modules():
-            buffers = module._buffers  # those that checkpoints store are some quantised weights
+            buffers = module._buffers  # persistent ones may be quantised weights
             if module._parameters or not buffers.keys() <= module._non_persistent_buffers_set:
                 continue
             self._of.append((module, _notes(module)))
             self._bits += [_Bits.of(t) for t in buffers.values() if t is not None]
 
     def put_back(self) -> None:
-        """The modules are as they were; what they have not changed is not touched."""
+        """Restore the modules; unchanged state is not touched."""
         for module, was in self._of:
             now = vars(module)
             for name in _notes(module).keys() - was.keys():
@@ -66,15 +69,15 @@ class ModuleStates:
             for name, (value, content) in was.items():
                 if name not in now or now[name] is not value:
                     now[name] = value
-                if content or (content is not None and value):  # most of them are empty
+                if content or (content is not None and value):  # most are empty: skip the call
                     _refill(value, content)
         for bits in self._bits:
             bits.put_back()
 
 
 def _notes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """What a module has noted under its names; of a container also what is in it. Functions are no
-    notes: a block, or accelerate, puts its own around a module's methods.
+    """Return a module's attributes; of containers also a copy. Functions are left out:
+    ``compress()`` and accelerate replace a module's methods.
     """
     return {
         name: (value, value.copy() if isinstance(value, dict | list | set) else None)
@@ -83,21 +86,21 @@ def _notes(module: nn.Module) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _refill(held: Any, content: Any) -> None:
-    """Make a container hold what it held. Its members are compared by what they are, not by ``==``:
-    they may be tensors.
+def _refill(container: Any, content: Any) -> None:
+    """Restore a container's content in place. Items are compared by identity, not by ``==``: they
+    may be tensors.
     """
-    if isinstance(held, list):
-        held[:] = content
-    elif isinstance(held, set):
-        held &= content
-        held |= content
-    elif isinstance(held, dict):
-        _set(held, content)
+    if isinstance(container, list):
+        container[:] = content
+    elif isinstance(container, set):
+        container &= content
+        container |= content
+    elif isinstance(container, dict):
+        _set(container, content)
 
 
 def _set(now: dict[str, Any], was: Mapping[str, Any]) -> None:
-    """Makes a dictionary what it was."""
+    """Restore a dictionary in place."""
     for name in [name for name in now if name not in was]:
         del now[name]
     for name, value in was.items():
@@ -107,7 +110,7 @@ def _set(now: dict[str, Any], was: Mapping[str, Any]) -> None:
 
 @contextmanager
 def undone(model: nn.Module) -> Iterator[None]:
-    """Whatever the model reads inside, its modules are afterwards as they were."""
+    """Restore the model's modules on exit, whatever it read inside."""
     states = ModuleStates(model)
     try:
         try:
@@ -115,4 +118,4 @@ def undone(model: nn.Module) -> Iterator[None]:
         finally:
             states.put_back()
     finally:
-        states.put_back()  # an interrupt may have fallen into the first
+        states.put_back()  # an interrupt may have cut the first short

@@ -1,7 +1,8 @@
-"""Weights that a model computes with, those of PEFT's adapters apart; and a digest of them.
+"""Weights that a model computes with, separated from those of PEFT's adapters; and a digest of
+them.
 
-PEFT puts a module around each adapted one, in a ``PeftModel`` as with ``model.load_adapter``. Its
-modules are told by what they have, as PEFT is an optional package.
+PEFT wraps each adapted module, in a ``PeftModel`` as with ``model.load_adapter``. Its wrappers are
+recognised by their attributes, as PEFT is an optional package.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from torch import Tensor, nn
 
 from foveate.hf.model.devices import StoredWeights
 
-EACH = 64  # numbers of a parameter that are looked at
+EACH = 64  # numbers of each parameter that are hashed
 PLAIN = (torch.float32, torch.bfloat16)
 
 AdapterWeights = dict[str, Tensor | str]
 """One adapter's weights by path, with the kind and the scaling of each adapted module as text."""
 
 _WRAPPED = ("base_layer", "original_module")
-"""Where PEFT's modules keep the module that they stand for."""
+"""Names of the wrapped module in PEFT's modules."""
 
 
 def is_adapted(names: Iterable[str]) -> bool:
@@ -95,22 +96,21 @@ def _of_adapter(
 
 
 def weights_digest(model: nn.Module) -> str:
-    """Of the largest of the first ``EACH`` numbers of every parameter, rounded to bfloat16: a model
-    has the same one in float32 and in bfloat16. Adapters count while they are active. Empty where
-    it cannot be told: weights in float16, which rounds otherwise, quantised ones, and offloaded
-    ones.
+    """Hash the largest of the first ``EACH`` numbers of every parameter, rounded to bfloat16: a
+    model has the same digest in float32 and in bfloat16. Active adapters count. Empty for float16
+    weights, which round differently, and for quantised or offloaded ones.
 
-    It is made anew every time, as weights that are written to through ``.data`` do not say so.
+    Not cached, because writing to weights through ``.data`` leaves no trace.
     """
     weights = _parameters(model)
     if any(weight.dtype not in PLAIN or weight.is_meta for weight in weights):
         return ""
-    if not (weights := [one for one in weights if one.numel()]):
+    if not (weights := [weight for weight in weights if weight.numel()]):
         return ""
     vector = torch.empty(len(weights), dtype=torch.bfloat16, device="cpu")
-    for device in dict.fromkeys(one.device for one in weights):
-        here = [place for place, one in enumerate(weights) if one.device == device]
-        vector[here] = _largest([weights[place] for place in here]).cpu()
+    for device in dict.fromkeys(weight.device for weight in weights):
+        indices = [index for index, weight in enumerate(weights) if weight.device == device]
+        vector[indices] = _largest([weights[index] for index in indices]).cpu()
     raw = vector.view(torch.int16).numpy().tobytes()
     return hashlib.sha256(raw).hexdigest()[:16]
 
@@ -133,12 +133,13 @@ def _parameters(model: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def _largest(weights: Sequence[Tensor]) -> BFloat16[Tensor, "n"]:
-    """One number of each: rounding may make two equal, never change their order. All weights go
-    through each operation together, as a model has hundreds of them.
+    """Return the largest absolute value of each weight's first numbers: rounding may make two
+    equal, but never changes their order. All weights go through each operation together, as a model
+    has hundreds of them.
     """
-    first = [one.flatten()[:EACH] for one in weights]
-    sizes = torch.tensor([len(one) for one in first], dtype=torch.long, device="cpu")
-    within = torch.arange(EACH, device="cpu").minimum(sizes[:, None] - 1)  # of short ones the last
-    places = (sizes.cumsum(0) - sizes)[:, None] + within
+    first = [weight.flatten()[:EACH] for weight in weights]
+    sizes = torch.tensor([len(weight) for weight in first], dtype=torch.long, device="cpu")
+    within = torch.arange(EACH, device="cpu").minimum(sizes[:, None] - 1)  # of short ones: last
+    indices = (sizes.cumsum(0) - sizes)[:, None] + within
     numbers = torch.cat(first).to(torch.bfloat16).abs()
-    return numbers[places.to(numbers.device)].amax(1)
+    return numbers[indices.to(numbers.device)].amax(1)

@@ -1,1 +1,1 @@
-"""Second readings of a prompt, and questions about it."""
+"""Probe passes after a prompt: the prompt once more, and questions about it."""

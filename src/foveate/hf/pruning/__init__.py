@@ -1,1 +1,1 @@
-"""Visual tokens that are not computed."""
+"""Pruning of visual tokens before they are computed."""

@@ -1,13 +1,13 @@
-"""What a model's image tower pays its patches, for methods that choose visual tokens by it.
+"""Attention of a model's image tower to its patches, for methods that select visual tokens by it.
 
-The attention of one layer is looked at as it is asked for, whichever implementation computes it:
-that of the layer whose output the decoder is given (``vision_feature_layer``, or the last one).
+The attention of one layer is observed when it is called, under any implementation: the layer whose
+output the decoder receives (``vision_feature_layer``, or the last one).
 
-How patches become visual tokens is told family by family. What a tower says of its patches is put
-together as the model puts together their features: a token that is made of several patches has
-their mean. LLaVA-NeXT and LLaVA-OneVision pack overview and tiles in a method of their own, without
-padding and with ends of lines; that method packs these numbers, too, so what it does to an image
-need not be known here.
+The conversion of patches to visual tokens is known for some model families. Values of patches are
+combined as the model combines their features: a token of several patches gets their mean.
+LLaVA-NeXT and LLaVA-OneVision pack overview and tiles in a method of their own, which drops padding
+and adds newline tokens; that method packs these values, too, so that its rules need not be repeated
+here.
 """
 
 from __future__ import annotations
@@ -30,85 +30,83 @@ from foveate.policies.pruning import Prune, TowerAttention
 from foveate.policies.spec import print_value
 
 _CLASS = ("clip_vision_model", "internvl_vision")
-"""Towers with a class token in front of an image's patches."""
-ROWS = 512  # of attention that are worked out at a time
+"""Model types of towers with a class token before an image's patches."""
+ROWS = 512  # queries whose attention is computed at a time
 
 
 def reads_tower(stage: object) -> bool:
-    """Whether a prune stage goes by the image tower's attention."""
+    """Return True if a prune stage uses the image tower's attention."""
     return bool(getattr(stage, "reads_tower", False))
 
 
 class TowerCall(NamedTuple):
-    """One call of attention in the tower: queries and keys [n, h, t, d], [n, h, t, d], its mask and
-    its scale.
-    """
+    """One call of attention in the tower: queries and keys [n, h, t, d], its mask and its scale."""
 
     q: Float[Tensor, "n h t d"]
     k: Float[Tensor, "n h t d"]
     mask: Any
     scale: float
 
-    def paid(self, by_class: bool) -> Float[Tensor, "n t"]:
-        """What each patch is paid, the mean over heads: by the first one, which is the class token,
-        or by all, the mean over them.
+    def received(self, by_class: bool) -> Float[Tensor, "n t"]:
+        """Return the attention that each patch receives, averaged over heads: from the first token,
+        which is the class token, or averaged over all patches.
         """
         count = 1 if by_class else self.q.shape[2]
         total = self.q.new_zeros(self.q.shape[0], self.q.shape[2], dtype=torch.float32)
         for first in range(0, count, ROWS):
-            some = slice(first, min(first + ROWS, count))
-            logits = (self.q[:, :, some] @ self.k.mT).float() * self.scale
-            total += self._masked(logits, some).softmax(-1).mean(1).sum(1)
+            span = slice(first, min(first + ROWS, count))
+            logits = (self.q[:, :, span] @ self.k.mT).float() * self.scale
+            total += self._masked(logits, span).softmax(-1).mean(1).sum(1)
         return total / count
 
-    def _masked(self, logits: Tensor, some: slice) -> Tensor:
+    def _masked(self, logits: Tensor, span: slice) -> Tensor:
         mask = self.mask
         if not isinstance(mask, Tensor):
             return logits
-        rows = mask if mask.shape[-2] == 1 else mask[..., some, :]
+        rows = mask if mask.shape[-2] == 1 else mask[..., span, :]
         if rows.dtype == torch.bool:
             return logits.masked_fill(~rows, torch.finfo(logits.dtype).min)
         return logits + rows.float()
 
 
 class Tower:
-    """Looks at the tower's attention while a model is in a block.
+    """Observer of the tower's attention while a model is in a context.
 
     Raises:
-        UnsupportedModel: how this model's patches become tokens is not known.
+        UnsupportedModel: the conversion of this model's patches to tokens is unknown.
     """
 
-    def __init__(self, model: PreTrainedModel, place: DecoderPath, stage: Prune | None):
+    def __init__(self, model: PreTrainedModel, path: DecoderPath, stage: Prune | None):
         config = model.config
-        self.said, self.tokens = print_value(stage), PatchTokens(model)
-        stacks = _stacks(model, place)
+        self.spec, self.tokens = print_value(stage), PatchTokens(model)
+        stacks = _stacks(model, path)
         index = _index(getattr(config, "vision_feature_layer", -1))
         self.layers = [stack[index] for _, stack in stacks]
         self.module = stacks[0][0] if stacks else None
         if self.tokens.unknown or not self.layers:
-            raise self._refused(self.tokens.unknown or "this model's has no layers that are known")
-        whole = getattr(config, "vision_feature_select_strategy", "default") == "full"
-        self.by_class = config.vision_config.model_type in _CLASS and not whole
+            raise self._refused(self.tokens.unknown or "this model's tower layers were not found")
+        is_full = getattr(config, "vision_feature_select_strategy", "default") == "full"
+        self.by_class = config.vision_config.model_type in _CLASS and not is_full
         self._calls: list[TowerCall] = []
 
     def _refused(self, why: str) -> UnsupportedModel:
         return UnsupportedModel(
-            f"{self.said} goes by the attention of the image tower, and {why}. Take a way to "
-            "prune that does not, such as random.prune(keep=50%)."
+            f"{self.spec} uses the attention of the image tower, and {why}. Use another prune "
+            "stage, such as random.prune(keep=50%)."
         )
 
     def follow(self, undo: ExitStack) -> None:
-        """From now on it looks, until it is undone."""
+        """Observe the tower's attention, until ``undo`` is closed."""
         undo.callback(self._calls.clear)
         self.tokens.follow(undo, self.module)
         for layer in self.layers:
-            undo.callback(layer.register_forward_pre_hook(self._begins).remove)
+            undo.callback(layer.register_forward_pre_hook(self._begin_image).remove)
             for part in layer.modules():
                 lookers[id(part)] = self._look
                 undo.callback(lookers.pop, id(part), None)
 
-    def _begins(self, layer: nn.Module, args: Any) -> None:
-        self._calls.clear()  # of images that nothing was made of
+    def _begin_image(self, layer: nn.Module, args: Any) -> None:
+        self._calls.clear()  # of images whose tokens were never read
         self.tokens.forget()
 
     @torch.no_grad()
@@ -121,48 +119,54 @@ class Tower:
         self._calls += [TowerCall(q.detach(), k.detach(), mask, scale) for q, k in pieces]
 
     def of(self, vision: Bool[Tensor, "b t"]) -> TowerAttention:
-        """How it looked at the visual tokens of a pass: those marked, row by row, are those of the
-        images that it has just seen. Rows that stand several times (beams) share an image.
+        """Return the tower's attention to the visual tokens of a pass. ``vision`` marks them, row
+        by row; they are those of the images that the tower has just read. Repeated rows (beams)
+        share an image.
 
         Raises:
-            UnsupportedModel: it has seen other images, or none.
+            UnsupportedModel: it has read other images, or none.
         """
         calls = list(self._calls)
         self._calls.clear()
-        joined, of_patches = self.tokens.joined([self._said_of(one) for one in calls])
-        tokens, wanted = len(joined), int(vision.sum())
-        times = wanted // tokens if tokens else 0
+        joined, of_patches = self.tokens.joined([self._values_of(call) for call in calls])
+        tokens, marked = len(joined), int(vision.sum())
+        times = marked // tokens if tokens else 0
         once = vision[:: max(1, times)]
-        if times * tokens != wanted or not torch.equal(once.repeat_interleave(times, 0), vision):
+        if times * tokens != marked or not torch.equal(once.repeat_interleave(times, 0), vision):
             raise self._refused(
-                f"it has just seen images of {tokens} visual tokens, where this pass has {wanted}: "
-                "the tower has to see a pass's images, all in one call, in the call of the model; "
-                "and of a model that packs tiles, images alone and no videos, whose frames it pools"
+                f"the tower has just read images of {tokens} visual tokens, and this pass has "
+                f"{marked}: pass all images of a prompt in one call of the model; with models that "
+                "pack tiles, images only and no videos, whose frames they pool"
             )
-        paid = joined[:, 0].masked_fill(~of_patches, -torch.inf)
-        return TowerAttention(*(_at(once, each, times) for each in (paid, joined[:, 1:])))
+        received = joined[:, 0].masked_fill(~of_patches, -torch.inf)
+        return TowerAttention(
+            *(_scatter(once, values, times) for values in (received, joined[:, 1:]))
+        )
 
-    def _said_of(self, call: TowerCall) -> Float[Tensor, "n p c"]:
-        """Of each patch of a call: what it is paid, then the mean of its keys over heads."""
+    def _values_of(self, call: TowerCall) -> Float[Tensor, "n p c"]:
+        """Return, for each patch of a call, the received attention, then the mean of its keys over
+        heads.
+        """
         keys = call.k.float().mean(1)
-        return torch.cat([call.paid(self.by_class)[..., None], keys], -1)[:, int(self.by_class) :]
+        values = torch.cat([call.received(self.by_class)[..., None], keys], -1)
+        return values[:, int(self.by_class) :]
 
 
-def _at(vision: Bool[Tensor, "b t"], values: Tensor, times: int) -> Tensor:
-    """The values at the tokens marked, zeros elsewhere; every row so many times."""
+def _scatter(vision: Bool[Tensor, "b t"], values: Tensor, times: int) -> Tensor:
+    """Put the values at the marked tokens, zeros elsewhere; repeat every row ``times`` times."""
     values = values.to(vision.device)
-    placed = values.new_zeros(*vision.shape, *values.shape[1:])
-    placed[vision] = values
-    return placed.repeat_interleave(times, 0)
+    result = values.new_zeros(*vision.shape, *values.shape[1:])
+    result[vision] = values
+    return result.repeat_interleave(times, 0)
 
 
-def _stacks(model: PreTrainedModel, place: DecoderPath) -> list[tuple[nn.Module, nn.ModuleList]]:
-    """The lists of modules outside the decoder that have as many as the tower has layers, where
-    these have attention; each behind the module that it is a part of.
+def _stacks(model: PreTrainedModel, path: DecoderPath) -> list[tuple[nn.Module, nn.ModuleList]]:
+    """Find the module lists outside the decoder that have as many items as the tower has layers,
+    and attention in these; return each with its parent module.
     """
     vision = getattr(model.config, "vision_config", None)
     depth = getattr(vision, "num_hidden_layers", None) or getattr(vision, "depth", 0)
-    own = {id(part) for part in place.decoder.modules()}
+    own = {id(part) for part in path.decoder.modules()}
     return [
         (owner, part)
         for owner in model.modules()
@@ -173,50 +177,58 @@ def _stacks(model: PreTrainedModel, place: DecoderPath) -> list[tuple[nn.Module,
 
 
 def _attends(layer: nn.Module) -> bool:
-    """Whether a layer has attention: a tower may have as many of others, which merge patches."""
+    """Return True if a layer has attention: a tower may have as many other layers, which merge
+    patches.
+    """
     return any("attn" in name or "attention" in name for name, _ in layer.named_modules())
 
 
 def _index(chosen: Any) -> int:
-    """Of the layer whose output is the hidden state of that number (the first is the input)."""
+    """Return the index of the layer whose output is that hidden state (the first hidden state is
+    the input).
+    """
     number = chosen[-1] if isinstance(chosen, (list, tuple)) else chosen
     return int(number) if number < 0 else max(0, int(number) - 1)
 
 
-# How patches become tokens
+# Conversion of patches to tokens
 
 ONE_EACH = ("llava", "vipllava", "paligemma")
-"""A patch is a token."""
+"""Model types with a token per patch."""
 IN_SQUARES = ("internvl", "idefics3", "smolvlm", "foveate_mobilevlm_v2")
-"""A square of patches is, of a square image."""
+"""Model types with a token per square of patches, in square images."""
 IN_RUNS = ("qwen2_vl", "qwen3_vl", "qwen3_vl_moe")
-"""Patches that follow each other are."""
+"""Model types with a token per run of consecutive patches."""
 IN_WINDOWS = ("qwen2_5_vl",)
-"""They are, and the tower reads them window by window."""
+"""Model types like IN_RUNS, whose tower reads the runs window by window."""
 PACKED = ("llava_next", "llava_onevision")
-"""The model's own method makes tokens of the patches of an image's tiles."""
+"""Model types whose own method packs the patches of an image's tiles into tokens."""
 KNOWN = (*ONE_EACH, *IN_SQUARES, *IN_RUNS, *IN_WINDOWS, *PACKED)
 
 _PACK, _FEATURES, _LINE_END = "pack_image_features", "image_features", "image_newline"
 
 
 class Joined(NamedTuple):
-    """What is said of each token, and whether it is made of patches: ends of lines are not."""
+    """Values of each token, and True for tokens of patches: newline tokens have none."""
 
     values: Float[Tensor, "v c"]
     of_patches: Bool[Tensor, "v"]
 
 
 class _Packing(NamedTuple):
-    """A call of the method that packs: itself, its other arguments, and the tiles of each image."""
+    """A call of the packing method: the method, its other arguments, and the number of tiles of
+    each image.
+    """
 
     pack: Callable[..., Any]
-    given: dict[str, Any]
+    kwargs: dict[str, Any]
     tiles: list[int]
 
 
 class PatchTokens:
-    """Of one model. ``unknown`` says why its tokens cannot be told, if they cannot."""
+    """Conversion of one model's patches to tokens. ``unknown`` is the reason if it is unknown, else
+    empty.
+    """
 
     def __init__(self, model: PreTrainedModel):
         config = model.config
@@ -227,8 +239,8 @@ class PatchTokens:
         self._grids: list[list[int]] = []  # of the tower's latest call: frames, height, width
 
     def follow(self, undo: ExitStack, tower: nn.Module | None) -> None:
-        """From now on it sees what tokens are made by, until it is undone; ``tower`` is the module
-        whose layers read the patches.
+        """Observe the model's packing method or the grids of the tower's images, until ``undo`` is
+        closed. ``tower``: the module whose layers read the patches.
         """
         undo.callback(self.forget)
         if self.kind in PACKED:
@@ -240,41 +252,41 @@ class PatchTokens:
             undo.callback(hook.remove)
 
     def forget(self) -> None:
-        """The tower looks at other images."""
+        """Forget the packing of earlier images."""
         self._packing = None
 
     def _note_packing(self, pack: Any, *args: Any, **kwargs: Any) -> Any:
-        given = {**named(pack, args), **kwargs}
-        tiles = [len(one) for one in given.pop(_FEATURES)]
-        self._packing = _Packing(pack, given, tiles)  # the innermost is noted last, and wraps none
+        arguments = {**named(pack, args), **kwargs}
+        tiles = [len(image) for image in arguments.pop(_FEATURES)]
+        self._packing = _Packing(pack, arguments, tiles)  # of nested calls, the innermost stays
         return pack(*args, **kwargs)
 
     def _note_grids(self, tower: nn.Module, args: Any, kwargs: Any) -> None:
-        given = {**named(tower.forward, args), **kwargs}
-        self._grids = given["grid_thw"].tolist()
+        arguments = {**named(tower.forward, args), **kwargs}
+        self._grids = arguments["grid_thw"].tolist()
 
     def joined(self, values: Sequence[Float[Tensor, "_ _ c"]]) -> Joined:
-        """What is said of all tokens, given what is said of the patches of each call of attention,
-        whose images may differ in size; of none where it does not come out even.
+        """Combine the values of patches into those of tokens. ``values``: by call of attention,
+        whose images may differ in size. Empty if the numbers do not fit.
         """
         if self.kind in PACKED:
             return self._packed(torch.cat(list(values))) if values else _NONE
         join = self._in_squares if self.kind in IN_SQUARES else self._in_runs
-        tokens = torch.cat([join(each) for each in values]) if values else _NONE.values
+        tokens = torch.cat([join(image) for image in values]) if values else _NONE.values
         if self.kind in IN_WINDOWS:
-            places = self._places().to(tokens.device)
-            tokens = tokens[places] if len(places) == len(tokens) else tokens[:0]
+            order = self._window_order().to(tokens.device)
+            tokens = tokens[order] if len(order) == len(tokens) else tokens[:0]
         return Joined(tokens, torch.ones(len(tokens), dtype=torch.bool, device=tokens.device))
 
     def _packed(self, values: Float[Tensor, "n t c"]) -> Joined:
         if self._packing is None or sum(self._packing.tiles) != len(values):
             return _NONE
-        pack, given, tiles = self._packing
-        ones = values.new_ones(*values.shape[:2], 1)  # of patches; zeros at ends of lines
-        marked = torch.cat([values, ones], -1)
-        if given.get(_LINE_END) is not None:
-            given = {**given, _LINE_END: values.new_zeros(marked.shape[2])}
-        packed, *_ = pack(**given, **{_FEATURES: torch.split(marked, tiles)})
+        pack, kwargs, tiles = self._packing
+        flags = values.new_ones(*values.shape[:2], 1)  # 1 at patches; newline tokens get 0
+        marked = torch.cat([values, flags], -1)
+        if kwargs.get(_LINE_END) is not None:
+            kwargs = {**kwargs, _LINE_END: values.new_zeros(marked.shape[2])}
+        packed, *_ = pack(**kwargs, **{_FEATURES: torch.split(marked, tiles)})
         tokens = torch.cat(list(packed))
         return Joined(tokens[:, :-1], tokens[:, -1] > 0.5)
 
@@ -291,16 +303,16 @@ class PatchTokens:
             return values.new_zeros(0, values.shape[2])
         return values.reshape(-1, self.each, values.shape[2]).mean(1)
 
-    def _places(self) -> Int[Tensor, "v"]:
-        """At which place each token stands in the order of windows, of all images."""
+    def _window_order(self) -> Int[Tensor, "v"]:
+        """Return the position of each token in the order of windows, for all images."""
         vision, start = self.model.config.vision_config, 0
-        merge, each = vision.spatial_merge_size, [torch.zeros(0, dtype=torch.long, device="cpu")]
+        merge, orders = vision.spatial_merge_size, [torch.zeros(0, dtype=torch.long, device="cpu")]
         window = vision.window_size // merge // vision.patch_size
         for frames, height, width in self._grids:
-            places = in_windows(frames, height // merge, width // merge, window)
-            each.append(start + places)
-            start += len(places)
-        return torch.cat(each)
+            order = in_windows(frames, height // merge, width // merge, window)
+            orders.append(start + order)
+            start += len(order)
+        return torch.cat(orders)
 
 
 _NONE = Joined(
@@ -310,8 +322,8 @@ _NONE = Joined(
 
 
 def in_windows(frames: int, rows: int, columns: int, window: int) -> Int[Tensor, "v"]:
-    """Of tokens frame by frame and line by line, at which place each stands where windows of so
-    many by so many follow each other, line by line within each.
+    """Return the position of each token in the order of windows of ``window`` by ``window`` tokens,
+    line by line within each. The tokens are sorted by frame and line.
     """
     axes = [torch.arange(n, device="cpu") for n in (frames, rows, columns)]
     frame, y, x = (axis.flatten() for axis in torch.meshgrid(*axes, indexing="ij"))
@@ -324,25 +336,26 @@ def _unknown(config: Any) -> str:
     kind = config.model_type
     if kind not in KNOWN:
         return (
-            f"how patches become tokens is not known of this {kind} (it is of "
-            f"{', '.join(sorted(KNOWN))}; where a resampler makes each token of all patches, no "
-            "token has any of its own)"
+            f"how patches become tokens is unknown for this {kind} (known: "
+            f"{', '.join(sorted(KNOWN))}; a resampler computes each token from all patches)"
         )
     vision = config.vision_config
     if kind in IN_WINDOWS and vision.depth - 1 not in vision.fullatt_block_indexes:
         return (
-            f"the last layer of this {kind}'s tower looks within windows, so what it pays cannot "
-            "be compared over an image"
+            f"the last layer of this {kind}'s tower attends within windows, so its attention "
+            "cannot be compared over an image"
         )
     return (
         ""
         if kind in PACKED or _patches_of_a_token(config)
-        else (f"the patches of this {kind}'s tower make no whole squares")
+        else (f"the patches of this {kind}'s tower form no complete squares")
     )
 
 
 def _patches_of_a_token(config: Any) -> int:
-    """How many they are, by the configuration; 0 where they make no whole squares."""
+    """Return the number of patches per token from the configuration; 0 if they form no complete
+    squares.
+    """
     vision, kind = config.vision_config, config.model_type
     if kind in ONE_EACH or kind in PACKED:
         return 1

@@ -1,4 +1,4 @@
-"""The identity of a model: what a saved cache depends on, so that another model refuses it.
+"""Identity of a model: a saved cache can only be loaded by a model with the same one.
 
 Two models are the same if configuration, weights, active adapters and quantisation are. Names of
 adapters, the attention implementation and exact casts of the weights make no difference.
@@ -49,13 +49,12 @@ _VOLATILE = {
 
 
 class ModelIdentity(NamedTuple):
-    """What a saved cache depends on.
+    """The properties of a model that a saved cache depends on.
 
-    Attributes:
-        weights: digest of the configuration and the weights, adapters left out.
-        adapters: digest of each active adapter's weights and scaling, by its name.
-        quantisation: the configuration's ``quantization_config``; empty without one.
-        dtype: of the decoder's weights, such as "bfloat16"; empty if none is floating-point.
+    Attributes: weights: digest of the configuration and the weights, adapters left out. adapters:
+    digest of each active adapter's weights and scaling, by its name. quantisation: the
+    configuration's ``quantization_config``; empty without one. dtype: dtype of the decoder's
+    weights, such as "bfloat16"; empty if none is floating-point.
     """
 
     weights: str
@@ -68,7 +67,7 @@ class ModelIdentity(NamedTuple):
         """Return the identity of a model as it is now.
 
         Raises:
-            UnsupportedModel: some of its weights are nowhere (on the meta device).
+            UnsupportedModel: some of its weights have no data (on the meta device).
         """
         own, adapters = applied_weights(model)
         config = json.dumps(
@@ -92,11 +91,11 @@ class ModelIdentity(NamedTuple):
 
     @property
     def as_json(self) -> str:
-        """The identity as text."""
+        """The identity as JSON text."""
         return json.dumps(self._asdict(), sort_keys=True)
 
     def differences(self, saved: ModelIdentity) -> list[str]:
-        """Return clauses about what differs from the model of a saved file; the dtype alone is no
+        """Describe the differences from the model of a saved file; the dtype alone is no
         difference.
         """
         clauses = []
@@ -107,7 +106,7 @@ class ModelIdentity(NamedTuple):
             )
         if self.quantisation != saved.quantisation:
             a, b = dict(saved.quantisation), dict(self.quantisation)
-            clauses.append(f"its quantisation was {_shown(a, b)}, this model's is {_shown(b, a)}")
+            clauses.append(f"its quantisation was {_format(a, b)}, this model's is {_format(b, a)}")
         if self.weights != saved.weights:
             other = "it had another configuration or other weights"
             if self.dtype != saved.dtype:
@@ -182,8 +181,8 @@ def _named(adapters: Mapping[str, str]) -> str:
     return ", ".join(f"{name!r} ({hex_[:8]})" for name, hex_ in adapters.items()) or "none"
 
 
-def _shown(entries: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Return a quantisation's method and those settings that differ from another's."""
+def _format(entries: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Format a quantisation's method and those settings that differ from another's."""
     if not entries:
         return "none"
     differing = {k: v for k, v in entries.items() if k == "quant_method" or other.get(k) != v}

@@ -1,5 +1,5 @@
-"""Compressed caches on disk: safetensors, with the model's identity, fingerprints of tokenizer and
-policy, and a digest of the content.
+"""Writing and reading of compressed caches: safetensors, with the model's identity, fingerprints of
+tokenizer and policy, and a digest of the content.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from foveate.policies.policy import Policy
 from foveate.policies.protocols import Restores
 
 SHARES = "shares"
-"""The note of the policy that says the shares that the one given left open."""
+"""Note with the policy whose budget shares are written out."""
 DROPPED = "dropped."
-"""Before the number of a layer of the model: which tokens were dropped before it, and so are not
-computed from it on.
+"""Name prefix of the masks of tokens that pruning dropped before a layer; the layer's number in the
+model follows.
 """
 
 REMEMBERED = ("queries", "places", "kept")
-"""What the reading of a prompt remembers of a layer, if anything, under these names."""
+"""Names of the tensors that the reading of a prompt stores for a layer, if any."""
 
 HOST = "host_"
-"""In the name of a tensor among the extras that stays in main memory where it is loaded."""
+"""Name part of extra tensors that stay in main memory after loading."""
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
@@ -61,14 +61,14 @@ def save(
     policy: Policy,
     tokenizer: Any,
 ) -> Path:
-    """Writes the cache, whole or not at all; spare room is left out."""
+    """Write the cache atomically, without its spare room."""
     layers = foveate_layers(cache)
     if not layers or not layers[0].is_initialized or layers[0].armed:
-        raise InvalidInput("this cache holds no finished prompt yet: nothing to save.")
+        raise InvalidInput("this cache has no finished prompt yet: nothing to save.")
     tensors: dict[str, Tensor] = {}
     seen = {}
-    every: list[Any] = cache.layers
-    for index, layer in enumerate(every):
+    cache_layers: list[Any] = cache.layers
+    for index, layer in enumerate(cache_layers):
         if isinstance(layer, FoveateHybridLayer):
             raise UnsupportedCache(
                 "a layer with a recurrent state beside its keys and values cannot be saved."
@@ -101,7 +101,7 @@ def save(
     with files.replacing(path) as part:
         try:
             save_file({k: v.contiguous().clone() for k, v in tensors.items()}, part, note)
-        except SafetensorError as error:  # what it makes of a full disk
+        except SafetensorError as error:  # raised on a full disk
             raise OSError(str(error)) from error
     return path
 
@@ -113,7 +113,7 @@ def load(
     policy: Policy,
     tokenizer: Any,
 ) -> None:
-    """Fills a converted, empty cache from a file; not before all of it was checked."""
+    """Fill a converted, empty cache from a file, after all of the file was checked."""
     saved_cache = saved.read(path)
     _check(saved_cache, model, policy, tokenizer)
     if policy.left_open:
@@ -124,51 +124,51 @@ def load(
     _check_tensors(saved_cache, cache, model)
     saved_cache = _moved(saved_cache, model)
     seen = saved_cache.seen
-    every: list[Any] = cache.layers
-    for index, layer in enumerate(every):
-        mine: dict[str, Any] = saved_cache.of_layer(index)
+    cache_layers: list[Any] = cache.layers
+    for index, layer in enumerate(cache_layers):
+        tensors: dict[str, Any] = saved_cache.of_layer(index)
         if isinstance(layer, FoveateLayer):
             columns, finished, first = seen[str(index)]
             layer.refill(_pairs(saved_cache, index, first, policy), columns, finished)
             memory = layer.memory
             for name in REMEMBERED:
-                setattr(memory, name, mine.get(name))
-            memory.state = named(mine, RUNNING)
-        elif mine:
-            layer.lazy_initialization(mine["keys"], mine["values"])
-            layer.keys, layer.values = mine["keys"], mine["values"]
+                setattr(memory, name, tensors.get(name))
+            memory.state = named(tensors, RUNNING)
+        elif tensors:
+            layer.lazy_initialization(tensors["keys"], tensors["values"])
+            layer.keys, layer.values = tensors["keys"], tensors["values"]
             if hasattr(layer, "cumulative_length"):
                 layer.cumulative_length = seen[str(index)][0]
     _fill(foveate_layers(cache)[0].state, saved_cache.tensors)
 
 
 def _check_tensors(saved_cache: Saved, cache: DynamicCache, model: PreTrainedModel) -> None:
-    """Every layer's are there, and fit each other, the model and the batch."""
+    """Raise InvalidInput unless every layer's tensors exist, and fit each other, the model and the
+    batch.
+    """
     widths, rows, used = _widths(model), set(), {"pads", "vision", "frames"}
     reached = set()
     for index, layer in enumerate(cache.layers):
-        compressed, mine = isinstance(layer, FoveateLayer), saved_cache.of_layer(index)
-        if compressed or mine:
-            held = saved.check_layer(saved_cache, index, widths.get(index, {}), compressed)
-            rows |= set() if held is None else {held}
+        compressed, tensors = isinstance(layer, FoveateLayer), saved_cache.of_layer(index)
+        if compressed or tensors:
+            layer_rows = saved.check_layer(saved_cache, index, widths.get(index, {}), compressed)
+            rows |= set() if layer_rows is None else {layer_rows}
             reached |= {saved_cache.seen[str(index)][0]} if compressed else set()
-            used |= {f"{index}.{name}" for name in mine}
+            used |= {f"{index}.{name}" for name in tensors}
     if len(reached) > 1:
         saved_cache.refuse(
             f"its layers have read {min(reached)} to {max(reached)} tokens, as it was saved after "
             "a pass that was interrupted"
         )
     pads, vision = saved_cache.tensors.get("pads"), saved_cache.tensors.get("vision")
-    alike = pads is not None and rows <= {pads.numel()}
-    if pads is None or pads.dtype != torch.int64 or not alike or pads.dim() != 1:
-        saved_cache.refuse(
-            "its tensor 'pads' is no whole number for each of the rows that layers have"
-        )
+    matches = pads is not None and rows <= {pads.numel()}
+    if pads is None or pads.dtype != torch.int64 or not matches or pads.dim() != 1:
+        saved_cache.refuse("its tensor 'pads' does not have one integer for each row of its layers")
     for name in ("vision", "frames"):
         flags = saved_cache.tensors.get(name)
-        alike = vision is not None and flags is not None and flags.shape == vision.shape
-        if flags is not None and not (alike and flags.dtype == torch.bool and flags.dim() == 2):
-            saved_cache.refuse(f"its tensor {name!r} is not one truth value for each token")
+        matches = vision is not None and flags is not None and flags.shape == vision.shape
+        if flags is not None and not (matches and flags.dtype == torch.bool and flags.dim() == 2):
+            saved_cache.refuse(f"its tensor {name!r} does not have one boolean for each token")
     used |= _check_dropped(saved_cache, pads.numel())
     others = [name for name in saved_cache.tensors if not name.startswith(EXTRA)]
     if unknown := sorted(set(others) - used):
@@ -176,21 +176,21 @@ def _check_tensors(saved_cache: Saved, cache: DynamicCache, model: PreTrainedMod
 
 
 def _check_dropped(saved_cache: Saved, rows: int) -> set[str]:
-    """The names of the tensors that say what was dropped, which fit the file's rows and tokens."""
-    most = max((each[0] for each in saved_cache.seen.values()), default=0)
+    """Check the masks of dropped tokens against the file's rows and tokens; return their names."""
+    longest = max((counts[0] for counts in saved_cache.seen.values()), default=0)
     dropped = {name: t for name, t in saved_cache.tensors.items() if name.startswith(DROPPED)}
     for name, which in dropped.items():
         flags = which.dtype == torch.bool and which.dim() == 2
-        fits = flags and len(which) == rows and which.shape[1] <= most
+        fits = flags and len(which) == rows and which.shape[1] <= longest
         if not fits or not name.removeprefix(DROPPED).isdecimal():
             saved_cache.refuse(
-                f"its tensor {name!r} is not one truth value for each token of each row"
+                f"its tensor {name!r} does not have one boolean for each token of each row"
             )
     return set(dropped)
 
 
 def _widths(model: PreTrainedModel) -> dict[int, dict[str, int]]:
-    """Of layers that project keys by themselves, the lengths of the axes that follow from it."""
+    """Return the lengths of the axes "h" and "d" for layers with a key projection of their own."""
     widths = {}
     for module in model.modules():
         width, index = getattr(module, "head_dim", None), getattr(module, "layer_idx", None)
@@ -224,14 +224,14 @@ def _check(saved_cache: Saved, model: PreTrainedModel, policy: Policy, tokenizer
             f"{path} was compressed with {note['policy']!r}, but this block's policy is "
             f"{policy.spec!r}. Open the block with foveate.policy({note['policy']!r})."
         )
-    mine = tokenizer_fingerprint(tokenizer)
-    if mine and note["tokenizer"] and mine != note["tokenizer"]:
+    fingerprint = tokenizer_fingerprint(tokenizer)
+    if fingerprint and note["tokenizer"] and fingerprint != note["tokenizer"]:
         raise CacheMismatch(f"{path} was written with another tokenizer.")
 
 
 def _check_model(saved_cache: Saved, model: PreTrainedModel) -> None:
     """Raise CacheMismatch unless this is the model that wrote the file, or an exact cast of it."""
-    if (identity := saved_cache.model) is None:  # written before there were identities
+    if (identity := saved_cache.model) is None:  # written before schema 3
         same = saved_cache.note["model"] in former_fingerprints(model)
         differences = [] if same else ["it had another configuration or other weights"]
     else:
@@ -244,8 +244,8 @@ def _check_model(saved_cache: Saved, model: PreTrainedModel) -> None:
 
 
 def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None:
-    """Return the dtype of a file's tensors that are to be cast, as the model has been cast since;
-    None if no cast is needed. Older files that do not name their dtype are never refused.
+    """Return the dtype of the file's tensors that need a cast, because the model has been cast
+    since; None without a cast. Older files without a dtype are never refused.
 
     Raises:
         CacheMismatch: the cast would round, or a store holds pairs in a form whose values depend on
@@ -253,20 +253,20 @@ def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None
     """
     identity = saved_cache.model
     name = saved_cache.pairs_dtype if identity is None else identity.dtype
-    now = decoder_dtype(model)
-    if name in ("", now) or not now:
+    own = decoder_dtype(model)
+    if name in ("", own) or not own:
         return None
     dtype: torch.dtype = getattr(torch, name)
-    wanted = getattr(torch, now)
+    target = getattr(torch, own)
     stored_otherwise = any(
         not saved.held_exactly([k.split(".", 1)[-1]]) for k in saved_cache.tensors
     )
-    if torch.promote_types(dtype, wanted) != wanted or stored_otherwise:
+    if torch.promote_types(dtype, target) != target or stored_otherwise:
         if identity is None:
             return None
-        why = "its store holds pairs in that dtype alone" if stored_otherwise else "the cast rounds"
+        why = "its store keeps pairs in that dtype only" if stored_otherwise else "the cast rounds"
         raise CacheMismatch(
-            f"{saved_cache.path} was written with the model in {name}, and this one is in {now}: "
+            f"{saved_cache.path} was written with the model in {name}, and this one is in {own}: "
             f"{why}. Load the model with dtype=torch.{name}, or compress the context again."
         )
     return dtype
@@ -297,22 +297,22 @@ def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
 
 
 def _tensors_of_pairs(pairs: Pairs, policy: Policy) -> dict[str, Tensor]:
-    """Raises UnsupportedCache where a store cannot make its pairs again."""
+    """Return the tensors of pairs; raise UnsupportedCache if their store cannot restore them."""
     tensors = pairs.tensors()
     if isinstance(pairs, DensePairs | RaggedPairs | RewrittenPairs):
         return tensors
     if not isinstance(policy.store, Restores):
         raise UnsupportedCache(
             f"pairs held as {policy.store!r} cannot be saved: {type(policy.store).__name__} has no "
-            "restored(tensors, first), which makes its pairs again from what their tensors() were."
+            "restored(tensors, first), which rebuilds pairs from their tensors()."
         )
     if saved.knows(tensors):
         return tensors
     restored = policy.store.restored({k: t.clone() for k, t in tensors.items()}, pairs.first)
     if not all(map(torch.equal, restored.padded(), pairs.padded())):
         raise UnsupportedCache(
-            f"pairs held as {policy.store!r} cannot be saved: restored(tensors, first) made other "
-            "pairs than those whose tensors() it was given."
+            f"pairs held as {policy.store!r} cannot be saved: restored(tensors, first) did not "
+            "rebuild the pairs from their tensors()."
         )
     return {f"{saved.OWN}{name}": t for name, t in tensors.items()}
 
@@ -322,5 +322,5 @@ def _pairs(saved_cache: Saved, index: int, first: int, policy: Policy) -> Pairs:
     if saved.held_exactly(tensors):
         return exact(tensors, first)
     if not isinstance(policy.store, Restores):
-        saved_cache.refuse(f"layer {index} is held otherwise than {policy.store!r} holds pairs")
+        saved_cache.refuse(f"layer {index} is not stored as {policy.store!r} stores pairs")
     return policy.store.restored(named(tensors, saved.OWN) or tensors, first)

@@ -1,4 +1,4 @@
-"""What a file of a saved context has to hold, all of which is checked before any of it is used."""
+"""Content of a saved cache's file, all of which is checked before any of it is used."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from foveate.errors import InvalidInput
 from foveate.hf.saving.identity import ModelIdentity
 
 SCHEMA = "foveate-cache-3"
-FINGERPRINTED = "foveate-cache-2"  # "model" was a fingerprint without adapters and dtype
-UNSIGNED = "foveate-cache-1"  # and there was no digest of the content
+FINGERPRINTED = "foveate-cache-2"  # its "model" is a fingerprint without adapters and dtype
+UNSIGNED = "foveate-cache-1"  # like schema 2, without digest of the content
 FIELDS = ("model", "policy", "tokenizer", "seen")
 
 # Axes: b rows, h KV heads, n slots, d and e channels of keys and values; see Pairs.tensors.
@@ -49,7 +49,7 @@ SHAPES = {
     "values": "b h n e",
 }
 WHOLE = {"counts", "columns", "kept", "places", "sizes", "channels"}
-"""Tensors of whole numbers, by the last part of their names."""
+"""Tensors of integers, by the last part of their names."""
 
 COUNTED = (
     ("counts", "flat_k"),
@@ -58,30 +58,30 @@ COUNTED = (
     ("thin.counts", "thin.k"),
 )
 EXTRA = "extra."
-"""Before the name of what the model itself notes of each row."""
+"""Name prefix of the model's own notes for each row."""
 
 RUNNING = "running."
-"""Before the name of a statistic that runs on."""
+"""Name prefix of running statistics."""
 
 OWN = "own."
-"""Before the name of a tensor of pairs that only their store knows."""
+"""Name prefix of pairs' tensors that only their store can interpret."""
 
 CODES = {"body.k", "body.v"}
 FAULT = "Make it anew: read the context and save it again."
 
 
 def knows(names: Collection[str]) -> bool:
-    """Whether these are tensors of Foveate's own stores, which are checked one by one."""
+    """Return True for tensors of Foveate's own quantised stores, which are checked one by one."""
     return {*names} <= {*SHAPES, "columns"} and not held_exactly(names)
 
 
 def held_exactly(names: Iterable[str]) -> bool:
-    """Whether a layer's pairs are in full precision, by the names of its tensors."""
+    """Return True if a layer's pairs are in full precision, by the names of its tensors."""
     return not any(name.startswith(("body.", "thin.", OWN)) for name in names)
 
 
 class Saved(NamedTuple):
-    """The notes and the tensors of a file, by name."""
+    """Notes and tensors of a file, by name."""
 
     path: Path
     note: dict[str, str]
@@ -89,17 +89,17 @@ class Saved(NamedTuple):
 
     @property
     def seen(self) -> dict[str, list[int]]:
-        """Per layer: tokens seen, where the compressed prompt ends, and the first column that is
-        not listed; of a layer that is not compressed, tokens seen alone.
+        """Per layer: tokens seen, end of the compressed prompt, and first column that is not
+        listed; for uncompressed layers, tokens seen only.
 
         Raises:
-            InvalidInput: something else stands there.
+            InvalidInput: the note has other content.
         """
         try:
             seen = json.loads(self.note["seen"])
             fits = all(
-                all(type(n) is int and 0 <= n < 2**31 for n in each) and each
-                for each in seen.values()
+                all(type(n) is int and 0 <= n < 2**31 for n in numbers) and numbers
+                for numbers in seen.values()
             )
         except (ValueError, TypeError, AttributeError, RecursionError):
             fits = False
@@ -109,10 +109,10 @@ class Saved(NamedTuple):
 
     @property
     def model(self) -> ModelIdentity | None:
-        """The model that wrote the file; None if the file is older than identities.
+        """Identity of the model that wrote the file; None in files of schema 1 and 2.
 
         Raises:
-            InvalidInput: the note holds something else.
+            InvalidInput: the note has other content.
         """
         if self.note["schema"] != SCHEMA:
             return None
@@ -130,24 +130,24 @@ class Saved(NamedTuple):
         return ""
 
     def of_layer(self, index: int) -> dict[str, Tensor]:
-        """The tensors of one layer, by their names without its number."""
+        """Return the tensors of one layer, by their names without its number."""
         return named(self.tensors, f"{index}.")
 
     def refuse(self, what: str) -> NoReturn:
-        """Raises InvalidInput."""
+        """Raise InvalidInput for a damaged file."""
         raise InvalidInput(f"{str(self.path)!r} is a damaged saved cache: {what}. {FAULT}")
 
 
 def named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin like this, by what follows in their names."""
+    """Select the tensors whose names have a prefix; return them by the rest of their names."""
     return {k[len(prefix) :]: t for k, t in tensors.items() if k.startswith(prefix)}
 
 
 def read(path: Path) -> Saved:
-    """The file's notes and tensors, on the CPU; what it was written with is in its digest.
+    """Read the file's notes and tensors to the CPU, and check its digest.
 
     Raises:
-        InvalidInput: no such file, no saved cache, or one that is not as it was written.
+        InvalidInput: a missing file, no saved cache, or a changed one.
     """
     try:
         with safe_open(path, "pt", device="cpu") as file:
@@ -164,14 +164,14 @@ def read(path: Path) -> Saved:
         if field not in note:
             saved.refuse(f"it has no note {field!r}")
     if note.get("digest", "") != (digest(note, tensors) if "digest" in note else ""):
-        saved.refuse("its content is not what was written, as its digest says")
+        saved.refuse("its content was changed, as its digest does not match")
     if schema == UNSIGNED:
         _check_finite(saved)
     return saved
 
 
 def digest(note: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """Of the notes but for the digest itself, and of each tensor's name, type, shape and bytes."""
+    """Hash the notes except the digest itself, and each tensor's name, dtype, shape and bytes."""
     entries = {name: text for name, text in note.items() if name != "digest"}
     hashed = hashlib.sha256(json.dumps(entries, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
@@ -189,15 +189,15 @@ def _check_finite(saved: Saved) -> None:
 
 
 def check_layer(saved: Saved, index: int, dims: Mapping[str, int], compressed: bool) -> int | None:
-    """Raises InvalidInput unless one layer's tensors fit each other; the rows that they have, if
-    they tell. Those that only their store knows are left to it.
+    """Check that one layer's tensors fit each other; return their number of rows, if they have one.
+    Tensors that only their store can interpret are left to it.
 
-    ``dims`` are the axes' lengths that are known from the model.
+    ``dims`` are the axes' lengths that are known from the model. Raises InvalidInput.
     """
     tensors, known = saved.of_layer(index), dict(dims)
-    theirs = named(tensors, OWN)
+    own_tensors = named(tensors, OWN)
     tensors = {name: t for name, t in tensors.items() if not name.startswith(OWN)}
-    needed = set() if theirs else {"k", "v"} if compressed else {"keys", "values"}
+    needed = set() if own_tensors else {"k", "v"} if compressed else {"keys", "values"}
     for part in ("body.", "thin."):
         if f"{part}k" in tensors:
             needed |= {name for name in SHAPES if name.startswith(part)}
@@ -210,7 +210,7 @@ def check_layer(saved: Saved, index: int, dims: Mapping[str, int], compressed: b
     seen = saved.seen.get(str(index), [])
     if len(seen) != (3 if compressed else 1):
         saved.refuse(f"its note 'seen' says {seen} of layer {index}")
-    if compressed and not theirs:
+    if compressed and not own_tensors:
         _check_columns(saved, index, tensors, *seen)
     return known.get("b")
 
@@ -220,20 +220,20 @@ def _check_tensor(
     index: int,
     name: str,
     tensor: Tensor,
-    beside: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
     known: dict[str, int],
 ) -> None:
     kind = "running" if name.startswith(RUNNING) else name
-    axes = {**SHAPES, "columns": "f" if "flat_k" in beside else "b h s"}.get(kind)
-    what = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    axes = {**SHAPES, "columns": "f" if "flat_k" in tensors else "b h s"}.get(kind)
+    actual = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
     if axes is None:
-        saved.refuse(f"layer {index} has a tensor {name!r}, which belongs to nothing")
-    whole = tensor.dtype in (torch.int16, torch.int32, torch.int64)
-    counts = kind.rpartition(".")[2] in WHOLE
-    right = tensor.dtype == torch.uint8 if name in CODES else whole == counts
+        saved.refuse(f"layer {index} has a tensor {name!r}, which is unknown")
+    is_integer = tensor.dtype in (torch.int16, torch.int32, torch.int64)
+    must_be_integer = kind.rpartition(".")[2] in WHOLE
+    dtype_fits = tensor.dtype == torch.uint8 if name in CODES else is_integer == must_be_integer
     names = axes.split()
     fits = (
-        right
+        dtype_fits
         and len(names) == tensor.dim()
         and all(
             known.setdefault(axis, length) == length
@@ -242,7 +242,7 @@ def _check_tensor(
     )
     if not fits:
         saved.refuse(
-            f"layer {index}'s tensor {name!r} is {what}, and has to be [{axes}] with "
+            f"layer {index}'s tensor {name!r} is {actual}, and has to be [{axes}] with "
             f"{', '.join(f'{axis}={known[axis]}' for axis in names if axis in known)}"
         )
 
@@ -250,7 +250,7 @@ def _check_tensor(
 def _check_columns(
     saved: Saved, index: int, tensors: Mapping[str, Tensor], seen: int, finished: int, first: int
 ) -> None:
-    """Of every pair it is told once where its token stood."""
+    """Check that every pair has exactly one column."""
     slots, d = tensors["k"].shape[2:]
     dense = "columns" in tensors and "flat_k" not in tensors
     listed = tensors["columns"].shape[2] if dense else 0
@@ -259,16 +259,16 @@ def _check_columns(
             f"layer {index} has seen {seen} tokens, {finished} of them in its prompt, and its "
             f"{slots} slots, {listed} of them listed, begin at {first}"
         )
-    none = tensors["k"].new_empty(0)
+    empty = tensors["k"].new_empty(0)
     for name in ("columns", "body.columns", "thin.columns"):
-        places: Any = tensors.get(name, none)
-        if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < seen:
+        columns: Any = tensors.get(name, empty)
+        if columns.numel() and not 0 <= int(columns.min()) <= int(columns.max()) < seen:
             saved.refuse(f"layer {index}'s {name!r} are not all from 0 to {seen - 1}")
-    channels: Any = tensors.get("thin.channels", none)
+    channels: Any = tensors.get("thin.channels", empty)
     if channels.numel() and not 0 <= int(channels.min()) <= int(channels.max()) < d:
         saved.refuse(f"layer {index}'s 'thin.channels' are not all from 0 to {d - 1}")
     for counts, flat in COUNTED:
         if counts in tensors:
-            each = tensors[counts]
-            if bool((each < 0).any()) or int(each.sum()) != len(tensors[flat]):
+            numbers = tensors[counts]
+            if bool((numbers < 0).any()) or int(numbers.sum()) != len(tensors[flat]):
                 saved.refuse(f"layer {index}'s {counts!r} do not add up to its {flat!r}")

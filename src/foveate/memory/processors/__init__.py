@@ -1,1 +1,1 @@
-"""Inputs that image and video processors make of blank files."""
+"""Inputs that image and video processors produce for blank files."""

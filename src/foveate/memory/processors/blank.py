@@ -1,4 +1,4 @@
-"""Blank images of any size that take no memory, and what an image processor makes of them."""
+"""Blank images of any size without memory, and their use in image processors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from transformers import image_transforms
 from foveate.memory.request import Size, Unknown
 
 DRAWN, RATIO = 2**24, 100
-"""Pixels of an image that is drawn, and its longer side over the shorter one, at most."""
+"""Limits of an image that is really created: its pixels, and its longer side over the shorter."""
 RESIZED = 2**24
-"""Pixels of an image that a processor goes on with after it was resized, at most."""
+"""Limit of pixels of a resized image."""
 _VIEWS = {np.moveaxis, np.transpose, np.squeeze, np.expand_dims, np.swapaxes, np.shape, np.ndim}
 """Functions of NumPy that copy no pixels."""
 
 
 class BlankImage(np.ndarray):
-    """Pixels [H, W, 3] that are all one byte. Whatever would copy them raises Unknown."""
+    """Pixels [H, W, 3] that share one byte. Operations that would copy them raise Unknown."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         raise _copied(ufunc.__name__)
@@ -33,7 +33,7 @@ class BlankImage(np.ndarray):
         return super().__array_function__(func, types, args, kwargs)
 
     def astype(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise Unknown, as a copy of all pixels would be made."""
+        """Raise Unknown: it would copy all pixels."""
         raise _copied("astype")
 
 
@@ -46,7 +46,7 @@ def _copied(by: str) -> Unknown:
 
 
 class _Resizable:
-    """An image that is drawn when it is resized."""
+    """Image that is created when it is resized."""
 
     def resize(self, size: Size, *args: Any, **kwargs: Any) -> Image.Image:
         if size[0] * size[1] > RESIZED:
@@ -58,8 +58,8 @@ class _Resizable:
 
 
 def blank(size: Size, processor: Any) -> Any:
-    """Return a blank image for a processor: a drawn one where that is cheap, otherwise one that
-    takes no memory, for use inside :func:`undrawn`.
+    """Return a blank image for a processor: a real image if it is small, otherwise one without
+    memory, for use inside :func:`undrawn`.
     """
     width, height = size
     if width * height <= DRAWN and max(size) <= RATIO * min(size):
@@ -72,7 +72,7 @@ def blank(size: Size, processor: Any) -> Any:
 
 @contextmanager
 def undrawn() -> Iterator[None]:
-    """Inside, transformers resizes :class:`BlankImage` without their pixels."""
+    """Make transformers resize :class:`BlankImage` without its pixels."""
     before: Callable[..., Any] = image_transforms.to_pil_image
 
     def to_pil_image(image: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What processors make of images and videos of a size, and a prompt around them.
+"""Model inputs for images and videos of a given size, and for a prompt around them.
 
-Images are found from blank ones. Of videos, how many patches or tiles the processors of Qwen-VL,
-LLaVA-OneVision and InternVL make, and what they write between them, is worked out from their
-settings, as these processors themselves need torchvision and all the frames.
+Inputs for images come from running the processor on blank images. Inputs for videos are computed
+from the settings of the processors of Qwen-VL, LLaVA-OneVision and InternVL: the number of patches
+or tiles, and the text between them. These processors themselves need torchvision and all frames.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ Inputs = dict[str, Tensor]
 Settings = Mapping[str, Any]
 
 FILES = ("processor_config.json", "video_preprocessor_config.json", "preprocessor_config.json")
-"""Where transformers looks for a video processor's settings: of the first one, a part of it."""
-_RATIO = 200  # of a side to the other, which Qwen-VL's processors refuse
+"""Files with a video processor's settings, in transformers' order; a part of the first file."""
+_RATIO = 200  # limit of one side over the other in Qwen-VL's processors
 _EDGES = ("shortest_edge", "longest_edge")
 _SIDES = ("height", "width")
 
 
 class Video(NamedTuple):
-    """A video as a model takes it. A row's visual tokens stand in so many ``runs`` of the
-    placeholder ``token``, alike, with ``words`` tokens of text around them that the processor
-    writes. ``assumed`` names settings that no file tells.
+    """A video as a model takes it. A row has its visual tokens in ``runs`` equal runs of the
+    placeholder ``token``, and ``words`` tokens of text that the processor writes around them.
+    ``assumed`` names settings that no file has.
     """
 
     pixels: Inputs
@@ -50,59 +50,62 @@ class Video(NamedTuple):
 
 
 def video(bare: Bare, request: Request) -> Video:
-    """A request's video: pixels of floating point on "meta", the grid of patches for real.
+    """Return a request's video, with its pixels on "meta" and its grid of patches on the CPU.
 
     Raises:
-        Unknown: a model of another type, or settings that are not counted here.
+        Unknown: an unsupported type of model, or unsupported settings.
     """
     make = _KINDS.get(bare.config.model_type)
     if make is None:
         raise Unknown(
-            f"how {bare.config.model_type} makes tokens of a video is not known here (it is of "
-            f"{', '.join(sorted(_KINDS))}); images=N asks about as many frames read as images"
+            f"the tokens of a video are not known for {bare.config.model_type} (only for "
+            f"{', '.join(sorted(_KINDS))}); count its frames as images with images=N"
         )
     if request.images:
-        raise Unknown("images beside a video are not counted; ask about each by itself")
+        raise Unknown("images beside a video are not supported; size each by itself")
     return make(bare, request)
 
 
 def settings(folder: Path | None) -> Settings:
-    """The settings of the video processor in a model's folder; none where no file has them."""
+    """Read the settings of the video processor in a model's folder; empty if no file has them."""
     for name in FILES if folder is not None else ():
         path = Path(folder or "") / name
-        held = json.loads(path.read_text()) if path.is_file() else {}
+        entries = json.loads(path.read_text()) if path.is_file() else {}
         if name == FILES[0]:
-            held = held.get("video_processor") or {}
-        if held:
-            return {key: value for key, value in held.items() if value is not None}
+            entries = entries.get("video_processor") or {}
+        if entries:
+            return {key: value for key, value in entries.items() if value is not None}
     return {}
 
 
 def _patches(bare: Bare, request: Request, volume: bool) -> Video:
-    """Patches of two frames each. Bounds on pixels are those of a frame, or of the whole volume."""
+    """Return a video in patches of two frames each (Qwen-VL). Bounds on pixels apply to a frame, or
+    to the whole ``volume``.
+    """
+    # the pixels of a token's side: Qwen3-VL's defaults are for 32, Qwen2-VL's for 28
     tower, side = bare.config.vision_config, 32 if volume else 28
-    usual = {"shortest_edge": 128 * side**2, "longest_edge": 768 * side**2}
-    said = settings(bare.folder)
-    made = {
+    default = {"shortest_edge": 128 * side**2, "longest_edge": 768 * side**2}
+    declared = settings(bare.folder)
+    merged = {
         "patch_size": tower.patch_size,
         "temporal_patch_size": tower.temporal_patch_size,
         "merge_size": tower.spatial_merge_size,
-        **said,
+        **declared,
     }
-    size = dict(made.get("size") or usual)
-    if not volume:  # older files have them beside the size
+    size = dict(merged.get("size") or default)
+    if not volume:  # older files have the bounds as settings of their own
         names = zip(_EDGES, ("min_pixels", "max_pixels"), strict=True)
-        size.update({edge: said[name] for edge, name in names if name in said})
-    if not all(edge in size for edge in _EDGES) or made.get("cap_pixels_per_frame"):
+        size.update({edge: declared[name] for edge, name in names if name in declared})
+    if not all(edge in size for edge in _EDGES) or merged.get("cap_pixels_per_frame"):
         raise Unknown(f"the video processor bounds pixels otherwise than is known here: {size}")
-    pair, patch = made["temporal_patch_size"], made["patch_size"]
+    pair, patch = merged["temporal_patch_size"], merged["patch_size"]
     if volume and request.frames < pair:
         raise Unknown(f"its video processor takes {pair} frames or more")
     frames = (request.frames, round(request.frames / pair) * pair) if volume else (1, 1)
     width, height = request.size or (0, 0)
     if max(width, height) > _RATIO * min(width, height):
         raise Unknown(f"its video processor takes no frames of {width}x{height}")
-    factor = patch * made["merge_size"]
+    factor = patch * merged["merge_size"]
     high, wide = _within((height, width), factor, (size[_EDGES[0]], size[_EDGES[1]]), *frames)
     grid = [-(-request.frames // pair), high // patch, wide // patch]
     shape = (math.prod(grid) * request.batch, 3 * pair * patch**2)
@@ -113,32 +116,32 @@ def _patches(bare: Bare, request: Request, volume: bool) -> Video:
     runs = grid[0] if volume else 1
     words = sum(_stamp(seconds) for seconds in _times(request, pair)) if volume else 0
     bounds = f"{size[_EDGES[0]]:,} to {size[_EDGES[1]]:,} pixels " + "of all frames" * volume
-    lacking = "" if "size" in said or size != usual else _lacking(bounds.strip())
+    lacking = "" if "size" in declared or size != default else _lacking(bounds.strip())
     return Video(pixels, placeholder(bare, "video"), runs, words, lacking)
 
 
 def _within(
     size: Size, factor: int, bounds: tuple[int, int], frames: int, counted: int
 ) -> tuple[int, int]:
-    """Height and width, multiples of ``factor`` near the frame's own, so that the pixels of all
-    ``counted`` frames are within bounds; where they are not, both sides shrink or grow alike.
+    """Return height and width as multiples of ``factor`` near the frame's own. If the pixels of
+    ``counted`` frames are out of bounds, both sides are scaled by the same factor.
     """
     if frames > 1 and min(size) < factor:
         size = tuple(int(side * (factor / min(size))) for side in size)  # type: ignore[assignment]
-    near = [round(side / factor) * factor for side in size]
-    least, most = bounds
-    pixels, whole = counted * math.prod(near), frames * math.prod(size)
-    if pixels > most:
-        shrunk = math.sqrt(whole / most)
-        near = [max(factor, math.floor(side / shrunk / factor) * factor) for side in size]
-    elif pixels < least:
-        grown = math.sqrt(least / whole)
-        near = [math.ceil(side * grown / factor) * factor for side in size]
-    return near[0], near[1]
+    rounded = [round(side / factor) * factor for side in size]
+    smallest, largest = bounds
+    pixels, total = counted * math.prod(rounded), frames * math.prod(size)
+    if pixels > largest:
+        shrunk = math.sqrt(total / largest)
+        rounded = [max(factor, math.floor(side / shrunk / factor) * factor) for side in size]
+    elif pixels < smallest:
+        grown = math.sqrt(smallest / total)
+        rounded = [math.ceil(side * grown / factor) * factor for side in size]
+    return rounded[0], rounded[1]
 
 
 def _times(request: Request, pair: int) -> list[float]:
-    """Seconds in the middle of each pair of frames, which are at even distances."""
+    """Return the time in the middle of each pair of evenly spaced frames, in seconds."""
     step = request.seconds / max(1, request.frames - 1)
     last = request.frames - 1
     firsts = range(0, request.frames, pair)
@@ -146,12 +149,12 @@ def _times(request: Request, pair: int) -> list[float]:
 
 
 def _stamp(seconds: float) -> int:
-    """Tokens of "<12.5 seconds>" and of the marks around a pair of frames: a digit is one."""
+    """Count the tokens of "<12.5 seconds>", one per digit, and of the marks around two frames."""
     return len(str(int(round(seconds, 1)))) + 7
 
 
 def _pooled(bare: Bare, request: Request) -> Video:
-    """All frames of a row beside each other."""
+    """Return a video as one run of pooled frames (LLaVA-OneVision)."""
     sides, lacking = _sides(bare)
     shape = (request.batch, request.frames, 3, *sides)
     pixels = torch.empty(shape, dtype=bare.dtype, device="meta")
@@ -159,7 +162,9 @@ def _pooled(bare: Bare, request: Request) -> Video:
 
 
 def _tiles(bare: Bare, request: Request) -> Video:
-    """A frame is an image of one tile, with "Frame1: " before it and a line's end between two."""
+    """Return a video as images of one tile per frame (InternVL), each behind "Frame1: ", with a
+    line break between two.
+    """
     sides, lacking = _sides(bare)
     shape = (request.batch * request.frames, 3, *sides)
     pixels = torch.empty(shape, dtype=bare.dtype, device="meta")
@@ -169,21 +174,21 @@ def _tiles(bare: Bare, request: Request) -> Video:
 
 
 def _sides(bare: Bare) -> tuple[tuple[int, int], str]:
-    """Height and width of every frame; where no file has them, those that the tower is made for."""
-    said, usual = settings(bare.folder), bare.config.vision_config.image_size
-    usual = usual if isinstance(usual, (list, tuple)) else (usual, usual)
-    size = said.get("size") or dict(zip(_SIDES, usual, strict=True))
-    if not all(side in size for side in _SIDES) or said.get("do_center_crop"):
+    """Return the height and width of every frame, and a note if they are the tower's default."""
+    declared, default = settings(bare.folder), bare.config.vision_config.image_size
+    default = default if isinstance(default, (list, tuple)) else (default, default)
+    size = declared.get("size") or dict(zip(_SIDES, default, strict=True))
+    if not all(side in size for side in _SIDES) or declared.get("do_center_crop"):
         raise Unknown(f"the video processor makes frames of a size that is not known here: {size}")
     high, wide = size["height"], size["width"]
-    return (high, wide), "" if "size" in said else _lacking(f"frames of {high}x{wide}")
+    return (high, wide), "" if "size" in declared else _lacking(f"frames of {high}x{wide}")
 
 
 def placeholder(bare: Bare, kind: str) -> int:
-    """Return the placeholder of kind "image" or "video".
+    """Return the token id of the placeholder of kind "image" or "video".
 
     Raises:
-        Unknown: the configuration names none.
+        Unknown: the configuration has none.
     """
     for name in (f"{kind}_token_id", f"{kind}_token_index"):
         if isinstance(token := getattr(bare.config, name, None), int):
@@ -191,8 +196,8 @@ def placeholder(bare: Bare, kind: str) -> int:
     raise Unknown(f"{bare.config.model_type} names no placeholder of {kind}s")
 
 
-def _lacking(taken: str) -> str:
-    return f"no {FILES[1]} says how large a video's frames become: {taken}, as by default"
+def _lacking(assumption: str) -> str:
+    return f"no {FILES[1]} says how large a video's frames become: {assumption}, as by default"
 
 
 _KINDS: dict[str, Callable[[Bare, Request], Video]] = {
@@ -206,47 +211,47 @@ _KINDS: dict[str, Callable[[Bare, Request], Video]] = {
 
 
 WORD = 1
-"""A token of text: any that is no placeholder."""
+"""Id of a text token: any id that is no placeholder."""
 _TYPES = ("mm_token_type_ids", "token_type_ids")
 _TYPES_OF_ANSWERS = ("paligemma",)
-"""Models whose types of tokens tell the answer from the prompt, and not images from text."""
+"""Models whose token types distinguish answer and prompt, not images and text."""
 
 
 def takes(function: Any, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a function names among its parameters."""
+    """Return the entries of ``names`` that are parameters of a function."""
     known = inspect.signature(function).parameters
     return {name: value for name, value in names.items() if name in known}
 
 
 def pixels(bare: Bare, request: Request) -> Inputs:
-    """What the image processor makes of all images of a request: of floating point on "meta", the
-    rest (grids, sizes) for real; none without images.
+    """Return the image processor's outputs for all images of a request: floating-point tensors on
+    "meta", the rest (grids, sizes) on the CPU. Empty without images.
 
     Raises:
         InvalidInput: the model reads text only.
-        Unknown: there is no image processor, or it does not take blank images.
+        Unknown: no image processor, or one that does not take blank images.
     """
-    if not request.shown or request.size is None:
+    if not request.image_count or request.size is None:
         return {}
     if not bare.sees:
         raise InvalidInput(
-            f"{bare.name} reads text only, and {request.shown} image(s) or frame(s) are asked for. "
-            "Leave them out, or name a vision-language model."
+            f"{bare.name} reads text only, and {request.image_count} image(s) or frame(s) are "
+            "requested. Leave them out, or name a vision-language model."
         )
-    request.check_between(request.shown)
+    request.check_between(request.image_count)
     if isinstance(bare.processor, str):
         raise Unknown(bare.processor)
-    one, two = (_of_blank(bare.processor, request.size, count) for count in (1, 2))
+    single, double = (_of_blank(bare.processor, request.size, count) for count in (1, 2))
     forward = inspect.signature(bare.model.forward).parameters
     return {
-        name: _many(value, two[name], request, bare.dtype)
-        for name, value in one.items()
+        name: _many(value, double[name], request, bare.dtype)
+        for name, value in single.items()
         if name in forward and isinstance(value, Tensor)
     }
 
 
 def takes_videos(config: PreTrainedConfig) -> bool:
-    """Whether the processor of these models reads videos; for others their frames are images."""
+    """Return True if the processor of such a model reads videos; else frames are read as images."""
     names = ("video_token_id", "video_token_index")
     named = any(isinstance(getattr(config, name, None), int) for name in names)
     mapping: Any = video_processing_auto
@@ -257,36 +262,36 @@ def _of_blank(processor: Any, size: Size, count: int) -> Mapping[str, Any]:
     images = [blank(size, processor)] * count
     try:
         with undrawn():
-            made: Mapping[str, Any] = processor(images, return_tensors="pt")
+            outputs: Mapping[str, Any] = processor(images, return_tensors="pt")
     except (TypeError, ValueError) as error:
         kind = type(processor).__name__
         raise Unknown(f"{kind} does not take an image of {size[0]}x{size[1]}: {error}") from error
-    return made
+    return outputs
 
 
-def _many(one: Tensor, two: Tensor, request: Request, dtype: torch.dtype) -> Tensor:
-    """What it is of all images, by what one and two of them are: it grows along one axis."""
-    pairs = zip(one.shape, two.shape, strict=True)
+def _many(single: Tensor, double: Tensor, request: Request, dtype: torch.dtype) -> Tensor:
+    """Extrapolate an output from one and two images to all images: it grows along one axis."""
+    pairs = zip(single.shape, double.shape, strict=True)
     axis = next((axis for axis, (a, b) in enumerate(pairs) if a != b), 0)
-    each = two.shape[axis] - one.shape[axis]
-    shape, rows = list(one.shape), request.batch
-    shape[axis] += each * (request.shown * (rows if axis == 0 else 1) - 1)
-    if axis:  # images of a row beside each other
+    each = double.shape[axis] - single.shape[axis]
+    shape, rows = list(single.shape), request.batch
+    shape[axis] += each * (request.image_count * (rows if axis == 0 else 1) - 1)
+    if axis:  # images of a row are stacked along another axis than the rows
         shape[0] *= rows
-    if one.is_floating_point():
+    if single.is_floating_point():
         return torch.empty(shape, dtype=dtype, device="meta")
-    repeats = [whole // part for whole, part in zip(shape, one.shape, strict=True)]
-    return one.repeat(repeats)
+    repeats = [size // length for size, length in zip(shape, single.shape, strict=True)]
+    return single.repeat(repeats)
 
 
 def prompt(bare: Bare, request: Request, visual: int, clip: Video | None = None) -> Inputs:
-    """Ids [b, n], their mask and types: the ``visual`` tokens of each image, or of each run of the
-    video's, between those of text.
+    """Return token ids [b, n], their mask and types, with ``visual`` tokens for each image, or for
+    each run of the video, between tokens of text.
 
     Raises:
-        InvalidInput: more tokens than are counted.
+        InvalidInput: more tokens than the limit.
     """
-    words, runs = request.text, request.shown
+    words, runs = request.text, request.image_count
     if clip is not None:
         words, runs = words + clip.words, clip.runs
     check_tokens(request.batch, words + visual * runs)
@@ -296,12 +301,12 @@ def prompt(bare: Bare, request: Request, visual: int, clip: Video | None = None)
         row = ([WORD] * (words // (runs + 1)) + [token] * visual) * runs
     row += [WORD] * (words - row.count(WORD))
     input_ids = torch.tensor([row], dtype=torch.long, device="cpu").repeat(request.batch, 1)
-    made = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
-    return made | _types(bare, input_ids)
+    inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
+    return inputs | _types(bare, input_ids)
 
 
 def _types(bare: Bare, ids: Tensor) -> Inputs:
-    """1 at images, 2 at videos."""
+    """Return the token types that the model takes: 1 at images, 2 at videos, 0 at text."""
     visual = torch.isin(ids, ids.new_tensor(visual_token_ids(bare.config))).long()
     visual[ids == getattr(bare.config, "video_token_id", -1)] = 2
     if bare.config.model_type in _TYPES_OF_ANSWERS:

@@ -1,4 +1,7 @@
-"""Methods that choose which visual tokens are computed: ``NAME.prune(...)`` in front of a spec."""
+"""Pruning methods, which choose the visual tokens that are computed: ``NAME.prune(...)``.
+
+They stand in front of a spec.
+"""
 
 from foveate.methods.pruning.cdpruner import CDPrunerPrune as CDPrunerPrune
 from foveate.methods.pruning.divprune import DivPrunePrune as DivPrunePrune

@@ -1,13 +1,13 @@
-"""CDPruner: visual tokens that differ from each other, and matter to what is asked.
+"""CDPruner: visual tokens that differ from each other and are relevant to the question.
 
-Before the first layer, the tokens of a row that go on are those of a determinantal point process
-whose kernel is the cosine similarity of their embeddings, conditioned on the instruction: both
-sides of it are multiplied by each token's relevance. It is maximised greedily: the next token is
-the one that adds most to the determinant.
+Before the first layer, a row's visual tokens are selected by a determinantal point process. Its
+kernel is the cosine similarity of their embeddings, conditioned on the instruction: both sides of
+it are multiplied by each token's relevance. It is maximised greedily: the next token is the one
+that adds most to the determinant.
 
-The paper takes the relevance from the text tower of CLIP, where the model's eye has one. Here it
-is the cosine between a visual token and the text of the prompt as the decoder reads them, the mean
-over that text, brought to [0, 1] within the row: every model has that.
+The paper takes the relevance from the text tower of CLIP, if the model's vision encoder has one.
+Here it is the cosine between a visual token and the text of the prompt as the decoder reads them,
+averaged over that text and scaled to [0, 1] within the row, so that it works for every model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from foveate.policies.pruning import EnteringTokens, Pruned, going_on, share
 from foveate.stages.pruned import BeforeAllLayers
 
 LEAST = 1e-6
-"""Of relevance, and of what a token adds to the determinant: a token is never worth nothing."""
+"""Lowest relevance and lowest gain of a token: no token counts as worthless."""
 
 
 @prunes("cdpruner", "zhang2025cdpruner")
@@ -38,7 +38,7 @@ class CDPrunerPrune(BeforeAllLayers):
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         goes_on = torch.zeros_like(tokens.vision)
         unit = F.normalize(tokens.hidden.float(), dim=-1)
-        counts = going_on(share(self.keep), tokens.given).tolist()
+        counts = going_on(share(self.keep), tokens.visual_tokens).tolist()
         for row, count in enumerate(counts):
             visual = tokens.vision[row].nonzero()[:, 0]
             text = (tokens.pos[row] >= 0) & ~tokens.vision[row]
@@ -51,9 +51,9 @@ class CDPrunerPrune(BeforeAllLayers):
 def conditional_kernel(
     visual: Float[Tensor, "v c"], text: Float[Tensor, "t c"]
 ) -> Float[Tensor, "v v"]:
-    """The kernel of unit vectors, conditioned on how alike they are to the text's."""
+    """Return the kernel of unit vectors, conditioned on their similarity to the text."""
     kernel = visual @ visual.T
-    if not len(text):  # a chunk of nothing else: nothing is asked
+    if not len(text):  # a chunk without text has no instruction to condition on
         return kernel
     alike = (visual @ text.T).mean(1)
     relevance = (alike - alike.min() + LEAST) / (alike.max() - alike.min() + LEAST)
@@ -61,9 +61,10 @@ def conditional_kernel(
 
 
 def greedy_map(kernel: Float[Tensor, "v v"], count: int) -> Bool[Tensor, "v"]:
-    """Marks ``count`` items, one after the other that which adds most to the determinant of those
-    chosen; of equals the earlier. What each would add is kept up by a Cholesky factor that grows by
-    a line for each (Chen et al., arXiv:1709.05135).
+    """Mark ``count`` items, each the one that adds most to the determinant of those chosen.
+
+    Of equals the earlier wins. The gains are updated by a Cholesky factor that grows by a line for
+    each item (Chen et al., arXiv:1709.05135).
     """
     gain, lines = kernel.diagonal().clone(), kernel.new_zeros(count, len(kernel))
     chosen = torch.zeros(len(kernel), dtype=torch.bool, device=kernel.device)

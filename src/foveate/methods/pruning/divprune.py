@@ -1,8 +1,8 @@
-"""DivPrune: visual tokens that differ from each other, whatever looks at them.
+"""DivPrune: visual tokens that differ from each other, whatever attends to them.
 
-Before the first layer, by the cosine distance of the embeddings that the decoder is given: one
-token after the other, each the farthest from all chosen before it. The first is the one whose
-nearest neighbour is farthest. Tokens of all images of a row compete. What is left keeps its
+Before the first layer, tokens are chosen by the cosine distance of the embeddings that the decoder
+receives: each is the one farthest from all chosen before it. The first is the one whose nearest
+neighbour is farthest. Tokens of all images of a row compete. The remaining tokens keep their
 positions.
 """
 
@@ -19,7 +19,7 @@ from foveate.stages.pruned import BeforeAllLayers
 
 @prunes("divprune")
 class DivPrunePrune(BeforeAllLayers):
-    """Visual tokens whose embeddings are far from each other (max-min diversity, greedily).
+    """Visual tokens whose embeddings are far from each other (greedy max-min diversity).
 
     Source: DivPrune (arXiv:2503.02175), section 3.3 and Algorithm 1.
     """
@@ -27,6 +27,6 @@ class DivPrunePrune(BeforeAllLayers):
     keep: AmountLike = "9.8%"
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
-        counts, visual = going_on(share(self.keep), tokens.given), tokens.vision[:, None]
+        counts, visual = going_on(share(self.keep), tokens.visual_tokens), tokens.vision[:, None]
         none = torch.zeros_like(visual)
         return Pruned(spread(tokens.hidden[:, None], visual, none, counts[:, None])[:, 0])

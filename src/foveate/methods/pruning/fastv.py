@@ -1,12 +1,12 @@
 """FastV: after layer 2, an image is worth half of its tokens.
 
-Before layer ``layer`` (counted from 0, so that so many layers have read all tokens) visual tokens
-are ranked by the attention that the layer before pays them, the mean over its heads; the highest
-share goes on. The others are neither computed nor held from there on.
+Before layer ``layer`` (counted from 0, so that ``layer`` layers have read all tokens) visual tokens
+are ranked by the attention that the layer before pays them, averaged over its heads; the highest
+share stays. The others are neither computed nor stored from there on.
 
-The paper ranks by the attention from all tokens (``by="all"``), its code by that of the last one.
+The paper ranks by the attention of all tokens (``by="all"``), its code by that of the last one.
 Where the release drops tokens in place they keep their positions, as here; its variant with a cache
-counts those of an answer from the number of tokens that are left.
+counts the positions of an answer from the number of remaining tokens.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from foveate.stages.score.one_ranking import By, received
 
 @prunes("fastv")
 class FastVPrune:
-    """Visual tokens that were attended to most in the layer before ``layer``.
+    """Visual tokens that received the most attention in the layer before ``layer``.
 
-    A prompt in chunks is asked for chunk by chunk, each by its own last query.
+    A prompt in chunks is pruned chunk by chunk, each by its own last query.
 
     Source: FastV (arXiv:2403.06764), section 4.1 and the release.
     """

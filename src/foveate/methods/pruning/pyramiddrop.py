@@ -1,10 +1,10 @@
-"""PyramidDrop: a half of the visual tokens, then a quarter, then an eighth.
+"""PyramidDrop: half of the visual tokens, then a quarter, then an eighth.
 
 The layers are cut into ``stages`` equal parts. Before the first layer of every part but the first,
-the visual tokens that are left are ranked by what the last query pays them, the mean over heads,
-and ``ratio`` times as many as the part before had go on. The release works that attention out anew,
-from the states that are about to enter the part; here it is the one of the layer before, which has
-been made.
+the remaining visual tokens are ranked by the attention of the last query, averaged over heads, and
+``ratio`` times the number of the part before stay. The release recomputes that attention from the
+states that are about to enter the part; here it is the attention of the layer before, which is
+already computed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from foveate.stages.score.one_ranking import paid_by_last
 
 @prunes("pyramiddrop")
 class PyramidDropPrune:
-    """Ever fewer of the visual tokens that the last query attends to.
+    """Visual tokens that the last query attends to, fewer in each part of the layers.
 
-    A prompt in chunks is asked for chunk by chunk, each by its own last query.
+    A prompt in chunks is pruned chunk by chunk, each by its own last query.
 
     Source: PyramidDrop (arXiv:2410.17247), section 3.2 and the release.
     """
@@ -31,7 +31,7 @@ class PyramidDropPrune:
     ratio: ShareBetween = 0.5
 
     def layers(self, depth: int) -> tuple[int, ...]:
-        """The first layer of each part but the first; fewer where a model has few layers."""
+        """Return the first layer of each part but the first; fewer where a model has few layers."""
         return tuple(sorted({part * depth // self.stages for part in range(1, self.stages)} - {0}))
 
     def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Random visual tokens: the floor that every way to prune has to beat."""
+"""Random visual tokens: the baseline that every pruning method has to beat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foveate.stages.score.attention_free import uniform
 class RandomPrune(BeforeAllLayers):
     """Visual tokens drawn at random, the same for all layers from the first on.
 
-    A token's draw follows from its position in its row and from ``seed`` alone.
+    A token's draw depends only on its position in its row and on ``seed``.
     """
 
     keep: AmountLike = "50%"

@@ -1,16 +1,17 @@
-"""SparseVLM: visual tokens that words like the image look at, and clusters of the next best.
+"""SparseVLM: visual tokens that image-like words attend to, and clusters of the next best.
 
-Before the first layer the raters are chosen: words whose embeddings are like the image's, by a
-softmax over the words that follow it, more than the average. Before each of the layers ``at`` the
-visual tokens are ranked by the attention that the raters paid them in the layer before, the mean
-over heads and raters; the highest share goes on. Of the others the best ``recycled`` are clustered
-by density (DPC-KNN), one cluster for every ten of them, and the mean of each goes on in the place
-of its centre.
+Before the first layer the raters are chosen: words whose embeddings resemble the image's more than
+average, by a softmax over the words that follow it. Before each of the layers ``at`` the visual
+tokens are ranked by the attention of the raters in the layer before, averaged over heads and
+raters; the highest share stays. Of the others the best share ``recycled`` is clustered by density
+(DPC-KNN), one cluster for every ten of them, and the mean of each cluster takes the slot of its
+centre.
 
-Departs from the release in: what goes on keeps its position, and a recycled token has that of its
-cluster's centre, where the release numbers tokens anew, the recycled ones behind the chosen; of
-equally dense tokens the earlier is denser, where it draws; and where fewer are left than are to go
-on, all do. Its second version (SparseVLM+), which recycles nothing, is not built.
+Differences from the release: tokens keep their positions, and a recycled token has that of its
+cluster's centre, where the release renumbers tokens, the recycled ones after the chosen; of equally
+dense tokens the earlier counts as denser, where the release draws at random; and where fewer tokens
+are left than the share, all stay. Its second version (SparseVLM+), which recycles nothing, is not
+implemented.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ RATERS = "raters"
 
 @prunes("sparsevlm", "zhang2025sparsevlm")
 class SparseVLMPrune:
-    """Visual tokens that words like the image attend to; of the others a part is clustered, too.
+    """Visual tokens that image-like words attend to, and clusters of a part of the others.
 
-    ``at`` are layers, and ``keep`` the share of the visual tokens that goes on from each, with "|"
-    between them; one share is of all of them. By default those of the release for 192 of 576 tokens
-    on average. What is ``recycled`` (a share of those that do not go on, and one cluster for so
-    many of them, ``to_one``) comes on top.
+    ``at`` are layers, and ``keep`` the shares of the visual tokens that stay from each on, with "|"
+    between them; a single share holds for all of them. The defaults are those of the release for
+    192 of 576 tokens on average. Clusters come on top: the share ``recycled`` of the dropped
+    tokens, with one cluster for every ``to_one`` of them.
 
-    Words are those of the pass behind its first visual token; all of it, where none follow; where
-    a pass has no words, every token rates. A prompt in chunks is asked for chunk by chunk.
+    Words are those of the pass after its first visual token, or all of its words if none follow;
+    where a pass has no words, every token rates. A prompt in chunks is pruned chunk by chunk.
 
     Source: SparseVLM (arXiv:2410.04417), section 3 and the release.
 
@@ -62,12 +63,12 @@ class SparseVLMPrune:
         cuts = self._cuts()
         if not cuts or cuts[0] < 1 or list(cuts) != sorted(set(cuts)):
             raise InvalidParameter(
-                f"at={self.at!r}: give layers that ascend, from 1 on, such as 3|7|16."
+                f"at={self.at!r}: layers have to ascend, from 1 on, such as 3|7|16."
             )
         if len(self._shares()) != len(cuts):
             raise InvalidParameter(
-                f"keep={self.keep!r} has not a share for each of the layers {self.at}: give "
-                f"{len(cuts)} of them with | between, or one for all."
+                f"keep={self.keep!r} does not have a share for each of the layers {self.at}: give "
+                f"{len(cuts)} shares with | between, or one for all."
             )
 
     def _cuts(self) -> tuple[int, ...]:
@@ -75,20 +76,20 @@ class SparseVLMPrune:
         return tuple(int(part) for part in parts) if all(map(str.isdecimal, parts)) else ()
 
     def _shares(self) -> tuple[Amount, ...]:
-        several = self.keep.split("|") if isinstance(self.keep, str) else [self.keep]
-        return tuple(share(each) for each in several) * (
-            len(self._cuts()) if len(several) == 1 else 1
+        shares = self.keep.split("|") if isinstance(self.keep, str) else [self.keep]
+        return tuple(share(keep) for keep in shares) * (
+            len(self._cuts()) if len(shares) == 1 else 1
         )
 
     def layers(self, depth: int) -> tuple[int, ...]:
-        """The first one too, where the raters are chosen."""
+        """Return the layers of ``at``, and the first one, where the raters are chosen."""
         return (0, *self._cuts())
 
     def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
         left = [sum(images)]
         for keep in self._shares():
             best = min(number_going_on(keep, sum(images)), left[-1])
-            clustered = self._number_worth(left[-1] - best)
+            clustered = self._number_recycled(left[-1] - best)
             left.append(best + (clustered // self.to_one + 1 if clustered else 0))
         return tuple(left)
 
@@ -101,26 +102,28 @@ class SparseVLMPrune:
         dropped, hidden = tokens.vision & ~goes_on, None
         if self.recycled and bool(dropped.any()):
             hidden = tokens.hidden.clone()
-            for row, which in enumerate(dropped):
-                some = self._worth(which.nonzero()[:, 0], paid[row])
-                if not len(some):
+            for row, dropped_of_row in enumerate(dropped):
+                recycled = self._recycled(dropped_of_row.nonzero()[:, 0], paid[row])
+                if not len(recycled):
                     continue
-                centres, means = clustered(tokens.hidden[row, some], len(some) // self.to_one + 1)
-                goes_on[row, some[centres]], hidden[row, some[centres]] = True, means
+                centres, means = clustered(
+                    tokens.hidden[row, recycled], len(recycled) // self.to_one + 1
+                )
+                goes_on[row, recycled[centres]], hidden[row, recycled[centres]] = True, means
         return Pruned(goes_on, hidden)
 
-    def _worth(self, dropped: Tensor, paid: Float[Tensor, "t"]) -> Tensor:
-        """Which of the places of what does not go on are recycled."""
-        count = self._number_worth(len(dropped))
+    def _recycled(self, dropped: Tensor, paid: Float[Tensor, "t"]) -> Tensor:
+        """Return the positions of dropped tokens that are recycled."""
+        count = self._number_recycled(len(dropped))
         return dropped[paid[dropped].topk(count).indices.sort().values]
 
-    def _number_worth(self, dropped: int) -> int:
-        """How many of those that do not go on are clustered."""
+    def _number_recycled(self, dropped: int) -> int:
+        """Return how many of ``dropped`` tokens are recycled."""
         return min(dropped, int(dropped * self.recycled) + 1) if self.recycled else 0
 
 
 def raters(tokens: EnteringTokens) -> Bool[Tensor, "b t"]:
-    """The words that are like the image."""
+    """Mark the words that resemble the image."""
     rating, real = torch.zeros_like(tokens.vision), tokens.pos >= 0
     behind = tokens.vision.long().cumsum(-1) > 0
     for row, visual in enumerate(tokens.vision):
@@ -136,28 +139,29 @@ def raters(tokens: EnteringTokens) -> Bool[Tensor, "b t"]:
 
 
 def paid_by(layer: Layer, raters: Bool[Tensor, "b m"]) -> Float[Tensor, "b n"]:
-    """What the queries marked pay to every slot, the mean over them and over heads."""
+    """Return the raters' attention to every slot, averaged over raters and heads."""
     at = raters.any(0).nonzero()[:, 0]
-    some = raters[:, at]
+    rating = raters[:, at]
     paid = window_attention(layer.q[:, :, at], layer.k, layer.slots.visible_to(at), layer.scale)
-    paid = paid.masked_fill(~some[:, None, None, :, None], 0.0).sum(3).mean((1, 2))
-    return paid / some.sum(-1, keepdim=True)
+    paid = paid.masked_fill(~rating[:, None, None, :, None], 0.0).sum(3).mean((1, 2))
+    return paid / rating.sum(-1, keepdim=True)
 
 
 def clustered(
     x: Float[Tensor, "v c"], count: int
 ) -> tuple[Bool[Tensor, "v"], Float[Tensor, "count c"]]:
-    """Marks the centres of ``count`` clusters, and has the mean of each, in the order of centres:
-    the densest of tokens that are far from any denser one; every other token is of the nearest.
-    Densities go by the ``count`` nearest.
+    """Mark the centres of ``count`` clusters, and return their means in the order of centres.
+
+    Centres are dense tokens that are far from any denser one; every other token joins the nearest
+    centre. Density is measured on the ``count`` nearest tokens.
     """
     wide = x.float()
-    exact = "donot_use_mm_for_euclid_dist"  # a token is at no distance from itself
+    exact = "donot_use_mm_for_euclid_dist"  # so that a token's distance to itself is exactly 0
     distance = torch.cdist(wide, wide, compute_mode=exact) / x.shape[1] ** 0.5
     density = (-distance.topk(count, largest=False).values.square().mean(-1)).exp()
     order = torch.arange(len(x), device=x.device)
-    same = (density[:, None] == density) & (order < order[:, None])
-    denser = (density > density[:, None]) | same
+    earlier_equal = (density[:, None] == density) & (order < order[:, None])
+    denser = (density > density[:, None]) | earlier_equal
     apart = distance.where(denser, distance.max()).amin(-1)
     centres = (apart * density).topk(count).indices.sort().values
     own = distance[:, centres].argmin(-1)

@@ -1,4 +1,4 @@
-"""Evenly spaced visual tokens: a coarser picture, whatever is on it."""
+"""Evenly spaced visual tokens: a coarser image, whatever its content."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from foveate.stages.pruned import BeforeAllLayers
 
 @prunes("spatial")
 class SpatialPrune(BeforeAllLayers):
-    """Visual tokens at even distances, whatever is on them.
+    """Visual tokens at even distances, whatever their content.
 
-    Distances are those of the order in which tokens are read, line by line and image by image, so
-    that every image keeps the same share, to one token.
+    Distances follow the order in which tokens are read, line by line and image by image, so that
+    every image keeps the same share, to one token.
     """
 
     keep: AmountLike = "50%"
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         visual = tokens.vision
-        number, given = visual.long().cumsum(-1), tokens.given[:, None]
-        wanted = going_on(share(self.keep), tokens.given)[:, None]
-        given = given.clamp_min(1)  # of a row without any, no token is marked anyway
-        return Pruned(visual & (number * wanted // given > (number - 1) * wanted // given))
+        number, total = visual.long().cumsum(-1), tokens.visual_tokens[:, None]
+        count = going_on(share(self.keep), tokens.visual_tokens)[:, None]
+        total = total.clamp_min(1)  # a row without visual tokens marks none anyway
+        return Pruned(visual & (number * count // total > (number - 1) * count // total))

@@ -1,5 +1,6 @@
-"""How a profile is fitted: maps from a pair to what it is worth, head by head. What that is, is
-measured as a prompt is read a second time and questions are answered.
+"""Fitting of a profile for ``recommended``: linear maps from a pair to its measured score.
+
+The scores are measured while a prompt is read a second time and questions are answered.
 """
 
 from __future__ import annotations
@@ -27,19 +28,21 @@ from foveate.stages.score.reconstruction import NOTED, Reconstruction
 
 RIDGE = 0.01
 UNASKED = -1.0
-"""Stands in sums of squares at pairs that no question came after."""
+"""Sum of squares at pairs that no question followed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingDamage(WithoutQueries):
-    """Notes of every pair S ("sum"), the square of M ("most"), and the sum of the squares of what
-    its loss does to answers ("answers"), ``UNASKED`` where there are none.
+    """Measured damage of losing each pair, during a second reading and the model's answers.
+
+    State: S ("sum"), the square of M ("most"), and the sum of squared damage to answers
+    ("answers"), ``UNASKED`` where there are none.
 
     Args:
-        chunk: the most tokens of the prompt that are read again at a time.
+        chunk: maximum tokens of the prompt that are reread at a time.
         questions: token ids of each, up to where the model answers.
         after: tokens of the prompt that they follow.
-        longest: the most tokens of an answer.
+        longest: maximum tokens of an answer.
     """
 
     reads_output_weight: ClassVar[bool] = True
@@ -51,24 +54,24 @@ class ReadingDamage(WithoutQueries):
 
     @property
     def reading(self) -> Rereading:
-        """The prompt, then the questions."""
+        """Probe passes over the prompt, then over the questions."""
         return Rereading(
             self.chunk, longest=self.longest, questions=self.questions, after=self.after
         )
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
-        """Sums and maxima over one more piece of the prompt."""
+        """Update sums and maxima with one more piece of the prompt."""
         prompt = layer.k.shape[2] - layer.q.shape[2]
-        nothing = layer.k.new_zeros((*layer.k.shape[:2], prompt), dtype=torch.float32)
-        total, most = (layer.state.get(name, nothing) for name in ("sum", "most"))
-        for some in squared_damage(layer):
-            total = total + some[..., :prompt].sum((2, 3))
-            most = torch.maximum(most, some[..., :prompt].amax((2, 3)))
-        unasked = layer.state.get("answers", nothing + UNASKED)
-        return {"sum": total, "most": most, "answers": unasked}
+        zeros = layer.k.new_zeros((*layer.k.shape[:2], prompt), dtype=torch.float32)
+        total, maxima = (layer.state.get(name, zeros) for name in ("sum", "most"))
+        for damage in squared_damage(layer):
+            total = total + damage[..., :prompt].sum((2, 3))
+            maxima = torch.maximum(maxima, damage[..., :prompt].amax((2, 3)))
+        unasked = layer.state.get("answers", zeros + UNASKED)
+        return {"sum": total, "most": maxima, "answers": unasked}
 
     def answered(self, layer: Layer, gradient: Float[Tensor, "b m hq e"]) -> Mapping[str, Tensor]:
-        """One more question adds the squares of what its answer would lose."""
+        """Add the squared damage to the answer of one more question."""
         seen = layer.k.shape[2] - layer.q.shape[2]
         total = layer.state["answers"].clone()
         lost = answer_damage(layer, gradient)[..., :seen].square()
@@ -80,8 +83,9 @@ class ReadingDamage(WithoutQueries):
 
 
 def worth(layer: Layer) -> Float[Tensor, "b h n"]:
-    """What the maps are to foretell of each pair, by the notes that the layer's state has: those of
-    all three where a question came after the pair, otherwise of S and M.
+    """Return the target of the maps for each pair, from the notes in the layer's state.
+
+    All three of S, M and F where a question followed the pair, otherwise S and M.
     """
     if NOTED in layer.state:
         return layer.state[NOTED].clamp_min(LEAST).log()
@@ -90,7 +94,7 @@ def worth(layer: Layer) -> Float[Tensor, "b h n"]:
 
 
 def answered(layer: Layer) -> bool:
-    """Whether any answer counted."""
+    """Return True if any answer was measured."""
     return "answers" in layer.state and bool((layer.state["answers"] >= 0).any())
 
 
@@ -99,8 +103,9 @@ def _half_log(squares: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
 
 
 class SecondReading(Targeted):
-    """Ridge regression, head by head, of what a pair is worth on the pair: sums of products over
-    all pairs of all prompts.
+    """Ridge regression, head by head, of a pair's measured score on the pair.
+
+    It collects sums of products over all pairs of all prompts.
     """
 
     turns_far_keys: ClassVar[bool] = True
@@ -122,15 +127,15 @@ class SecondReading(Targeted):
         rows = zip(weights, layer.valid[:, 0], strict=True)
         return {
             "products": of_pairs,
-            "told": goals,
+            "goals": goals,
             "of_key": weights.new_zeros(layer.k.shape[-1]),  # for its length
-            "levels": torch.stack([levels(row[:, one]) for row, one in rows]).sum(0),
+            "levels": torch.stack([levels(row[:, valid]) for row, valid in rows]).sum(0),
             "answered": weights.new_tensor(float(answered(layer))),
             "prompts": weights.new_tensor(float(len(weights))),
         }
 
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
-        weights, offset = ridge_regression(sums["products"], sums["told"], RIDGE)
+        weights, offset = ridge_regression(sums["products"], sums["goals"], RIDGE)
         ends = [FACTS, FACTS + len(sums["of_key"])]
         of_facts, of_key, of_value = weights.tensor_split(ends, dim=1)
         parts = {"of_facts": of_facts, "of_key": of_key, "of_value": of_value, "offset": offset}

@@ -1,4 +1,4 @@
-"""Which visual tokens are made of an image, and what of it each of them sees."""
+"""Grids of visual tokens: the tokens of an image, and the part of it that each one covers."""
 
 from foveate.models.token_grids.find import image_tokens, not_known
 from foveate.models.token_grids.grid import Box, Grid, ImageTokens, Number, Size, tokens_in

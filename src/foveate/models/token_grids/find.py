@@ -1,4 +1,4 @@
-"""The visual tokens of a prompt's images, and where on them each token stands."""
+"""Visual tokens of a prompt's images, with their cells on the images."""
 
 from __future__ import annotations
 
@@ -22,71 +22,74 @@ def image_tokens(
     config: PreTrainedConfig,
     reader: Any,
 ) -> list[ImageTokens] | None:
-    """The tokens of each image of a prompt, in order, and where on it they stand.
+    """Return the tokens of each image of a prompt, in order, with their cells on the image.
 
-    What the processor does to an image is read from its settings, and how many tokens the model
-    makes of that from its configuration; both have to agree with the prompt.
+    The processor's settings determine the resizing and cropping of an image, and the model's
+    configuration the number of tokens. The result must agree with the prompt.
 
     Args:
         vision: True at the prompt's visual tokens.
-        inputs: what the processor made of it.
-        images: the width and height of each, in pixels, as the processor was given them; before
-            them those of videos' frames, where the videos stand first in the prompt.
-        config: the model's.
-        reader: the processor; a tokenizer tells nothing of images.
+        inputs: the processor's outputs.
+        images: width and height of each image in pixels, before processing. Frames of videos come
+            first, as the videos do in the prompt.
+        config: the model's configuration.
+        reader: the processor; a tokenizer has no settings for images.
 
     Returns:
-        None where that is not known for this model and this processor: see :func:`not_known`.
+        None if the grids of this model and processor are not known: see :func:`not_known`.
 
     Raises:
-        InvalidInput: the inputs are of another number of images.
+        InvalidInput: another number of images than in the inputs.
     """
-    places: list[int] = torch.nonzero(vision).flatten().tolist()
-    if not places and not images:
+    positions: list[int] = torch.nonzero(vision).flatten().tolist()
+    if not positions and not images:
         return []
-    _check_count(inputs, len(images), len(places), config)
+    _check_count(inputs, len(images), len(positions), config)
     processor = getattr(reader, "image_processor", None)
-    if not _in_order(inputs, config, places[0]):
+    if not _videos_first(inputs, config, positions[0]):
         return None
-    grids = of_each(inputs, images, config, processor, len(places))
-    if sum(len(one.places) for one in grids) != len(places) or len(grids) != len(images):
+    grids = of_each(inputs, images, config, processor, len(positions))
+    if sum(len(tokens.indices) for tokens in grids) != len(positions) or len(grids) != len(images):
         return None
-    starts = [sum(len(one.places) for one in grids[:i]) for i in range(len(grids))]
+    starts = [sum(len(tokens.indices) for tokens in grids[:i]) for i in range(len(grids))]
     return [
-        _placed(one, places[start : start + len(one.places)])
-        for one, start in zip(grids, starts, strict=True)
+        _at_positions(tokens, positions[start : start + len(tokens.indices)])
+        for tokens, start in zip(grids, starts, strict=True)
     ]
 
 
 def not_known(config: PreTrainedConfig, reader: Any) -> str:
-    """Says that it is not known where the tokens stand, and for which model and processor."""
+    """Return the message that tokens cannot be located for this model and processor."""
     processor = getattr(reader, "image_processor", None)
     if processor is None:
-        made = f"{type(reader).__name__}, which is no processor: give the one that made the inputs"
+        name = f"{type(reader).__name__}, which is no processor: give the one that made the inputs"
     else:
-        made = type(processor).__name__
-    return f"where visual tokens stand on an image is not known for {config.model_type} and {made}"
+        name = type(processor).__name__
+    model = config.model_type
+    return f"the positions of visual tokens on an image are not known for {model} and {name}"
 
 
 def _check_count(
     inputs: Mapping[str, Any], images: int, tokens: int, config: PreTrainedConfig
 ) -> None:
-    made = count_of(inputs, config)
-    if images != (images if made is None else made) or not images:
-        said = "" if made is None else f" of {made} image(s)"
+    expected = count_of(inputs, config)
+    if images != (images if expected is None else expected) or not images:
+        total = "" if expected is None else f" of {expected} image(s)"
         raise InvalidInput(
-            f"the prompt has {tokens} visual tokens{said}, and {images} image(s) were given. Give "
+            f"the prompt has {tokens} visual tokens{total}, and {images} image(s) were given. Give "
             "the images that the processor was given, in their order."
         )
 
 
-def _in_order(inputs: Mapping[str, Any], config: PreTrainedConfig, first: int) -> bool:
-    """Whether videos stand before images, if there are both."""
+def _videos_first(inputs: Mapping[str, Any], config: PreTrainedConfig, first: int) -> bool:
+    """Return True unless an image comes before the first video of a prompt with both."""
     both = frames_of_each(inputs) and inputs.get("pixel_values") is not None
     video = getattr(config, "video_token_id", getattr(config, "video_token_index", None))
     return not both or int(inputs["input_ids"][0, first]) == video
 
 
-def _placed(one: ImageTokens, places: Sequence[int]) -> ImageTokens:
-    grids = [grid._replace(places=tuple(places[i] for i in grid.places)) for grid in one.grids]
-    return ImageTokens(tuple(places), tuple(grids))
+def _at_positions(tokens: ImageTokens, positions: Sequence[int]) -> ImageTokens:
+    grids = [
+        grid._replace(indices=tuple(positions[i] for i in grid.indices)) for grid in tokens.grids
+    ]
+    return ImageTokens(tuple(positions), tuple(grids))

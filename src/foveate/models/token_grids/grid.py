@@ -1,4 +1,4 @@
-"""Visual tokens in rows and columns, and the part of an image that lies under them."""
+"""Grids of visual tokens in rows and columns, and the part of an image that they cover."""
 
 from __future__ import annotations
 
@@ -8,57 +8,57 @@ from typing import NamedTuple
 
 Number = int | float
 Box = tuple[Number, Number, Number, Number]
-"""Left, top, right and bottom, in pixels of the image as it was given."""
+"""Left, top, right and bottom, in pixels of the original image."""
 Size = tuple[int, int]
 """Width and height, in pixels."""
 
 
 class Grid(NamedTuple):
-    """Visual tokens that see an image in rows and columns.
+    """Visual tokens of an image in rows and columns.
 
-    ``places`` are their indices in the prompt, row by row from the top left. ``box`` is what they
-    see, all cells of one size: less than the image where the processor crops, beyond its edges
-    where it pads. None is the whole image.
+    ``indices`` are their indices in the prompt, row by row from the top left. ``box`` is the area
+    that they cover in cells of equal size: smaller than the image if the processor crops, larger if
+    it pads. None is the whole image.
     """
 
     rows: int
     columns: int
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     box: Box | None = None
 
     def on(self, size: Size) -> Box:
-        """What it sees of an image of that size."""
+        """Return the area that the grid covers on an image of that size."""
         return self.box or (0, 0, *size)
 
 
 class ImageTokens(NamedTuple):
-    """The visual tokens of one image, by their indices in the prompt.
+    """Visual tokens of one image.
 
-    ``grids`` are one, or two where the model sees the image whole and in tiles. ``places`` are all
-    of them in the prompt's order; those of no grid end lines.
+    There is one grid, or two if the model sees the image as an overview and in tiles. ``indices``
+    are the indices of all its tokens in the prompt, in order; tokens outside the grids end lines.
     """
 
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     grids: tuple[Grid, ...]
 
     def under(self, box: Sequence[Number], size: Size) -> tuple[int, ...]:
-        """Those that a box touches, in the prompt's order: see :func:`tokens_in`."""
-        return tuple(sorted(at for grid in self.grids for at in tokens_in(grid, box, size)))
+        """Return the tokens that a box touches, in the prompt's order: see :func:`tokens_in`."""
+        return tuple(sorted(index for grid in self.grids for index in tokens_in(grid, box, size)))
 
 
 def tokens_in(grid: Grid, box: Sequence[Number], size: Size) -> tuple[int, ...]:
-    """The visual tokens that a box (left, top, right, bottom, in pixels) touches on an image of
-    that size (width, height): none where the processor cuts it off.
+    """Return the visual tokens that a box (left, top, right, bottom, in pixels) touches on an image
+    of that size (width, height); none if the processor crops the box away.
     """
     left, top, right, bottom = grid.on(size)
     across, down = grid.columns / (right - left), grid.rows / (bottom - top)
     columns = _cells((box[0] - left) * across, (box[2] - left) * across, grid.columns)
     rows = _cells((box[1] - top) * down, (box[3] - top) * down, grid.rows)
-    return tuple(grid.places[row * grid.columns + column] for row in rows for column in columns)
+    return tuple(grid.indices[row * grid.columns + column] for row in rows for column in columns)
 
 
 def _cells(start: Number, end: Number, count: int) -> range:
-    """Of so many cells of length 1 those between two points. A hair's breadth is no touch, as
-    boxes come from divisions.
+    """Return the cells of length 1 between two points, among ``count``. An overlap below 1e-6 does
+    not count, because boxes come from divisions.
     """
     return range(max(0, math.floor(start + 1e-6)), min(count, math.ceil(end - 1e-6)))

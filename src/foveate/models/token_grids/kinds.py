@@ -1,7 +1,6 @@
-"""How the models that are known make tokens of images: one way for each kind, and what image
-processors do to an image before that.
+"""Token grids of each known kind of model, and the resizing and cropping of image processors.
 
-A grid counts its image's own tokens from 0. No way returns tokens that it does not know.
+A grid's indices count its own image's tokens from 0. Unknown kinds return no tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optim
 
 from foveate.models.token_grids.grid import Box, Grid, ImageTokens, Size
 
-_MUCH = 1.1  # as much longer as a side may be before LLaVA-OneVision makes a grid smaller
+_MUCH = 1.1  # ratio of sides above which LLaVA-OneVision shrinks a grid
 _ONE_EACH = (
     "llava",
     "vipllava",
@@ -26,7 +25,7 @@ _ONE_EACH = (
     "foveate_mobilevlm_v2",
     "foveate_qwen_vl",  # each of its queries has the position of a cell
 )
-_ONE_GRID = (*_ONE_EACH, "gemma3", "shieldgemma2")  # whose pixels may hold crops beside images
+_ONE_GRID = (*_ONE_EACH, "gemma3", "shieldgemma2")  # their pixels may include crops
 _PATCHES = (
     "qwen2_vl",
     "qwen2_5_vl",
@@ -39,19 +38,19 @@ _PATCHES = (
     "glm46v",
 )
 _STRETCH = ("Qwen2VLImageProcessor", "Glm4vImageProcessor", "Glm46VImageProcessor")
-"""What these types have, and others: an image is stretched to whole patches, without padding."""
+"""Image processors, of these types and others, that stretch an image to whole patches."""
 _ANYRES = ("llava_next", "llava_onevision")
 _SPLIT = ("idefics3", "smolvlm")
-_PADS = "LlavaImageProcessor"  # to a square, before anything else
+_PADS = "LlavaImageProcessor"  # may pad an image to a square, before anything else
 _KNOWN = (_PADS, "CLIPImageProcessor", "SiglipImageProcessor", "Gemma3ImageProcessor")
-"""Image processors, without the ending of a backend: these resize, then crop the middle."""
+"""Image processors, without the suffix of a backend, that resize and then crop the middle."""
 
 
 def of_each(
     inputs: Mapping[str, Any], images: Sequence[Size], config: Any, processor: Any, tokens: int
 ) -> list[ImageTokens]:
-    """The tokens of each frame of the videos and of each image, of which there are so many
-    together; none where they are not known. ``processor`` is the image processor, or None.
+    """Return the tokens of each frame of the videos, then of each image; an empty list if they are
+    not known. ``tokens`` is their total number, ``processor`` the image processor or None.
     """
     if getattr(config, "vision_config", None) is None:
         return []
@@ -83,15 +82,15 @@ def _of_images(
         return [tiled(*split(processor, image), side) for image in images]
     if kind in _ONE_GRID and len(pixels) == len(images):
         shape = pixels.shape[-1], pixels.shape[-2]
-        each = [
+        grids = [
             _one_grid(shape, image, config, processor, tokens // len(images)) for image in images
         ]
-        return [one for one in each if one]
+        return [grid for grid in grids if grid]
     return []
 
 
 def frames_of_each(inputs: Mapping[str, Any]) -> list[int]:
-    """How many grids of tokens each video is, each of a frame or, as Qwen-VL's, of two."""
+    """Return the number of token grids of each video; a grid is one frame, or two in Qwen-VL."""
     grids, pixels = inputs.get("video_grid_thw"), inputs.get("pixel_values_videos")
     if grids is not None:
         return [frames for frames, _, _ in grids.tolist()]
@@ -99,35 +98,35 @@ def frames_of_each(inputs: Mapping[str, Any]) -> list[int]:
 
 
 def _in_frames(inputs: Mapping[str, Any], config: Any) -> list[ImageTokens]:
-    """Qwen-VL's patches, frame by frame; LLaVA-OneVision's, of which it makes one of four, with a
-    token behind each video that ends it.
+    """Return the grids of videos: Qwen-VL's patches frame by frame; LLaVA-OneVision's patches,
+    pooled four to one, with a token that ends each video.
     """
     grids = inputs.get("video_grid_thw")
     if grids is not None and config.model_type in _PATCHES:
         merge = getattr(config.vision_config, "spatial_merge_size", 1)
-        return [_whole(h // merge, w // merge) for t, h, w in grids.tolist() for _ in range(t)]
+        return [_full_grid(h // merge, w // merge) for t, h, w in grids.tolist() for _ in range(t)]
     if config.model_type != "llava_onevision" or "pixel_values_videos" not in inputs:
         return []
     videos, frames = inputs["pixel_values_videos"].shape[:2]
     side = math.ceil(config.vision_config.image_size // config.vision_config.patch_size / 2)
-    frame = _whole(side, side)
-    last = ImageTokens((*frame.places, len(frame.places)), frame.grids)
+    frame = _full_grid(side, side)
+    last = ImageTokens((*frame.indices, len(frame.indices)), frame.grids)
     return [*[frame] * (frames - 1), last] * videos
 
 
 def count_of(inputs: Mapping[str, Any], config: Any) -> int | None:
-    """Of how many images the inputs are, with the frames of videos; None where they do not tell."""
+    """Return the number of images in the inputs, frames of videos included; None if unknown."""
     names = ["image_grid_thw", "image_sizes"]
     if config.model_type in _ONE_EACH:
         names.append("pixel_values")
-    inputs_given = (inputs.get(name) for name in names)
-    images = next((len(value) for value in inputs_given if value is not None), None)
+    values = (inputs.get(name) for name in names)
+    images = next((len(value) for value in values if value is not None), None)
     frames = sum(frames_of_each(inputs))
     return frames + (images or 0) if frames else images
 
 
 def _sizes(inputs: Mapping[str, Any]) -> list[Size]:
-    """Width and height of each image as the processor tells them, if it does."""
+    """Return each image's width and height from the processor's output, or an empty list."""
     sizes = inputs.get("image_sizes")
     if sizes is None:
         return []
@@ -136,22 +135,24 @@ def _sizes(inputs: Mapping[str, Any]) -> list[Size]:
 
 
 def _in_patches(grids: Sequence[Sequence[int]], config: Any) -> list[ImageTokens]:
-    """Qwen-VL's and GLM's: the image's patches, so many by so many of them in a token."""
+    """Return grids of merged patches: Qwen-VL and GLM."""
     merge = getattr(config.vision_config, "spatial_merge_size", 1)
-    return [_whole(t * h // merge, w // merge) for t, h, w in grids]
+    return [_full_grid(t * h // merge, w // merge) for t, h, w in grids]
 
 
 def _in_pixels(sizes: Sequence[Size], images: Sequence[Size], config: Any) -> list[ImageTokens]:
-    """Pixtral's, Mistral 3's and the demo's: an image of whole patches; other tokens end lines."""
+    """Return grids of whole patches, whose other tokens end lines: Pixtral, Mistral 3, the demo."""
     side = config.vision_config.patch_size * getattr(config, "spatial_merge_size", 1)
     return [
-        _whole(height // side, width // side, _covered((width, height), side, (0, 0, *image)))
+        _full_grid(height // side, width // side, _covered((width, height), side, (0, 0, *image)))
         for (width, height), image in zip(sizes, images, strict=False)
     ]
 
 
 def _in_tiles(tiles: int, images: Sequence[Size], config: Any, processor: Any) -> list[ImageTokens]:
-    """InternVL's: tiles and a thumbnail, or, of a processor that was told not to cut, images."""
+    """Return grids of tiles and a thumbnail: InternVL. If the processor did not cut, there is one
+    tile per image.
+    """
     vision = config.vision_config
     side = round(vision.image_size[0] // vision.patch_size[0] * config.downsample_ratio)
     cut = [canvas(processor, image) for image in images]
@@ -164,51 +165,51 @@ def _in_tiles(tiles: int, images: Sequence[Size], config: Any, processor: Any) -
 def _one_grid(
     pixels: Size, image: Size, config: Any, processor: Any, tokens: int
 ) -> ImageTokens | None:
-    """LLaVA's and others': one array of pixels, and over it one grid of so many tokens."""
-    seen = seen_box(processor, image)
+    """Return one grid over one array of pixels: LLaVA and others. None if they do not match."""
+    seen = visible_box(processor, image)
     if seen is None or seen[1] != pixels:
         return None
     side = config.vision_config.patch_size
     columns, rows = (length // side for length in pixels)
-    pooled = math.isqrt(rows * columns // max(tokens, 1))  # patches to a token's side
+    pooled = math.isqrt(rows * columns // max(tokens, 1))  # patches per side of a token
     if not pooled or columns % pooled or rows % pooled:
         return None
-    return _whole(rows // pooled, columns // pooled, _covered(pixels, side, seen[0]))
+    return _full_grid(rows // pooled, columns // pooled, _covered(pixels, side, seen[0]))
 
 
 def _covered(pixels: Size, side: int, box: Box) -> Box:
-    """The part of a box that whole patches cover: what is left of its pixels at the right and at
-    the bottom makes no patch.
+    """Return the part of a box that whole patches cover: remaining pixels at the right and at the
+    bottom make no patch.
     """
     left, top, right, bottom = box
     across, down = (length // side * side / length for length in pixels)
     return left, top, left + (right - left) * across, top + (bottom - top) * down
 
 
-def _whole(rows: int, columns: int, box: Box | None = None) -> ImageTokens:
-    places = tuple(range(rows * columns))
-    return ImageTokens(places, (Grid(rows, columns, places, box),))
+def _full_grid(rows: int, columns: int, box: Box | None = None) -> ImageTokens:
+    indices = tuple(range(rows * columns))
+    return ImageTokens(indices, (Grid(rows, columns, indices, box),))
 
 
 def tiled(rows: int, columns: int, side: int) -> ImageTokens:
-    """Tiles of side x side tokens, one after the other, then the image whole if they are more than
-    one. The image is stretched to fill the tiles.
+    """Return tokens of an image that is stretched to fill tiles of side x side tokens. The tiles
+    come one after the other, then an overview if there is more than one.
     """
-    each = side * side
-    places = tuple(
-        ((y // side) * columns + x // side) * each + y % side * side + x % side
+    tile_tokens = side * side
+    indices = tuple(
+        ((y // side) * columns + x // side) * tile_tokens + y % side * side + x % side
         for y in range(rows * side)
         for x in range(columns * side)
     )
-    grids = [Grid(rows * side, columns * side, places)]
+    grids = [Grid(rows * side, columns * side, indices)]
     if rows * columns > 1:
-        whole = range(len(places), len(places) + each)
-        grids.insert(0, Grid(side, side, tuple(whole)))
-    return ImageTokens(tuple(range(sum(len(grid.places) for grid in grids))), tuple(grids))
+        overview = range(len(indices), len(indices) + tile_tokens)
+        grids.insert(0, Grid(side, side, tuple(overview)))
+    return ImageTokens(tuple(range(sum(len(grid.indices) for grid in grids))), tuple(grids))
 
 
 def canvas(processor: Any, image: Size) -> tuple[int, int]:
-    """Rows and columns of the tiles that InternVL's processor cuts an image into."""
+    """Return rows and columns of the tiles into which InternVL's processor cuts an image."""
     tile = processor.size["height"], processor.size["width"]
     columns, rows = get_optimal_tiled_canvas(
         (image[1], image[0]), tile, processor.min_patches, processor.max_patches
@@ -217,16 +218,16 @@ def canvas(processor: Any, image: Size) -> tuple[int, int]:
 
 
 def split(processor: Any, image: Size) -> tuple[int, int]:
-    """Rows and columns of the tiles that Idefics3's or SmolVLM's processor cuts an image into: it
-    tells them, of any image of that size.
+    """Return rows and columns of the tiles into which Idefics3's or SmolVLM's processor cuts an
+    image, by running it on a blank image of that size.
     """
     grid = processor(Image.new("RGB", image), return_row_col_info=True, return_tensors="pt")
     return max(1, int(grid["rows"][0][0])), max(1, int(grid["cols"][0][0]))
 
 
 def anyres(config: Any, image: Size) -> ImageTokens:
-    """LLaVA-NeXT and LLaVA-OneVision: the image whole, then fitted into tiles, without the rows or
-    columns that are padding, and a token at the end of each row.
+    """Return the tokens of LLaVA-NeXT and LLaVA-OneVision: an overview, then the image fitted into
+    tiles, without rows or columns of padding, and with a token at the end of each row.
     """
     vision = config.vision_config
     side = vision.image_size // vision.patch_size
@@ -235,15 +236,17 @@ def anyres(config: Any, image: Size) -> ImageTokens:
     above, before = _padding(rows, columns, image)
     box = _fitted((best[1], best[0]), image, before / columns, above / rows)
     rows, columns = _at_most(config, side, rows - 2 * above, columns - 2 * before)
-    whole = Grid(side, side, tuple(range(side**2)))
+    overview = Grid(side, side, tuple(range(side**2)))
     first = side**2
-    places = [first + y * (columns + 1) + x for y in range(rows) for x in range(columns)]
-    tiles = Grid(rows, columns, tuple(places), box)
-    return ImageTokens(tuple(range(first + rows * (columns + 1))), (whole, tiles))
+    indices = [first + y * (columns + 1) + x for y in range(rows) for x in range(columns)]
+    tiles = Grid(rows, columns, tuple(indices), box)
+    return ImageTokens(tuple(range(first + rows * (columns + 1))), (overview, tiles))
 
 
 def _padding(rows: int, columns: int, image: Size) -> tuple[int, int]:
-    """The rows above, and the columns before, that the model takes away; as many after."""
+    """Return the rows above and the columns before the image that the model removes as padding; it
+    removes as many on the other side.
+    """
     width, height = image
     if width / height > columns / rows:
         return (rows - int(round(height * (columns / width), 7))) // 2, 0
@@ -251,14 +254,14 @@ def _padding(rows: int, columns: int, image: Size) -> tuple[int, int]:
 
 
 def _fitted(canvas: Size, image: Size, before: float, above: float) -> Box:
-    """What remains of the canvas, on the image, without these shares of it on either side."""
+    """Return the box on the image of the canvas without these shares at either side."""
     across, down = (wide / length for wide, length in zip(canvas, image, strict=True))
     scale = min(across, down)
     width, height = (
         min(math.ceil(length * scale), wide) for length, wide in zip(image, canvas, strict=True)
     )
     left, top = (canvas[0] - width) // 2, (canvas[1] - height) // 2
-    x, y = image[0] / width, image[1] / height  # pixels of the image for one of the canvas
+    x, y = image[0] / width, image[1] / height  # image pixels per canvas pixel
     return (
         (before * canvas[0] - left) * x,
         (above * canvas[1] - top) * y,
@@ -268,20 +271,22 @@ def _fitted(canvas: Size, image: Size, before: float, above: float) -> Box:
 
 
 def _at_most(config: Any, side: int, rows: int, columns: int) -> tuple[int, int]:
-    """The grid, smaller where it has many more tokens than ``anyres_max_9`` allows: nine tiles'."""
-    most = re.fullmatch(r"anyres_max_(\d+)", getattr(config, "vision_aspect_ratio", "") or "")
-    ratio = math.sqrt(rows * columns / (int(most[1]) * side**2)) if most else 0
+    """Return the grid's rows and columns, shrunk if it has many more tokens than
+    ``anyres_max_N`` allows, those of N tiles.
+    """
+    setting = re.fullmatch(r"anyres_max_(\d+)", getattr(config, "vision_aspect_ratio", "") or "")
+    ratio = math.sqrt(rows * columns / (int(setting[1]) * side**2)) if setting else 0
     return (int(rows // ratio), int(columns // ratio)) if ratio > _MUCH else (rows, columns)
 
 
 def kind_of(processor: Any) -> str:
-    """The name of an image processor's class, whichever library it computes with."""
+    """Return the name of an image processor's class without its backend's suffix."""
     return type(processor).__name__.removesuffix("Pil").removesuffix("Fast")
 
 
-def seen_box(processor: Any, image: Size) -> tuple[Box, Size] | None:
-    """Where the array of pixels lies on an image, and how large it is; None where that is not
-    known for this processor.
+def visible_box(processor: Any, image: Size) -> tuple[Box, Size] | None:
+    """Return the box that the array of pixels covers on an image, and the array's size; None for an
+    unknown processor.
     """
     kind = kind_of(processor)
     pads = bool(getattr(processor, "do_pad", False))
@@ -303,18 +308,18 @@ def _squared(image: Size) -> Box:
 
 
 def _resized(pixels: Size | None, size: Any) -> Size | None:
-    wanted = {name: length for name, length in dict(size).items() if length is not None}
-    if set(wanted) == {"height", "width"}:
-        return wanted["width"], wanted["height"]
-    if pixels is None or set(wanted) != {"shortest_edge"}:
+    target = {name: length for name, length in dict(size).items() if length is not None}
+    if set(target) == {"height", "width"}:
+        return target["width"], target["height"]
+    if pixels is None or set(target) != {"shortest_edge"}:
         return None
-    short = wanted["shortest_edge"]
+    short = target["shortest_edge"]
     width, height = (int(short * length / min(pixels)) for length in pixels)
     return width, height
 
 
 def _cropped(box: Box, pixels: Size, crop: Any) -> tuple[Box, Size]:
-    """The middle of so many pixels; where it is larger than them, what is beyond is padding."""
+    """Crop the middle of the pixels; a larger crop pads beyond them."""
     left, top, right, bottom = box
     width, height = crop["width"], crop["height"]
     across, down = (right - left) / pixels[0], (bottom - top) / pixels[1]

@@ -1,4 +1,4 @@
-"""One prompt under several policies, on a page to look around in."""
+"""Interactive page that compares policies on one prompt."""
 
 from foveate.pictures.lens.show import Lens, compared, lens, lens_of
 

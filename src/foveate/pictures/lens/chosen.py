@@ -1,4 +1,4 @@
-"""What each policy keeps of a prompt that was read once, and what the model answers from it."""
+"""Kept tokens and answers of several policies on one prompt, which is read once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from foveate.policies.pruning import Prune
 
 
 class Choice(NamedTuple):
-    """What one policy keeps: a row is a KV head, layer after layer; t counts tokens.
+    """Kept tokens of one policy. Rows are KV heads, layer by layer; t counts tokens.
 
-    ``scores`` are as in :class:`foveate.Kept`: +inf where a token is protected, NaN where nothing
-    was scored: everything fits the budget, or the layer never computed the token. ``computed`` is
-    True where it did, which tells what was evicted from what was dropped; None where all layers
+    ``scores`` are as in :class:`foveate.Kept`: +inf for a protected token, NaN without a score, if
+    everything fits the budget or the layer never computed the token. ``computed`` is True for
+    tokens that the layer computed, so evicted tokens differ from pruned ones; None if all layers
     computed all tokens.
     """
 
@@ -37,10 +37,10 @@ class Choice(NamedTuple):
 
 
 class LensPrompt(NamedTuple):
-    """A prompt under all policies: as many choices of each method as it has budgets.
+    """Kept tokens of a prompt under all policies: for each method, one choice per budget.
 
-    ``layers`` are the model's indices of the layers that are compressed, ``heads`` their numbers of
-    KV heads.
+    ``layers`` are the model's indices of the compressed layers, ``heads`` their numbers of KV
+    heads.
     """
 
     layers: list[int]
@@ -50,9 +50,10 @@ class LensPrompt(NamedTuple):
 
 @dataclass(frozen=True)
 class Readings:
-    """A prompt, which is read as the block of a policy would read it: policies that need column
-    sums share a reading whose attention adds them up, and the others one that does not. So each
-    keeps what its block keeps, to the last token.
+    """Prompt with its recorded forward passes, one for each way in which policies read it.
+
+    Policies that need column sums share a pass whose attention computes them; others share one
+    without. So each policy keeps exactly what it keeps in its own ``compress()`` context.
     """
 
     model: PreTrainedModel
@@ -60,7 +61,7 @@ class Readings:
     _read: dict[tuple[bool, Prune | None], Recording] = field(default_factory=dict, repr=False)
 
     def of(self, policy: Policy) -> Recording:
-        """The prompt as this policy reads it; read when it is asked for the first time."""
+        """Return the recording that fits a policy; the pass runs at the first request."""
         tokens = self.inputs["input_ids"].shape[1]
         kind = policy.reads_column_sums, divided_for(self.model, policy, [tokens]).prune
         if kind not in self._read:
@@ -72,51 +73,53 @@ class Readings:
 def seen(
     readings: Readings, policies: Sequence[Sequence[Policy]], tokenizer: Any = None
 ) -> LensPrompt:
-    """Has every policy choose from the prompt."""
+    """Return what every policy keeps of the prompt."""
     model = readings.model
 
     def choice(policy: Policy) -> Choice:
         return _choice(compress(model, policy, tokenizer=tokenizer), readings.of(policy))
 
-    choices = [[choice(policy) for policy in each] for each in policies]
+    choices = [[choice(policy) for policy in method] for method in policies]
     layers = readings.of(policies[0][0]).layers
     heads = [layer.k.shape[1] for layer in layers]
     return LensPrompt(compressible_layers(text_config(model)), heads, choices)
 
 
-def _choice(block: Session, recording: Recording) -> Choice:
-    with block as session:
+def _choice(context: Session, recording: Recording) -> Choice:
+    with context as session:
         kept = chosen(session, recording)
     pos = [layer.pos[0] for layer in recording.layers]
 
-    def over_tokens(layers: Sequence[Tensor], nowhere: float | bool) -> Tensor:
-        each = zip(layers, pos, strict=True)
-        return torch.cat([_of_tokens(t[0], at, recording.tokens, nowhere) for t, at in each]).cpu()
+    def over_tokens(layers: Sequence[Tensor], default: float | bool) -> Tensor:
+        pairs = zip(layers, pos, strict=True)
+        return torch.cat([_spread(t[0], at, recording.tokens, default) for t, at in pairs]).cpu()
 
-    masks = [one.mask for one in kept]
+    masks = [layer.mask for layer in kept]
     unscored = [mask.float().fill_(torch.nan) for mask in masks]
     scores = [b if a.scores is None else a.scores for a, b in zip(kept, unscored, strict=True)]
     computed = None
-    if block.policy.prune is not None:
+    if session.policy.prune is not None:
         computed = over_tokens([torch.ones_like(mask) for mask in masks], False)
-    return Choice(block.policy, over_tokens(masks, False), over_tokens(scores, torch.nan), computed)
+    return Choice(
+        session.policy, over_tokens(masks, False), over_tokens(scores, torch.nan), computed
+    )
 
 
-def _of_tokens(
-    slots: Shaped[Tensor, "h n"], pos: Int[Tensor, "h n"], tokens: int, nowhere: float | bool
+def _spread(
+    slots: Shaped[Tensor, "h n"], pos: Int[Tensor, "h n"], tokens: int, default: float | bool
 ) -> Shaped[Tensor, "h t"]:
-    """What stands at each token's slot; ``nowhere`` for those that the layer never computed."""
+    """Spread values of slots to tokens; ``default`` for tokens that the layer never computed."""
     if slots.shape[1] == tokens:
         return slots
-    spread = torch.full((len(slots), tokens), nowhere, dtype=slots.dtype, device=slots.device)
+    spread = torch.full((len(slots), tokens), default, dtype=slots.dtype, device=slots.device)
     return spread.scatter(1, pos, slots)
 
 
 class LensAnswer(NamedTuple):
-    """What the model says under one policy.
+    """Answer under one policy.
 
-    ``tokens`` are with the one that ends it, ``text`` is without special ones; ``cut`` says that it
-    would have gone on, ``same`` that its tokens are those of the full cache's answer.
+    ``tokens`` include the end token, ``text`` has no special tokens. ``cut`` is True if the length
+    limit ended it, ``same`` if its tokens equal the full cache's answer.
     """
 
     spec: str
@@ -127,14 +130,14 @@ class LensAnswer(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The full cache's answer, and one for each method at each of its budgets."""
+    """Answers: the full cache's, and one for each method at each of its budgets."""
 
     full: LensAnswer
     choices: list[list[LensAnswer]]
 
 
-Tell = Callable[[Policy, int, int], None]
-"""Told before each answer of its policy, how many are there, and how many there will be."""
+Progress = Callable[[Policy, int, int], None]
+"""Progress callback, called before each answer: its policy, answers so far, answers in all."""
 
 
 def answers(
@@ -142,27 +145,31 @@ def answers(
     policies: Sequence[Sequence[Policy]],
     reader: Any,
     longest: int,
-    tell: Tell = lambda policy, done, of: None,
+    report: Progress = lambda policy, done, of: None,
 ) -> Answers:
-    """Greedy answers of at most so many tokens. Each goes on from the reading that its policy
-    chooses from, so that it is the one that a block of its own gives.
+    """Generate greedy answers of at most ``longest`` tokens.
+
+    Each continues from the recording that its policy chooses from, so it equals the answer in the
+    policy's own ``compress()`` context.
     """
-    whole, words = full(), getattr(reader, "tokenizer", reader)
-    order = [whole, *(policy for each in policies for policy in each)]
+    full_cache, tokenizer = full(), getattr(reader, "tokenizer", reader)
+    order = [full_cache, *(policy for method in policies for policy in method)]
     answers_by_spec: dict[str, list[int]] = {}
     for done, policy in enumerate(order):
         if policy.spec not in answers_by_spec:
-            tell(policy, done, len(order))
+            report(policy, done, len(order))
             answers_by_spec[policy.spec] = _tokens(readings, policy, reader, longest)
     stop = ends(readings.model)
 
     def answer(policy: Policy) -> LensAnswer:
         tokens = answers_by_spec[policy.spec]
-        text = words.decode(tokens, skip_special_tokens=True).strip()
-        same = tokens == answers_by_spec[whole.spec]
+        text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
+        same = tokens == answers_by_spec[full_cache.spec]
         return LensAnswer(policy.spec, tokens, text, tokens[-1] not in stop, same)
 
-    return Answers(answer(whole), [[answer(policy) for policy in each] for each in policies])
+    return Answers(
+        answer(full_cache), [[answer(policy) for policy in method] for method in policies]
+    )
 
 
 @torch.no_grad()

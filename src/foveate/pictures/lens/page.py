@@ -1,11 +1,10 @@
-"""What the lens's page is told, and the page.
+"""HTML page of the lens, and its data.
 
-The prompt is shown as words one by one, and images as the model sees them. Kept sets and scores
-come in few bytes. Masks of a method at up to eight budgets share a byte for every head and token. A
-token that is kept at a small budget is mostly kept at larger ones, too, so few of the 256 bytes
-occur, and zlib makes them short. Scores take a byte each: attention is heavy-tailed, so its steps
-are even on the square root of (score - lowest) / (highest - lowest), head by head, and finer for
-small scores than for large ones.
+The prompt is shown word by word, images as the model sees them. Masks and scores are encoded in few
+bytes. Masks of a method at up to eight budgets share a byte for every head and token. A token that
+is kept at a small budget is usually kept at larger ones, so few of the 256 bytes occur, and zlib
+compresses them well. A score takes one byte. Attention is heavy-tailed, so the steps are uniform in
+the square root of (score - lowest) / (highest - lowest) of a head: finer for small scores.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from torch import Tensor
 
 from foveate.compression.labels import budget_of, label
 from foveate.pictures.lens.chosen import Answers, Choice, LensAnswer, LensPrompt
-from foveate.pictures.shown import rendered, shown, text_of, without_folders
+from foveate.pictures.shown import escape_hidden, rendered, text_of, without_folders
 from foveate.pictures.views import View
 
 TimeLine = Sequence[tuple[float, Sequence[int]]]
-"""Of each frame of a video when it is shown, in seconds, and its tokens."""
+"""Frames of a video: display time in seconds, and tokens."""
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """Return the page of what :func:`page_data` returns, as HTML: everything in one file.
+    """Return the page for the result of :func:`page_data`, as one HTML file.
 
-    Its content security policy lets it load nothing, and run and style itself by the script and the
-    style sheet below alone, which it knows by their hashes.
+    Its content security policy allows no loading, and only its own script and style sheet, by their
+    hashes.
     """
     style, script = (text_of(f"foveate.pictures/lens.{kind}") for kind in ("css", "js"))
     return rendered(
@@ -57,20 +56,20 @@ def page_data(
     words: Sequence[Word],
     views: Sequence[View],
     note: str = "",
-    said: Answers | None = None,
+    answers: Answers | None = None,
     line: TimeLine = (),
 ) -> dict[str, Any]:
-    """All that the page shows.
+    """Return the page's data as a JSON object.
 
-    ``packet`` holds masks and scores (:mod:`foveate.pictures.lens.page`): ``kept``, ``protected``
-    and ``computed`` say where a method's planes begin in it, ``scores`` where a choice's table
-    does; None where nothing was scored. ``computed`` is None where all layers computed all tokens,
-    ``answer`` where nobody was asked.
+    ``packet`` contains masks and scores (:mod:`foveate.pictures.lens.page`). ``kept``,
+    ``protected`` and ``computed`` are the offsets of a method's planes in it, ``scores`` is the
+    offset of a choice's table, or None without scores. ``computed`` is None if all layers computed
+    all tokens, ``answer`` is None without answers.
     """
     packet = Packet()
     methods = [
-        _method(choices, None if said is None else said.choices[place], packet)
-        for place, choices in enumerate(seen.choices)
+        _method(choices, None if answers is None else answers.choices[number], packet)
+        for number, choices in enumerate(seen.choices)
     ]
     return {
         "model": model,
@@ -79,11 +78,11 @@ def page_data(
             {"index": index, "heads": heads}
             for index, heads in zip(seen.layers, seen.heads, strict=True)
         ],
-        "note": shown(note),
-        "answer": None if said is None else _answer(said.full),
+        "note": escape_hidden(note),
+        "answer": None if answers is None else _answer(answers.full),
         "parts": parts(words, views),
         "images": [data_uri(view.seen) for view in views],
-        "frames": [{"time": round(time, 3), "places": list(places)} for time, places in line],
+        "frames": [{"time": round(time, 3), "places": list(tokens)} for time, tokens in line],
         "methods": methods,
         "packet": packet.text(),
     }
@@ -92,10 +91,10 @@ def page_data(
 def _method(
     choices: Sequence[Choice], answers: Sequence[LensAnswer] | None, packet: Packet
 ) -> Mapping[str, Any]:
-    packed, which = tables([choice.scores for choice in choices])
-    places = [packet.add(table(one)) for one in packed]
+    packed, indices = tables([choice.scores for choice in choices])
+    offsets = [packet.add(table(scores)) for scores in packed]
     return {
-        "name": shown(without_folders(label(choices[0].policy))),
+        "name": escape_hidden(without_folders(label(choices[0].policy))),
         "kept": [packet.add(plane) for plane in planes([c.kept for c in choices])],
         "protected": [packet.add(x) for x in planes([c.scores.isposinf() for c in choices])],
         "computed": _computed(choices, packet),
@@ -103,10 +102,10 @@ def _method(
             {
                 "spec": choice.policy.spec,
                 "budget": budget_of(choice.policy) or "",
-                "scores": None if bool(choice.scores.isnan().all()) else places[place],
+                "scores": None if bool(choice.scores.isnan().all()) else offsets[index],
                 "answer": None if answers is None else _answer(answers[step]),
             }
-            for step, (choice, place) in enumerate(zip(choices, which, strict=True))
+            for step, (choice, index) in enumerate(zip(choices, indices, strict=True))
         ],
     }
 
@@ -119,39 +118,39 @@ def _computed(choices: Sequence[Choice], packet: Packet) -> list[int] | None:
 
 
 def _answer(answer: LensAnswer) -> dict[str, Any]:
-    return {"text": shown(answer.text, keep="\n\t"), "cut": answer.cut, "same": answer.same}
+    return {"text": escape_hidden(answer.text, keep="\n\t"), "cut": answer.cut, "same": answer.same}
 
 
 def parts(words: Sequence[Word], views: Sequence[View]) -> list[dict[str, Any]]:
-    """The prompt in its order: runs of text, and views of images where they begin.
+    """Return the prompt in order: runs of text, and views of images at their first token.
 
-    What stands between the rows of an image, as Pixtral's line breaks do, follows it. Images whose
-    tokens have no known place come first.
+    Tokens between the rows of an image, such as Pixtral's line breaks, follow it. Images without
+    grids come first.
     """
-    view_of = {place: i for i, view in enumerate(views) for place in view.places}
-    whole_views = [_view(i, view) for i, view in enumerate(views) if view.grid is None]
+    view_of = {token: i for i, view in enumerate(views) for token in view.tokens}
+    prompt_parts = [_view(i, view) for i, view in enumerate(views) if view.grid is None]
     begun: set[int] = set()
     for at, word in enumerate(words):
         number = view_of.get(at)
         if number is None:
-            if not whole_views or "words" not in whole_views[-1]:
-                whole_views.append({"words": []})
-            text = shown(word.text, keep="\n\t")  # which the page has signs for
-            whole_views[-1]["words"].append({"at": at, "text": text, "special": word.special})
+            if not prompt_parts or "words" not in prompt_parts[-1]:
+                prompt_parts.append({"words": []})
+            text = escape_hidden(word.text, keep="\n\t")  # the page shows these two with signs
+            prompt_parts[-1]["words"].append({"at": at, "text": text, "special": word.special})
         elif number not in begun:
             begun.add(number)
-            whole_views.append(_view(number, views[number]))
-    return whole_views
+            prompt_parts.append(_view(number, views[number]))
+    return prompt_parts
 
 
 def _view(number: int, view: View) -> dict[str, Any]:
     rows, columns = (0, 1) if view.grid is None else (view.grid.rows, view.grid.columns)
-    shape = {"rows": rows, "columns": columns, "places": list(view.places)}
+    shape = {"rows": rows, "columns": columns, "places": list(view.tokens)}
     return {"image": number, "name": view.name, **shape}
 
 
 def _hash(text: str) -> str:
-    """As a content security policy names what it allows."""
+    """Return a text's hash in the form of a content security policy."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode()}"
 
 
@@ -160,37 +159,38 @@ NO_SCORE = 255
 
 
 class Packet:
-    """Byte strings one after the other, equal ones once."""
+    """Concatenation of byte strings; equal ones are stored once."""
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._places: dict[bytes, int] = {}
+        self._offsets: dict[bytes, int] = {}
 
     def add(self, data: bytes) -> int:
-        """Where the bytes stand."""
-        if data not in self._places:
-            self._places[data] = len(self._data)
+        """Append the bytes, unless they are there already; return their offset."""
+        if data not in self._offsets:
+            self._offsets[data] = len(self._data)
             self._data += data
-        return self._places[data]
+        return self._offsets[data]
 
     def text(self) -> str:
-        """All of them, as a zlib stream in base64."""
+        """Return all bytes as a zlib stream in base64."""
         return base64.b64encode(zlib.compress(bytes(self._data), level=9)).decode("ascii")
 
 
 def planes(masks: Sequence[Bool[Tensor, "r t"]]) -> list[bytes]:
-    """A byte for every row and token, with a bit for each of eight masks, the lowest for the first;
-    a plane for every eight masks.
+    """Pack masks into planes: a byte for every row and token has a bit for each of eight masks.
+
+    The first mask is the lowest bit; there is one plane for every eight masks.
     """
-    whole = np.stack([mask.numpy() for mask in masks])
+    stacked = np.stack([mask.numpy() for mask in masks])
     return [
-        np.packbits(whole[start : start + 8], axis=0, bitorder="little").tobytes()
-        for start in range(0, len(whole), 8)
+        np.packbits(stacked[start : start + 8], axis=0, bitorder="little").tobytes()
+        for start in range(0, len(stacked), 8)
     ]
 
 
 def table(scores: Float[Tensor, "r t"]) -> bytes:
-    """Lowest and highest score of each row, as pairs of little-endian float32, then the codes."""
+    """Encode scores: lowest and highest of each row as little-endian float32 pairs, then codes."""
     codes, low, high = in_bytes(scores)
     ends = torch.stack([low, high], -1).numpy().astype("<f4")
     return ends.tobytes() + codes.numpy().tobytes()
@@ -199,7 +199,7 @@ def table(scores: Float[Tensor, "r t"]) -> bytes:
 def in_bytes(
     scores: Float[Tensor, "r t"],
 ) -> tuple[UInt8[Tensor, "r t"], Float[Tensor, "r"], Float[Tensor, "r"]]:
-    """Codes, and the lowest and highest finite score of each row (0 where there is none)."""
+    """Return codes, and the lowest and highest finite score of each row (0 without any)."""
     finite = scores.isfinite()
     none = ~finite.any(-1)
     low = scores.masked_fill(~finite, torch.inf).amin(-1).masked_fill(none, 0.0)
@@ -211,33 +211,34 @@ def in_bytes(
 
 
 def tables(scores: Sequence[Float[Tensor, "r t"]]) -> tuple[list[Tensor], list[int]]:
-    """As few tables as hold what was scored at each budget, and which one each budget reads.
+    """Merge the scores at all budgets into few tables; return them and each budget's table index.
 
-    A score that does not depend on the budget has one: what is protected at one budget has its
-    score from another.
+    Scores that do not depend on the budget need one table: a token that is protected at one budget
+    has its score from another.
     """
-    made: list[Tensor] = []
-    which = []
-    for mine in scores:
-        for place, other in enumerate(made):
-            both = mine.isfinite() & other.isfinite()
-            if torch.equal(mine[both], other[both]):
-                made[place] = torch.where(mine.isfinite(), mine, other)
+    merged: list[Tensor] = []
+    indices = []
+    for scores_here in scores:
+        for index, other in enumerate(merged):
+            both = scores_here.isfinite() & other.isfinite()
+            if torch.equal(scores_here[both], other[both]):
+                merged[index] = torch.where(scores_here.isfinite(), scores_here, other)
                 break
         else:
-            place = len(made)
-            made.append(mine)
-        which.append(place)
-    return made, which
+            index = len(merged)
+            merged.append(scores_here)
+        indices.append(index)
+    return merged, indices
 
 
-LONGEST = 8  # the most tokens that one character is tried to be put together from
-_BROKEN = "\ufffd"  # what bytes that are no whole character decode to
+LONGEST = 8  # maximum number of tokens in one character
+_BROKEN = "\ufffd"  # replacement character of incomplete bytes
 
 
 class Word(NamedTuple):
-    """A token: its text, or the name of a special one. What only goes on with a character that an
-    earlier token began has no text.
+    """Token: its text, or the name of a special token.
+
+    A token that continues a character of an earlier token has no text.
     """
 
     text: str
@@ -245,7 +246,7 @@ class Word(NamedTuple):
 
 
 def words(tokenizer: Any, ids: Sequence[int]) -> list[Word]:
-    """The tokens, each with its own spaces; a character of several tokens stands at the first."""
+    """Return the tokens with their spaces; a character of several tokens belongs to the first."""
     special = set(tokenizer.all_special_ids)
     before = _plain(tokenizer)
     word_list: list[Word] = []
@@ -254,22 +255,21 @@ def words(tokenizer: Any, ids: Sequence[int]) -> list[Word]:
         if ids[at] in special:
             word_list.append(Word(str(tokenizer.convert_ids_to_tokens(ids[at])), special=True))
             continue
-        text, count = _whole(tokenizer, before, ids[at : at + LONGEST])
+        text, count = _decode_first(tokenizer, before, ids[at : at + LONGEST])
         word_list += [Word(text, special=False), *[Word("", special=False)] * (count - 1)]
     return word_list
 
 
 def _plain(tokenizer: Any) -> list[int]:
-    """A token to decode behind: alone, some tokenizers swallow the space that a token begins with,
-    as at the start of a text.
+    """Return a token to put in front of others before decoding.
+
+    Some tokenizers drop the space of a token at the start of a text.
     """
     return list(tokenizer.encode("a", add_special_tokens=False))[-1:]
 
 
-def _whole(tokenizer: Any, before: list[int], ids: Sequence[int]) -> tuple[str, int]:
-    """The text of the first token, and of how many tokens it is: more than one where it takes
-    several to make a character.
-    """
+def _decode_first(tokenizer: Any, before: list[int], ids: Sequence[int]) -> tuple[str, int]:
+    """Return the text of the first token, and the number of tokens that its character takes."""
     head = _decoded(tokenizer, before)
     texts = [
         _decoded(tokenizer, [*before, *ids[:n]]).removeprefix(head) for n in range(1, len(ids) + 1)
@@ -287,11 +287,11 @@ def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
     return text
 
 
-SIDE = 768  # pixels of the longer side, at most
+SIDE = 768  # maximum pixels of the longer side
 
 
 def data_uri(image: Image.Image) -> str:
-    """The image without what a file knows about it: as PNG, or as JPEG where that is smaller."""
+    """Encode an image without metadata as a data URI: PNG, or JPEG if that is smaller."""
     image = image.convert("RGB")
     image.thumbnail((SIDE, SIDE))
     kinds = {

@@ -1,4 +1,4 @@
-"""From a model and a prompt to a lens, for notebooks and for the command line."""
+"""Lens of a model and a prompt, for notebooks and for the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foveate.hf import Session
 from foveate.hf.layer.support import model_name
 from foveate.hf.model.modality import visual_token_ids
 from foveate.models.token_grids import image_tokens, not_known
-from foveate.pictures.lens.chosen import Answers, Readings, Tell, answers, seen
+from foveate.pictures.lens.chosen import Answers, Progress, Readings, answers, seen
 from foveate.pictures.lens.page import page, page_data, words
 from foveate.pictures.views import views_of
 from foveate.policies.policy import Policy
@@ -27,22 +27,23 @@ from foveate.policies.policy import Policy
 
 @dataclass(frozen=True)
 class Lens:
-    """A page on what policies keep of a prompt. A notebook shows it; ``html`` is all of it, and
-    ``answers`` what the model says on it, if it was asked.
+    """Page that shows which tokens policies keep; notebooks display it.
+
+    ``html`` is the complete page, ``answers`` are its answers, if there are any.
     """
 
     html: str = field(repr=False)
     answers: Answers | None = field(default=None, repr=False)
 
     def _repr_html_(self) -> str:
-        """The page in a frame that can run its script, and reach nothing of the notebook."""
+        """Return the page in a sandboxed frame, whose script cannot access the notebook."""
         return (
             f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts" title="Foveate lens" '
             'style="width: 100%; height: 46rem; border: 0"></iframe>'
         )
 
     def save(self, path: str | Path) -> Path:
-        """Writes the page to a file."""
+        """Write the page to a file, and return its path."""
         path = Path(path)
         files.write(path, self.html)
         return path
@@ -59,35 +60,34 @@ def lens(
     max_new_tokens: int | None = None,
     times: Sequence[float] = (),
 ) -> Lens:
-    """What a session's policy keeps of a prompt, and what others would: a page to look around in.
+    """Build an interactive page that shows which tokens a session's policy and others keep.
 
-    Call it outside the session's block, before or after: it reads the prompt itself, with the full
-    cache, and shows what a block of each policy keeps when the prompt is complete.
+    Call it outside the session's ``with`` block, before or after. It reads the prompt itself, with
+    the full cache, and shows the state at the end of the prompt.
 
     Args:
-        session: of ``compress``; its policy is shown first.
-        reader: the processor that made the inputs; of a text, the tokenizer. Images have patches on
-            the page where it is known what the processor does to them, and the page says where not.
-        inputs: of one prompt, as ``generate`` takes them, with ``input_ids`` [1, tokens].
-        images: the prompt's, in order.
-        methods: policies or specs to stand beside it, such as "mixkv".
-        budgets: what each of them keeps, and the session's policy too, instead of its own budget; a
-            slider goes through them.
-        max_new_tokens: the most tokens of a greedy answer, which the page then has of the full
-            cache and of each method at each budget: a generation for each. Without it, none.
-        times: seconds, one for each of the first images, which are frames of a video then: the page
-            has a time line of how much of each is kept.
+        session: the result of ``compress``; its policy comes first.
+        reader: the processor of the inputs, or the tokenizer for a text. Patches are drawn on
+            images if the processor's crops are known; otherwise a note says why not.
+        inputs: the inputs of one prompt for ``generate``, with ``input_ids`` [1, tokens].
+        images: the prompt's images, in order.
+        methods: policies or specs to compare, e.g. "mixkv".
+        budgets: budgets for all policies, also the session's, with a slider.
+        max_new_tokens: maximum length of greedy answers, which are generated with the full cache
+            and under each method at each budget; None: no answers.
+        times: times in seconds of the first images, which are frames of a video; the page then has
+            a time line of kept tokens.
 
     Raises:
-        InvalidInput: a batch, padding, another number of images than the prompt's, or more times
+        InvalidInput: a batch, padding, a number of images that is not the prompt's, or more times
             than images.
-        InvalidParameter: answers of less than a token.
-        AlreadyCompressing: called inside a block.
+        InvalidParameter: ``max_new_tokens`` is below 1.
+        AlreadyCompressing: called inside a ``compress()`` context.
         MissingPackage: jinja2 is not installed.
     """
     if not isinstance(session, Session):
         raise InvalidInput(
-            f"a lens is of a session, not of a {type(session).__name__}: give "
+            f"a lens needs a session, not a {type(session).__name__}: call "
             "foveate.lens(session, processor, inputs), with session = foveate.compress(...)."
         )
     policies = compared([session.policy, *methods], budgets)
@@ -98,14 +98,14 @@ def lens(
 
 
 def compared(methods: Sequence[str | Policy], budgets: Sequence[str]) -> list[list[Policy]]:
-    """Each method at each budget; equal ones once. Without budgets, each at its own."""
+    """Return each method at each budget, without duplicates; without budgets, at its own."""
     comparisons = [
-        [one]
-        if isinstance(one, Policy) and not budgets
-        else at_each(one.spec if isinstance(one, Policy) else one, budgets)
-        for one in methods
+        [method]
+        if isinstance(method, Policy) and not budgets
+        else at_each(method.spec if isinstance(method, Policy) else method, budgets)
+        for method in methods
     ]
-    return list({tuple(policy.spec for policy in each): each for each in comparisons}.values())
+    return list({tuple(policy.spec for policy in row): row for row in comparisons}.values())
 
 
 def lens_of(
@@ -116,46 +116,53 @@ def lens_of(
     policies: Sequence[Sequence[Policy]],
     name: str,
     max_new_tokens: int | None = None,
-    tell: Tell = lambda policy, done, of: None,
+    report: Progress = lambda policy, done, of: None,
     times: Sequence[float] = (),
 ) -> Lens:
-    """The same, of a model of that name and of policies: as many of each method as it has budgets.
-    ``tell`` is told of every answer before it is given.
+    """Build a lens without a session: ``policies`` has a list for each method, one per budget.
+
+    ``name`` is the model's name on the page; ``report`` is called before each answer.
 
     Raises:
-        InvalidInput, InvalidParameter: as ``lens`` does.
+        InvalidInput, InvalidParameter: as ``lens`` raises.
         MissingPackage: jinja2 is not installed.
     """
     if max_new_tokens is not None and max_new_tokens < 1:
         raise InvalidParameter(
-            f"max_new_tokens={max_new_tokens}: an answer has a token at least. Leave it out for a "
-            "page without answers."
+            f"max_new_tokens={max_new_tokens}: give at least 1, or leave it out for a page without "
+            "answers."
         )
     if len(times) > len(images):
         raise InvalidInput(
-            f"{len(times)} times were given for {len(images)} image(s): give one for each frame."
+            f"there are {len(times)} times for {len(images)} image(s): give one for each frame."
         )
-    ids = _one_prompt(inputs)
+    ids = _check_single_prompt(inputs)
     visual = torch.isin(ids, ids.new_tensor(visual_token_ids(model.config)))
-    where = image_tokens(visual, inputs, [image.size for image in images], model.config, reader)
-    note = "" if where is not None else f"No patches here: {not_known(model.config, reader)}."
+    tokens = image_tokens(visual, inputs, [image.size for image in images], model.config, reader)
+    note = (
+        "" if tokens is not None else f"Patches are not shown: {not_known(model.config, reader)}."
+    )
     readings = Readings(model, inputs)
     prompts = seen(readings, policies, reader)
-    said = answers(readings, policies, reader, max_new_tokens, tell) if max_new_tokens else None
+    results = (
+        answers(readings, policies, reader, max_new_tokens, report) if max_new_tokens else None
+    )
     read = words(getattr(reader, "tokenizer", reader), ids.tolist())
-    views = views_of(images, where, times)
-    line = [] if where is None else [*zip(times, (one.places for one in where), strict=False)]
-    return Lens(page(page_data(name, prompts, read, views, note, said, line)), said)
+    views = views_of(images, tokens, times)
+    line = (
+        [] if tokens is None else [*zip(times, (image.indices for image in tokens), strict=False)]
+    )
+    return Lens(page(page_data(name, prompts, read, views, note, results, line)), results)
 
 
-def _one_prompt(inputs: Mapping[str, Any]) -> torch.Tensor:
-    """The ids of the one prompt."""
+def _check_single_prompt(inputs: Mapping[str, Any]) -> torch.Tensor:
+    """Return the ids of the prompt; raises InvalidInput for a batch or padding."""
     ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
     if ids is None or ids.ndim != 2 or ids.shape[0] != 1:
         shape = None if ids is None else tuple(ids.shape)
         raise InvalidInput(
             f"a lens shows one prompt, and input_ids has shape {shape}: pass input_ids [1, tokens] "
-            "as the processor makes them of one text."
+            "of one text, as the processor returns them."
         )
     if mask is not None and not bool(mask.all()):
         raise InvalidInput(

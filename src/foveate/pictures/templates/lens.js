@@ -3,13 +3,13 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const at = (id) => document.getElementById(id);
-  const LEVELS = 254, NO_SCORE = 255; // as in packed.py
+  const LEVELS = 254, NO_SCORE = 255; // as in lens/page.py
   const ALL = -1;
   const state = { layer: ALL, head: ALL, budget: 0, token: 0 };
   const first = []; // the row of each layer's first head
   const rows = data.layers.reduce((sum, layer) => (first.push(sum), sum + layer.heads), 0);
-  const panels = []; // of each method: its choices, its tokens' elements, its line in the readout
-  const places = []; // of each token: where it stands, in words, and its neighbours
+  const panels = []; // one for each method: its choices, its tokens' elements, its line in the readout
+  const tokenInfo = []; // one for each token: its label, and its image part and index
   let packet, view, pointer = {};
 
   async function unpacked(text) {
@@ -18,7 +18,7 @@
     return new Uint8Array(await new Response(stream).arrayBuffer());
   }
 
-  // What is kept
+  // Kept tokens
 
   function chosenRows(only = state.layer) {
     const found = [];
@@ -40,7 +40,7 @@
     return (packet[start + row * data.tokens + token] >> (number & 7)) & 1;
   }
 
-  // Of each token: by which share of these heads it is kept, or its layer computed it
+  // Return each token's share of these heads that keep it, or whose layer computed it
   function shareOf(panel, masks, chosen) {
     const counts = new Float64Array(data.tokens);
     for (const row of chosen)
@@ -58,21 +58,21 @@
     return low + (high - low) * (code / LEVELS) ** 2;
   }
 
-  // What is said of a token
+  // Readout of a token
 
-  function said(panel, token) {
+  function describe(panel, token) {
     const chosen = chosenRows(), many = chosen.length;
     const kept = Math.round(panel.held[token] * many);
     const never = Math.round(panel.never[token] * many);
     if (never === many) return "not computed";
-    if (many === 1) return `${kept ? "kept" : "evicted"}, ${worth(panel, chosen, token)}`;
+    if (many === 1) return `${kept ? "kept" : "evicted"}, ${describeScore(panel, chosen, token)}`;
     const rest = never ? `, evicted by ${many - kept - never}, not computed in ${never}` : "";
-    return `kept by ${kept} of ${many} heads${rest}, ${worth(panel, chosen, token)}`;
+    return `kept by ${kept} of ${many} heads${rest}, ${describeScore(panel, chosen, token)}`;
   }
 
-  function worth(panel, chosen, token) {
+  function describeScore(panel, chosen, token) {
     const choice = choiceOf(panel);
-    if (choice.scores === null) return "not scored, as all fits";
+    if (choice.scores === null) return "not scored: everything fits";
     const spared = chosen.filter((row) => bit(panel, "protected", row, token));
     if (spared.length === chosen.length) return "always";
     const free = chosen.filter((row) => !bit(panel, "protected", row, token));
@@ -90,24 +90,24 @@
   }
 
   function sum(panel) {
-    const all = places.map((_, token) => token), many = chosenRows().length;
-    const visual = all.filter((token) => places[token].image);
-    const text = all.filter((token) => !places[token].image);
+    const all = tokenInfo.map((_, token) => token), many = chosenRows().length;
+    const visual = all.filter((token) => tokenInfo[token].image);
+    const text = all.filter((token) => !tokenInfo[token].image);
     const mean = (tokens) => tokens.reduce((total, token) => total + panel.held[token], 0);
     const of = (tokens, what) =>
       `${mean(tokens).toFixed(many > 1 ? 1 : 0)} of ${tokens.length}${what}`;
     const split = visual.length ? `: ${of(visual, " visual")}, ${of(text, " text")}` : "";
     const { budget } = choiceOf(panel);
-    const asked = budget ? `Budget ${budget}. ` : "";
-    const whole = `${of(all, " tokens")} (${percent(mean(all) / all.length)})`;
+    const prefix = budget ? `Budget ${budget}. ` : "";
+    const overall = `${of(all, " tokens")} (${percent(mean(all) / all.length)})`;
     const never = panel.never.reduce((total, share) => total + share, 0);
     const kept = mean(all), digits = many > 1 ? 1 : 0;
     const rest = panel.computed ? ` Evicted: ${(all.length - kept - never).toFixed(digits)}; ` +
       `not computed: ${never.toFixed(digits)}.` : "";
-    return `${asked}Keeps ${whole}${many > 1 ? " per head, on average" : ""}${split}.${rest}`;
+    return `${prefix}Keeps ${overall}${many > 1 ? " per head, on average" : ""}${split}.${rest}`;
   }
 
-  // How much each layer keeps, of the heads that are looked at
+  // Share of tokens that each layer keeps, over the selected heads
 
   function profile(panel) {
     panel.shares = data.layers.map((_, place) => {
@@ -119,27 +119,27 @@
     });
   }
 
-  function draw(panel, most) {
+  function draw(panel, tallest) {
     const { shares } = panel;
     const least = Math.min(...shares), best = Math.max(...shares);
     const range = percent(least) === percent(best) ? percent(best) : `${percent(least)} to ${percent(best)}`;
     panel.bars.setAttribute("aria-label", `Kept in each layer: ${range}`);
     panel.range.textContent = `${range} a layer`;
     [...panel.bars.children].forEach((bar, place) => {
-      bar.style.height = `${100 * shares[place] / most}%`;
+      bar.style.height = `${100 * shares[place] / tallest}%`;
       bar.title = `layer ${data.layers[place].index}: ${percent(shares[place])}`;
       bar.classList.toggle("on", state.layer === ALL || state.layer === place);
     });
   }
 
-  // How much of each frame of a video is kept
+  // Share of each video frame's tokens that are kept
 
-  function film(panel, most) {
+  function film(panel, tallest) {
     const shares = panel.frames;
     panel.film.setAttribute("aria-label",
       `Kept of each frame: ${percent(Math.min(...shares))} to ${percent(Math.max(...shares))}`);
     [...panel.film.children].forEach((bar, place) => {
-      bar.style.height = `${100 * shares[place] / most}%`;
+      bar.style.height = `${100 * shares[place] / tallest}%`;
       bar.title = `frame at ${data.frames[place].time} s: ${percent(shares[place])}`;
     });
   }
@@ -147,7 +147,7 @@
   const share = (panel, { places: tokens }) =>
     tokens.reduce((total, token) => total + panel.held[token], 0) / tokens.length;
 
-  // Showing
+  // Display
 
   function update() {
     const chosen = chosenRows();
@@ -166,18 +166,18 @@
       panel.frames = data.frames.map((frame) => share(panel, frame));
       answered(panel);
     }
-    const most = Math.max(...panels.flatMap((panel) => panel.shares));
-    for (const panel of panels) draw(panel, most);
+    const tallest = Math.max(...panels.flatMap((panel) => panel.shares));
+    for (const panel of panels) draw(panel, tallest);
     const brightest = Math.max(...panels.flatMap((panel) => panel.frames));
     if (data.frames.length) for (const panel of panels) film(panel, brightest || 1);
     name("layer", state.layer === ALL ? `all ${data.layers.length}` : `${data.layers[state.layer].index}`);
     name("head", state.head === ALL ? "all, mean" : `${state.head}`);
     const budgets = new Set(panels.filter((p) => p.choices.length > 1).map((p) => choiceOf(p).budget));
     name("budget", [...budgets].join(", "));
-    tell();
+    updateReadout();
   }
 
-  // What the model answers from what is kept
+  // Answers
 
   function answered(panel) {
     const { answer } = choiceOf(panel);
@@ -188,17 +188,17 @@
   }
 
   const words = ({ text, cut }) => [make("span", { class: "text", dir: "auto" }, text || "(nothing)"),
-    ...(cut ? [make("span", { class: "sign", title: "it would go on" }, " …")] : [])];
+    ...(cut ? [make("span", { class: "sign", title: "cut off at the length limit" }, " …")] : [])];
 
   function name(slider, text) {
     at(`${slider}-now`).textContent = text;
     at(slider).setAttribute("aria-valuetext", text);
   }
 
-  function tell() {
-    at("where").textContent = places[state.token].said;
+  function updateReadout() {
+    at("where").textContent = tokenInfo[state.token].label;
     for (const panel of panels) {
-      panel.state.textContent = said(panel, state.token);
+      panel.state.textContent = describe(panel, state.token);
       panel.state.title = panel.state.textContent;
     }
   }
@@ -209,20 +209,20 @@
       panel.tokens[token].classList.add("here");
     }
     state.token = token;
-    tell();
+    updateReadout();
   }
 
   // Building
 
-  function make(kind, given = {}, ...inside) {
+  function make(kind, attributes = {}, ...inside) {
     const element = document.createElement(kind);
-    for (const [key, value] of Object.entries(given)) element.setAttribute(key, value);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
     element.append(...inside);
     return element;
   }
 
   const token = (place, kind) => make("span", { class: kind, role: "option", "data-at": place,
-    tabindex: "-1", "aria-label": places[place].said });
+    tabindex: "-1", "aria-label": tokenInfo[place].label });
 
   function word({ at: place, text, special }) {
     const element = token(place, special ? "word special" : "word");
@@ -250,8 +250,8 @@
     const range = make("span", { class: "range" });
     const film = make("div", { class: "film", role: "img" }, ...data.frames.map(() => make("i")));
     const times = make("span", { class: "range" }, data.frames.length ? span(data.frames) : "");
-    const shown = make("div", { class: "profile" }, film, times);
-    shown.hidden = !data.frames.length;
+    const timeline = make("div", { class: "profile" }, film, times);
+    timeline.hidden = !data.frames.length;
     const prompt = make("div", { class: "prompt", role: "listbox",
       "aria-label": `The prompt's tokens under ${method.name}` });
     for (const part of data.parts)
@@ -261,7 +261,7 @@
     for (const element of prompt.querySelectorAll("[data-at]")) tokens[element.dataset.at] = element;
     tokens[0].tabIndex = 0;
     at("methods").append(make("section", { class: "method", "aria-label": method.name },
-      make("h2", {}, method.name), line, make("div", { class: "profile" }, bars, range), shown, answer, prompt));
+      make("h2", {}, method.name), line, make("div", { class: "profile" }, bars, range), timeline, answer, prompt));
     at("states").append(make("div", {}, make("dt", { title: method.name }, method.name), state));
     const panel = { ...method, tokens, line, state, answer, prompt, bars, range, film, held: [], never: [] };
     panels.push(panel);
@@ -274,18 +274,18 @@
 
   function locate() {
     for (const part of data.parts) {
-      if (part.words) for (const one of part.words) places[one.at] = { said: wording(one) };
+      if (part.words) for (const item of part.words) tokenInfo[item.at] = { label: wording(item) };
       else part.places.forEach((place, index) => {
         const row = Math.floor(index / part.columns), column = index % part.columns;
-        places[place] = { image: true, part, index,
-          said: `Token ${place}: ${part.name}, row ${row + 1}, column ${column + 1}` };
+        tokenInfo[place] = { image: true, part, index,
+          label: `Token ${place}: ${part.name}, row ${row + 1}, column ${column + 1}` };
       });
     }
   }
 
   function wording({ at: place, text, special }) {
     if (special) return `Token ${place}: ${text} (special)`;
-    if (!text) return `Token ${place}: goes on with the character before it`;
+    if (!text) return `Token ${place}: continues the character before it`;
     return `Token ${place}: ${JSON.stringify(text)}`;
   }
 
@@ -295,7 +295,7 @@
     const from = (event) => event.target.closest("[data-at]");
     panel.prompt.addEventListener("pointerover", (event) => {
       const { clientX: x, clientY: y } = event;
-      if (x === pointer.x && y === pointer.y) return; // the page was scrolled under it
+      if (x === pointer.x && y === pointer.y) return; // the page scrolled under a still pointer
       pointer = { x, y };
       if (from(event)) point(Number(from(event).dataset.at));
     });
@@ -314,7 +314,7 @@
   }
 
   function target(here, key) {
-    const { part, index } = places[here];
+    const { part, index } = tokenInfo[here];
     const row = (by) => {
       const there = part ? part.places[index + by * part.columns] : undefined;
       return there === undefined ? beyond(here, by) : there;
@@ -324,23 +324,23 @@
     return keys[key]?.();
   }
 
-  // From text, or from an image's first or last row: the next token that is no part of the same run
+  // Return the next token outside the run of text or image that the token belongs to
   function beyond(here, by) {
-    const { part } = places[here];
+    const { part } = tokenInfo[here];
     let there = here + by;
-    while (places[there] && places[there].part === part) there += by;
+    while (tokenInfo[there] && tokenInfo[there].part === part) there += by;
     return there;
   }
 
-  function slide(slider, most) {
+  function slide(slider, last) {
     const element = at(slider);
-    element.max = most;
-    element.disabled = most <= Number(element.min);
+    element.max = last;
+    element.disabled = last <= Number(element.min);
     element.addEventListener("input", () => {
       state[slider] = Number(element.value);
       update();
     });
-    state[slider] = Number(element.value); // a browser may remember where it stood
+    state[slider] = Number(element.value); // browsers may restore the slider's value
   }
 
   async function start() {
@@ -351,7 +351,7 @@
     slide("layer", data.layers.length - 1);
     slide("head", Math.max(...data.layers.map((layer) => layer.heads)) - 1);
     slide("budget", Math.max(...panels.map((panel) => panel.choices.length)) - 1);
-    const visual = places.filter((place) => place.image).length;
+    const visual = tokenInfo.filter((place) => place.image).length;
     at("facts").textContent = `${data.tokens} tokens, ${visual} of them visual; ` +
       `${data.layers.length} layers, ${rows} KV heads in all`;
     at("note").textContent = data.note;

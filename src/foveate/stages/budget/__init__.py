@@ -1,4 +1,4 @@
-"""Budgets: how many slots each KV head of each layer keeps."""
+"""Budgets: the number of slots that each KV head of each layer keeps."""
 
 from foveate.stages.budget.head_table import HeadTable
 from foveate.stages.budget.one_ranking import AboveThreshold, EachHead, OneRanking

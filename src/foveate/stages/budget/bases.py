@@ -1,4 +1,4 @@
-"""Parts that budgets have in common: an amount, and counts that follow from lengths alone."""
+"""Base classes of budgets: an amount, and counts that follow from lengths alone."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from foveate.stages.budget.exact import heads_of
 
 @runtime_checkable
 class Rule(Protocol):
-    """A rule for what layers or heads keep: a ``LayerCounts`` that may be a named tuple, too."""
+    """Rule for the tokens of layers or heads: a ``LayerCounts``, which may be a named tuple."""
 
     def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class AmountBudget:
-    """A budget that shares out an ``amount``."""
+    """Budget with an ``amount``, parsed on construction."""
 
     amount: AmountLike
 
@@ -35,29 +35,31 @@ class AmountBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class ByLength(AmountBudget, ABC):
-    """A budget whose layers keep what follows from lengths alone; a layer's heads the same."""
+    """Budget whose counts follow from lengths alone, equal for all heads of a layer."""
 
     @property
     def foreseeable(self) -> bool:
-        """Always True."""
+        """True: the counts are known before anything is computed."""
         return True
 
     @abstractmethod
     def by_length(self, depth: int) -> Rule:
-        """Return the rule over that many layers."""
+        """Return the rule for ``depth`` layers."""
 
-    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        """Return this layer's count, times its heads."""
-        return self._layer(one, tokens) * one.layer.k.shape[1]
+    def pairs(self, scored_layer: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """Return this layer's count, times its number of heads."""
+        return self._layer(scored_layer, tokens) * scored_layer.layer.k.shape[1]
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
-        return [heads_of(one, self._layer(one, tokens)) for one in scored]
+        return [
+            heads_of(scored_layer, self._layer(scored_layer, tokens)) for scored_layer in scored
+        ]
 
-    def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        protected = one.protected.amax(-1).tolist()
-        rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
-        counts = self.by_length(one.layer.depth)
-        wished = [counts(*row)[one.layer.ordinal] for row in rows]
+    def _layer(self, scored_layer: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        protected = scored_layer.protected.amax(-1).tolist()
+        rows = zip(tokens.tolist(), protected, scored_layer.layer.lengths.tolist(), strict=True)
+        counts = self.by_length(scored_layer.layer.depth)
+        wished = [counts(*row)[scored_layer.layer.ordinal] for row in rows]
         return torch.tensor(wished, dtype=tokens.dtype, device=tokens.device)

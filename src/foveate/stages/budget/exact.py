@@ -1,4 +1,4 @@
-"""Exact totals: whatever a rule wishes, the counts add up to the budget."""
+"""Exact totals: counts near a rule's wishes that add up to the budget."""
 
 from __future__ import annotations
 
@@ -14,47 +14,52 @@ from foveate.stages.recent import budget_of
 
 
 def fill(
-    wish: Int[Tensor, "x"], least: Int[Tensor, "x"], most: Int[Tensor, "x"], total: int
+    wish: Int[Tensor, "x"], least: Int[Tensor, "x"], limit: Int[Tensor, "x"], total: int
 ) -> Int[Tensor, "x"]:
-    """Counts near ``wish``, between ``least`` and ``most``, that add up to ``total``.
+    """Return counts near ``wish``, between ``least`` and ``limit``, that add up to ``total``.
 
-    What is missing or too much is spread evenly over the places that still have room, the remainder
-    going to the earlier ones. If ``total`` is out of reach the nearest reachable total is met.
+    The difference is spread evenly over the entries that still have room; the remainder goes to the
+    earlier ones. If ``total`` is out of reach, the nearest reachable total is met.
     """
-    return wish.new_tensor(filled(wish.tolist(), least.tolist(), most.tolist(), total))
+    return wish.new_tensor(filled(wish.tolist(), least.tolist(), limit.tolist(), total))
 
 
 def filled(wish: list[int], lows: list[int], highs: list[int], total: int) -> list[int]:
-    """The same, of plain numbers."""
+    """Compute :func:`fill` on lists of plain numbers."""
     limits = zip(wish, lows, highs, strict=True)
     counts = [min(max(count, low), high) for count, low, high in limits]
     total = min(max(total, sum(lows)), sum(highs))
     while (missing := total - sum(counts)) != 0:
         ends, sign = (highs, 1) if missing > 0 else (lows, -1)
         room = [sign * (end - count) for end, count in zip(ends, counts, strict=True)]
-        places = [place for place, left in enumerate(room) if left > 0]
-        # rounds end: each fills a place, or spreads all but a remainder smaller than the places,
-        # which then goes one by one
-        each, rest = divmod(abs(missing), len(places))
-        for place in places if each else places[:rest]:
-            counts[place] += sign * min(max(1, each), room[place])
+        indices = [index for index, left in enumerate(room) if left > 0]
+        # the loop ends: each round fills an entry, or spreads all but a remainder smaller than the
+        # number of open entries, which the next round hands out one by one
+        share, remainder = divmod(abs(missing), len(indices))
+        for index in indices if share else indices[:remainder]:
+            counts[index] += sign * min(max(1, share), room[index])
     return counts
 
 
-def within(one: Scored, wish: Int[Tensor, "b h"], totals: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
-    """Near what each row wishes for the heads of one layer, with the exact total of each row."""
-    of_rows = (t.tolist() for t in (wish, one.protected, one.available, totals))
+def within(
+    scored_layer: Scored, wish: Int[Tensor, "b h"], totals: Int[Tensor, "b"]
+) -> Int[Tensor, "b h"]:
+    """Return counts near the wishes for one layer's heads, with the exact total of each row."""
+    of_rows = (t.tolist() for t in (wish, scored_layer.protected, scored_layer.available, totals))
     return wish.new_tensor([filled(*row) for row in zip(*of_rows, strict=True)])
 
 
-def heads_of(one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
-    """The same number for every head of a layer; one that holds less passes the rest on."""
-    slots = one.layer.slots
+def heads_of(scored_layer: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
+    """Return the same count for every head of a layer.
+
+    A head with fewer pairs passes the surplus on to the others.
+    """
+    slots = scored_layer.layer.slots
     if slots.tokens is tokens:
-        wish, held = _even(slots)
+        wish, fits = _even(slots)
     else:
-        wish, held = _shared_evenly(one.available, tokens)
-    return wish if held else within(one, wish, wish.sum(-1))
+        wish, fits = _shared_evenly(scored_layer.available, tokens)
+    return wish if fits else within(scored_layer, wish, wish.sum(-1))
 
 
 @derived
@@ -65,51 +70,58 @@ def _even(slots: Slots) -> tuple[Tensor, bool]:
 def _shared_evenly(
     available: Int[Tensor, "b h"], tokens: Int[Tensor, "b"]
 ) -> tuple[Int[Tensor, "b h"], bool]:
-    """As many for every head; and whether all hold that many."""
+    """Return the same count for every head, and True if all heads have that many pairs."""
     wish = tokens[:, None].expand_as(available).clone()
     return wish, bool((available >= wish).all())
 
 
 def proportional(
-    weights: Float[Tensor, "x"], least: Int[Tensor, "x"], most: Int[Tensor, "x"], total: int
+    weights: Float[Tensor, "x"], least: Int[Tensor, "x"], limit: Int[Tensor, "x"], total: int
 ) -> Int[Tensor, "x"]:
-    """Counts that add up to ``total``: ``least``, and of the rest a share by weight.
+    """Return counts that add up to ``total``: ``least``, plus a share of the rest by weight.
 
-    A place whose share exceeds ``most`` passes the excess on to the others, by their weights.
+    An entry whose share exceeds ``limit`` passes the excess on to the others, by their weights.
     """
-    room = (most - least).double()
-    rest, given = float(total - int(least.sum())), torch.zeros_like(room)
-    open_places = (room > 0) & (weights > 0)
+    room = (limit - least).double()
+    rest, allotted = float(total - int(least.sum())), torch.zeros_like(room)
+    is_open = (room > 0) & (weights > 0)
     # less than half a pair rounds to none: fill() meets the exact total
-    while rest > 0.5 and bool(open_places.any()):
-        share = torch.where(open_places, weights.double(), 0.0)
-        step = torch.minimum(rest * share / share.sum(), room - given)
-        given, rest = given + step, rest - float(step.sum())
-        open_places = open_places & (room - given > 1e-9)  # full, but for the sums' rounding
-    return fill(least + given.round().to(least.dtype), least, most, total)
+    while rest > 0.5 and bool(is_open.any()):
+        share = torch.where(is_open, weights.double(), 0.0)
+        step = torch.minimum(rest * share / share.sum(), room - allotted)
+        allotted, rest = allotted + step, rest - float(step.sum())
+        is_open = is_open & (room - allotted > 1e-9)  # full, but for the sums' rounding
+    return fill(least + allotted.round().to(least.dtype), least, limit, total)
 
 
 def by_layer(
     scored: Sequence[Scored], wishes: Int[Tensor, "b L"], tokens: Int[Tensor, "b"]
 ) -> list[Int[Tensor, "b h"]]:
-    """Counts near what each row wishes for each layer, with the exact total of ``tokens`` per KV
-    head. The heads of a layer keep the same number, unless some do not hold that many.
+    """Return counts near each row's wishes for layers, with the exact total of ``tokens``.
+
+    ``tokens`` is per KV head.
+
+    The heads of a layer keep the same number, unless some do not have that many pairs.
     """
     rows = [_row(scored, row, wishes[row], int(t)) for row, t in enumerate(tokens.tolist())]
-    return [torch.stack([row[place] for row in rows]) for place in range(len(scored))]
+    return [torch.stack([row[layer] for row in rows]) for layer in range(len(scored))]
 
 
 def _row(
     scored: Sequence[Scored], row: int, wish: Int[Tensor, "L"], tokens: int
 ) -> list[Int[Tensor, "h"]]:
-    available = [one.available[row].cpu() for one in scored]  # layers may be on several devices
-    protected = [one.protected[row].cpu() for one in scored]
-    # equal heads hold no more than the layer's shortest, and as much as its most protected needs
-    most = torch.stack([a.min() for a in available])
-    least = torch.minimum(torch.stack([p.max() for p in protected]), most)
-    layers = fill(wish.cpu(), least, most, tokens * len(scored))
+    # on the CPU, since layers may be on several devices
+    available = [scored_layer.available[row].cpu() for scored_layer in scored]
+    protected = [scored_layer.protected[row].cpu() for scored_layer in scored]
+    # equal heads keep no more than the shortest one has, and no less than the most protected one
+    limit = torch.stack([a.min() for a in available])
+    least = torch.minimum(torch.stack([p.max() for p in protected]), limit)
+    layers = fill(wish.cpu(), least, limit, tokens * len(scored))
     sizes = [len(a) for a in available]
     heads = torch.cat([t.expand(size) for t, size in zip(layers, sizes, strict=True)])
     exact = fill(heads, torch.cat(protected), torch.cat(available), tokens * sum(sizes))
     parts = torch.split(exact, sizes)
-    return [part.to(one.layer.k.device) for part, one in zip(parts, scored, strict=True)]
+    return [
+        part.to(scored_layer.layer.k.device)
+        for part, scored_layer in zip(parts, scored, strict=True)
+    ]

@@ -1,6 +1,4 @@
-"""Budgets by a table of head scores measured beforehand: HeadKV's and SparseMM's, and what they
-have in common with others.
-"""
+"""Budgets by a table of head scores measured beforehand, as in HeadKV and SparseMM."""
 
 from __future__ import annotations
 
@@ -24,17 +22,18 @@ from foveate.stages.budget.bases import AmountBudget, Rule
 from foveate.stages.budget.exact import proportional, within
 
 Temperature = Annotated[float, Range(0, 50)]
-"""Powers that leave the highest of ten thousand equal scores above zero in double precision."""
+"""Exponents that keep the highest of ten thousand equal scores above zero in float64."""
 
 
 Scores = tuple[tuple[float, ...], ...]
-"""Of every KV head, layer after layer."""
+"""Score of every KV head, layer after layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByHead(AmountBudget):
-    """A budget whose heads keep what a rule over all of them says, by a ``profile``: a file of the
-    method named ``of``.
+    """Budget of each head by a rule over all heads, from a ``profile``.
+
+    The profile is a file of the method named ``of``.
     """
 
     profile: str
@@ -47,11 +46,11 @@ class ByHead(AmountBudget):
 
     @property
     def calibrated(self) -> Heading:
-        """The profile in use."""
+        """Profile in use."""
         raise NotImplementedError
 
     def by_head(self, depth: int, heads: int) -> Rule:
-        """The rule over all KV heads, layer after layer.
+        """Return the rule over all KV heads, layer after layer.
 
         Raises:
             ProfileMismatch: the profile has other numbers of layers or heads.
@@ -59,42 +58,44 @@ class ByHead(AmountBudget):
         raise NotImplementedError
 
     def rule_for(self, layer: Layer) -> Rule:
-        """The same, for the model of a layer."""
+        """Return the rule for the model of a layer."""
         return self.by_head(layer.depth, layer.k.shape[1])
 
-    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        """Of this layer's heads together."""
-        return self._layer(one, tokens).sum(-1)
+    def pairs(self, scored_layer: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """Return each row's total over this layer's heads."""
+        return self._layer(scored_layer, tokens).sum(-1)
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
-        wishes = [(one, self._layer(one, tokens)) for one in scored]
-        return [within(one, wish, wish.sum(-1)) for one, wish in wishes]
+        wishes = [(scored_layer, self._layer(scored_layer, tokens)) for scored_layer in scored]
+        return [within(scored_layer, wish, wish.sum(-1)) for scored_layer, wish in wishes]
 
-    def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
-        rule, heads = self.rule_for(one.layer), one.layer.k.shape[1]
-        protected = one.protected.amax(-1).tolist()
-        rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
-        mine = slice(one.layer.ordinal * heads, (one.layer.ordinal + 1) * heads)
-        return one.available.new_tensor([rule(*row)[mine] for row in rows])
+    def _layer(self, scored_layer: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
+        rule, heads = self.rule_for(scored_layer.layer), scored_layer.layer.k.shape[1]
+        protected = scored_layer.protected.amax(-1).tolist()
+        rows = zip(tokens.tolist(), protected, scored_layer.layer.lengths.tolist(), strict=True)
+        of_layer = slice(
+            scored_layer.layer.ordinal * heads, (scored_layer.layer.ordinal + 1) * heads
+        )
+        return scored_layer.available.new_tensor([rule(*row)[of_layer] for row in rows])
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByHeadScores(ByHead):
-    """The same by a rule of head scores: the profile has one for every layer and KV head."""
+    """Budget of each head by its score in a profile of one score for every layer and KV head."""
 
     def rule(self, scores: Scores) -> Rule:
-        """What every head of these scores keeps of a prompt."""
+        """Return the rule for these scores."""
         raise NotImplementedError
 
     @property
     def calibrated(self) -> Profile:
-        """The profile in use, in which some head scores above zero."""
+        """Profile in use, which has at least one score above zero."""
         profile = load(self.profile, self.of)
         if not any(score > 0 for row in profile.by_layer for score in _listed(row)):
             raise InvalidInput(
-                f"{self.profile!r} scores no head above 0: nothing can be shared out."
+                f"{self.profile!r} has no head score above 0: no budget can be shared out by it."
             )
         return profile
 
@@ -117,12 +118,15 @@ class ByHeadScores(ByHead):
 
 @stage("head_table")
 class HeadTable(ByHeadScores):
-    """Every head keeps what is protected and ``floor`` of the rest of an even share; all else goes
+    """Budget of every head in proportion to its score, above a floor.
+
+    Every head keeps the protected tokens and ``floor`` of the rest of an even share; all else goes
     to the heads of all layers in proportion to their scores to the power of ``temperature``.
 
-    What a head cannot use, as the prompt is shorter than its share, goes to the others; with
-    ``as_released`` it lapses, and every head is rounded by itself, as in the authors' codes.
-    ``profile`` is a file of one score for every layer and KV head, of the method named ``of``.
+    The part that a head cannot use, because the prompt is shorter than its share, goes to the
+    others; with ``as_released`` it is dropped, and every head is rounded by itself, as in the
+    authors' codes. ``profile`` is a file of one score for every layer and KV head, of the method
+    named ``of``.
 
     Source: SparseMM (arXiv:2506.05344), section 3.2; HeadKV (arXiv:2410.19258), section 3.2.
     """
@@ -137,7 +141,7 @@ class HeadTable(ByHeadScores):
 
 
 class HeadCounts(NamedTuple):
-    """A table's rule, given everything but the prompt."""
+    """Rule of :class:`HeadTable` for one table of scores; hashable."""
 
     scores: Scores
     floor: float
@@ -145,7 +149,7 @@ class HeadCounts(NamedTuple):
     as_in: str | None
 
     def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
-        """Tokens of each KV head of a prompt of ``length``, ``tokens`` on average."""
+        """Return each KV head's tokens for a prompt of ``length``, ``tokens`` on average."""
         scores, *how = self
         return tuple(_table(scores, tokens, protected, length, *how).flatten().tolist())
 
@@ -164,7 +168,7 @@ def _table(
     temperature: float,
     as_in: str | None,
 ) -> Int[Tensor, "L h"]:
-    """One for all layers of a prompt, each of which asks for its row."""
+    """Compute the counts of all heads; cached, since each layer of a prompt looks up its row."""
     table = torch.tensor(scores, dtype=torch.float64, device="cpu")
     if as_in is None:
         return capacities(table, tokens, protected, length, floor, temperature)
@@ -180,11 +184,11 @@ def capacities(
     floor: float,
     temperature: float = 1.0,
 ) -> Int[Tensor, "L h"]:
-    """Pairs of every head of every layer; they add up to ``tokens`` for each, if so many exist."""
+    """Return the pairs of every head, which add up to ``tokens`` per head if so many exist."""
     weights = (scores / scores.sum()).pow(temperature).flatten()
     mixed = floor / len(weights) + (1 - floor) * weights / weights.sum()
-    least, most = (torch.full_like(mixed, n, dtype=torch.long) for n in (protected, length))
-    return proportional(mixed, least, most, tokens * len(weights)).view_as(scores)
+    least, limit = (torch.full_like(mixed, n, dtype=torch.long) for n in (protected, length))
+    return proportional(mixed, least, limit, tokens * len(weights)).view_as(scores)
 
 
 def released(
@@ -196,8 +200,10 @@ def released(
     temperature: float = 1.0,
     up: bool = False,
 ) -> Int[Tensor, "L h"]:
-    """The same as the authors' codes have it: what exceeds the prompt lapses. The even share is
-    rounded down by SparseMM, and ``up`` by HeadKV.
+    """Return the pairs of every head as the authors' codes compute them.
+
+    The part that exceeds the prompt is dropped. The even share is rounded down by SparseMM, and
+    ``up`` by HeadKV.
     """
     base = tokens - protected
     even = base - int(base * (1 - floor) + 1e-9) if up else int(base * floor)

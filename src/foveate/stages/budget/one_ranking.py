@@ -1,6 +1,4 @@
-"""Budgets that follow from the scores alone: one ranking of all pairs, each head by itself, or each
-pair by itself.
-"""
+"""Budgets by the scores alone: one ranking of all pairs, each head by itself, or a threshold."""
 
 from __future__ import annotations
 
@@ -24,17 +22,18 @@ from foveate.stages.budget.exact import filled
 from foveate.stages.select import highest
 
 Threshold = Annotated[float, Range(-1_000_000, 1_000_000)]
-"""The lowest score that is kept."""
+"""Lowest score that is kept."""
 EVERYTHING = Amount.of("auto(100%,floor=1)")
-"""What is above a threshold, without limits."""
+"""Amount without limits: every pair above the threshold."""
 
 
 @stage("one_ranking")
 class OneRanking(AmountBudget):
-    """A head keeps as many pairs as it has among the best of all heads of all layers (``over``
-    "model") or of its layer, but at least ``floor`` of an even share. For scores that mean the same
-    in every head, such as attention. Of the whole, ``even`` is given to all heads alike, and the
-    rest by the ranking.
+    """Budget by one ranking of the pairs of all heads of all layers, or of each layer.
+
+    A head keeps as many pairs as it has among the best (``over`` "model": of all layers), but at
+    least ``floor`` of an even share. It is for scores that mean the same in every head, such as
+    attention. A share ``even`` of the budget goes to all heads alike, the rest by the ranking.
 
     Source: KVzip (arXiv:2505.23416), section 3.4 (non-uniform head budgets).
     """
@@ -58,24 +57,31 @@ class OneRanking(AmountBudget):
     def at_most(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"], heads: int
     ) -> list[Int[Tensor, "b h"]]:
-        """As many pairs as each head has among the best so far, or its least: with more layers the
-        best are fewer of these, and heads that need more than their best leave others less. All
-        that there is where a part is given evenly, which is rounded.
+        """Return upper bounds from the layers so far.
+
+        A head's bound is its number among the best so far, or its least: with more layers fewer of
+        its pairs are among the best, and heads that need more than their best leave others less.
+        With an ``even`` part, which is rounded, the bound is all of a head's pairs.
         """
         if self.even:
-            return [one.available for one in scored]
+            return [scored_layer.available for scored_layer in scored]
         wish, least, _, _ = self._wished(scored, tokens, heads)
         return _of_layers(wish.maximum(least), scored)
 
     def _wished(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"], heads: int | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of every head: pairs among the best of all, its least, and those there are; then the
-        total of each row, over so many ``heads``.
+        """Return each head's pairs among the best, minimum and available pairs; and the rows'
+        totals.
+
+        Totals are over ``heads`` heads, by default those at hand.
         """
         available, protected = (
             torch.cat([t.cpu() for t in of], 1)
-            for of in ([one.available for one in scored], [one.protected for one in scored])
+            for of in (
+                [scored_layer.available for scored_layer in scored],
+                [scored_layer.protected for scored_layer in scored],
+            )
         )
         totals = tokens.cpu() * (available.shape[1] if heads is None else heads)
         totals = totals.minimum(available.sum(-1))
@@ -92,49 +98,61 @@ class OneRanking(AmountBudget):
     def _among_the_best(
         scored: Sequence[Scored], totals: Int[Tensor, "b"]
     ) -> Int[Tensor, "b heads"]:
-        """How many pairs of each head are among the ``totals`` best of all, per row."""
+        """Count each head's pairs among the ``totals`` best of all, per row."""
         device = scored[0].raw.device
-        values = torch.cat([one.scores.values.flatten(1).to(device) for one in scored], 1)
+        values = torch.cat(
+            [scored_layer.scores.values.flatten(1).to(device) for scored_layer in scored], 1
+        )
         best = highest(values[:, None], totals[:, None].to(device))[:, 0]
-        sizes = [one.raw.shape[1] * one.raw.shape[2] for one in scored]
+        sizes = [scored_layer.raw.shape[1] * scored_layer.raw.shape[2] for scored_layer in scored]
         parts = zip(torch.split(best, sizes, dim=1), scored, strict=True)
-        return torch.cat([part.view_as(one.raw).sum(-1) for part, one in parts], 1).cpu()
+        return torch.cat(
+            [part.view_as(scored_layer.raw).sum(-1) for part, scored_layer in parts], 1
+        ).cpu()
 
 
 def _of_layers(
     counts: Int[Tensor, "b heads"], scored: Sequence[Scored]
 ) -> list[Int[Tensor, "b h"]]:
-    parts = torch.split(counts, [one.available.shape[1] for one in scored], dim=1)
-    return [part.to(one.available.device) for part, one in zip(parts, scored, strict=True)]
+    parts = torch.split(counts, [scored_layer.available.shape[1] for scored_layer in scored], dim=1)
+    return [
+        part.to(scored_layer.available.device)
+        for part, scored_layer in zip(parts, scored, strict=True)
+    ]
 
 
 @stage("each_head")
 class EachHead(AmountBudget):
-    """Every head keeps as many of its best pairs as hold the amount's share of its own importance;
-    the amount is an auto one, whose floor and cap bound each head.
+    """Budget of each head by itself: its best pairs that have a share of its own importance.
+
+    The amount is an auto one, whose floor and cap bound each head.
     """
 
     scope: Scope = field(default="layer", init=False)
 
-    def holding(self, one: Scored, share: float) -> Int[Tensor, "b h"]:
-        """How many pairs of each head hold that share of what matters in it."""
-        weights = matters(one)
-        order = one.scores.values.argsort(dim=-1, descending=True, stable=True)
-        held = weights.gather(-1, order).cumsum(-1)
-        goal = share * held[..., -1:] * (1 - 1e-9)  # sums in another order
-        return (held < goal).sum(-1) + 1
+    def holding(self, scored_layer: Scored, share: float) -> Int[Tensor, "b h"]:
+        """Return how many of each head's best pairs have this share of its importance."""
+        weights = matters(scored_layer)
+        order = scored_layer.scores.values.argsort(dim=-1, descending=True, stable=True)
+        cumulative = weights.gather(-1, order).cumsum(-1)
+        goal = share * cumulative[..., -1:] * (1 - 1e-9)  # tolerates another order of summation
+        return (cumulative < goal).sum(-1) + 1
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
-        return [self.holding(one, float(Amount.of(self.amount).value)) for one in scored]
+        return [
+            self.holding(scored_layer, float(Amount.of(self.amount).value))
+            for scored_layer in scored
+        ]
 
 
 @stage("above_threshold", absolute=True)
 class AboveThreshold:
-    """Every head keeps the pairs whose score is ``threshold`` or more, and what is always kept: how
-    many, the prompt says. For scores that mean the same in every prompt, such as those of
-    ``kvzap``. The amount's floor and cap bound each head; the share in it is all.
+    """Budget of the pairs that score ``threshold`` or more, and of protected ones.
+
+    Their number depends on the prompt. It is for scores that mean the same in every prompt, such as
+    those of ``kvzap``. The amount's floor and cap bound each head; its share must be 100 %.
 
     Source: KVzap (arXiv:2601.07891), and DMSPress of kvpress.
 
@@ -150,16 +168,16 @@ class AboveThreshold:
         amount = Amount.of(self.amount)
         if amount.kind != "auto" or amount.value != 1:
             raise InvalidBudget(
-                f"budget {amount}: what a threshold keeps is no share and no number. Leave the "
+                f"budget {amount}: a threshold takes no share and no number of pairs. Leave the "
                 "amount out, or give limits: auto(100%, floor=1, cap=50%)."
             )
         object.__setattr__(self, "amount", amount)
 
-    def holding(self, one: Scored, share: float) -> Int[Tensor, "b h"]:
-        """How many pairs of each head are kept: protected ones have infinite scores."""
-        return (one.scores.values >= self.threshold).sum(-1)
+    def holding(self, scored_layer: Scored, share: float) -> Int[Tensor, "b h"]:
+        """Count each head's pairs at or above the threshold; protected ones score infinity."""
+        return (scored_layer.scores.values >= self.threshold).sum(-1)
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
-        return [self.holding(one, 1.0) for one in scored]
+        return [self.holding(scored_layer, 1.0) for scored_layer in scored]

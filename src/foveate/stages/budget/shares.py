@@ -1,4 +1,4 @@
-"""Budgets by layer: all the same, or by a note of the score."""
+"""Budgets by layer: the same for all, or by a note of the score."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ from foveate.stages.budget.exact import by_layer, heads_of
 
 @stage("uniform", steady=True)
 class Uniform(AmountBudget):
-    """Every KV head keeps ``amount``. A head that holds less passes the rest on to its layer."""
+    """Budget of ``amount`` for every KV head; the surplus of a shorter head goes to its layer."""
 
     scope: Scope = field(default="layer", init=False)
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
-        return [heads_of(one, tokens) for one in scored]
+        return [heads_of(scored_layer, tokens) for scored_layer in scored]
 
 
 @stage("layer_shares")
 class LayerShares(AmountBudget):
-    """Every layer keeps a share of the whole by its note: in proportion to it, or to its
-    exponential ("softmax"), but at least ``least`` of the prompt. Of the whole, ``even`` is given
-    to all layers alike, and the rest by the note.
+    """Budget that shares the total among layers by a note of the score.
 
-    The score leaves the note, [b], under the name ``of``: "entropy" (MEDA), "density" (VL-Cache),
+    A layer's share is in proportion to the note, or to its exponential ("softmax"), but at least
+    ``least`` of the prompt. A share ``even`` of the total goes to all layers alike, the rest by the
+    note.
+
+    The score has the note, [b], under the name ``of``: "entropy" (MEDA), "density" (VL-Cache),
     "mass" (TGV-KV).
     """
 
@@ -50,12 +52,14 @@ class LayerShares(AmountBudget):
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
-        if any(self.of not in one.scores.notes for one in scored):
+        if any(self.of not in scored_layer.scores.notes for scored_layer in scored):
             raise InvalidParameter(
                 f"the budget layer_shares(of={self.of}) needs a score that notes {self.of!r} of "
                 "every layer."
             )
-        notes = torch.stack([one.scores.notes[self.of].cpu().double() for one in scored], dim=1)
+        notes = torch.stack(
+            [scored_layer.scores.notes[self.of].cpu().double() for scored_layer in scored], dim=1
+        )
         if self.how == "softmax":
             shares = notes.softmax(-1)
         else:

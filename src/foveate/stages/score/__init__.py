@@ -1,4 +1,4 @@
-"""Scores: how important each slot is. High is important."""
+"""Scores: importance of each slot; higher is more important."""
 
 from foveate.stages.score.attention_free import (
     KeyDifference,

@@ -1,4 +1,4 @@
-"""Scores that look at no attention: of keys and values alone, recency, and chance."""
+"""Scores without attention: from keys and values alone, recency, and chance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foveate.stages.score.bases import WithoutQueries
 
 @stage("key_norm", head_by_head=True)
 class KeyNorm(WithoutQueries):
-    """Minus the L2 norm of the key, in float32: low norms attract attention.
+    """Minus the L2 norm of the key, in float32: keys of low norm attract attention.
 
     Source: Devoto et al. (arXiv:2406.11430), section 3.
     """
@@ -26,7 +26,7 @@ class KeyNorm(WithoutQueries):
 
 @stage("value_norm", head_by_head=True)
 class ValueNorm(WithoutQueries):
-    """The L2 norm of the value, in float32: what a token would contribute.
+    """L2 norm of the value, in float32: the size of a token's contribution.
 
     Source: InfiniPot-V (arXiv:2506.15745), the VaN score.
     """
@@ -37,8 +37,9 @@ class ValueNorm(WithoutQueries):
 
 @stage("key_difference", head_by_head=True)
 class KeyDifference(WithoutQueries):
-    """Minus the cosine between a key and the mean of all keys' directions, in float32; plus
-    ``value`` times the logarithm of the value's norm, which KeyDiff has not.
+    """Minus the cosine between a key and the mean of all keys' directions, in float32.
+
+    ``value`` times the logarithm of the value's norm is added, which KeyDiff does not have.
 
     Source: KeyDiff (arXiv:2504.15364), section 3.
     """
@@ -58,7 +59,7 @@ class KeyDifference(WithoutQueries):
 
 @stage("recency", head_by_head=True)
 class Recency(WithoutQueries):
-    """The later, the more important."""
+    """Position of the token: later ones are more important."""
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.pos.float())
@@ -66,10 +67,10 @@ class Recency(WithoutQueries):
 
 @stage("random_score")
 class RandomScore(WithoutQueries):
-    """Uniform in [0, 1), drawn per layer, KV head and token from ``seed``.
+    """Uniform random number in [0, 1), drawn per layer, KV head and token from ``seed``.
 
     A token's draw depends on its position alone, not on the batch, the padding or the prompt's
-    length; it is drawn on the CPU, so every device agrees.
+    length. It is drawn on the CPU, so every device agrees.
     """
 
     seed: Seed = 0
@@ -87,33 +88,34 @@ _STEPS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of spli
 
 
 def gumbel(seed: int, *coordinates: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Standard Gumbel noise in float32, one draw for each combination of coordinates."""
+    """Draw standard Gumbel noise in float32, one number for each combination of coordinates."""
     return -(-uniform(seed, *coordinates).log()).log().float()
 
 
 def uniform(seed: int, *coordinates: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """From (0, 1) in float64, one draw for each combination of coordinates (they broadcast), by
-    hashing them.
+    """Draw from (0, 1) in float64 by hashing, one number for each combination of coordinates.
+
+    Coordinates broadcast.
     """
     mixed: Tensor = torch.full_like(coordinates[0], _signed(seed * _STEPS[0]))
-    for place in coordinates:
-        mixed = _hash(mixed + place.long() * _signed(_STEPS[0]))
+    for coordinate in coordinates:
+        mixed = _hash(mixed + coordinate.long() * _signed(_STEPS[0]))
     return ((_shifted(mixed, 11) >> 1).double() + 0.5) / 2**52
 
 
 def _hash(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """splitmix64's finaliser; int64 products wrap around."""
+    """Apply the finaliser of splitmix64; int64 products wrap around."""
     x = (x ^ _shifted(x, 30)) * _signed(_STEPS[1])
     x = (x ^ _shifted(x, 27)) * _signed(_STEPS[2])
     return x ^ _shifted(x, 31)
 
 
 def _shifted(x: Int[Tensor, "..."], bits: int) -> Int[Tensor, "..."]:
-    """Shifts to the right and fills with zeros."""
+    """Shift to the right and fill with zeros."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _signed(value: int) -> int:
-    """A number modulo 2^64 as an int64."""
+    """Convert a number modulo 2^64 to an int64."""
     value &= 2**64 - 1
     return value - 2**64 if value >= 2**63 else value

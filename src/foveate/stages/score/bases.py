@@ -1,4 +1,4 @@
-"""Parts that scores have in common: the queries that they read, and the profile that they use."""
+"""Base classes of scores: the queries that they read, and the profile that they use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 
 
 class WithoutQueries:
-    """A score that reads no query."""
+    """Score that reads no query."""
 
     def queries(self, tokens: int) -> int:
         return 0
@@ -18,7 +18,7 @@ class WithoutQueries:
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapper:
-    """A score that wraps another one, and reads the queries that it reads."""
+    """Score that wraps another one, and reads the same queries."""
 
     of: Score
 
@@ -28,7 +28,7 @@ class Wrapper:
 
 @dataclass(frozen=True, kw_only=True)
 class ByProfile(WithoutQueries):
-    """A score that follows from the tensors of a ``profile``: a file of the method ``method``."""
+    """Score from the tensors of a ``profile``, a file of the method ``method``."""
 
     method: ClassVar[str]
     profile: str
@@ -38,5 +38,5 @@ class ByProfile(WithoutQueries):
 
     @property
     def calibrated(self) -> TensorProfile:
-        """The profile in use."""
+        """Profile in use."""
         return load_tensors(self.profile, self.method)

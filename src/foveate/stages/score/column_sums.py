@@ -16,8 +16,10 @@ from foveate.stages.score.rows import Reduction, over_group
 
 @stage("column_sums", head_by_head=True, reads_column_sums=True, slotwise=True)
 class ColumnSums(WithoutQueries):
-    """Sum over all queries of the causal softmax in float32, reduced over the query heads of a KV
-    head. It runs on: queries of later passes (chunks of a prompt, decoding) add to it.
+    """Sum over all queries of the causal softmax in float32, reduced over query heads.
+
+    The reduction is over the query heads of a KV head. Queries of later passes (chunks of a prompt,
+    decoding) are added.
 
     Source: H2O (arXiv:2306.14048), section 4; LOOK-M eq. 4.
     """
@@ -25,7 +27,7 @@ class ColumnSums(WithoutQueries):
     group: Reduction = "mean"
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
-        """Adds what this pass's queries pay."""
+        """Add the attention of this pass's queries."""
         sums = _sums(layer) if layer.column_sums is None else layer.column_sums
         b, hq, n = sums.shape
         received = over_group(sums.view(b, hq // layer.groups, layer.groups, n), self.group)

@@ -1,8 +1,8 @@
-"""What would be lost with a pair: how far heads' outputs move, and what that does to an answer.
+"""Damage of losing a pair: the change of heads' outputs, and its effect on an answer.
 
-A head whose pair j goes shares its attention out anew, and its output moves by
-``a / (1 - a) * (v_j - o)``: Foveate's own measure of a pair, beside the attention a that it is
-paid (KVzip), and what the pair itself adds with it (KVzip+).
+If pair j is lost, the head shares its attention out among the other pairs, and its output moves by
+``a / (1 - a) * (v_j - o)``. This is Foveate's own measure of a pair, beside the attention a that it
+receives (KVzip), and its contribution with that attention (KVzip+).
 """
 
 from __future__ import annotations
@@ -17,53 +17,56 @@ from foveate.errors import InvalidInput
 from foveate.stages.score.rows import rows
 
 REST = 1e-3
-"""What a query pays to all other pairs at least: of all its attention on one pair, a thousandth."""
-LEAST = 1e-30  # of a norm that is divided by
+"""Minimum attention of a query to all other pairs together, where one pair gets all of it."""
+LEAST = 1e-30  # lower bound of norms that are divisors
 
 
 def squared_damage(layer: Layer) -> Iterator[Float[Tensor, "b h g r n"]]:
-    """The square of ``a / max(1 - a, REST) * |W_o (v_j - o)| / |x|``, for some queries at a time:
-    ``a`` is what a query head pays to pair j and ``o`` its output, ``W_o`` the head's part of the
-    output projection, and ``x`` the residual stream that the layer reads, before its norm. Zero for
-    padded queries; in float32. The layer comes with its ``output_weight`` and ``residual_norm``.
+    """Iterate over blocks of queries, with the squared relative damage of losing each pair.
+
+    It is the square of ``a / max(1 - a, REST) * |W_o (v_j - o)| / |x|``, where ``a`` is the
+    attention of a query head to pair j, ``o`` the head's output, ``W_o`` its part of the output
+    projection, and ``x`` the residual stream that the layer reads, before its norm. Zero for padded
+    queries; in float32. The layer needs ``output_weight`` and ``residual_norm``.
 
     Raises:
-        InvalidInput: the layer came without them.
+        InvalidInput: the layer has no output projection or no residual stream.
     """
     v, gram, of_values, norms = _projected(layer)
-    for some, paid in rows(layer):
+    for block, paid in rows(layer):
         out = paid @ v[:, :, None]
         turned = out @ gram
         square = (turned @ v[:, :, None].mT).mul_(-2).add_(of_values[..., None, :])
         square = square.add_((turned * out).sum(-1, keepdim=True)).clamp_min_(0)
-        norm = norms[:, some]
+        norm = norms[:, block]
         yield square.mul_(_odds(paid).square_()).div_(norm.square()[:, None, None, :, None])
 
 
 def contribution(layer: Layer) -> Iterator[Float[Tensor, "b h g r n"]]:
-    """``a * |W_o v_j| / |x|`` of some queries at a time, in the letters and under the conditions of
-    :func:`squared_damage`: how much of what a head adds to the residual stream is pair j's.
+    """Iterate over blocks of queries, with each pair's share of the head's output.
+
+    It is ``a * |W_o v_j| / |x|``, with the symbols and requirements of :func:`squared_damage`.
 
     Source: KVzap (arXiv:2601.07891), section on KVzip+.
 
     Raises:
-        InvalidInput: the layer came without its output projection or the residual stream.
+        InvalidInput: the layer has no output projection or no residual stream.
     """
     _, _, of_values, norms = _projected(layer)
     length = of_values.clamp_min(0).sqrt()[..., None, :]
-    for some, paid in rows(layer):
-        yield paid.mul_(length).div_(norms[:, some][:, None, None, :, None])
+    for block, paid in rows(layer):
+        yield paid.mul_(length).div_(norms[:, block][:, None, None, :, None])
 
 
 def _projected(layer: Layer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Values [b h n e], the products of each query head's output projection with itself
-    [h g e e], the squared lengths of projected values [b h g n], and norms of the residual stream
-    [b m].
+    """Return values, W_o W_o^T, squared norms of W_o v, and norms of the residual stream.
+
+    Their shapes are [b h n e], [h g e e], [b h g n] and [b m].
     """
     if layer.output_weight is None or layer.residual_norm is None:
         raise InvalidInput(
-            f"layer {layer.number} came without its output projection or the residual stream, by "
-            "which damage is measured. Read the prompt inside foveate.compress(model, policy)."
+            f"layer {layer.number} has no output projection or no residual stream, which this "
+            "score needs. Read the prompt inside foveate.compress(model, policy)."
         )
     h, v = layer.k.shape[1], _values(layer)
     weight = layer.output_weight.to(v.device).float().view(h, layer.groups, v.shape[-1], -1)
@@ -73,21 +76,23 @@ def _projected(layer: Layer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def answer_damage(layer: Layer, gradient: Float[Tensor, "b m hq e"]) -> Float[Tensor, "b h n"]:
-    """What an answer would lose with each pair, to first order: ``a / max(1 - a, REST)`` times
-    ``gradient . (v_j - o)``, added up over queries and query heads; in float32.
+    """Return the first-order loss of an answer if each pair is lost.
+
+    It is ``a / max(1 - a, REST)`` times ``gradient . (v_j - o)``, summed over queries and query
+    heads; in float32.
 
     Args:
-        layer: the queries of a question and its answer, and all that they see.
-        gradient: of what is lost, by the heads' outputs.
+        layer: the queries of a question and its answer, and all slots that they see.
+        gradient: of the answer's loss by the heads' outputs.
     """
     h, v = layer.k.shape[1], _values(layer)
     b, m, _, e = gradient.shape
     by_head = gradient.float().view(b, m, h, -1, e).permute(0, 2, 3, 1, 4)
     total = v.new_zeros(v.shape[:3])
-    for some, paid in rows(layer):
-        mine = by_head[:, :, :, some]
-        at_output = (mine * (paid @ v[:, :, None])).sum(-1, keepdim=True)
-        change = (mine @ v[:, :, None].mT).sub_(at_output)
+    for block, paid in rows(layer):
+        head_gradient = by_head[:, :, :, block]
+        at_output = (head_gradient * (paid @ v[:, :, None])).sum(-1, keepdim=True)
+        change = (head_gradient @ v[:, :, None].mT).sub_(at_output)
         total += change.mul_(_odds(paid)).sum((2, 3))
     return total
 
@@ -97,6 +102,6 @@ def _odds(paid: Float[Tensor, "b h g r n"]) -> Float[Tensor, "b h g r n"]:
 
 
 def _values(layer: Layer) -> Float[Tensor, "b h n e"]:
-    """Zeros at padding, whose numbers may be anything."""
+    """Return the values in float32, with zeros at padding, which may contain anything."""
     v: Tensor = layer.v.masked_fill(~layer.valid[..., None], 0.0).float()
     return v

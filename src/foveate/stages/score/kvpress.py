@@ -1,4 +1,4 @@
-"""Scorers of NVIDIA kvpress as scores."""
+"""Adapter that makes scorers of NVIDIA's kvpress into scores."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from foveate.errors import InvalidParameter
 from foveate.policies.spec import stage
 from foveate.stages.score.rows import rows
 
-# what presses raise that miss the model, hidden states or positions
+# errors of presses that need the model, hidden states or positions, which they do not get here
 _LACKING = (AttributeError, KeyError, AssertionError, NotImplementedError, TypeError, ValueError)
 
 
 @stage("kvpress")
 class FromKvpress:
-    """What a ``ScorerPress`` of kvpress says, where it needs keys, values and attention alone.
+    """Score of a kvpress ``ScorerPress`` that needs keys, values and attention alone.
 
-    ``attention`` gives it the whole matrix of a prompt's attention, [1, hq, n, n] in float32, which
-    such presses otherwise work out from hidden states (SnapKVPress, TOVAPress) or ask for
-    (ObservedAttentionPress). Rows of a batch are scored one by one, without their padding. Its
-    ``compression_ratio`` is not used: the policy's budget says how much is kept. A policy with this
-    score prints, but its spec does not parse back.
+    With ``attention`` the press gets the full attention matrix of the prompt, [1, hq, n, n] in
+    float32, which such presses otherwise compute from hidden states (SnapKVPress, TOVAPress) or
+    require (ObservedAttentionPress). Rows of a batch are scored one by one, without their padding.
+    The press's ``compression_ratio`` is not used: the policy's budget sets how much is kept. A
+    policy with this score prints, but its spec does not parse back.
 
-    Of kvpress 0.5.5 that is CURPress, KeyDiffPress, KnormPress, LagKVPress, RandomPress and
+    Of kvpress 0.5.5 these work: CURPress, KeyDiffPress, KnormPress, LagKVPress, RandomPress and
     StreamingLLMPress; with ``attention`` also ObservedAttentionPress, PyramidKVPress, SnapKVPress
     and TOVAPress. Others need hidden states or the model's projections and are refused.
 
@@ -63,8 +63,8 @@ class FromKvpress:
         n = layer.k.shape[2]
         if m != n:
             raise InvalidParameter(
-                f"{type(self.press).__name__} is given the attention of a whole prompt, and there "
-                f"are {m} queries for {n} slots: compress once, after the prefill."
+                f"{type(self.press).__name__} needs the attention of a whole prompt, and there are "
+                f"{m} queries for {n} slots: compress once, after the prefill."
             )
         return torch.cat([paid.reshape(b, hq, -1, n) for _, paid in rows(layer)], dim=2)
 
@@ -78,7 +78,7 @@ class FromKvpress:
         h, n, d = k.shape[1:]
         config = SimpleNamespace(num_attention_heads=h * layer.groups, num_key_value_heads=h)
         module = SimpleNamespace(config=config, head_dim=d, layer_idx=layer.number)
-        hidden = k.new_zeros(1, n, 1, dtype=torch.float32)  # its length is what may be asked of it
+        hidden = k.new_zeros(1, n, 1, dtype=torch.float32)  # presses may only use its length
         try:
             scores: Tensor = self.press.score(module, hidden, k, v, attention, {})
         except _LACKING as error:

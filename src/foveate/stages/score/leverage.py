@@ -1,4 +1,4 @@
-"""Statistical leverage: how far a key lies out, in the geometry of all keys of its head."""
+"""Statistical leverage: how much a key is an outlier among all keys of its head."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ RIDGE = 1e-2
 
 @stage("leverage")
 class Leverage(WithoutQueries):
-    """The diagonal of X (X^T X + I/100)^-1 X^T, where X are a head's keys less their mean, times a
-    random Gaussian matrix of ``sketch`` columns (null: the keys themselves, exactly), standardised
-    over the heads of a layer or each head by itself (``over``). The matrix follows from ``seed``
-    and is the same for all heads of a layer.
+    """Diagonal of X (X^T X + I/100)^-1 X^T, where X are a head's centred keys.
+
+    X is first multiplied by a random Gaussian matrix of ``sketch`` columns (None: the exact keys),
+    which follows from ``seed`` and is the same for all heads of a layer. The scores are
+    standardised over the heads of a layer or each head by itself (``over``).
 
     The first ``sinks`` and the last ``recent`` tokens are left out of all that, and score highest.
 
-    Keys are those after the rotation by positions, which layers hold; the paper's are those before.
+    Keys are those after RoPE, which layers store; the paper's are those before.
 
     Source: Compactor (arXiv:2507.08143), approximate leverage scores, and kvpress.
     """
@@ -64,8 +65,9 @@ def leverage(
     inside: Bool[Tensor, "b h l"],
     sketch: Float[Tensor, "d s"] | None,
 ) -> Float[Tensor, "b h l"]:
-    """Of the keys inside, in float32; the small system in double precision, as keys of large norms
-    would drown the ridge.
+    """Return the leverage of the keys inside, in float32.
+
+    The linear system is solved in float64, as keys of large norms would otherwise drown the ridge.
     """
     real = inside[..., None]
     mean = k.masked_fill(~real, 0.0).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp_min(1)
@@ -76,7 +78,7 @@ def leverage(
     gram = wide.transpose(2, 3) @ wide
     ridge = gram.diagonal(dim1=2, dim2=3).sum(-1).mul(1e-12).clamp_min(RIDGE)
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    # where that fails (of sums beyond float32) the scores are no numbers, which names the layer
+    # where that fails (sums overflow) the scores are NaN, for which the caller names the layer
     root, failed = torch.linalg.cholesky_ex(gram + ridge[..., None, None] * eye)
     inverse = torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False)
     whitened: Tensor = wide @ inverse.transpose(2, 3)

@@ -1,4 +1,4 @@
-"""Linear maps from a pair to a number, head by head: scores by a profile, and how it is fitted."""
+"""Linear maps from a pair to a number, head by head: scores by a profile, and their fitting."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from foveate.stages.score.bases import ByProfile
 
 @dataclass(frozen=True, kw_only=True)
 class LinearMaps(ByProfile):
-    """A score by maps of every pair's key and value [d + e], and maybe of facts of both, in
-    float32. Keys far behind the profile's prompts are read as if they stood at their end.
+    """Score by linear maps of every pair's key and value [d + e], and optionally of facts of both.
+
+    It is in float32. Keys far beyond the profile's prompts are scored as if they were at their end.
     """
 
     def facts(self, layer: Layer) -> tuple[Float[Tensor, "b h n f"], ...]:
@@ -24,7 +25,7 @@ class LinearMaps(ByProfile):
         return ()
 
     def mapped(self, layer: Layer) -> Float[Tensor, "b h n"]:
-        """Return what the maps say of every pair."""
+        """Return the output of the maps for every pair."""
         (_, h, _, d), e = layer.k.shape, layer.v.shape[-1]
         profile = self.calibrated
         layer = read_nearer(layer, profile, self.profile)
@@ -47,5 +48,5 @@ def products(
     inputs = [torch.ones_like(goals)[..., None], *facts, layer.k.float(), layer.v.float()]
     pairs = torch.cat(inputs, dim=-1).masked_fill(~layer.valid[..., None], 0.0)
     pairs = pairs.double().transpose(0, 1).flatten(1, 2)
-    wanted = goals.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
-    return pairs.mT @ pairs, (pairs.mT @ wanted[..., None])[..., 0]
+    targets = goals.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
+    return pairs.mT @ pairs, (pairs.mT @ targets[..., None])[..., 0]

@@ -1,4 +1,4 @@
-"""Attention that looks both ways, within parts of the prompt: no question has to be known."""
+"""Bidirectional attention within parts of the prompt, which needs no question."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from foveate.stages.score.held import Over, TokenSpan, best, span, standardised
 
 @stage("non_causal_attention")
 class NonCausalAttention:
-    """What each token is paid by the queries of its own part of the prompt, earlier and later ones,
-    of parts of ``chunk`` tokens: the sum of their softmax over that part, averaged over the query
-    heads of a KV head, times the value's norm (``value_norm``), averaged over ``kernel`` neighbours
-    and standardised over the heads of a layer or each head by itself (``over``).
+    """Attention that each token receives from earlier and later queries of its part of the prompt.
 
-    Logits are q k, without a scale, as in the authors' codes; ``scaled`` takes the model's. In a
-    last part that is shorter, kvpress lets its filling take part in the softmax: ``as_released``.
+    Parts have ``chunk`` tokens. The softmax over the part is summed over its queries, averaged over
+    the query heads of a KV head, multiplied by the value's norm (``value_norm``), averaged over
+    ``kernel`` neighbours and standardised over the heads of a layer or each head by itself
+    (``over``).
+
+    Logits are q k, without a scale, as in the authors' codes; ``scaled`` uses the model's. In a
+    last part that is shorter, kvpress lets its padding take part in the softmax: ``as_released``.
 
     The first ``sinks`` and the last ``recent`` tokens are left out of all that, and score highest.
 
@@ -46,7 +48,7 @@ class NonCausalAttention:
         return self.over == "head"
 
     def queries(self, tokens: int) -> int:
-        return 2**31  # those of all slots
+        return 2**31  # all queries
 
     def __call__(self, layer: Layer) -> Scores:
         part = span(layer.slots, self.sinks, self.recent)
@@ -60,13 +62,13 @@ class NonCausalAttention:
         return Scores(part.put(values, best(values)))
 
     def _chunks(self, layer: Layer, part: TokenSpan) -> Iterator[Float[Tensor, "b h c"]]:
-        """What the tokens of each part are paid."""
+        """Iterate over the parts, with the attention that their tokens receive."""
         q, k = part.take(own_queries(layer)), part.take(layer.k)
         yield k.new_zeros((*k.shape[:2], 0), dtype=torch.float32)
         for first in range(0, part.longest, self.chunk):
-            some = slice(first, first + self.chunk)
-            queries = q[:, :, some].float().mul(layer.scale if self.scaled else 1.0)
-            weights = queries.flatten(2, 3) @ k[:, :, some].float().mT
+            block = slice(first, first + self.chunk)
+            queries = q[:, :, block].float().mul(layer.scale if self.scaled else 1.0)
+            weights = queries.flatten(2, 3) @ k[:, :, block].float().mT
             if first + self.chunk <= part.shortest:
                 yield weights.softmax(-1).sum(2) / q.shape[3]
             else:
@@ -75,7 +77,7 @@ class NonCausalAttention:
     def _short(
         self, logits: Float[Tensor, "b h c g c"], part: TokenSpan, first: int
     ) -> Float[Tensor, "b h c"]:
-        """The same of a part that is not full in every head."""
+        """Return the attention within a part that is not full in every head."""
         real = part.inside[:, :, first : first + self.chunk]
         logits = logits.masked_fill(~real[:, :, None, None], -torch.inf)
         weights, missing = logits.softmax(-1), self._missing(part, first)[..., None]
@@ -86,13 +88,13 @@ class NonCausalAttention:
         return paid + missing / self.chunk if self.as_released else paid
 
     def _missing(self, part: TokenSpan, first: int) -> Float[Tensor, "b h"]:
-        """Tokens that a head's last part lacks, if it begins there."""
-        here = (part.count > first) & (part.count < first + self.chunk)
-        return torch.where(here, first + self.chunk - part.count, 0).float()
+        """Return the number of tokens that a head's last part lacks, if it begins at ``first``."""
+        is_last_part = (part.count > first) & (part.count < first + self.chunk)
+        return torch.where(is_last_part, first + self.chunk - part.count, 0).float()
 
 
 def own_queries(layer: Layer) -> Float[Tensor, "b h n g d"]:
-    """The query of each slot's token, of every query head that reads the slot.
+    """Return the query of each slot's token, of every query head that reads the slot.
 
     Raises:
         InvalidParameter: the queries of some tokens are not known.
@@ -100,23 +102,26 @@ def own_queries(layer: Layer) -> Float[Tensor, "b h n g d"]:
     b, hq, m, d = layer.q.shape
     h, n = layer.k.shape[1:3]
     q = layer.q.view(b, h, hq // h, m, d).transpose(2, 3)
-    place = _places(layer.slots)
-    if place is None:
+    index = _query_indices(layer.slots)
+    if index is None:
         return q
-    if bool((layer.valid & (place < 0)).any()):
+    if bool((layer.valid & (index < 0)).any()):
         raise InvalidParameter(
             f"non-causal attention needs the query of every slot, and layer {layer.number} has "
             f"{m} queries for {n} slots: compress once, after the prefill."
         )
-    return q.take_along_dim(place.clamp_min(0)[..., None, None], dim=2)
+    return q.take_along_dim(index.clamp_min(0)[..., None, None], dim=2)
 
 
 @derived
-def _places(slots: Slots) -> Int[Tensor, "b h n"] | None:
-    """Where the query of each slot's token stands; None if they stand as the slots do."""
+def _query_indices(slots: Slots) -> Int[Tensor, "b h n"] | None:
+    """Return the index of each slot's own query; None if queries are in the order of the slots.
+
+    -1 where the query is unknown.
+    """
     pos, q_pos = slots.pos, slots.q_pos
     if q_pos.shape[1] == pos.shape[2] and bool((pos == q_pos[:, None]).all()):
         return None
-    wanted = pos.flatten(1).contiguous()
-    place = torch.searchsorted(q_pos.contiguous(), wanted).clamp_max(q_pos.shape[1] - 1)
-    return torch.where(q_pos.gather(1, place) == wanted, place, -1).view_as(pos)
+    positions = pos.flatten(1).contiguous()
+    index = torch.searchsorted(q_pos.contiguous(), positions).clamp_max(q_pos.shape[1] - 1)
+    return torch.where(q_pos.gather(1, index) == positions, index, -1).view_as(pos)

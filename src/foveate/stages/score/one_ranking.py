@@ -1,5 +1,6 @@
-"""One ranking for all heads of a layer, by the positions of tokens, that later layers may read in
-its notes whatever slots they hold.
+"""One ranking for all heads of a layer, by position.
+
+Later layers can read it from the layer's notes, whatever slots they hold.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ By = Literal["last", "all"]
 def paid_by_last(
     layer: Layer, among: Bool[Tensor, "b h n"] | None = None
 ) -> Float[Tensor, "b h n"]:
-    """What the last query pays to every slot (of those marked, among which its softmax is then),
-    the mean over the query heads of a KV head.
+    """Return the last query's attention to every slot, averaged over a KV head's query heads.
+
+    With ``among`` the softmax is over the marked slots alone.
     """
     visible = layer.slots.visible(1)
     if among is not None:
@@ -30,7 +32,10 @@ def paid_by_last(
 
 
 def received(layer: Layer, by: By) -> Float[Tensor, "b h n"]:
-    """The same, or what every slot gets on average from the queries that see it."""
+    """Return the attention that each slot receives.
+
+    ``by`` "last" is that of the last query, "all" the mean over the queries that see the slot.
+    """
     if by == "last":
         return paid_by_last(layer)
     total = layer.k.new_zeros(layer.pos.shape, dtype=torch.float32)
@@ -40,13 +45,13 @@ def received(layer: Layer, by: By) -> Float[Tensor, "b h n"]:
 
 
 def by_position(layer: Layer, values: Float[Tensor, "b h n"]) -> Float[Tensor, "b t"]:
-    """The mean over heads of what each token's slots have; a slot that is gone has zero."""
+    """Return the mean over heads of each token's slots; an evicted slot counts as zero."""
     ordered = values.new_zeros(values.shape[0], int(layer.lengths.max()))
     index = layer.pos.clamp_min(0).flatten(1)
     return ordered.scatter_add_(1, index, (values * layer.valid).flatten(1)) / values.shape[1]
 
 
 def of_slots(layer: Layer, by_pos: Shaped[Tensor, "b t"]) -> Shaped[Tensor, "b h n"]:
-    """What each slot's token has; anything at padding."""
+    """Return the value of each slot's token; at padding it is meaningless."""
     index = layer.pos.clamp(0, by_pos.shape[1] - 1)
     return by_pos.gather(1, index.flatten(1)).view_as(layer.pos)

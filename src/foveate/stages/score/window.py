@@ -24,10 +24,11 @@ Pool = Literal["avg", "max", "none"]
 
 @stage("window_attention", head_by_head=True)
 class WindowAttention:
-    """Mean over the last ``window`` queries of the softmax in float32, reduced over the query heads
-    of a KV head, then pooled along the slots before the window. The window itself scores zero:
-    selections protect it. The part "observed" is what is pooled, of all slots; "attention" is the
-    same with the mean over the query heads.
+    """Mean attention of the last ``window`` queries, pooled along the slots before the window.
+
+    The softmax is in float32 and reduced over the query heads of a KV head before pooling. The
+    window itself scores zero: selections protect it. The part "observed" is the score of all slots
+    before pooling; "attention" is its mean over the query heads.
 
     ``window`` is a number of queries or a share of the budget. ``pool`` is "avg" (zero padding that
     counts, as in the release), "max" or "none", with an odd ``kernel``; with ``pool_window`` the
@@ -56,7 +57,7 @@ class WindowAttention:
         return Scores(pooled, parts={"attention": attention, "observed": scores})
 
     def pooled(self, scores: Float[Tensor, "b h s"]) -> Float[Tensor, "b h s"]:
-        """Pools along the slots, keeping their number: by the maximum it is DAVID eq. 3."""
+        """Pool along the slots, keeping their number; by the maximum it is DAVID eq. 3."""
         if self.pool == "none" or scores.shape[-1] == 0:
             return scores
         pool = F.avg_pool1d if self.pool == "avg" else F.max_pool1d
@@ -65,15 +66,15 @@ class WindowAttention:
 
 @derived
 def window_of(slots: Slots, window: Recent) -> Bool[Tensor, "b w"]:
-    """Of the last queries, as many as the longest window of a row: which are in their row's."""
-    wanted = recent_tokens(window, budget_of(slots, window)).clamp_min(1)
-    w = min(int(wanted.max()), slots.q_pos.shape[1])
-    return slots.q_pos[:, -w:] >= (slots.lengths - wanted).clamp_min(0)[:, None]
+    """Mark the queries of each row's window, among the last queries of the longest window."""
+    sizes = recent_tokens(window, budget_of(slots, window)).clamp_min(1)
+    w = min(int(sizes.max()), slots.q_pos.shape[1])
+    return slots.q_pos[:, -w:] >= (slots.lengths - sizes).clamp_min(0)[:, None]
 
 
 @derived
 def on_average(slots: Slots, window: Recent, groups: int, group: Reduction) -> WindowWeights:
-    """Every query of a row's window counts the same, and they count one in all."""
+    """Weight every query of a row's window the same, 1 in total."""
     real = window_of(slots, window)
     of_each = real.float() / real.sum(-1, keepdim=True)
     return WindowWeights(counts_of(of_each[:, None], groups, group))
@@ -83,8 +84,9 @@ def on_average(slots: Slots, window: Recent, groups: int, group: Reduction) -> W
 def by_modality(
     slots: Slots, window: Recent, n: float, groups: int, group: Reduction
 ) -> WindowWeights:
-    """The window's queries of text tokens count in the first sum, those of visual tokens in the
-    second, of a softmax-n: the sums of CSP eq. 1.
+    """Weight the window's queries of text in the first sum, of visual tokens in the second.
+
+    The sums are those of CSP eq. 1, of a softmax-n.
     """
     real = window_of(slots, window)
     kinds = torch.stack([~slots.q_vision, slots.q_vision], dim=1)
@@ -95,8 +97,9 @@ def by_modality(
 def counts_of(
     marked: Float[Tensor, "b c w"], groups: int, group: Reduction
 ) -> Float[Tensor, "b r g w"]:
-    """How much each query counts in every sum. The mean over ``groups`` query heads is one sum;
-    what else they are reduced to is found from one sum for each.
+    """Return the weight of each query in every sum.
+
+    The mean over ``groups`` query heads is one sum; other reductions need one sum for each head.
     """
     if group == "mean":
         return (marked / groups)[:, :, None].repeat(1, 1, groups, 1)
@@ -105,8 +108,9 @@ def counts_of(
 
 
 class OnAverage(NamedTuple):
-    """What a window's queries pay to every slot, on average: the mean over the query heads of a KV
-    head, and what they are reduced to.
+    """Mean attention of a window's queries, reduced over a KV head's query heads.
+
+    ``mean`` is the mean over the query heads, ``reduced`` the reduction that was requested.
     """
 
     mean: Float[Tensor, "b h n"]
@@ -114,9 +118,9 @@ class OnAverage(NamedTuple):
 
 
 def paid_on_average(layer: Layer, window: Recent, group: Reduction = "mean") -> OnAverage:
-    """By the last ``window`` queries: DAVID eq. 2, over the number r of these."""
+    """Return the mean attention of the last ``window`` queries (DAVID eq. 2)."""
     sums = paid(layer, on_average(layer.slots, window, layer.groups, group))
-    if group == "mean":  # which asks for no query head by itself
+    if group == "mean":  # one sum over all query heads is enough
         mean = sums[:, :, 0]
         return OnAverage(mean, mean)
     return OnAverage(over_group(sums, "mean"), over_group(sums, group))
@@ -125,8 +129,9 @@ def paid_on_average(layer: Layer, window: Recent, group: Reduction = "mean") -> 
 def paid_by_modality(
     layer: Layer, window: Recent, n: float, group: Reduction
 ) -> Float[Tensor, "b h c n"]:
-    """By the last ``window`` queries, as a softmax-n: the sums over those of text tokens and over
-    those of visual tokens, reduced over the query heads of a KV head.
+    """Return the summed softmax-n of the last ``window`` queries, of text and of visual tokens.
+
+    Both sums are reduced over the query heads of a KV head.
     """
     sums = paid(layer, by_modality(layer.slots, window, n, layer.groups, group))
     if group == "mean":
@@ -137,12 +142,13 @@ def paid_by_modality(
 
 
 def paid(layer: Layer, weights: WindowWeights) -> Float[Tensor, "b h r n"]:
-    """What the last queries pay to every slot, each counted as often as ``weights`` say: as the
-    attention has added it up on its way, if it did so with these very weights.
+    """Return the weighted sums of the last queries' attention to every slot.
+
+    If the attention has already computed them with these very weights, they are reused.
     """
-    made = layer.window_sums
-    if made is not None and made.weights is weights:
-        return made.sums
+    precomputed = layer.window_sums
+    if precomputed is not None and precomputed.weights is weights:
+        return precomputed.sums
     counts, n = weights
     w = counts.shape[-1]
     q, visible = layer.q[:, :, -w:], layer.slots.last_visible(w)
@@ -152,8 +158,8 @@ def paid(layer: Layer, weights: WindowWeights) -> Float[Tensor, "b h r n"]:
         add,
         (
             window_sums(
-                q[:, :, some], layer.k, visible[:, :, some], counts[..., some], layer.scale, n
+                q[:, :, block], layer.k, visible[:, :, block], counts[..., block], layer.scale, n
             )
-            for some in blocks(w)
+            for block in blocks(w)
         ),
     )

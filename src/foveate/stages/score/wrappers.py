@@ -14,7 +14,7 @@ from foveate.stages.score.normalise import over_tokens
 
 @stage("head_mean")
 class HeadMean(Wrapper):
-    """The mean over the layer's KV heads of the score that it wraps, and of its parts.
+    """Mean of the wrapped score, and of its parts, over the layer's KV heads.
 
     Source: Elastic Cache (arXiv:2407.18121) and PrefixKV (arXiv:2412.03409), section 3.2.
     """
@@ -31,7 +31,7 @@ def _shared(values: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
 
 @stage("text_prior", head_by_head=True)
 class TextPrior(Wrapper):
-    """LOOK-M eq. 5: A_s[T] + T_p, T_p = max(A_s), head by head, over the score that it wraps.
+    """Another score plus a text prior, head by head: A_s[T] + T_p, T_p = max(A_s) (LOOK-M eq. 5).
 
     The part "importance" is the score without the prior.
     """

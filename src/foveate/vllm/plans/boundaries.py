@@ -1,21 +1,22 @@
-"""At which tokens of a request its cache is compressed, and how many blocks it holds at most.
+"""Boundaries: the tokens of a request at which its cache is compressed, and its peak of blocks.
 
-Without more that is the prompt's end. Under ``when=over_budget(every=N)`` heads that keep K tokens
-are compressed whenever they hold N more, while the prompt is read (``reading=true``), while it is
-answered, or both, N rounded up to whole blocks:
+By default the only boundary is the prompt's end. Under ``when=over_budget(every=N)`` heads that
+keep K tokens are compressed whenever they hold N more, while the prompt is read (``reading=true``),
+while it is answered, or both, N rounded up to whole blocks:
 
     reading      J + N, J + 2 N, ... < P, and at P           P: tokens of the prompt
     answering    P + N, P + 2 N, ...                         K + N, ... if all of the prompt stays
 
-At a boundary c the K pairs that stay move into the slots [c - K, c), and the blocks before these,
-the gap, go back to the pool. So the gap follows from how many tokens have been processed, it only
-grows, and later tokens are written where vLLM writes them anyway. Steps end at boundaries, so that
-a pass sees every token under the gap of the boundary before it, and a request that was preempted
-comes to the same state again.
+At a boundary c the K kept pairs move into the slots [c - K, c), and the blocks before these, the
+gap, go back to the pool. So the gap follows from the number of processed tokens, it only grows, and
+later tokens are written where vLLM writes them anyway. Steps end at boundaries, so that a pass sees
+every token under the gap of the boundary before it, and a request that was preempted reaches the
+same state again.
 
-At the prompt's end K depends on where P stands in its block, as whole blocks leave. Before it J
-pairs stay, the budget in whole blocks. So these boundaries, and what is kept at them, follow from
-the tokens before them and not from the prompt's length: prompts that begin alike come to the same.
+At the prompt's end K depends on P modulo the block size, as only whole blocks are freed. Before it
+J pairs are kept, the budget in whole blocks. So the boundaries within a prompt, and the pairs kept
+at them, follow from the tokens before them and not from the prompt's length: prompts with the same
+beginning share them.
 
 Everything here is a pure function of lengths and configuration, as in ``gap``.
 """
@@ -29,8 +30,9 @@ from foveate.stages.when import OverBudget
 
 
 class Every(NamedTuple):
-    """Beside the prompt's end a request is compressed whenever its heads hold so many ``tokens``
-    more than they kept: while its prompt is read, while it is answered, or both. 0: never.
+    """Interval of compression beside the prompt's end: a request is compressed whenever its heads
+    hold ``tokens`` more than they kept, while ``reading`` its prompt, ``answering``, or both.
+    0: never.
     """
 
     tokens: int = 0
@@ -39,7 +41,7 @@ class Every(NamedTuple):
 
     @classmethod
     def of(cls, when: When) -> Every:
-        """Return the interval that a rule sets."""
+        """Return the interval of a policy's ``when`` stage."""
         if not isinstance(when, OverBudget) or not (when.reading or when.answering):
             return cls()
         return cls(when.every, when.reading, when.answering)
@@ -53,8 +55,8 @@ NEVER = Every()
 
 
 class Move(NamedTuple):
-    """A step's move of a request's kept pairs, in one KV cache group: into the slots from the block
-    ``first`` up to the boundary ``end``, a number of tokens.
+    """A step's move of a request's kept pairs in one KV cache group: into the slots from block
+    ``first`` on, up to the boundary after ``end`` tokens.
     """
 
     first: int
@@ -67,10 +69,10 @@ class Move(NamedTuple):
 class Boundaries(NamedTuple):
     """Boundaries of a request in one KV cache group, decided once by the scheduler.
 
-    The first ``length`` tokens of the prompt are compressed, and leave their first ``freed``
-    blocks. At each boundary ``kept`` pairs stay per KV head, or all if there are not more; at
-    boundaries within the prompt ``within``, which are whole blocks. ``every`` is in whole blocks,
-    too. ``budget`` is passed to scores and selections, except within the prompt.
+    The first ``length`` tokens of the prompt are compressed, which frees their first ``freed``
+    blocks. At most ``kept`` pairs per KV head are kept at a boundary, or ``within`` at one inside
+    the prompt. ``within`` and ``every`` are whole blocks. ``budget`` is passed to scores and
+    selections, except inside the prompt.
     """
 
     length: int
@@ -81,51 +83,51 @@ class Boundaries(NamedTuple):
     freed: int = 0
 
     @property
-    def left(self) -> int:
-        """Tokens of the prompt that leave at its end, per KV head."""
+    def evicted(self) -> int:
+        """Tokens of the prompt that are evicted at its end, per KV head."""
         return max(0, self.length - self.kept)
 
     def budget_at(self, boundary: int) -> int:
-        """Return the budget that scores and selections are passed at a boundary."""
+        """Return the budget for scores and selections at a boundary."""
         return self.within if self.every.reading and boundary < self.length else self.budget
 
     def after(self, tokens: int) -> int | None:
         """Return the next boundary after so many computed tokens; None if there is none."""
         if tokens >= self.length or not self._ends_with_prompt:
-            return self._following(self._answers_from, tokens) if self.every.answering else None
+            return self._following(self._answer_origin, tokens) if self.every.answering else None
         if not self.every.reading:
             return self.length
         return min(self.length, self._following(self.within, tokens))
 
     def reached(self, tokens: int) -> int:
-        """Return the last boundary among the first ``tokens``; before there is one, what stays at
-        it.
+        """Return the last boundary among the first ``tokens``. Before the first boundary this is
+        the number of pairs kept there, so that the gap comes out as 0.
         """
         if tokens >= self.length:
-            origin, goes_on = self._answers_from, self.every.answering
+            origin, continues = self._answer_origin, self.every.answering
         else:
-            origin, goes_on = self.stays(tokens), self.every.reading
-        return self._following(origin, tokens) - self.every.tokens if goes_on else origin
+            origin, continues = self.kept_at(tokens), self.every.reading
+        return self._following(origin, tokens) - self.every.tokens if continues else origin
 
-    def stays(self, tokens: int) -> int:
-        """How many pairs stay at a boundary after so many tokens, if there are more."""
+    def kept_at(self, tokens: int) -> int:
+        """Return the limit of pairs kept at a boundary after so many tokens."""
         return self.within if self.every.reading and tokens < self.length else self.kept
 
-    def begins(self, tokens: int) -> range:
+    def boundaries_within(self, tokens: int) -> range:
         """Return the boundaries within the prompt up to so many tokens, the last one first."""
         first, every = self.within + self.every.tokens, self.every.tokens
-        if not self.every.reading or (most := min(tokens, self.length - 1)) < first:
+        if not self.every.reading or (last := min(tokens, self.length - 1)) < first:
             return range(0)
-        return range(first, most + 1, every)[::-1]
+        return range(first, last + 1, every)[::-1]
 
     @property
     def _ends_with_prompt(self) -> bool:
-        """Whether the prompt's end is a boundary: not where all of it stays for now."""
+        """True if the prompt's end is a boundary; a prompt below the budget ends without one."""
         return not self.every.tokens or self.kept < self.length
 
     @property
-    def _answers_from(self) -> int:
-        """Where the boundaries of the answer are counted from."""
+    def _answer_origin(self) -> int:
+        """Token from which the boundaries of the answer are counted."""
         return max(self.length, self.kept)
 
     def _following(self, origin: int, tokens: int) -> int:
@@ -133,20 +135,20 @@ class Boundaries(NamedTuple):
         return origin + (max(0, tokens - origin) // every + 1) * every
 
     def gap(self, tokens: int, block: int) -> int:
-        """How many of the first blocks, of ``block`` slots, a request holds no longer once so many
-        tokens have been processed.
+        """Return the number of first blocks, of ``block`` slots, that are free once so many tokens
+        have been processed.
         """
-        return max(0, self.reached(tokens) - self.stays(tokens)) // block
+        return max(0, self.reached(tokens) - self.kept_at(tokens)) // block
 
     def move(self, computed: int, end: int, block: int, *, last: int | None = None) -> Move | None:
         """Return the move of a step that computes a request's tokens from ``computed`` to ``end``.
 
-        This is the only rule for it: the scheduler sends what it returns, and workers compare.
-        ``last`` is how many tokens the request computes at most, if that is known.
+        This is the only rule for it: the scheduler sends the move, and workers compare it with
+        their own. ``last`` is the limit of tokens that the request computes, if known.
 
         Returns:
             None if the step reaches no boundary, if no block becomes free at the boundary, or if
-            the request ends there and nobody reads what would be moved.
+            the request ends there, so that moved pairs would never be read.
         """
         boundary = self.after(computed)
         if boundary is None or end < boundary or (last is not None and boundary >= last):
@@ -156,15 +158,16 @@ class Boundaries(NamedTuple):
 
     @property
     def untouched(self) -> int:
-        """How many of the first tokens lie where nothing is ever moved to."""
+        """Number of first tokens in slots that no move ever writes to."""
         first = self.after(0)
-        if first is None or first <= self.stays(first):
+        if first is None or first <= self.kept_at(first):
             return self.length
-        return min(self.length, first - self.stays(first))
+        return min(self.length, first - self.kept_at(first))
 
     def peak(self, tokens: int, ahead: int) -> int:
-        """Return the most slots that are held at once on the way to so many tokens, from a whole
-        block on, while up to ``ahead`` steps are on their way: what they read is freed after them.
+        """Return the largest number of slots in use at once until so many tokens are processed.
+
+        Up to ``ahead`` steps are in flight at once; blocks that they read are freed after them.
         """
         read = min(tokens, self.length)
         answered = tokens - read

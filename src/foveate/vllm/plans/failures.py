@@ -1,4 +1,4 @@
-"""Failures of requests that were taken in: a fixed reason to count by, and a sentence to read."""
+"""Failures of accepted requests: a fixed reason to count by, and a sentence to read."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class Reason(StrEnum):
     """Reasons by which ``foveate:failed_requests_total`` is labelled."""
 
     REQUEST = "request"
-    """The scheduler cannot serve what the request asks of Foveate."""
+    """The scheduler cannot serve the request's Foveate arguments."""
     POOL = "pool"
     """The prompt needs more blocks at once than the pool has."""
     COMPRESSION = "compression"
-    """The prompt cannot be compressed, as where its scores are no numbers."""
+    """The prompt cannot be compressed, for example because scores are NaN."""
     ORDER = "order"
-    """A worker's check found that it would read or move what the scheduler did not order."""
+    """A worker's check found a read or a move that the scheduler did not order."""
 
 
 class RequestFailure(NamedTuple):

@@ -1,5 +1,5 @@
-"""Blocks that the scheduler holds for each request, as far as its steps have said: a worker's own
-books, against which it checks everything that attention is about to read or to move.
+"""A worker's books of the blocks that the scheduler holds for each request, kept from its steps.
+Every read and every move is checked against them before it happens.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from foveate.vllm.plans.orders import Orders, computed_tokens
 
 @dataclass
 class Books:
-    """Books of one request, by KV cache group: how many ``blocks`` its table has, and the ``first``
-    that is still held. Other requests may read the request's first ``shared`` tokens as well.
+    """Books of one request, by KV cache group: the number of ``blocks`` in its table, and the
+    ``first`` block not freed yet. Other requests may read its first ``shared`` tokens as well.
     """
 
     shared: int
@@ -31,8 +31,9 @@ class RequestBooks:
         self._moves: Mapping[str, Mapping[int, Move]] = {}
 
     def learn(self, output: Any, orders: Orders) -> None:
-        """Note what a step's ``SchedulerOutput`` says of blocks."""
-        computed = computed_tokens(output) | dict.fromkeys(orders.starts, 0)  # these have copies
+        """Update the books from a step's ``SchedulerOutput`` and orders."""
+        # requests in ``starts`` begin with copies of blocks, so nobody else reads theirs
+        computed = computed_tokens(output) | dict.fromkeys(orders.starts, 0)
         for name in output.finished_req_ids:
             self._books.pop(name, None)
         for new in output.scheduled_new_reqs:
@@ -45,7 +46,7 @@ class RequestBooks:
                 blocks = self._books[name].blocks
                 for group, ids in enumerate(more):
                     blocks[group] += len(ids)
-        for name, first in orders.holds.items():
+        for name, first in orders.first_blocks.items():
             if name in self._books:
                 self._books[name].first = first
         self._moves = orders.moves
@@ -58,16 +59,16 @@ class RequestBooks:
         read; None if the scheduler holds all of these blocks for it.
         """
         if (books := self._books.get(name)) is None:
-            return "the scheduler has told of no blocks"
-        if first < (held := books.first.get(group, 0)):
-            return f"its block {first} would be read, and the scheduler holds them from {held} on"
-        if end > (most := books.blocks[group] * block):
-            return f"{end} tokens would be read from blocks for {most}"
+            return "the scheduler has announced no blocks for it"
+        if first < (start := books.first.get(group, 0)):
+            return f"its block {first} would be read, and the scheduler holds them from {start} on"
+        if end > (slots := books.blocks[group] * block):
+            return f"{end} tokens would be read from blocks for {slots}"
         return None
 
     def moves(self, name: str, group: int, expected: Move | None, block: int) -> str | None:
-        """Return why this step's move must not be made; None if it is the one that is expected by
-        the step's tokens, and writes to no block that another request reads.
+        """Return why this step's move is forbidden; None if it equals the ``expected`` move, which
+        follows from the step's tokens, and writes to no block that another request reads.
         """
         ordered = self.move(name, group)
         if expected != ordered:
@@ -77,5 +78,5 @@ class RequestBooks:
         return None
 
     def move(self, name: str, group: int) -> Move | None:
-        """Return the move that the scheduler ordered of a request in this step."""
+        """Return the move of a request that the scheduler ordered in this step, if any."""
         return self._moves.get(name, {}).get(group)

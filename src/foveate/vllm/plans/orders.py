@@ -1,9 +1,9 @@
-"""Orders that the scheduler sends to workers with each step: what becomes of the prompts that begin
-in it, and which blocks it holds for requests no longer.
+"""Orders that the scheduler sends to workers with each step: plans of the requests that begin in
+it, and the blocks that it has freed.
 
-Workers derive neither again. They may meet requests in another order than the scheduler did, and
-know other configurations of a model; two answers to one question would let a request read blocks
-that are another's by then.
+Workers never derive these themselves. They may meet requests in another order than the scheduler,
+or have another configuration; if the two disagreed, a request would read blocks that belong to
+another request by then.
 """
 
 from __future__ import annotations
@@ -18,35 +18,36 @@ _FIELD = "foveate_orders"
 
 
 class Orders(NamedTuple):
-    """Orders of one step. ``begin`` are the plans of the requests that begin in it, new ones and
-    preempted ones; ``holds`` says of these, and of requests of which the scheduler has freed
-    blocks, the first block that it holds in each KV cache group under policies. Of those that begin
-    behind what another request has left compressed, ``starts`` is the number of its snapshot.
-    ``saves`` are the numbers of snapshots to be made of requests after the step, and ``drops``
-    those that nobody needs any more. ``moves`` are the step's moves of kept pairs, by request and
-    KV cache group; workers make no other.
+    """Orders of one step, most of them by request.
+
+    ``begin``: plans of the requests that begin in it, new or preempted. ``first_blocks``: the first
+    block not freed in each compressed KV cache group, for these requests and for those with freed
+    blocks. ``starts``: number of the snapshot that a request starts from, if another request has
+    left its beginning compressed. ``saves``: numbers of the snapshots to make after the step.
+    ``drops``: snapshots that are no longer needed. ``moves``: moves of kept pairs by KV cache
+    group; workers make no others.
     """
 
     begin: Mapping[str, Plan] = {}
-    holds: Mapping[str, Mapping[int, int]] = {}
+    first_blocks: Mapping[str, Mapping[int, int]] = {}
     starts: Mapping[str, int] = {}
     saves: Mapping[str, int] = {}
     drops: Sequence[int] = ()
     moves: Mapping[str, Mapping[int, Move]] = {}
 
     def send(self, output: Any) -> None:
-        """Add the orders to vLLM's ``SchedulerOutput``, which reaches every worker as it is."""
+        """Attach the orders to vLLM's ``SchedulerOutput``, which reaches every worker unchanged."""
         setattr(output, _FIELD, self)
 
     @classmethod
     def sent(cls, output: Any) -> Orders:
-        """Return the orders that came with a step; none if another scheduler made it."""
+        """Return the orders of a step; empty orders if another scheduler made it."""
         orders: Orders = getattr(output, _FIELD, cls())
         return orders
 
 
 def computed_tokens(output: Any) -> dict[str, int]:
-    """Return how many tokens each request of a ``SchedulerOutput`` has computed before its step."""
+    """Return the number of tokens that each request had computed before this step, by request."""
     old = output.scheduled_cached_reqs
     computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
     return computed | dict(zip(old.req_ids, old.num_computed_tokens, strict=True))

@@ -1,15 +1,15 @@
-"""What a request asks for, and what becomes of its prompt.
+"""Plans of requests: the policy and budget that a request chooses, and its prompt's boundaries.
 
-A request says so in ``SamplingParams.extra_args``, or over HTTP in ``vllm_xargs``:
+Requests choose in ``SamplingParams.extra_args``, or over HTTP in ``vllm_xargs``:
 
-    foveate_policy   one of the engine's policies by its name, or "full": the prompt is kept whole
+    foveate_policy   one of the engine's policies by its name, or "full": nothing is compressed
     foveate_budget   another budget of that policy: "30%", 0.3, 256
     foveate_context  only the prompt's first so many tokens are compressed, before the rest is read;
-                     what is kept of them follows from them alone, so that other requests that
-                     begin with the same context and say the same share it compressed
+                     the kept pairs follow from these tokens alone, so that other requests with the
+                     same context and arguments share it compressed
 
-The process that takes requests in refuses what cannot be served. The scheduler decides, when a
-request comes to it, and workers do as they are told (``orders``).
+The process that accepts requests refuses the invalid ones. The scheduler makes the plan
+when a request arrives, and workers follow it (``orders``).
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from typing import Any, NamedTuple
 
 from foveate.errors import InvalidParameter, suggest
 from foveate.policies.amount import Amount
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 from foveate.policies.policy import Policy
 from foveate.vllm.plans.boundaries import Boundaries, Every, Move
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.plans.rooms import Key
-from foveate.vllm.plans.settings import Settings, amounts_of_a_server
+from foveate.vllm.plans.settings import Settings, adapt_budget_errors
 
 PREFIX = "foveate_"
 NAMES = ("foveate_policy", "foveate_budget", "foveate_context")
 FULL = "full"
 REMEMBERED = 256
-"""Policies at budgets that requests chose, which are not made anew. Clients choose budgets, so what
-is remembered has an end.
+"""Number of cached policies at budgets that requests chose. Bounded, because clients may choose any
+budget.
 """
 
 
 class Plan(NamedTuple):
     """Plan for a request: of a prompt of ``prompt`` tokens the first ``length`` are compressed by
-    ``policy``, the engine's policy with the number ``chosen`` at the request's budget. Without a
-    policy all is kept.
+    ``policy``, the engine's policy number ``chosen`` at the request's budget. Without a policy
+    nothing is compressed.
 
-    ``context`` says that more of the prompt follows, which reads them compressed. ``boundaries``
-    are those of the KV cache groups under policies, by their number. The request computes at most
-    ``end`` tokens, and nobody reads what would be kept at the last of them; None if others do.
-    ``amount`` and ``spec`` name the policy in an :attr:`order`.
+    ``context`` is True if more of the prompt follows, which reads these tokens compressed.
+    ``boundaries`` are those of the compressed KV cache groups, by their number. ``end`` is the
+    limit of tokens that the request computes, so that pairs kept there would never be read; None
+    if other requests may read them. ``amount`` and ``spec`` name the policy in an :attr:`order`.
     """
 
     prompt: int
@@ -59,14 +59,14 @@ class Plan(NamedTuple):
 
     @property
     def order(self) -> Plan:
-        """The plan as it is sent to workers, which make the policy themselves."""
+        """The plan as sent to workers: they build the policy from its amount and check its spec."""
         if self.policy is None:
             return self
         return self._replace(policy=None, amount=self.policy.amount, spec=str(self.policy))
 
     @property
     def key(self) -> Key | None:
-        """Values from which a prompt's boundaries follow; None where nothing is compressed."""
+        """Values that determine a prompt's boundaries; None if nothing is compressed."""
         if self.chosen is None or self.policy is None:
             return None
         return self.chosen, self.policy.amount, self.length
@@ -77,32 +77,34 @@ class Plan(NamedTuple):
         return boundaries and boundaries.move(computed, end, block, last=self.end)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether it is compressed at more than its prompt's end."""
+    def recompresses(self) -> bool:
+        """True if the request is compressed at other tokens than its prompt's end, too."""
         return any(each.every.tokens for each in self.boundaries.values())
 
     def stop(self, tokens: int) -> int | None:
-        """Return where a step has to end that begins after so many tokens; None for anywhere."""
+        """Return the token where a step that begins after ``tokens`` must end; None for any."""
         ends = [each.after(tokens) for each in self.boundaries.values()]
         return min((end for end in ends if end is not None), default=None)
 
-    def most(self, group: int, tokens: int, ahead: int) -> int:
-        """Return the most slots that are held at once in that group on the way to so many tokens,
-        while up to ``ahead`` steps are on their way.
+    def peak(self, group: int, tokens: int, ahead: int) -> int:
+        """Return the largest number of slots in use at once in that group until so many tokens are
+        processed, with up to ``ahead`` steps in flight.
         """
         boundaries = self.boundaries.get(group)
-        return tokens if boundaries is None or not self.goes_on else boundaries.peak(tokens, ahead)
+        if boundaries is None or not self.recompresses:
+            return tokens
+        return boundaries.peak(tokens, ahead)
 
-    def remembered(self, group: int) -> int:
-        """Return how many of the first tokens lie in blocks that may be known by what they hold:
-        nothing is ever moved there.
+    def cacheable(self, group: int) -> int:
+        """Return the number of first tokens whose blocks vLLM's prefix cache may know by their
+        hash: no move ever writes to these.
         """
         boundaries = self.boundaries.get(group)
         return self.length if boundaries is None else boundaries.untouched
 
     def readable(self, group: int) -> int:
-        """Return how many of the first tokens may be read from blocks that another request has
-        filled: none whose query a score needs.
+        """Return the number of first tokens that may come from another request's blocks: a token
+        whose query the score needs must be computed.
         """
         boundaries = self.boundaries.get(group)
         if self.policy is None or boundaries is None:
@@ -115,57 +117,58 @@ class Plan(NamedTuple):
 
 
 class Offer:
-    """The policies that requests may choose from."""
+    """Policies that requests may choose from."""
 
     def __init__(self, settings: Settings):
         self._settings = settings
         self.policy: Callable[[int, Amount | None], Policy] = lru_cache(REMEMBERED)(self._policy)
 
-    def plan(self, given: Mapping[str, Any] | None, prompt: int, block: int = 1) -> Plan:
-        """Return the plan that these extra arguments request for a prompt of so many tokens.
+    def plan(self, extra_args: Mapping[str, Any] | None, prompt: int, block: int = 1) -> Plan:
+        """Return the plan for a request with these ``extra_args`` and a prompt of so many tokens.
 
-        A context ends with a whole block of ``block`` tokens: what is left of it is kept.
+        A context is cut down to whole blocks of ``block`` tokens; the rest of it is kept.
 
         Raises:
-            InvalidParameter: an unknown argument or policy, or a context that is no part of the
-                prompt.
+            InvalidParameter: an unknown argument or policy, or a context longer than the prompt.
             InvalidBudget, ProfileMismatch: a budget that this policy cannot have.
         """
-        extra = {name: value for name, value in (given or {}).items() if _ours(name)}
+        extra = {name: value for name, value in (extra_args or {}).items() if _is_ours(name)}
         for name in extra:
             if name not in NAMES:
-                raise InvalidParameter(f"no request has {name!r}. {suggest(name, NAMES)}")
+                raise InvalidParameter(f"unknown argument {name!r}. {suggest(name, NAMES)}")
         context = _context(extra.get("foveate_context"), prompt)
         length = prompt if context is None else context // block * block
         amount = _amount(extra.get("foveate_budget"))
-        chosen = self._number(extra.get("foveate_policy"))
+        chosen = self._number_of(extra.get("foveate_policy"))
         if chosen is None and amount is not None:
             raise InvalidParameter(
-                f"foveate_budget={shown(extra['foveate_budget'])} beside foveate_policy='full', "
-                "which keeps all."
+                f"foveate_budget={short_repr(extra['foveate_budget'])} has no effect with "
+                "foveate_policy='full', which keeps all tokens. Leave one of them out."
             )
         policy = None if chosen is None else self.policy(chosen, amount)
         if context is not None and policy is not None and Every.of(policy.when).tokens:
             raise InvalidParameter(
-                f"foveate_context={context} beside {policy}, under which what is kept of a context "
-                "does not stay as it is. Leave it out, or choose a policy with when=after_prefill."
+                f"foveate_context={context} cannot be combined with {policy}, which compresses a "
+                "context again later. Leave it out, or choose a policy with when=after_prefill."
             )
         return Plan(prompt, length, chosen, policy, context is not None)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether a request may be compressed at more than its prompt's end."""
+    def recompresses(self) -> bool:
+        """True if any policy compresses at other tokens than the prompt's end."""
         return any(Every.of(policy.when).tokens for policy in self._settings.policies)
 
-    def _number(self, name: Any) -> int | None:
-        """Of a policy by its name, the engine's own without one; None for the whole prompt."""
+    def _number_of(self, name: Any) -> int | None:
+        """Return the number of the policy with that name: 0 (the engine's own) for None, None for
+        "full".
+        """
         names = self._settings.names
         if name is None or name == FULL:
             return 0 if name is None else None
         if not isinstance(name, str) or name not in names:
             raise InvalidParameter(
-                f"foveate_policy={shown(name)} is not served here; these are: "
-                f"{', '.join((*names, FULL))}. More are given at start, as 'policies'."
+                f"foveate_policy={short_repr(name)} is not served here. Choose one of "
+                f"{', '.join((*names, FULL))}, or start the server with more 'policies'."
             )
         return names.index(name)
 
@@ -177,28 +180,30 @@ class Offer:
         return policy
 
 
-def _ours(name: Any) -> bool:
+def _is_ours(name: Any) -> bool:
     return isinstance(name, str) and name.startswith(PREFIX)
 
 
-def _amount(given: Any) -> Amount | None:
-    """Return a budget as it is meant, however it is written: 1 is a token, and 1.0 the whole
-    prompt; 0.3 and "30%" are one. Python takes 1, 1.0 and True for the same key.
+def _amount(raw: Any) -> Amount | None:
+    """Parse a budget before it becomes a cache key: 1 is a token and 1.0 the whole prompt, but
+    Python takes 1, 1.0 and True for the same key.
     """
-    if given is None:
+    if raw is None:
         return None
-    if not isinstance(given, (str, int, float)):
-        raise InvalidParameter(f"foveate_budget={shown(given)}: budgets are single values.")
-    with amounts_of_a_server():
-        return Amount.of(given)
-
-
-def _context(given: Any, prompt: int) -> int | None:
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= prompt:
+    if not isinstance(raw, (str, int, float)):
         raise InvalidParameter(
-            f"foveate_context={shown(given)}: give how many of the prompt's {prompt} tokens the "
-            "context has, images included."
+            f"foveate_budget={short_repr(raw)}: give one value, such as 0.2, '20%' or 256."
         )
-    return given
+    with adapt_budget_errors():
+        return Amount.of(raw)
+
+
+def _context(raw: Any, prompt: int) -> int | None:
+    if raw is None:
+        return None
+    if isinstance(raw, bool) or not isinstance(raw, int) or not 1 <= raw <= prompt:
+        raise InvalidParameter(
+            f"foveate_context={short_repr(raw)}: give the number of tokens of the context, "
+            f"from 1 to the prompt's {prompt}, images included."
+        )
+    return raw

@@ -1,4 +1,4 @@
-"""Rooms of one KV cache group, from which the boundaries of each request follow."""
+"""Rooms of one KV cache group, which determine the boundaries of each request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foveate.vllm.plans.boundaries import Boundaries
 from foveate.vllm.plans.gap import Room
 
 Key = tuple[int, Amount, int]
-"""Number of the policy, its budget, and tokens that are compressed."""
+"""Number of the policy, its budget, and the number of tokens that are compressed."""
 
 
 class Rooms:
@@ -32,6 +32,6 @@ class Rooms:
 
     def _of(self, room: Room, length: int) -> Boundaries:
         every, budget = room.every.in_blocks(self.block), room.budget(length, self.block)
-        within = -(-room.wanted(length) // self.block) * self.block if every.reading else 0
+        within = -(-room.target(length) // self.block) * self.block if every.reading else 0
         kept = budget if every.tokens else room.kept(length, self.block)
         return Boundaries(length, kept, every, within, budget, room.gap(length, self.block))

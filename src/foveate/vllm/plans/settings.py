@@ -1,4 +1,4 @@
-"""Which policies to serve with: an engine's own, and those that its requests may choose."""
+"""Settings of an engine: its own policy, and the policies that its requests may choose."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from foveate.vllm.plans.tiers import shaping, tiers_from
 AMOUNTS = "Give a share of the prompt (0.2 or '20%') or a number of tokens (256)."
 _EXAMPLE = '--additional-config \'{"foveate": {"policy": "snapkv:budget=20%"}}\''
 EVERY_QUERY = 2**31
-"""What a score says of its queries that reads all of them."""
+"""A score's number of queries if it reads all of them."""
 _NAMES = ("policy", "policies", "tiers")
 _WITHOUT = "without a profile 'snapkv:budget=20%' or 'mixkv:budget=20%'"
 
 
 class Settings(NamedTuple):
-    """``policies`` by name, the engine's own first: those that a request may choose. ``tiers`` is
-    how many groups layers or heads with different budgets may form.
+    """Policies of an engine with their names, its own first, and the limit of ``tiers``, the groups
+    that layers or heads with different budgets may form.
     """
 
     names: tuple[str, ...]
@@ -42,7 +42,7 @@ class Settings(NamedTuple):
 
     @property
     def default(self) -> Policy:
-        """The policy of requests that choose none."""
+        """Policy of requests that choose none."""
         return self.policies[0]
 
 
@@ -52,9 +52,10 @@ def settings_from(additional_config: Any, environ: Mapping[str, str] = os.enviro
     a list of specs or specs by name; and "tiers" (8).
 
     Raises:
-        InvalidParameter: no policy, an unusable number, or something else beside them.
-        UnsupportedPolicy: one that cannot be served, see ``check_policy``, or not beside another.
-        InvalidSpec, UnknownMethod, InvalidBudget: one does not parse.
+        InvalidParameter: no policy, an invalid number, or an unknown key.
+        UnsupportedPolicy: a policy that cannot be served (see ``check_policy``), or not beside
+            another.
+        InvalidSpec, UnknownMethod, InvalidBudget: a spec that does not parse.
     """
     ours = additional_config.get("foveate") if isinstance(additional_config, Mapping) else None
     if ours is not None and not isinstance(ours, Mapping):
@@ -62,23 +63,23 @@ def settings_from(additional_config: Any, environ: Mapping[str, str] = os.enviro
     for name in ours or ():
         if name not in _NAMES:
             raise InvalidParameter(
-                f"the additional configuration of foveate has no {name!r}. "
+                f"unknown key {name!r} in the additional configuration of foveate. "
                 f"{suggest(str(name), _NAMES)}"
             )
-    given = ours or {}
-    spec = given.get("policy", environ.get(VARIABLE))
+    ours = ours or {}
+    spec = ours.get("policy", environ.get(VARIABLE))
     if not isinstance(spec, str) or not spec.strip():
         raise InvalidParameter(
             f"Foveate's worker was started without a policy (found {spec!r}). Give one: "
             f"{_EXAMPLE}, or set {VARIABLE}."
         )
-    named = {spec: spec} | _named(given.get("policies", ()))
-    return _parsed(tuple(named.items()), tiers_from(given))
+    named = {spec: spec} | _specs_by_name(ours.get("policies", ()))
+    return _parse_settings(tuple(named.items()), tiers_from(ours))
 
 
 @lru_cache(maxsize=8)
-def _parsed(named: tuple[tuple[str, str], ...], tiers: int) -> Settings:
-    with amounts_of_a_server():
+def _parse_settings(named: tuple[tuple[str, str], ...], tiers: int) -> Settings:
+    with adapt_budget_errors():
         policies = tuple(policy_of(spec) for _, spec in named)
     for policy in policies:
         check_policy(policy)
@@ -87,45 +88,49 @@ def _parsed(named: tuple[tuple[str, str], ...], tiers: int) -> Settings:
 
 
 @contextmanager
-def amounts_of_a_server() -> Iterator[None]:
-    """Errors of budgets offer what a server takes: no bytes, and none that scores find."""
+def adapt_budget_errors() -> Iterator[None]:
+    """Rewrite the advice in errors of budgets: a server takes no bytes and no auto budgets."""
     try:
         yield
     except InvalidBudget as error:
         raise InvalidBudget(str(error).replace(WAY_OUT, AMOUNTS)) from None
 
 
-def _named(given: Any) -> dict[str, str]:
+def _specs_by_name(specs: Any) -> dict[str, str]:
     pairs = (
-        given.items() if isinstance(given, Mapping) else [(spec, spec) for spec in _listed(given)]
+        specs.items()
+        if isinstance(specs, Mapping)
+        else [(spec, spec) for spec in _check_list(specs)]
     )
     for name, spec in pairs:
         if not isinstance(name, str) or not isinstance(spec, str):
-            raise InvalidParameter(f"policies: {spec!r} is no spec, as 'snapkv:budget=20%' is.")
+            raise InvalidParameter(
+                f"policies: {spec!r} is no spec. Give a text such as 'snapkv:budget=20%'."
+            )
         if name == "full" and spec != "full":
             raise InvalidParameter(
-                f"policies: 'full' is the name of the prompt kept whole, not of {spec!r}."
+                f"policies: 'full' names uncompressed prompts. Give {spec!r} another name."
             )
     return dict(pairs)
 
 
-def _listed(given: Any) -> Sequence[Any]:
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return given
+def _check_list(specs: Any) -> Sequence[Any]:
+    if isinstance(specs, Sequence) and not isinstance(specs, str):
+        return specs
     raise InvalidParameter(
-        f"policies={given!r}: give a list of specs, or specs by name, such as "
+        f"policies={specs!r}: give a list of specs, or specs by name, such as "
         '["snapkv:budget=10%", "h2o:budget=20%"].'
     )
 
 
 def check_policy(policy: Policy) -> None:
-    """Refuse policies that cannot be carried out in vLLM's blocks.
+    """Refuse policies that vLLM's blocks cannot serve.
 
     The scheduler frees blocks before it knows any score, so the kept count of every layer and KV
     head must follow from the prompt's length alone.
 
     Raises:
-        UnsupportedPolicy: another one; the message says which stage stands in the way.
+        UnsupportedPolicy: names the stage that prevents it.
         InvalidBudget: a budget in bytes.
     """
     if why := next(_refusals(policy), None):
@@ -134,7 +139,7 @@ def check_policy(policy: Policy) -> None:
 
 
 def _refusals(policy: Policy) -> Iterator[str]:
-    """Yield why a policy cannot be served; the first reason is the one that is told."""
+    """Yield the reasons why a policy cannot be served, the one to report first."""
     if policy.left_open:
         yield (
             f"{policy.left_open[0]}=auto divides one budget in bytes, and vLLM's blocks hold whole "
@@ -150,7 +155,7 @@ def _refusals(policy: Policy) -> Iterator[str]:
     if policy.reads_again:
         yield (
             f"{print_value(policy.reads_again)} reads the prompt a second time, and blocks are "
-            f"freed before. Use {_foretold(policy)}"
+            f"freed before. Use {_describe_supported(policy)}"
         )
     if policy.when.decodes or policy.when.reads:
         yield from _boundary_refusals(policy)
@@ -180,13 +185,15 @@ def _budget_refusals(policy: Policy) -> Iterator[str]:
         yield (
             f"its budget {print_value(budget)} goes by each prompt's scores, or by more than the "
             "prompt's length, and blocks are freed before these are known. Use one of "
-            f"{', '.join(_by_length())}, or {_foretold(policy)}; {_WITHOUT}"
+            f"{', '.join(_budgets_by_length())}, or {_describe_supported(policy)}; {_WITHOUT}"
         )
 
 
 def _boundary_refusals(policy: Policy) -> Iterator[str]:
-    """Refuse policies that compress at other times than the prompt's end, except whenever a fixed
-    number of tokens has come, by what is held and by the last queries.
+    """Yield the reasons against a policy that compresses at other times than the prompt's end.
+
+    Supported is compression after every fixed number of tokens, by scores of stored pairs and of
+    the last queries.
     """
     when = print_value(policy.when)
     if not isinstance(policy.when, OverBudget) or policy.when.growing:
@@ -217,27 +224,27 @@ def _selection_refusals(policy: Policy) -> Iterator[str]:
         )
 
 
-def _by_length() -> list[str]:
-    """Return the names in specs of the budgets whose numbers follow from lengths."""
-    rules = ("by_length", "by_head")  # of Foreseeable and ForeseeableByHead
+def _budgets_by_length() -> list[str]:
+    """Return the spec names of budgets whose counts follow from lengths."""
+    rules = ("by_length", "by_head")  # methods of Foreseeable and ForeseeableByHead
     return sorted(
         name
-        for name, one in STAGES.items()
-        if issubclass(one, Uniform) or any(hasattr(one, rule) for rule in rules)
+        for name, stage in STAGES.items()
+        if issubclass(stage, Uniform) or any(hasattr(stage, rule) for rule in rules)
     )
 
 
-def _foretold(policy: Policy) -> str:
-    """Return the arguments under which the policy's own methods, or else all, are served."""
+def _describe_supported(policy: Policy) -> str:
+    """Describe the arguments with which the policy's own methods, or else all, can be served."""
     own = policy.origin.build.names if policy.origin else ()
-    given = {name: one.foretold for name, one in METHODS.items() if one.foretold}
-    extra = {name: given[name] for name in own if name in given} or given
+    served = {name: method.foretold for name, method in METHODS.items() if method.foretold}
+    extra = {name: served[name] for name in own if name in served} or served
     return " or ".join(f"{name} with {arguments}" for name, arguments in extra.items())
 
 
 def check_profiles(policy: Policy, model: str, depth: int | None = None) -> None:
-    """Raise ProfileMismatch if a stage was calibrated on another model than the one that is loaded
-    from ``model``, or on another number of compressed layers, where that is known.
+    """Raise ProfileMismatch if a stage was calibrated on another model than the one loaded from
+    ``model``, or on another number of compressed layers than ``depth``, if that is known.
     """
     for stage in (*wrapped(policy.score), policy.budget):
         profile = getattr(stage, "calibrated", None)

@@ -1,4 +1,4 @@
-"""Contexts that are declared and too short for a block to become free: said in the server's log."""
+"""Warnings for the server's log about declared contexts that are too short to free a block."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from foveate.vllm.plans.gap import ProtectedTokens, Room
 from foveate.vllm.plans.plans import Plan
 
 
-def said_of(plan: Plan, block: int, longest: int) -> str:
-    """Return the warning that nothing of a declared context is compressed, with the length from
-    which on it would be; an empty text where some of it is.
+def warning_of(plan: Plan, block: int, longest: int) -> str:
+    """Return a warning that nothing of a declared context is compressed, with the shortest length
+    that would be; an empty string if some of it is compressed.
 
     Args:
-        plan: of the request, with the context's length as it was declared.
+        plan: plan of the request, with the context's length as it was declared.
         block: tokens of a block.
         longest: tokens of the longest prompt (``--max-model-len``).
     """
@@ -31,8 +31,8 @@ def said_of(plan: Plan, block: int, longest: int) -> str:
 
 
 def shortest(room: Room, block: int, longest: int) -> int | None:
-    """Tokens of the shortest context, in whole blocks, that a block becomes free of; None if there
-    is none up to the longest. Longer ones never free less.
+    """Return the tokens of the shortest context, in whole blocks, that frees a block; None if no
+    length up to ``longest`` does. Longer contexts never free less, so a bisection finds it.
     """
     ends = range(block, longest + 1, block)
     first = bisect_left(ends, 1, key=lambda end: room.gap(end, block))

@@ -1,22 +1,22 @@
 """Layers or KV heads that keep different numbers of tokens: a few tiers, each a KV cache group.
 
-vLLM gives a group of layers one block table, so only layers that keep the same number share one. A
-group of its own for every layer costs a third of a decode step in bookkeeping; a few cost nothing
-that could be measured. So layers, or where the budget differs by head the KV heads of all layers
-(``heads``), are put into at most a handful of tiers:
+vLLM gives a group of layers one block table, so only layers that keep the same number share a
+group. One group per layer costs a third of a decode step in bookkeeping; a few groups cost nothing
+measurable. So layers, or the KV heads of all layers where the budget differs by head (``heads``),
+are put into a handful of tiers at most:
 
-1. These cells are sorted by what the budget gives them of the longest prompt, and cut into runs.
-2. A group's block holds one page of each of its cells, and blocks of all groups come from one pool
-   and have one size: that of the largest group. So tiers have equally many cells where their number
-   allows it, and else differ by one: the shorter ones then leave a page of every block unused.
-   Between half the permitted number of tiers and that number, the one is taken that leaves the
-   fewest pages unused, and of these the largest.
-3. A tier keeps the mean of its cells' counts, rounded up, and as many more as whole blocks ask
-   for. So all cells together keep at least what the budget asks for, and more by less than one
-   token a cell before blocks are looked at.
+1. These cells are sorted by their counts for the longest prompt, and cut into runs.
+2. A group's block holds one page of each of its cells. Blocks of all groups come from one pool and
+   have one size, that of the largest group. So tiers have equal numbers of cells if possible, and
+   otherwise differ by one: the smaller tiers then leave a page of every block unused. Among the
+   numbers of tiers from half the limit to the limit, the one with the fewest unused pages is taken,
+   and among equals the largest.
+3. A tier keeps the mean of its cells' counts, rounded up, and then rounded up to free whole blocks.
+   So all cells together keep at least the budget, and before block rounding less than one token
+   per cell more.
 
-An engine's groups are made once, so of the policies that its requests may choose, those whose cells
-differ must differ alike: the same budget, at whatever amount.
+An engine's groups are created once. So of the policies that its requests may choose, all that give
+cells different numbers must have the same budget stage, at any amount.
 """
 
 from __future__ import annotations
@@ -33,30 +33,31 @@ from foveate.stages.budget import Uniform
 from foveate.vllm.plans.boundaries import Every
 from foveate.vllm.plans.gap import ProtectedTokens, Room, Tier
 
-MOST = 8
-"""Tiers, unless the configuration says another number."""
+DEFAULT_TIERS = 8
+"""Limit of tiers unless the configuration sets another."""
 
 
 def tiers_from(settings: Mapping[str, Any]) -> int:
-    """How many tiers there may be: "tiers" in the additional configuration of foveate.
+    """Return the limit of tiers: "tiers" in the additional configuration of foveate.
 
     Raises:
-        InvalidParameter: no number, or less than one.
+        InvalidParameter: no integer, or less than one.
     """
-    most = settings.get("tiers", MOST)
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+    tiers = settings.get("tiers", DEFAULT_TIERS)
+    if isinstance(tiers, bool) or not isinstance(tiers, int) or tiers < 1:
         raise InvalidParameter(
-            f"tiers={most!r}: give how many groups layers may be put into, at least 1. Each has a "
-            "block table of its own."
+            f"tiers={tiers!r}: give the limit of groups of layers, at least 1. Each group has its "
+            "own block table."
         )
-    return most
+    return tiers
 
 
 def shaping(policies: Sequence[Policy]) -> Policy | None:
-    """Return the policy by which layers, or heads, are put into tiers; None where all keep alike.
+    """Return the policy by which layers, or heads, are put into tiers; None if all keep the same
+    number under every policy.
 
     Raises:
-        UnsupportedPolicy: two that differ in more than the amount.
+        UnsupportedPolicy: two policies whose budgets differ in more than the amount.
     """
     uneven = [policy for policy in policies if not isinstance(policy.budget, Uniform)]
     for other in uneven[1:]:
@@ -70,23 +71,23 @@ def shaping(policies: Sequence[Policy]) -> Policy | None:
 
 
 def by_head(policies: Sequence[Policy]) -> bool:
-    """Whether the KV heads of a layer keep different numbers under one of these policies."""
+    """Return True if the KV heads of a layer keep different numbers under one of these policies."""
     shape = shaping(policies)
     return shape is not None and isinstance(shape.budget, ForeseeableByHead)
 
 
 def rooms_of(
-    policies: Sequence[Policy], depth: int, heads: int, longest: int, most: int = MOST
+    policies: Sequence[Policy], depth: int, heads: int, longest: int, tiers: int = DEFAULT_TIERS
 ) -> list[tuple[Room, ...]]:
     """Return the rooms of each cell under each policy; equal for the cells of one tier.
 
     Args:
-        policies: some that ``check_policy`` lets through.
+        policies: policies that passed ``check_policy``.
         depth: compressed layers.
-        heads: KV heads of each. Cells are these, layer after layer, if ``by_head(policies)``;
+        heads: KV heads per layer. Cells are these, layer after layer, if ``by_head(policies)``;
             else they are the layers.
         longest: tokens of the longest prompt, at which the cells are compared.
-        most: tiers, at most.
+        tiers: limit of tiers.
 
     Raises:
         ProfileMismatch: a profile of another number of layers or heads.
@@ -97,17 +98,17 @@ def rooms_of(
     rules = [_counts(policy, depth, heads) for policy in policies]
     runs = [tuple(range(cells))]
     if shape is not None and (counts := rules[policies.index(shape)]) is not None:
-        runs = cut(_sorted(shape, counts, longest, cells), most)
+        runs = cut(_sorted(shape, counts, longest, cells), tiers)
     rooms: dict[int, tuple[Room, ...]] = {}
     for run in runs:
-        here = tuple(room_of(*each, run) for each in zip(policies, rules, strict=True))
+        here = tuple(room_of(*pair, run) for pair in zip(policies, rules, strict=True))
         rooms |= dict.fromkeys(run, here)
     return [rooms[cell] for cell in range(cells)]
 
 
 def room_of(policy: Policy, counts: LayerCounts | None = None, run: tuple[int, ...] = ()) -> Room:
-    """Return the room of each cell of a ``run``, to which a policy gives these ``counts``; without
-    them, that of all cells.
+    """Return the room of each cell of a ``run`` under a policy with these ``counts`` per cell;
+    without ``counts``, the room that all cells share.
     """
     protected = ProtectedTokens.of(policy.select)
     room = Room.of(policy.amount, protected.tokens)
@@ -117,33 +118,33 @@ def room_of(policy: Policy, counts: LayerCounts | None = None, run: tuple[int, .
 
 
 def _counts(policy: Policy, depth: int, heads: int) -> LayerCounts | None:
-    """Return the counts that a policy gives each cell; None where all keep alike."""
+    """Return a policy's counts per cell; None if all cells keep the same number."""
     if isinstance(policy.budget, ForeseeableByHead):
         return policy.budget.by_head(depth, heads)
     return policy.budget.by_length(depth) if isinstance(policy.budget, Foreseeable) else None
 
 
 def _sorted(policy: Policy, counts: LayerCounts, longest: int, cells: int) -> list[int]:
-    """Return the cells, those that keep most first."""
+    """Return the cells, those with the largest counts first."""
     protected = ProtectedTokens.of(policy.select)
     average = min(Room.of(policy.amount, protected.tokens).average(longest), longest)
-    given = counts(average, protected.of_budget(average, longest), longest)
-    return sorted(range(cells), key=lambda cell: (-given[cell], cell))
+    kept = counts(average, protected.of_budget(average, longest), longest)
+    return sorted(range(cells), key=lambda cell: (-kept[cell], cell))
 
 
-def cut(cells: list[int], most: int) -> list[tuple[int, ...]]:
-    """Return runs of these cells, at most ``most``, of sizes that vLLM's groups can have."""
-    number = _number(len(cells), most)
+def cut(cells: list[int], tiers: int) -> list[tuple[int, ...]]:
+    """Cut these cells into at most ``tiers`` runs, of sizes that vLLM's groups can have."""
+    number = _number(len(cells), tiers)
     size, larger = divmod(len(cells), number)
     ends = [size * (i + 1) + min(i + 1, larger) for i in range(number)]
     return [tuple(cells[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
 
 
-def _number(cells: int, most: int) -> int:
-    """How many tiers leave the fewest pages unused.
+def _number(cells: int, tiers: int) -> int:
+    """Return the number of tiers that leaves the fewest pages unused.
 
-    vLLM makes all groups as large as the largest tier only if that is less than half as large again
-    as the smallest one; else it cuts all tiers into groups of the smallest one's size.
+    vLLM makes all groups as large as the largest tier only if it is less than 1.5 times as large as
+    the smallest tier; otherwise it cuts all tiers into groups of the smallest tier's size.
     """
 
     def unused(number: int) -> int:
@@ -153,6 +154,6 @@ def _number(cells: int, most: int) -> int:
         size = cells // number
         return unused(number) == 0 or Fraction(size + 1, size) < Fraction(3, 2)
 
-    possible = [n for n in range(1, min(most, cells) + 1) if fits(n)]
-    many = [n for n in possible if 2 * n >= min(most, cells)] or possible[-1:]
+    possible = [n for n in range(1, min(tiers, cells) + 1) if fits(n)]
+    many = [n for n in possible if 2 * n >= min(tiers, cells)] or possible[-1:]
     return min(many, key=lambda n: (unused(n), -n))

@@ -1,1 +1,1 @@
-"""The scheduler's side."""
+"""Scheduler and KV cache manager: they plan requests and free the blocks of gaps."""

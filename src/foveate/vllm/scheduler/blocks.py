@@ -1,4 +1,4 @@
-"""The scheduler's side: a KV cache group under policies, and what its blocks do."""
+"""KV cache groups under policies: their spec, and the manager that frees their gaps."""
 
 from __future__ import annotations
 
@@ -18,41 +18,44 @@ from foveate.vllm.vllm_api import FullAttentionManager, FullAttentionSpec, KVCac
 
 @dataclass(frozen=True, kw_only=True)
 class CompressedSpec(FullAttentionSpec):
-    """Full attention over prompts of which the ``rooms`` stay, one for each of the engine's
-    policies. One KV cache group has the same of them.
+    """Full attention over compressed prompts. ``rooms`` has one room for each of the engine's
+    policies; all layers of a KV cache group have the same.
     """
 
     rooms: tuple[Room, ...]
 
     @classmethod
     def of(cls, spec: FullAttentionSpec, rooms: tuple[Room, ...], **changes: Any) -> CompressedSpec:
-        """Return the same cache under policies, with these ``changes`` of other fields."""
+        """Return a copy of vLLM's ``spec`` with these ``rooms`` and ``changes`` of other fields."""
         plain = {f.name: getattr(spec, f.name) for f in fields(spec) if f.init}
         return cls(**plain | changes, rooms=rooms)
 
     @classmethod
     def merge(cls, specs: list[Any]) -> CompressedSpec:
-        """Return the spec of a group of layers; they share their rooms.
+        """Return the spec of a group of layers that share their rooms.
 
         Raises:
-            AssertionError: they do not, or some are under no policy.
+            AssertionError: layers with different rooms, or under no policy. vLLM catches this type
+                when it tries which specs can be merged.
         """
         rooms = {spec.rooms if isinstance(spec, cls) else None for spec in specs}
         mine = rooms.pop()
-        if rooms or mine is None:  # of this type, as vLLM tries which specs can be merged
+        if rooms or mine is None:
             raise AssertionError("layers of different rooms are not one KV cache group")
         return cls.of(FullAttentionSpec.merge([_plain(spec) for spec in specs]), mine)
 
     def is_uniform_with_collection(self, kv_cache_specs: Mapping[str, KVCacheSpec]) -> bool:
-        """Whether all these layers can be one group: all under policies, with the same rooms."""
+        """Return True if these layers can form one group: all under policies, with equal rooms."""
         return all(
             isinstance(spec, CompressedSpec) and spec.rooms == self.rooms
             for spec in kv_cache_specs.values()
         )
 
     def max_memory_usage_bytes(self, vllm_config: Any) -> int:
-        """Of the longest prompt, under the engine's own policy. Where that compresses while it
-        reads, this is less than the prompt takes; requests that need more are refused one by one.
+        """Return the bytes that the longest prompt needs under the engine's own policy.
+
+        A policy that compresses while it reads needs less than the prompt; requests that need more
+        than the pool are then refused one by one.
         """
         longest: int = vllm_config.model_config.max_model_len
         boundaries = Rooms(self.rooms[:1], self.block_size).own(longest)
@@ -70,15 +73,15 @@ def _plain(spec: CompressedSpec) -> FullAttentionSpec:
 
 
 class CompressedManager(FullAttentionManager):
-    """Gives the blocks of a prompt's gap back to the pool, once they can be read no more.
+    """Manager that returns the blocks of a prompt's gap to the pool once no step reads them.
 
-    Blocks are shared between requests as vLLM shares them, but for those that a compressed prompt
-    stays in: the gap's blocks alone are remembered by what they hold, and no request is given more
-    of another's than its own gap, so that nobody ever writes to a block that somebody else reads.
+    Blocks are shared between requests by vLLM's prefix cache, except those with kept pairs: only
+    the gap's blocks are cached by their hash, and no request gets more of another's blocks than its
+    own gap covers. So no request ever writes to a block that another one reads.
 
-    ``plans`` are the scheduler's, of all its requests, and so is ``freed``, which names those of
-    which a block was freed before they ended, until the workers have been told. ``ahead`` is how
-    many steps may be on their way at once.
+    ``plans`` (of all requests) and ``freed`` belong to the scheduler. ``freed`` names unfinished
+    requests with freed blocks until the workers know. ``ahead`` is the number of steps that may be
+    in flight at once.
     """
 
     plans: Mapping[str, Plan] = {}
@@ -90,11 +93,11 @@ class CompressedManager(FullAttentionManager):
 
     @cached_property
     def rooms(self) -> Rooms:
-        """What this group keeps of prompts."""
+        """Rooms of this group, by policy."""
         return Rooms(self.kv_cache_spec.rooms, self.block_size)
 
     def gap(self, plan: Plan, tokens: int) -> int:
-        """Return how many of its first blocks a request holds no longer after so many tokens."""
+        """Return the number of first blocks that a request has freed after so many tokens."""
         boundaries = plan.boundaries.get(self.kv_cache_group_id)
         return 0 if boundaries is None else boundaries.gap(tokens, self.block_size)
 
@@ -102,8 +105,8 @@ class CompressedManager(FullAttentionManager):
         """Return the null blocks in front of a request that starts at a boundary."""
         return [self._null_block] * self.gap(plan, tokens)
 
-    def holds(self, request_id: str) -> int:
-        """Return the first block of a request that is held; all before it are anybody's."""
+    def first_block(self, request_id: str) -> int:
+        """Return the index of a request's first block that is not freed."""
         blocks = self.req_to_blocks.get(request_id, ())
         return next((i for i, block in enumerate(blocks) if not block.is_null), len(blocks))
 
@@ -113,8 +116,8 @@ class CompressedManager(FullAttentionManager):
         processed_computed_tokens: int,
         num_prompt_tokens: int | None = None,
     ) -> None:
-        """Free the blocks of the gap before a step; ``processed_computed_tokens`` counts no token
-        in flight.
+        """Free the blocks of the gap before a step; ``processed_computed_tokens`` excludes tokens
+        of steps in flight.
         """
         plan = self.plans.get(request_id)
         if plan is not None and request_id in self.req_to_blocks:
@@ -128,45 +131,48 @@ class CompressedManager(FullAttentionManager):
         *args: Any,
         **options: Any,
     ) -> int:
-        """VLLM's. Where it asks whether all of a prompt will fit, that is as much as is held at
-        once, behind the gap with which it starts.
+        """Return vLLM's number, except that its check whether a prompt will fit
+        (``apply_admission_cap``) counts the peak of slots behind the gap with which it starts.
         """
         if options.get("apply_admission_cap") and request_id in self.plans:
             gap = sum(block.is_null for block in new_computed_blocks) * self.block_size
-            num_tokens = min(num_tokens, gap + self.most(self.plans[request_id], num_tokens))
+            num_tokens = min(num_tokens, gap + self.peak(self.plans[request_id], num_tokens))
         plain = super().get_num_blocks_to_allocate
         return int(plain(request_id, num_tokens, new_computed_blocks, *args, **options))
 
-    def most(self, plan: Plan, tokens: int) -> int:
-        """Return the most slots that a request holds at once on its way to so many tokens."""
-        return plan.most(self.kv_cache_group_id, tokens, self.ahead)
+    def peak(self, plan: Plan, tokens: int) -> int:
+        """Return the largest number of slots in use at once until so many tokens are processed."""
+        return plan.peak(self.kv_cache_group_id, tokens, self.ahead)
 
     def _remove_blocks_in_range(self, request_id: str, first_block: int, last_block: int) -> None:
         blocks = self.req_to_blocks.get(request_id, ())[first_block:last_block]
-        if blocks and not blocks[-1].is_null:  # vLLM begins at the last, too
+        # vLLM frees backwards from the last block, and stops at a null block
+        if blocks and not blocks[-1].is_null:
             self.freed.add(request_id)
         super()._remove_blocks_in_range(request_id, first_block, last_block)
 
     def cache_blocks(self, request: Any, num_tokens: int, *args: Any, **options: Any) -> None:
-        """Remembers full blocks by what they hold, as far as they hold the whole prompt."""
+        """Cache full blocks by their hash, up to the first slot that a move may write to."""
         plan = self.plans.get(request.request_id)
         if plan is not None and plan.key is not None:
-            num_tokens = min(num_tokens, plan.remembered(self.kv_cache_group_id))
+            num_tokens = min(num_tokens, plan.cacheable(self.kv_cache_group_id))
         super().cache_blocks(request, num_tokens, *args, **options)
 
     def add_local_computed_blocks(
         self, request_id: str, new_computed_blocks: Sequence[Any], *args: Any, **options: Any
     ) -> None:
-        """vLLM's, with the gap of a compressed context in front: no blocks that could be held."""
-        held = [block for block in new_computed_blocks if not block.is_null]
-        super().add_local_computed_blocks(request_id, held, *args, **options)
-        gap = len(new_computed_blocks) - len(held)
+        """Add cached blocks as vLLM does, with null blocks for a compressed context's gap in
+        front, whose references vLLM must not count.
+        """
+        blocks = [block for block in new_computed_blocks if not block.is_null]
+        super().add_local_computed_blocks(request_id, blocks, *args, **options)
+        gap = len(new_computed_blocks) - len(blocks)
         self.req_to_blocks[request_id][:0] = [self._null_block] * gap
         self.num_cached_block[request_id] += gap
 
 
 def compressible(spec: KVCacheSpec) -> bool:
-    """Whether a layer's cache holds every token: full attention, and no window or chunks."""
+    """Return True if a layer's cache stores every token: full attention, no window or chunks."""
     return (
         type(spec) is FullAttentionSpec
         and spec.sliding_window is None
@@ -174,9 +180,9 @@ def compressible(spec: KVCacheSpec) -> bool:
     )
 
 
-def holds_compressed(spec: Any) -> bool:
-    """Whether a KV cache group has compressed layers. A group of layers of several shapes has a
-    spec that lists theirs.
+def has_compressed(spec: Any) -> bool:
+    """Return True if a KV cache group has compressed layers. The spec of a group of layers with
+    several shapes lists theirs in ``kv_cache_specs``.
     """
     return any(
         isinstance(each, CompressedSpec)
@@ -185,11 +191,11 @@ def holds_compressed(spec: Any) -> bool:
 
 
 def check_specs(specs: Mapping[str, KVCacheSpec]) -> None:
-    """Refuses layers to compress whose pages hold something else than a token's key and value.
+    """Refuse layers whose pages store more or other things than each token's key and value.
 
     Raises:
-        UnsupportedEngine: codes other than FP8 (also where the checkpoint, not a setting, asks for
-            them), other things beside the pairs, or values wider than keys.
+        UnsupportedEngine: codes other than FP8 (also if the checkpoint, not a setting, chooses
+            them), extra content beside the pairs, or values of another size than keys.
     """
     for name, spec in specs.items():
         plain = (

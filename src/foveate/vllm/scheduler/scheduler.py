@@ -1,13 +1,13 @@
-"""vLLM's scheduler, which knows what each request asks for, and what of a prompt can be shared.
+"""vLLM's scheduler with a plan for each request, and compressed beginnings that requests share.
 
-Of a prompt that is compressed at its end, the blocks of the gap are shared, uncompressed, as long
-as the pool has them: they are vLLM's own prefix cache. Of a context that is compressed for itself,
-also what is kept of it is, by requests that declare the same context, policy and budget; and of
-prompts that are compressed while they are read, what is kept at their boundaries (``beginnings``).
+The gap blocks of a prompt that is compressed at its end are shared uncompressed, as long as the
+pool has them, through vLLM's own prefix cache. Kept pairs are shared as well if a context was
+declared, by requests with the same context, policy and budget; and at the boundaries of prompts
+that are compressed while they are read (``beginnings``).
 
 Steps of a request end at its boundaries (``boundaries``), so that a pass sees all of its tokens
-under one gap. A request that is compressed more than once, and would hold more at once than the
-pool has, fails, or answers no further than that.
+under one gap. A request that is compressed more than once, and whose peak exceeds the pool, fails,
+or its answer is cut short.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ logger = init_logger("vllm.foveate.scheduler")
 
 
 class Planning:
-    """Before one of vLLM's schedulers."""
+    """Mixin in front of one of vLLM's schedulers: plans requests and sends orders to workers."""
 
-    requests: dict[str, Any]  # these are vLLM's
+    requests: dict[str, Any]  # vLLM's attributes, up to the blank line
     kv_cache_manager: Any
     need_mamba_block_aligned_split: bool
     encoder_cache_mismatch_reqs: set[str]
@@ -47,20 +47,22 @@ class Planning:
         self._failures: dict[str, tuple[Plan, RequestFailure]] = {}
         self.plans: dict[str, Plan] = {}
         managers = self.kv_cache_manager.coordinator.single_type_managers
-        self._compressed = [one for one in managers if isinstance(one, CompressedManager)]
+        self._compressed = [
+            manager for manager in managers if isinstance(manager, CompressedManager)
+        ]
         # layers with windows or states cannot begin after a context that they have not read
-        alone = len(self._compressed) == len(managers)
-        self._shares_contexts = alone and self.kv_cache_manager.enable_caching
+        all_compressed = len(self._compressed) == len(managers)
+        self._shares_contexts = all_compressed and self.kv_cache_manager.enable_caching
         self._freed: set[str] = set()
         for manager in self._compressed:
             manager.plans, manager.freed = self.plans, self._freed
             manager.ahead = config.max_concurrent_batches
         pool = self.kv_cache_manager.block_pool
-        self._most_blocks = pool.num_gpu_blocks - 1  # one is the null
-        self._beginnings = Beginnings(self._compressed, pool, self._most_blocks)
+        self._pool_blocks = pool.num_gpu_blocks - 1  # without vLLM's null block
+        self._beginnings = Beginnings(self._compressed, pool, self._pool_blocks)
         self._starts: dict[str, Beginning] = {}
-        self._goes_on = self.offer.goes_on
-        # vLLM asks where a step has to end for layers with states alone
+        self._recompresses = self.offer.recompresses
+        # vLLM calls _mamba_block_aligned_split only if this is set: for layers with states
         self._aligns_states = self.need_mamba_block_aligned_split
         self.need_mamba_block_aligned_split = True
         self._stock_prefix = self.kv_cache_manager.get_computed_blocks
@@ -71,33 +73,33 @@ class Planning:
         coordinator.find_longest_cache_hit = self._readable_hit
 
     def add_request(self, request: Any) -> None:
-        """Add a request; one that cannot be served as it asks fails, once it is scheduled.
-
-        It is put among those that vLLM ends with an error after a step.
+        """Add a request. One that cannot be served fails once it is scheduled: it is added to the
+        requests that vLLM ends with an error after a step.
         """
         known = request.request_id in self.requests
         super().add_request(request)  # type: ignore[misc]
-        if known:  # its plan stays as it is: its blocks lie, and are shared, by that
+        if known:  # its plan must not change, as its blocks follow the plan and may be shared
             reason = Reason.REQUEST
-            why = "its prompt goes on after an answer, and was compressed before."
+            why = "its prompt continues after an answer, but is compressed already."
         else:
-            self.plans[request.request_id], why = self._planned(request)
+            self.plans[request.request_id], why = self._make_plan(request)
             reason = Reason.REQUEST if why else Reason.POOL
-            why = why or self._fitted(request)
+            why = why or self._limit_answer(request)
             self._set_end(request)
         if why and request.request_id in self.requests:
             logger.error("Request %s fails: %s", request.request_id, why)
             self._fail(request.request_id, RequestFailure(reason, why))
 
     def _fail(self, name: str, failure: RequestFailure) -> None:
-        """Let vLLM end a request with an error after a step."""
+        """Mark a request, so that vLLM ends it with an error after a step."""
         self.encoder_cache_mismatch_reqs.add(name)
         self._failures[name] = self.plans[name], failure
 
     def schedule(self, *args: Any, **options: Any) -> Any:
-        """Schedule a step, and send the workers its orders with it."""
+        """Schedule a step, and attach its orders for the workers."""
         output = super().schedule(*args, **options)  # type: ignore[misc]
-        begin = [new.req_id for new in output.scheduled_new_reqs]  # also resumed, under V2
+        # under vLLM's second model runner, new requests include resumed ones
+        begin = [new.req_id for new in output.scheduled_new_reqs]
         begin += output.scheduled_cached_reqs.resumed_req_ids
         moves = self._moves(output)
         starts = {name: self._starts.pop(name) for name in begin if name in self._starts}
@@ -106,7 +108,10 @@ class Planning:
         Orders(
             {name: self._order(name) for name in begin},
             {
-                name: {one.kv_cache_group_id: one.holds(name) for one in self._compressed}
+                name: {
+                    manager.kv_cache_group_id: manager.first_block(name)
+                    for manager in self._compressed
+                }
                 for name in self._freed.union(begin)
             },
             {name: beginning.number for name, beginning in starts.items()},
@@ -143,15 +148,15 @@ class Planning:
         return self.plans[name].order
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """After a step: prompts that could not be compressed fail, and contexts that have been are
-        there for others.
+        """Handle a step's results: fail requests that workers could not compress, and share the
+        compressed contexts and beginnings.
         """
         failed = getattr(model_runner_output, "foveate_failed", {})
         for name, failure in failed.items():
             if name in self.requests:
                 self._fail(name, failure)
         for name, number in Orders.sent(scheduler_output).saves.items():
-            gone = name not in self.requests  # as one that failed in the step before
+            gone = name not in self.requests  # for example, failed in the step before
             self._beginnings.settle(number, failed=gone or name in failed)
         for name, new in scheduler_output.num_scheduled_tokens.items():
             if name not in failed:
@@ -163,8 +168,8 @@ class Planning:
         return by_client
 
     def _explain(self, outputs: Iterable[Any]) -> None:
-        """Count the requests that failed, and say why in vLLM's ``EngineCoreOutput`` of each. Its
-        ``stop_reason`` is free where a request ends with an error, and reaches the server.
+        """Count failed requests, and put the reason into ``stop_reason`` of vLLM's
+        ``EngineCoreOutput``: it reaches the server, and errors leave it unused.
         """
         failures, self._failures = self._failures, {}
         for output in outputs:
@@ -173,12 +178,12 @@ class Planning:
                 self._metrics.fail(plan.chosen, failure.reason)
                 output.stop_reason = failure.sentence
 
-    def _planned(self, request: Any) -> tuple[Plan, str]:
-        """Return the plan of a request, and why it cannot be served. Nobody else decides what is
-        kept of a prompt.
-        """
+    def _make_plan(self, request: Any) -> tuple[Plan, str]:
+        """Return the plan of a request, and the reason if it cannot be served, else ""."""
         length, params = request.num_prompt_tokens, request.sampling_params
-        block = lcm(*(one.block_size for one in self._compressed))  # contexts end with whole ones
+        block = lcm(
+            *(manager.block_size for manager in self._compressed)
+        )  # contexts end with whole blocks of all groups
         try:
             plan = self.offer.plan(params and params.extra_args, length, block)
         except FoveateError as error:
@@ -186,42 +191,45 @@ class Planning:
         if plan.key is None:
             return plan, ""
         boundaries = {
-            one.kv_cache_group_id: one.rooms.boundaries(plan.key) for one in self._compressed
+            manager.kv_cache_group_id: manager.rooms.boundaries(plan.key)
+            for manager in self._compressed
         }
         reading = any(each.every.reading for each in boundaries.values())
         if request.max_tokens == 1 and not plan.context and not reading:
-            return plan, ""  # it ends with its prompt: nobody would read what is kept
+            return plan, ""  # it ends with its prompt, so kept pairs would never be read
         return plan._replace(boundaries=boundaries), ""
 
     def _set_end(self, request: Any) -> None:
-        """Note in a request's plan how many tokens it computes at most."""
+        """Set the limit of computed tokens in a request's plan."""
         plan = self.plans[request.request_id]
-        if not plan.context:  # what a context keeps at its last token, others read
+        if not plan.context:  # other requests read the pairs that a context keeps at its end
             end = request.num_prompt_tokens + request.max_tokens - 1
             self.plans[request.request_id] = plan._replace(end=end)
 
-    def _fitted(self, request: Any) -> str:
-        """Lets a request answer as far as the pool goes, if it was started with more; says why it
-        cannot be served where that is not as far as its prompt.
+    def _limit_answer(self, request: Any) -> str:
+        """Lower a request's ``max_tokens`` to fit the pool. Return the reason if the pool
+        cannot even hold the prompt, else "".
         """
-        if not self._goes_on:
-            return ""  # vLLM has seen to it that the longest request fits
+        if not self._recompresses:
+            return ""  # vLLM has checked at start that the longest request fits
         plan, prompt = self.plans[request.request_id], request.num_prompt_tokens
 
         def blocks(tokens: int) -> int:
-            return sum(-(-one.most(plan, tokens) // one.block_size) for one in self._compressed)
+            return sum(
+                -(-manager.peak(plan, tokens) // manager.block_size) for manager in self._compressed
+            )
 
-        if (least := blocks(prompt + 1)) > self._most_blocks:
+        if (least := blocks(prompt + 1)) > self._pool_blocks:
             return (
-                f"its prompt of {prompt} tokens holds {least} blocks at once, and the pool has "
-                f"{self._most_blocks}."
+                f"its prompt of {prompt} tokens needs {least} blocks at once, and the pool has "
+                f"{self._pool_blocks}."
             )
         ends = range(prompt + 1, prompt + request.max_tokens + 1)
-        fit = bisect_right(ends, self._most_blocks, key=blocks)
+        fit = bisect_right(ends, self._pool_blocks, key=blocks)
         if fit < request.max_tokens:
             logger.warning(
-                "Request %s answers at most %d tokens of %d: its pool of %d blocks holds no more.",
-                *(request.request_id, fit, request.max_tokens, self._most_blocks),
+                "The answer to request %s is limited to %d of %d tokens: the pool has %d blocks.",
+                *(request.request_id, fit, request.max_tokens, self._pool_blocks),
             )
             request.max_tokens = fit
         return ""
@@ -229,9 +237,10 @@ class Planning:
     def _mamba_block_aligned_split(
         self, request: Any, num_new_tokens: int, found: int = 0, received: int = 0
     ) -> int:
-        """Return how many of the new tokens a step takes, as vLLM asks it for layers with states:
-        as far as the request's next boundary. ``found`` and ``received`` tokens it has from
-        elsewhere.
+        """Return the number of new tokens that a step takes: up to the request's next boundary.
+
+        vLLM calls this for layers with states. ``found`` and ``received`` are tokens from the
+        prefix cache and from a KV connector.
         """
         if self._aligns_states:
             plain = super()._mamba_block_aligned_split  # type: ignore[misc]
@@ -241,43 +250,43 @@ class Planning:
         stop = None if plan is None else plan.stop(start)
         return num_new_tokens if stop is None else min(num_new_tokens, stop - start)
 
-    def _shared_prefix(self, request: Any, *most: int | None) -> Any:
-        """Return what a request finds in the pool: a compressed context, or what another has kept
-        of the same beginning, or else blocks of its prompt.
+    def _shared_prefix(self, request: Any, *limits: int | None) -> Any:
+        """Return the blocks that a request finds in the pool: a compressed context, or pairs that
+        another request kept of the same beginning, or else uncompressed blocks of its prompt.
 
-        vLLM 0.33 may say how many tokens at ``most``; else it is all but the last, whose logits are
-        wanted.
+        NOTE: at least the last token must be computed, because its logits are needed. vLLM 0.33 may
+        pass a lower limit.
         """
         plan = self.plans[request.request_id]
         enabled = self.kv_cache_manager.prefix_cache_lookup_enabled(request)
-        limit = min(limit for limit in (request.num_tokens - 1, *most) if limit is not None)
+        limit = min(limit for limit in (request.num_tokens - 1, *limits) if limit is not None)
         self._starts.pop(request.request_id, None)
         shared = enabled and self._shares_contexts
         if shared and (beginning := self._beginnings.longest(request, plan, limit)):
-            blocks = [one.null_gap(plan, beginning.tokens) for one in self._compressed]
+            blocks = [manager.null_gap(plan, beginning.tokens) for manager in self._compressed]
             if plan.context:
                 blocks = [[*gap, *kept] for gap, kept in zip(blocks, beginning.blocks, strict=True)]
             else:
                 self._starts[request.request_id] = beginning
             own = self.kv_cache_manager.create_kv_cache_blocks(tuple(blocks))
             return own, beginning.tokens, 0
-        groups = (one.kv_cache_group_id for one in self._compressed)
+        groups = (manager.kv_cache_group_id for manager in self._compressed)
         self._readable = None if plan.key is None else min(map(plan.readable, groups))
-        return self._stock_prefix(request, *most)
+        return self._stock_prefix(request, *limits)
 
-    def _readable_hit(self, hashes: Any, most: int) -> Any:
-        """Return what vLLM finds of a prefix, of as many tokens as the request may share."""
-        readable = most if self._readable is None else min(most, self._readable)
+    def _readable_hit(self, hashes: Any, limit: int) -> Any:
+        """Return vLLM's longest prefix hit, cut to the tokens that the request may share."""
+        readable = limit if self._readable is None else min(limit, self._readable)
         return self._stock_hit(hashes, readable)
 
     def _remember(self, name: str, new: int) -> None:
-        """Lets others find a context that the ``new`` tokens of a step have completed; before its
-        request may end with that step.
+        """Share a context that the ``new`` tokens of a step have completed. Called before vLLM's
+        update, as the request may end with that step.
         """
         plan, request = self.plans.get(name), self.requests.get(name)
         if plan is None or request is None or not plan.context or not self._shares_contexts:
             return
-        done = request.num_computed_tokens - request.num_in_flight_tokens  # before that step
+        done = request.num_computed_tokens - request.num_in_flight_tokens  # tokens before that step
         if plan.key is not None and done < plan.length <= done + new:
             self._beginnings.share_context(request, plan)
 
@@ -289,15 +298,17 @@ class Planning:
 
 
 class FoveateScheduler(Planning, Scheduler):
-    """vLLM's, for steps that wait for each other."""
+    """vLLM's synchronous scheduler, with plans."""
 
 
 class FoveateAsyncScheduler(Planning, AsyncScheduler):
-    """vLLM's, for steps that are scheduled while others run."""
+    """vLLM's asynchronous scheduler, with plans: it schedules steps while others run."""
 
 
 def scheduler_of(vllm_config: Any, *args: Any, **options: Any) -> Planning:
-    """Return vLLM's scheduler with plans, where ``--scheduler-cls`` names it."""
+    """Create the scheduler that ``--scheduler-cls foveate.vllm.Scheduler`` names: asynchronous if
+    vLLM's configuration says so.
+    """
     asynchronous = vllm_config.scheduler_config.async_scheduling
     kind = FoveateAsyncScheduler if asynchronous else FoveateScheduler
     return kind(vllm_config=vllm_config, *args, **options)  # noqa: B026

@@ -1,1 +1,1 @@
-"""Starting an engine under a policy, and what is refused then."""
+"""Start of an engine under a policy, and the checks that refuse unsupported settings."""

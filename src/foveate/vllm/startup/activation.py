@@ -1,8 +1,8 @@
-"""One variable: where a policy is given, an engine gets Foveate's worker and scheduler.
+"""Activation: an engine with a policy gets Foveate's worker and scheduler.
 
-vLLM calls its plug-ins before it reads an engine's arguments (``EngineArgs``), so this stands
-before the configuration that is made of them, in the process that asks for an engine: what cannot
-be served is refused there, before anything is started.
+vLLM calls its plug-ins before it turns an engine's arguments (``EngineArgs``) into a configuration.
+So this code runs first, in the process that creates the engine, and refuses unsupported settings
+before anything is started.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any
 from foveate.defaults import VARIABLE
 from foveate.errors import InvalidParameter, UnsupportedEngine
 from foveate.vllm.plans.settings import Settings, settings_from
-from foveate.vllm.startup.companions import check_engine, check_given
+from foveate.vllm.startup.companions import check_arguments, check_engine
 from foveate.vllm.startup.foreseen import check_foreseen
 from foveate.vllm.startup.options import CLASSES, HERE, check_once
 from foveate.vllm.startup.support import check_model, check_parallel
 
-logger = logging.getLogger("vllm.foveate")  # vLLM prints the loggers below its own name
+logger = logging.getLogger("vllm.foveate")  # vLLM prints only loggers below its own name
 UNSET = ("auto", None)
-"""What vLLM has for a class where none is named."""
+"""vLLM's values of a class option that is not set."""
 
 
-def activated(create: Callable[..., Any]) -> Callable[..., Any]:
-    """VLLM's ``EngineArgs.create_engine_config``, which activates and checks where a policy is
-    given, and is vLLM's own where there is none.
+def wrap_create_config(create: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap vLLM's ``EngineArgs.create_engine_config``: activate Foveate and check the configuration
+    if there is a policy, and change nothing otherwise.
     """
 
     @wraps(create)
@@ -37,27 +37,27 @@ def activated(create: Callable[..., Any]) -> Callable[..., Any]:
         settings = activate(self)
         config = create(self, *args, **options)
         if settings is not None:
-            check(config, settings)
-            warn(config.cache_config.cache_dtype)
+            check_config(config, settings)
+            warn_about_cache(config.cache_config.cache_dtype)
         return config
 
     return create_engine_config
 
 
 def activate(args: Any, environ: Mapping[str, str] = os.environ) -> Settings | None:
-    """Give an engine's arguments the worker, the scheduler and the policy; any number of times.
+    """Set the worker, the scheduler and the policy in an engine's arguments. Idempotent.
 
     Args:
         args: vLLM's ``EngineArgs``, changed in place.
-        environ: where FOVEATE_POLICY may stand.
+        environ: environment variables, FOVEATE_POLICY among them.
 
     Returns:
-        What the engine is to serve with; None where nothing asks for Foveate.
+        The settings to serve with; None if nothing selects Foveate.
 
     Raises:
-        InvalidParameter: Foveate's classes without a policy, or an empty one.
-        InvalidInput: an option that vLLM is given twice.
-        UnsupportedEngine: another worker or scheduler, or an option, that is in the way.
+        InvalidParameter: Foveate's classes without a policy, or an empty policy.
+        InvalidInput: an option that appears twice.
+        UnsupportedEngine: another worker or scheduler, or an option that excludes Foveate.
         UnsupportedPolicy, InvalidBudget, InvalidSpec, UnknownMethod: a policy that cannot be
             served.
     """
@@ -66,17 +66,17 @@ def activate(args: Any, environ: Mapping[str, str] = os.environ) -> Settings | N
         return None
     settings = settings_from(args.additional_config, environ)
     for option, name in CLASSES.items():
-        _name(args, option, name)
-    check_given(args, settings.policies)
+        _set_class(args, option, name)
+    check_arguments(args, settings.policies)
     args.additional_config = with_policy(args.additional_config, settings)
     return settings
 
 
 def is_requested(args: Any, environ: Mapping[str, str]) -> bool:
-    """Whether anything asks for Foveate: the variable, the additional configuration, or a class.
+    """Return True if the variable, the additional configuration or a class selects Foveate.
 
     Raises:
-        InvalidParameter: the variable is there, and empty.
+        InvalidParameter: the variable is set, but empty.
     """
     config = args.additional_config
     if isinstance(config, Mapping) and "foveate" in config:
@@ -84,7 +84,7 @@ def is_requested(args: Any, environ: Mapping[str, str]) -> bool:
     if VARIABLE in environ:
         if not environ[VARIABLE].strip():
             raise InvalidParameter(
-                f"{VARIABLE} is set, and empty. Give it a policy, such as 'snapkv:budget=20%', or "
+                f"{VARIABLE} is set, but empty. Give it a policy, such as 'snapkv:budget=20%', or "
                 f"unset it (unset {VARIABLE}) to serve without Foveate."
             )
         return True
@@ -95,8 +95,8 @@ def _field(option: str) -> str:
     return option[2:].replace("-", "_")
 
 
-def _name(args: Any, option: str, name: str) -> None:
-    """Foveate's class for that option, unless another one is there."""
+def _set_class(args: Any, option: str, name: str) -> None:
+    """Set Foveate's class for an option; raise UnsupportedEngine if the user set another one."""
     value = getattr(args, _field(option))
     if value in UNSET:
         setattr(args, _field(option), name)
@@ -108,8 +108,8 @@ def _name(args: Any, option: str, name: str) -> None:
 
 
 def with_policy(config: Any, settings: Settings) -> Any:
-    """Return the additional configuration with the policy in it, so that workers on other machines,
-    which have other environments, know it as well.
+    """Return the additional configuration with the policy in it: workers on other machines do not
+    see this process's environment.
     """
     if config is not None and not isinstance(config, Mapping):
         return config
@@ -117,8 +117,8 @@ def with_policy(config: Any, settings: Settings) -> Any:
     return {**(config or {}), "foveate": {"policy": settings.names[0], **ours}}
 
 
-def warn(cache_dtype: str) -> None:
-    """Warn about a type of cache with which stock vLLM answers wrongly on some models."""
+def warn_about_cache(cache_dtype: str) -> None:
+    """Warn about a cache type with which vLLM itself gives wrong answers on some models."""
     if cache_dtype == "fp8_e5m2":
         logger.warning(
             "--kv-cache-dtype fp8_e5m2: vLLM's answers with it are wrong on Qwen2-VL and "
@@ -126,12 +126,12 @@ def warn(cache_dtype: str) -> None:
         )
 
 
-def check(config: Any, settings: Settings) -> None:
-    """Refuse what cannot be served, as far as the configuration tells it: before an engine is
-    started, and again in its workers.
+def check_config(config: Any, settings: Settings) -> None:
+    """Refuse a configuration that cannot be served. Called before an engine is started, and again
+    in its workers.
 
     Raises:
-        UnsupportedEngine, UnsupportedPolicy, ProfileMismatch: as the functions that it calls.
+        UnsupportedEngine, UnsupportedPolicy, ProfileMismatch: see the functions that it calls.
     """
     check_engine(config, settings.policies)
     check_model(config.model_config)

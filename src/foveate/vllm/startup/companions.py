@@ -1,4 +1,4 @@
-"""vLLM's options beside a policy: what does not go with one is refused by the name it was given."""
+"""Checks of vLLM's options against a policy; errors name the option as the user wrote it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from foveate.vllm.startup.support import refuse
 
 NGRAM = ("ngram", "[ngram]")
 MODELLESS = ("suffix", "ngram_gpu", "custom_class")
-"""Methods of speculative decoding, beside n-grams, that have no layers of their own."""
+"""Methods of speculative decoding, beside n-grams, without layers of their own."""
 _ORDER = "reads and writes blocks in the order of tokens, and a compressed prompt's are in another"
 _LEAVE = "Leave it out, or serve without a policy"
 
 
-def check_given(args: Any, policies: Sequence[Policy]) -> None:
-    """Refuse, by the options that were given, what vLLM makes something else of, or checks first.
+def check_arguments(args: Any, policies: Sequence[Policy]) -> None:
+    """Refuse options that vLLM converts, or checks itself, before :func:`check_engine` runs.
 
-    ``args`` are vLLM's ``EngineArgs``: nothing has been looked at yet, no model and no connector.
-    vLLM looks at a model in a process of its own, which takes longer than all else before a start.
+    ``args`` are vLLM's ``EngineArgs``, before vLLM has inspected the model or any connector: it
+    inspects a model in a process of its own, the slowest part before a start.
 
     Raises:
-        UnsupportedEngine: the message names the option as it was given.
+        UnsupportedEngine: names the option as the user wrote it.
     """
     size, transfer = args.kv_offloading_size, args.kv_transfer_config
     refused = {
@@ -33,12 +33,16 @@ def check_given(args: Any, policies: Sequence[Policy]) -> None:
         f"--kv-transfer-config{_connector(transfer)}: a KV connector {_ORDER}": transfer,
     }
     method, option = _speculative(args)
-    _check(refused | _split(args, args.enable_dbo or args.ubatch_size > 1), method, f" ({option})")
+    _check(
+        refused | _refused_splits(args, args.enable_dbo or args.ubatch_size > 1),
+        method,
+        f" ({option})",
+    )
     _check_boundaries(policies, method, args, args.kv_cache_dtype)
 
 
 def _connector(transfer: Any) -> str:
-    """Return the connector's name, from the option's value."""
+    """Return the connector's name in parentheses, read from the option's value."""
     if isinstance(transfer, Mapping):
         name = transfer.get("kv_connector")
     else:
@@ -47,7 +51,7 @@ def _connector(transfer: Any) -> str:
 
 
 def _speculative(args: Any) -> tuple[str | None, str]:
-    """Return the source of drafts, and the option that names it; None where there are none."""
+    """Return the method of speculative decoding, and the option that sets it; None without one."""
     flags = {"--spec-method": args.spec_method, "--spec-model": args.spec_model}
     for option, value in flags.items():
         if value is not None:
@@ -60,15 +64,17 @@ def _speculative(args: Any) -> tuple[str | None, str]:
 
 def _drafts(method: str | None) -> str:
     if method in MODELLESS:
-        return "of methods without a model 'ngram' is served"
+        return "of the methods without a model, only 'ngram' is served"
     return (
-        "the layers of drafts would be compressed as if they were the model's; 'ngram', which has "
-        "none, is served"
+        "the draft model's layers would be compressed like the model's own. Use 'ngram', which has "
+        "no layers"
     )
 
 
-def _split(sizes: Any, ubatching: bool) -> dict[str, bool]:
-    """Ways to share out one request that are refused; ``sizes`` has those of ``ParallelConfig``."""
+def _refused_splits(sizes: Any, ubatching: bool) -> dict[str, bool]:
+    """Return refused ways to split one request, and whether each is on. ``sizes`` has the fields of
+    ``ParallelConfig``.
+    """
     layers = "a worker holds some of the layers, and the scheduler hears the last worker alone"
     tokens = "a worker holds some of a request's tokens, and a policy ranks them all"
     refused = {
@@ -82,10 +88,10 @@ def _split(sizes: Any, ubatching: bool) -> dict[str, bool]:
 
 
 def check_engine(config: Any, policies: Sequence[Policy]) -> None:
-    """Refuse what compressed blocks cannot be combined with. ``config`` is a ``VllmConfig``.
+    """Refuse settings that exclude compressed blocks. ``config`` is a ``VllmConfig``.
 
     Raises:
-        UnsupportedEngine: the message names the setting.
+        UnsupportedEngine: names the setting.
     """
     cache, parallel = config.cache_config, config.parallel_config
     connector = _connector(config.kv_transfer_config)
@@ -96,15 +102,15 @@ def check_engine(config: Any, policies: Sequence[Policy]) -> None:
         "latent attention (MLA), whose cache holds neither keys nor values": (
             config.model_config.use_mla
         ),
-        f"a KV cache of {cache.cache_dtype!r}; codes of 'fp8' are served (--kv-cache-dtype)": (
+        f"a KV cache of {cache.cache_dtype!r} (--kv-cache-dtype); 'auto' and 'fp8' are served": (
             cache.cache_dtype not in ("auto", *TYPES)
         ),
-        "codes in some layers only (--kv-cache-dtype-skip-layers)": (
+        "an fp8 cache in some layers only (--kv-cache-dtype-skip-layers)": (
             cache.kv_cache_dtype_skip_layers
         ),
     }
     method = getattr(config.speculative_config, "method", None)
-    _check(refused | _split(parallel, parallel.use_ubatching), method)
+    _check(refused | _refused_splits(parallel, parallel.use_ubatching), method)
     _check_boundaries(policies, method, config.scheduler_config, cache.cache_dtype)
     if HERE not in str(config.scheduler_config.scheduler_cls):
         raise UnsupportedEngine(
@@ -122,7 +128,7 @@ def _check(refused: Mapping[str, Any], method: str | None, option: str = "") -> 
 def _check_boundaries(
     policies: Sequence[Policy], method: str | None, images: Any, cache_type: str
 ) -> None:
-    """Refuse what does not go with policies that compress again (``when=over_budget``)."""
+    """Refuse settings that exclude policies that compress repeatedly (``when=over_budget``)."""
     refused = {
         "speculative decoding (--speculative-config, --spec-method), whose drafts may be taken "
         "back after a boundary": method is not None,

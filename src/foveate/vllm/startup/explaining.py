@@ -1,8 +1,8 @@
-"""Why a request failed, in the body of its HTTP answer.
+"""Reasons of failed requests, in the body of the HTTP answer.
 
 vLLM's server answers every request that ends with an error with "Internal server error". The
-scheduler sends its sentence in ``stop_reason``; it crosses to the server's check with the finish
-reason, which is all that the check is given.
+scheduler sends the reason in ``stop_reason``. The server's check gets nothing but the finish
+reason, so the reason travels to it as an attribute of that string.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ SERVING = "vllm.entrypoints.generate.base.serving", "GenerateBaseServing"
 
 
 class ExplainedError(str):
-    """VLLM's finish reason "error", with the sentence that says why."""
+    """VLLM's finish reason "error" with the reason as a sentence."""
 
     sentence: str
 
 
 def explain_failures() -> None:
-    """Let vLLM's server say why a request failed; any number of times.
+    """Make vLLM's server report why a request failed. Idempotent.
 
-    Only in processes that have its server, as with :func:`http.refuse_truths`.
+    It affects only processes that have imported the server, as :func:`http.refuse_booleans` does.
     """
     module, name = SERVING
     serving = getattr(sys.modules.get(module), name, None)
     if serving is not None and not hasattr(serving._raise_if_error, "__wrapped__"):
-        serving._raise_if_error = raising(serving._raise_if_error)
-        RequestState._new_completion_output = explained(RequestState._new_completion_output)
+        serving._raise_if_error = wrap_raise_if_error(serving._raise_if_error)
+        RequestState._new_completion_output = wrap_completion_output(
+            RequestState._new_completion_output
+        )
 
 
-def explained(new_output: Callable[..., Any]) -> Callable[..., Any]:
-    """VLLM's output of a step, whose error carries its sentence."""
+def wrap_completion_output(new_output: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap vLLM's ``_new_completion_output``, so that the finish reason carries the sentence."""
 
     @wraps(new_output)
     def new_completion_output(self: Any, *args: Any, **options: Any) -> Any:
@@ -49,8 +51,8 @@ def explained(new_output: Callable[..., Any]) -> Callable[..., Any]:
     return new_completion_output
 
 
-def raising(raise_if_error: Callable[..., None]) -> Callable[..., None]:
-    """VLLM's check of a finish reason, whose exception has the sentence behind its own words."""
+def wrap_raise_if_error(raise_if_error: Callable[..., None]) -> Callable[..., None]:
+    """Wrap vLLM's check of a finish reason, so that its exception ends with the sentence."""
 
     @wraps(raise_if_error)
     def explaining(self: Any, finish_reason: str | None, *args: Any, **options: Any) -> None:

@@ -1,7 +1,7 @@
-"""What a model's configuration tells of its layers, before any of them is made.
+"""Checks of a model's configuration, before any layer is built.
 
-Workers look at the layers themselves (``support.check_layers``, ``check_attention``), and refuse
-what is not foreseen here; but by then an engine has been started.
+Workers check the layers themselves (``support.check_layers``, ``check_attention``), and refuse
+models that pass here wrongly; but by then an engine has been started.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from foveate.vllm.startup.support import UNMODELLED, check_layers, refuse
 
 ALIBI = ("bloom",)
 SINKS = ("gpt_oss",)
-"""Types of models whose every configuration has it."""
+"""Types of models that always have the feature, without a setting for it."""
 WINDOW = "sliding_attention"
 PARTIAL = {WINDOW, "chunked_attention", "linear_attention", "mamba", "conv"}
-"""Kinds of layers that do not hold every token of a prompt."""
+"""Kinds of layers whose cache does not hold every token of a prompt."""
 
 
 def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
-    """Refuses models by their configuration. ``config`` is a ``VllmConfig``.
+    """Refuse models by their configuration. ``config`` is a ``VllmConfig``.
 
     Raises:
-        UnsupportedEngine: names what the model's configuration says.
-        ProfileMismatch: a policy's profile is another model's.
+        UnsupportedEngine: names the unsupported feature.
+        ProfileMismatch: a policy's profile belongs to another model.
     """
     model = config.model_config
-    refuse(f"{model.model} has ", _refused(model.hf_text_config), UNMODELLED)
+    refuse(f"{model.model} has ", _refused_features(model.hf_text_config), UNMODELLED)
     kinds = _layers(config)
     check_layers(
         compressed=[kind for kind in kinds if kind not in PARTIAL],
@@ -46,11 +46,11 @@ def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
 
 
 def _layers(config: Any) -> list[str]:
-    """Return the kinds of the model's layers, as far as its configuration tells them; without that,
-    one that holds every token.
+    """Return the kinds of the model's layers from its configuration; one layer of full attention if
+    it lists none.
     """
     text = config.model_config.hf_text_config
-    if config.cache_config.sliding_window is not None:  # vLLM's, where all layers have it
+    if config.cache_config.sliding_window is not None:  # set by vLLM if all layers have a window
         return [WINDOW]
     kinds = list(getattr(text, "layer_types", None) or ("full_attention",))
     if getattr(text, "sliding_window", 0) is None:  # --disable-sliding-window
@@ -58,10 +58,10 @@ def _layers(config: Any) -> list[str]:
     return kinds
 
 
-def _refused(text: Any) -> dict[str, Any]:
-    """Return the settings of a text model that are refused, and whether it has them."""
+def _refused_features(text: Any) -> dict[str, Any]:
+    """Return the refused features of a text model, and for each a true value if it has it."""
     kind = getattr(text, "model_type", "")
-    attention = getattr(text, "attn_config", None)  # of MPT
+    attention = getattr(text, "attn_config", None)  # MPT's configuration
     slopes = getattr(text, "alibi", False) or getattr(attention, "alibi", False)
     sharing = getattr(text, "num_kv_shared_layers", 0)
     return {

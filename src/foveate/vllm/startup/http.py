@@ -1,8 +1,8 @@
-"""What clients may write in ``vllm_xargs`` over HTTP.
+"""Checks of ``vllm_xargs`` in HTTP requests, before pydantic parses them.
 
-vLLM's requests take numbers and texts there, and pydantic takes true for the number 1: a context of
-one token, or a budget of one. Nobody behind it sees the difference, so it is refused in front. So
-is null, of which pydantic says in four errors that it is no type of a number or a text.
+vLLM's requests take numbers and strings there, and pydantic parses true as the number 1: a context
+or a budget of one token. Later code cannot see the difference, so it is refused here. So is null,
+for which pydantic reports four confusing errors.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ REQUESTS = {
 }
 
 
-def refuse_truths() -> None:
-    """Lets vLLM's types of requests refuse true and false as a value of ours; any number of times.
+def refuse_booleans() -> None:
+    """Make vLLM's request types refuse true, false and null as values of our arguments. Idempotent.
 
-    Only in processes that have these types, which are those that take requests in: vLLM loads its
-    plug-ins after them, and before the routes are made of them.
+    It affects only processes that have imported these types, those that take requests in: vLLM
+    loads its plug-ins after these imports, and before it builds the routes.
     """
     for module, name in REQUESTS.items():
         request = getattr(sys.modules.get(module), name, None)
         if request is not None and FIELD in request.model_fields:
-            _refuse(request)
+            _add_validator(request)
 
 
-def _refuse(request: Any) -> None:
-    from pydantic import BeforeValidator  # of vLLM's environment
+def _add_validator(request: Any) -> None:
+    from pydantic import BeforeValidator  # installed with vLLM
 
     field = request.model_fields[FIELD]
-    if any(getattr(one, "func", None) is no_truths for one in field.metadata):
+    if any(getattr(validator, "func", None) is without_booleans for validator in field.metadata):
         return
-    field.metadata = [BeforeValidator(no_truths), *field.metadata]
+    field.metadata = [BeforeValidator(without_booleans), *field.metadata]
     request.model_rebuild(force=True)
 
 
-def no_truths(given: Any) -> Any:
-    """Return the same; raise ValueError, which is pydantic's, where one of ours is true, false or
-    null.
+def without_booleans(arguments: Any) -> Any:
+    """Return the arguments unchanged; raise ValueError, which pydantic reports, if a value of ours
+    is true, false or null.
     """
-    for name, value in given.items() if isinstance(given, dict) else ():
+    for name, value in arguments.items() if isinstance(arguments, dict) else ():
         if (value is None or isinstance(value, bool)) and str(name).startswith(PREFIX):
-            raise ValueError(f"{name}={json.dumps(value)}: give a number, or a text.")
-    return given
+            raise ValueError(f"{name}={json.dumps(value)}: give a number or a string.")
+    return arguments

@@ -1,7 +1,7 @@
-"""vLLM's options by which it is told to compress, on a command line or in a file for ``--config``.
+"""vLLM's options that select Foveate, on a command line or in a file for ``--config``.
 
-Each may stand once. vLLM takes the last of two without a word, so the policy in the first would be
-lost, and the model served stock.
+Each may appear once. vLLM silently takes the last of two, so the policy in the first would be lost,
+and the model would be served uncompressed.
 """
 
 from __future__ import annotations
@@ -22,74 +22,77 @@ FILE = "--config"
 _IN_FILE = re.compile(r"^(worker|scheduler|additional)[-_](cls|config)\s*:\s*(.*)$", re.M)
 
 
-class GivenOption(NamedTuple):
-    """One of these options with its value; ``said`` is how it was written, and where.
+class WrittenOption(NamedTuple):
+    """One of these options with its value, and its spelling and source as ``written``.
 
-    ``value`` is None where the option stands last, without one.
+    ``value`` is None if the option comes last, without a value.
     """
 
     option: str
     value: str | None
-    said: str
+    written: str
 
 
-def split(words: Sequence[str]) -> tuple[list[GivenOption], list[str]]:
-    """Return these options among the words of a command line, in order, and all other words."""
-    options: list[GivenOption] = []
+def split(words: Sequence[str]) -> tuple[list[WrittenOption], list[str]]:
+    """Split the words of a command line into these options, in order, and all other words."""
+    options: list[WrittenOption] = []
     rest: list[str] = []
     left = iter(words)
     for word in left:
-        said, equals, value = word.partition("=")
-        option = _option(said)
+        written, equals, value = word.partition("=")
+        option = _option(written)
         if option is None:
             rest.append(word)
         else:
-            options.append(GivenOption(option, value if equals else next(left, None), said))
+            options.append(WrittenOption(option, value if equals else next(left, None), written))
     return options, rest
 
 
-def _option(said: str) -> str | None:
-    """Return the option that is meant: vLLM takes underscores, beginnings, parts after a dot."""
-    begun = said.replace("_", "-").partition(".")[0]
-    if not begun.startswith("--") or begun == "--":
+def _option(written: str) -> str | None:
+    """Return the option that a word names: vLLM takes underscores, prefixes, parts after a dot."""
+    flag = written.replace("_", "-").partition(".")[0]
+    if not flag.startswith("--") or flag == "--":
         return None
-    return next((one for one in (*CLASSES, CONFIG) if one.startswith(begun)), None)
+    return next((option for option in (*CLASSES, CONFIG) if option.startswith(flag)), None)
 
 
-def in_file(words: Sequence[str]) -> Iterator[GivenOption]:
-    """Yield these options in the file that vLLM's ``--config`` names; none where it cannot be read,
-    which vLLM says itself.
+def in_file(words: Sequence[str]) -> Iterator[WrittenOption]:
+    """Yield these options from the file that vLLM's ``--config`` names; none if the file cannot be
+    read, which vLLM reports itself.
     """
-    place = next((b for a, b in pairwise(words) if a == FILE), None)
-    if place is None or not Path(place).is_file():
+    path = next((b for a, b in pairwise(words) if a == FILE), None)
+    if path is None or not Path(path).is_file():
         return
-    text = Path(place).read_text(errors="replace")
-    for begun, end, value in _IN_FILE.findall(text):
-        whole = text if f"{begun}-{end}" == CONFIG[2:] else value  # its value may take many lines
-        yield GivenOption(f"--{begun}-{end}", whole, f"{begun}-{end} in {place}")
+    text = Path(path).read_text(errors="replace")
+    for start, end, value in _IN_FILE.findall(text):
+        name = f"{start}-{end}"
+        # the value of CONFIG may take many lines, so all of the file is searched
+        content = text if name == CONFIG[2:] else value
+        yield WrittenOption(f"--{name}", content, f"{name} in {path}")
 
 
 def check_once(words: Sequence[str]) -> None:
-    """Refuses an option that stands twice on a command line of vLLM's, or there and in its file,
-    if one of them has to do with Foveate.
+    """Refuse an option that appears twice on vLLM's command line, or there and in its file, if one
+    of the two concerns Foveate.
 
     Raises:
         InvalidInput: names both.
     """
     options = [*in_file(words), *split(words)[0]]
     for option in (*CLASSES, CONFIG):
-        here = [one for one in options if one.option == option]
-        ours = any("foveate" in f"{one.said} {one.value}" for one in here)
-        if _settings(here) > 1 and ours:
-            places = list(dict.fromkeys(one.said for one in here))
-            both = " and ".join(places) if len(places) > 1 else f"{option}, {len(here)} times"
+        here = [other for other in options if other.option == option]
+        ours = any("foveate" in f"{other.written} {other.value}" for other in here)
+        if _count_settings(here) > 1 and ours:
+            sources = list(dict.fromkeys(other.written for other in here))
+            both = " and ".join(sources) if len(sources) > 1 else f"{option}, {len(here)} times"
             raise InvalidInput(
-                f"{both}: vLLM takes the last one, and what the others say of Foveate would be "
-                "lost without a word. Give one."
+                f"{both}: vLLM would silently ignore all but the last, and Foveate's settings with "
+                "them. Give one."
             )
 
 
-def _settings(given: Sequence[GivenOption]) -> int:
-    """How often vLLM sets one option: all parts after a dot are one setting."""
-    parts = [one for one in given if one.said.startswith("--") and "." in one.said]
-    return len(given) - len(parts) + bool(parts)
+def _count_settings(options: Sequence[WrittenOption]) -> int:
+    """Count how often vLLM sets one option: all parts after a dot are one setting."""
+    flags = [option.written for option in options if option.written.startswith("--")]
+    parts = [flag for flag in flags if "." in flag]
+    return len(options) - len(parts) + bool(parts)

@@ -1,4 +1,4 @@
-"""A refusal as the last line of vLLM's own command, as it is of ``foveate``'s."""
+"""Errors of Foveate as the last line of the ``vllm`` command, as in ``foveate``'s commands."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from types import TracebackType
 from foveate.errors import FoveateError
 
 
-def refusals_come_last() -> None:
-    """Lets a refusal be the last line of vLLM's own command, with exit status 2 and no traceback.
-
-    Only there: in a program of somebody else's it is an exception like any other.
+def print_errors_last() -> None:
+    """Print Foveate's errors as the last line of the ``vllm`` command, with exit status 2 and no
+    traceback. In other programs they remain ordinary exceptions.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     module = str(getattr(main, "name", ""))
     own = Path(sys.argv[0]).name == "vllm" or module.startswith("vllm.")
-    if own and sys.excepthook is not _last:
-        sys.excepthook = _last
+    if own and sys.excepthook is not _print_error:
+        sys.excepthook = _print_error
 
 
-def _last(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_error(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     if not issubclass(kind, FoveateError):
         sys.__excepthook__(kind, error, trace)
         return

@@ -1,4 +1,4 @@
-"""What vLLM has to know in every one of its processes, before the first engine is made."""
+"""Registration of Foveate in each of vLLM's processes, before the first engine is created."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from foveate.errors import FoveateError, InvalidParameter, UnsupportedEngine
 from foveate.vllm.plans.fitting import check_fits
 from foveate.vllm.plans.plans import PREFIX, Offer
 from foveate.vllm.plans.settings import settings_from
-from foveate.vllm.plans.short import said_of
+from foveate.vllm.plans.short import warning_of
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec
-from foveate.vllm.startup.activation import activated
+from foveate.vllm.startup.activation import wrap_create_config
 from foveate.vllm.startup.explaining import explain_failures
-from foveate.vllm.startup.http import refuse_truths
+from foveate.vllm.startup.http import refuse_booleans
 from foveate.vllm.vllm_api import (
     AttentionBackendEnum,
     EngineArgs,
@@ -35,7 +35,9 @@ logger = init_logger("vllm.foveate.requests")
 
 
 class ServedPlatform(NamedTuple):
-    """vLLM's worker on a platform, and what stands for each of its attention backends, by name."""
+    """vLLM's worker class for a platform, and Foveate's subclass of each of its attention backends,
+    by the backend's name.
+    """
 
     worker: Callable[[], type]
     backends: Mapping[str, str]
@@ -52,10 +54,10 @@ CUDA = ServedPlatform(
 
 
 def served(platform: Any = current_platform) -> ServedPlatform:
-    """Return the worker and the backends for a platform of vLLM's.
+    """Return the worker and the backends for one of vLLM's platforms.
 
     Raises:
-        UnsupportedEngine: another one than CPUs and NVIDIA's GPUs.
+        UnsupportedEngine: a platform other than CPUs and NVIDIA's GPUs.
     """
     if platform.is_cpu():
         return CPU
@@ -69,14 +71,14 @@ def served(platform: Any = current_platform) -> ServedPlatform:
 
 def register_all() -> None:
     """Register the manager of compressed groups, the attention backends, and the checks of an
-    engine's arguments and of requests; any number of times.
+    engine's arguments and of requests. Idempotent.
 
-    vLLM registers managers of its own only into an empty registry, so they come first. It also
-    remembers the first backend that it chose in a process, so ours are there from the beginning; in
-    engines without our worker each does what the one that it stands for does.
+    vLLM registers its own managers only into an empty registry, so they are registered first. It
+    also caches the first backend chosen in a process, so ours must be there from the beginning; in
+    engines without our worker each behaves like the backend that it replaces.
 
     Raises:
-        UnsupportedEngine: a platform that cannot be served on.
+        UnsupportedEngine: an unsupported platform.
     """
     backends = served().backends
     KVCacheSpecRegistry._ensure_registered()
@@ -86,18 +88,18 @@ def register_all() -> None:
     for name, path in backends.items():
         register_backend(AttentionBackendEnum[name], path)
     if not hasattr(EngineArgs.create_engine_config, "__wrapped__"):
-        EngineArgs.create_engine_config = activated(EngineArgs.create_engine_config)
+        EngineArgs.create_engine_config = wrap_create_config(EngineArgs.create_engine_config)
     if not hasattr(InputProcessor.process_inputs, "__wrapped__"):
-        InputProcessor.process_inputs = checked(InputProcessor.process_inputs)
-    refuse_truths()
+        InputProcessor.process_inputs = wrap_process_inputs(InputProcessor.process_inputs)
+    refuse_booleans()
     explain_failures()
 
 
-def checked(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
-    """VLLM's reading of a request, after which what it asks of Foveate is known to be possible.
+def wrap_process_inputs(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap vLLM's ``process_inputs`` with a check of the request's Foveate arguments.
 
-    vLLM has no other place where a request can be refused before it is one of the engine's: the
-    error is the request's answer, over HTTP with status 400.
+    It is vLLM's only hook before a request reaches the engine: the error becomes the request's
+    answer, over HTTP with status 400.
     """
 
     @wraps(process_inputs)
@@ -106,33 +108,34 @@ def checked(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
         try:
             check_request(self.vllm_config, request)
         except FoveateError as error:
-            send_images_again(self.renderer, request)
+            forget_images(self.renderer, request)
             raise VLLMValidationError(str(error)) from error
         return request
 
     return process
 
 
-def send_images_again(renderer: Any, request: Any) -> None:
-    """Lets vLLM's front forget the images of a request that never reaches the engine. It takes them
-    for sent, and would send the next request that shows one of them without it, which then fails.
+def forget_images(renderer: Any, request: Any) -> None:
+    """Remove a refused request's images from the cache of vLLM's front end. It takes them as sent
+    to the engine, so the next request with the same image would be sent without it, and fail.
     """
     features = request.mm_features or ()
-    hashes = [one.mm_hash for one in features if one.data is not None and one.mm_hash is not None]
+    sent = [feature.mm_hash for feature in features if feature.data is not None]
+    hashes = [digest for digest in sent if digest is not None]
     if renderer.mm_processor_cache is None or not hashes:
         return
     if hasattr(renderer, "queue_mm_cache_invalidations"):  # vLLM 0.33
         renderer.queue_mm_cache_invalidations(hashes)
         return
-    for one in hashes:
-        renderer.mm_processor_cache.invalidate(one)
+    for digest in hashes:
+        renderer.mm_processor_cache.invalidate(digest)
 
 
 def check_request(config: Any, request: Any) -> None:
-    """Raise FoveateError where an engine of that configuration cannot serve the request."""
-    given = getattr(request.sampling_params, "extra_args", None) or {}
+    """Raise FoveateError if an engine with that configuration cannot serve the request."""
+    extra_args = getattr(request.sampling_params, "extra_args", None) or {}
     if _HERE not in str(config.parallel_config.worker_cls):
-        extra = [name for name in given if str(name).startswith(PREFIX)]
+        extra = [name for name in extra_args if str(name).startswith(PREFIX)]
         if extra:
             raise InvalidParameter(
                 f"{extra[0]}: this engine was started without Foveate's worker, so nothing is "
@@ -141,13 +144,13 @@ def check_request(config: Any, request: Any) -> None:
         return
     if getattr(request, "resumable", False):
         raise InvalidParameter(
-            "this request's prompt goes on after an answer (streamed input), and a compressed "
+            "this request's prompt continues after an answer (streamed input), but a compressed "
             "prompt cannot grow. Send every turn as a request of its own."
         )
     offer = Offer(settings_from(config.additional_config))
     prompt = len(request.prompt_token_ids or ())
-    plan = offer.plan(given, prompt)
+    plan = offer.plan(extra_args, prompt)
     check_fits(config, offer, plan, prompt)
     longest = config.model_config.max_model_len
-    if short := said_of(plan, config.cache_config.block_size, longest):
+    if short := warning_of(plan, config.cache_config.block_size, longest):
         logger.warning_once("%s", short)

@@ -1,4 +1,4 @@
-"""What cannot be served exactly inside vLLM, and why: models, layers, several workers."""
+"""Checks for exact serving inside vLLM: models, layers, and several workers."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ def check_layers(
     recompresses: bool = False,
     hybrid: bool = True,
 ) -> None:
-    """Refuses models whose layers cannot be compressed beside each other.
+    """Refuse models whose layers cannot be compressed, alone or beside each other.
 
     Args:
-        compressed: names of the layers of full attention.
-        others: names of those that have another kind of cache (windows, states) and keep it.
-        sharing: names of those that read another layer's cache.
+        compressed: names of layers with full attention.
+        others: names of layers with another kind of cache (windows, states), which stays as it is.
+        sharing: names of layers that read another layer's cache.
         tiers: whether a policy gives layers or heads different budgets.
         recompresses: whether a policy compresses at other times than the prompt's end.
-        hybrid: whether vLLM may manage caches of several kinds, or has to make them one.
+        hybrid: whether vLLM may manage caches of several kinds, or must unify them.
 
     Raises:
         UnsupportedEngine: no layer to compress; layers that share caches; caches of several kinds
-            that vLLM is told to make one; different budgets beside other layers, as all groups
-            of layers would shrink to the size of the smallest; or policies that compress again.
+            that vLLM must unify; different budgets beside other layers, as vLLM would cut all
+            groups to the size of the smallest; or recompression beside other layers.
     """
-    beside = (
+    prefix = (
         f"this model has {len(others)} layers with windows or states beside those to compress, and "
     )
     refuse(
@@ -56,9 +56,9 @@ def check_layers(
             "compress.": not compressed,
             f"the layers {', '.join(sharing)} read the cache of an earlier layer, which would be "
             "compressed before they have read it.": sharing,
-            f"{beside}a budget that differs by layer. Use one that keeps the same number in all "
+            f"{prefix}a budget that differs by layer. Use one that keeps the same number in all "
             "layers.": others and tiers,
-            f"{beside}a policy that compresses again as tokens come. Choose "
+            f"{prefix}a policy that compresses again as tokens come. Choose "
             "when=after_prefill.": others and recompresses,
             HYBRID: (others or tiers) and not hybrid,
         },
@@ -66,45 +66,46 @@ def check_layers(
 
 
 def refuse(before: str, refused: Mapping[str, Any], after: str = "") -> None:
-    """Raise UnsupportedEngine with the first of these things that is there, between the two halves
-    of a sentence.
+    """Raise UnsupportedEngine for the first refused feature with a true value; its description
+    stands between ``before`` and ``after``.
     """
-    for what, there in refused.items():
-        if there:
-            raise UnsupportedEngine(f"{before}{what}{after}")
+    for description, present in refused.items():
+        if present:
+            raise UnsupportedEngine(f"{before}{description}{after}")
 
 
 def check_model(config: Any) -> None:
-    """Refuses models whose prompts are not what a policy takes them for.
+    """Refuse models whose prompts violate the assumptions of policies.
 
-    ``config`` is a ``ModelConfig``. Where image tokens attend in both directions, vLLM's CPU
-    attention is causal all the same, and the scores would be as well.
+    ``config`` is a ``ModelConfig``. If image tokens attend in both directions, vLLM's CPU attention
+    is causal nevertheless, and so would the scores be.
 
     Raises:
-        UnsupportedEngine: the message says what the model, or the setting, is.
+        UnsupportedEngine: names the model's feature, or the setting.
     """
     refused = {
         "an encoder-decoder model: its answers attend to an encoder, whose cache is none of a "
         "prompt's": config.is_encoder_decoder,
         "a model whose image tokens attend to each other in both directions (PrefixLM), which the "
         "scores do not see": config.is_mm_prefix_lm,
-        "a model that returns no tokens (--runner pooling), whose cache is read by none": (
+        "a model that returns no tokens (--runner pooling), whose cache is never read": (
             config.runner_type != "generate"
         ),
-        "prompts given as embeddings (--enable-prompt-embeds), as nothing tells which of them are "
-        "visual": config.enable_prompt_embeds,
+        "prompts given as embeddings (--enable-prompt-embeds), whose visual tokens are unknown": (
+            config.enable_prompt_embeds
+        ),
     }
     refuse("Foveate's worker cannot serve ", refused, ".")
 
 
 def check_attention(layers: Mapping[str, Any]) -> None:
-    """Refuses layers whose attention is more than a softmax of scaled products.
+    """Refuse layers whose attention is more than a softmax of scaled products.
 
-    The scores of policies are computed from queries and keys alone. ``layers`` are vLLM's
-    attention layers by name, those that would be compressed.
+    Policies compute scores from queries and keys alone. ``layers`` are the vLLM attention layers
+    to compress, by name.
 
     Raises:
-        UnsupportedEngine: names the layer, and what its attention adds.
+        UnsupportedEngine: names the layer, and the extra of its attention.
     """
     for name, layer in layers.items():
         impl = layer.impl
@@ -122,27 +123,27 @@ def check_attention(layers: Mapping[str, Any]) -> None:
 
 
 def _scales(layer: Any) -> int:
-    """How many scales the codes of a layer's keys have."""
+    """Return the number of scales for the codes of a layer's keys."""
     scale = getattr(layer, "_k_scale", None)
     return 1 if scale is None else int(scale.numel())
 
 
 def check_parallel(policy: Policy, workers: int, heads: int) -> None:
-    """Refuses what cannot be shared out to several workers.
+    """Refuse policies that tensor parallelism cannot serve.
 
-    A worker holds some of a layer's KV heads, and decides for these alone. So a policy can be
-    served in parallel if each KV head's tokens follow from that head, which a stage says itself
-    (``head_by_head``). Stages that look across heads would need all workers' numbers in the middle
-    of a layer; they are refused, as are those that say nothing of it.
+    A worker holds some of a layer's KV heads, and decides for these alone. So every stage must
+    choose each KV head's tokens from that head alone, and declare this (``head_by_head``). Stages
+    that look across heads would need all workers' numbers in the middle of a layer; they are
+    refused, and so are stages that do not declare it.
 
     Args:
-        policy: one that ``check_policy`` lets through.
-        workers: of tensor parallelism; nothing is refused of one.
+        policy: a policy that passed ``check_policy``.
+        workers: number of tensor-parallel workers; with one, everything is allowed.
         heads: KV heads of a layer, over all workers.
 
     Raises:
         UnsupportedPolicy: a stage that decides for several heads together.
-        UnsupportedEngine: fewer heads than workers, whose query heads then share one.
+        UnsupportedEngine: fewer KV heads than workers, so that workers would share a head.
     """
     if workers == 1:
         return
@@ -153,11 +154,11 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
         )
     for stage in _across_heads(policy):
         raise UnsupportedPolicy(
-            f"{policy} cannot be served with tensor parallelism: {print_value(stage)} goes by "
-            "several KV heads together, and each worker holds some of them. Use "
-            "--tensor-parallel-size 1, or a policy that decides head by head, as "
-            "'snapkv:budget=20%' and 'h2o:budget=20%' do. A stage of your own says that "
-            "it does with head_by_head = True."
+            f"{policy} cannot be served with tensor parallelism: {print_value(stage)} compares "
+            "several KV heads, but each worker has only some of them. Use "
+            "--tensor-parallel-size 1, or a policy that decides head by head, such as "
+            "'snapkv:budget=20%' or 'h2o:budget=20%'. A stage of your own declares this with "
+            "head_by_head = True."
         )
     if workers > heads:
         raise UnsupportedEngine(
@@ -167,6 +168,6 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
 
 
 def _across_heads(policy: Policy) -> Iterator[Any]:
-    """Return the stages of a policy that do not say that they decide head by head."""
+    """Return the stages of a policy that do not declare ``head_by_head``."""
     stages = (*wrapped(policy.score), policy.select, policy.merge)
     return (stage for stage in stages if not trait(stage, "head_by_head"))

@@ -1,1 +1,1 @@
-"""The worker's side."""
+"""Worker: attention over compressed prompts, and compression after each pass."""

@@ -1,12 +1,13 @@
-"""Attention over compressed prompts: what all of vLLM's backends share.
+"""Attention over compressed prompts, shared by all of vLLM's backends.
 
-A backend is vLLM's own, with ``Rewriting`` before its metadata builder and ``Compressing`` before
-its implementation; ``cpu`` and ``gpu`` hold these pairs. The builder (``rewriting``) shows the
-kernels each row without its gap, and lists the rows whose prompt is being read; the implementation
-lets vLLM's own attend, and then compresses complete prompts in place.
+A backend is vLLM's own, with the mixin ``Rewriting`` in front of its metadata builder and the mixin
+``Compressing`` in front of its implementation; ``cpu`` and ``gpu`` define these pairs. The builder
+(``rewriting``) passes each row to the kernels without its gap, and lists the rows whose prompt is
+being read. The implementation calls vLLM's attention, and then compresses complete prompts in
+place.
 
-A layer is one cell, or, where KV heads keep different numbers of tokens, as many as it has of
-these: each with pages and metadata of its own (``heads``).
+A layer is one cell, or one cell per KV head if heads keep different numbers of tokens, each with
+pages and metadata of its own (``heads``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from jaxtyping import Float, Int, Real
 from torch import Tensor
 
-from foveate.vllm.codes import Codes, chosen, plain_queries
+from foveate.vllm.codes import Codes, decode_queries, select_codes
 from foveate.vllm.plans.failures import Reason
 from foveate.vllm.plans.gap import kept_slots, physical
 from foveate.vllm.worker.heads import EVERY, Cell
@@ -30,13 +31,13 @@ from foveate.vllm.worker.rows import Row
 
 
 class Compressing:
-    """Before an implementation of vLLM's: it attends, and then the prompts that the pass has
-    completed are compressed. ``read`` and ``write`` are those of the backend's pages.
+    """Mixin in front of vLLM's attention implementation: after attention, it compresses the prompts
+    that the pass has completed. ``read`` and ``write`` access the backend's pages.
     """
 
     read: ClassVar[Callable[..., Any]]
     write: ClassVar[Callable[..., None]]
-    scale: float  # vLLM's
+    scale: float  # vLLM's attribute
 
     def forward(
         self,
@@ -50,15 +51,15 @@ class Compressing:
         *more: Any,
         **options: Any,
     ) -> Tensor:
-        """As vLLM's; ``output`` is written to."""
+        """Attend as vLLM does, writing to ``output``, and then compress."""
         cells = [Cell(self, attn_metadata, kv_cache)]
         if attn_metadata is not None and (heads := getattr(layer, "foveate_heads", None)):
             cells = heads.cells() or cells
         for cell in cells:
             _attend(layer, query, key, value, output, more, options, cell)
         steps = [s for cell in cells if (s := getattr(cell.metadata, "foveate", None))]
-        if steps:  # one of every cell
-            self._compress(steps, layer, plain_queries(layer, query, key.dtype), cells)
+        if steps:  # one per cell, or none
+            self._compress(steps, layer, decode_queries(layer, query, key.dtype), cells)
         return output
 
     def do_kv_cache_update(
@@ -69,9 +70,9 @@ class Compressing:
         kv_cache: Real[Tensor, "p c s x"],
         slot_mapping: Int[Tensor, "t"],
     ) -> None:
-        """Write new pairs, as vLLM does: each head's into its own pages, where it has some."""
+        """Write new pairs as vLLM does; heads with pages of their own are written one by one."""
         heads = getattr(layer, "foveate_heads", None)
-        if heads is None or not heads.apart:
+        if heads is None or not heads.has_own_pages:
             plain = super().do_kv_cache_update  # type: ignore[misc]
             plain(layer, key, value, kv_cache, slot_mapping)
             return
@@ -83,8 +84,8 @@ class Compressing:
     def _compress(
         self, steps: Sequence[RewritingStep], layer: Any, query: Tensor, cells: Sequence[Cell]
     ) -> None:
-        """Compresses the prompts of a pass. One that cannot be is left as it lies: its last tokens
-        stay, and its request fails; no other is concerned.
+        """Compress the prompts of a pass. If one fails, its pages keep the uncompressed pairs and
+        its request fails; other requests are not affected.
         """
         prompts = steps[0].prompts
         for rows in zip(*(step.readable for step in steps), strict=True):
@@ -94,7 +95,7 @@ class Compressing:
             except Exception as error:
                 why = f"its prompt cannot be compressed: {error!r}"
                 prompts.fail(prompt.name, Reason.COMPRESSION, why)
-                _numbers_only(rows, cells, Codes.of(layer))
+                _clear_nans(rows, cells, Codes.of(layer))
             prompts.seconds[prompt.plan.chosen] += perf_counter() - began
 
     def compress(
@@ -105,48 +106,48 @@ class Compressing:
         query: Tensor,
         cells: Sequence[Cell],
     ) -> None:
-        """Move what the policy keeps of a request at a boundary into the blocks that stay; ``rows``
-        are the request's in each of the layer's cells.
+        """Move the pairs that the policy keeps at a boundary into the blocks that are not freed;
+        ``rows`` are the request's rows in each of the layer's cells.
         """
         block, ordinal = cells[0].cache.shape[2], prompts.ordinals[layer.layer_name]
         codes = Codes.of(layer)
 
-        def held(cell: Cell, row: Row) -> tuple[Tensor, Tensor]:
+        def stored(cell: Cell, row: Row) -> tuple[Tensor, Tensor]:
             pairs: tuple[Tensor, Tensor] = self.read(
                 cell.cache, row.table[row.before :], row.end - row.before * block
             )
             return pairs
 
         def pairs() -> tuple[Tensor, Tensor]:
-            read = [held(cell, row) for cell, row in zip(cells, rows, strict=True)]
+            read = [stored(cell, row) for cell, row in zip(cells, rows, strict=True)]
             k, v = read[0] if len(read) == 1 else (torch.cat(t, 1) for t in zip(*read, strict=True))
-            return (k, v) if codes is None else codes.values(k, v, query.dtype)
+            return (k, v) if codes is None else codes.decode(k, v, query.dtype)
 
         kept = after_pass(prompts, rows, ordinal, query, pairs, self.scale)
         if kept is None:
             return
         if prompts.records:
-            rows[0].prompt.kept[ordinal] = [head for one in kept for head in one.positions]
-        for cell, row, one in zip(cells, rows, kept, strict=True):
+            rows[0].prompt.kept[ordinal] = [head for part in kept for head in part.positions]
+        for cell, row, part in zip(cells, rows, kept, strict=True):
             if not row.moves:
-                continue  # all of its pairs stay where they are, and others may read them
+                continue  # its pairs do not move, and other requests may read them
             slots = kept_slots(row.gap, row.until, block).to(cell.cache.device)
-            k, v = one.k, one.v
-            if codes is not None and one.moved:
-                k, v = (chosen(half, one.slots) for half in held(cell, row))
+            k, v = part.k, part.v
+            if codes is not None and part.moved:
+                k, v = (select_codes(half, part.slots) for half in stored(cell, row))
             elif codes is not None:
-                k, v = codes.coded(k, v)
+                k, v = codes.encode(k, v)
             self.write(cell.cache, layer, k, v, physical(slots, row.table, block))
 
 
-def _numbers_only(rows: Sequence[Row], cells: Sequence[Cell], codes: Codes | None) -> None:
-    """Take what is no number out of a failed prompt's pages: vLLM's kernels multiply whatever
-    stands in the unused slots of a page by zero, so it would spread to whoever gets the page next.
+def _clear_nans(rows: Sequence[Row], cells: Sequence[Cell], codes: Codes | None) -> None:
+    """Replace NaN and infinity in a failed prompt's pages. vLLM's kernels multiply unused slots of
+    a page by zero, so a NaN would spread to the next request that gets the page.
     """
     for cell, row in zip(cells, rows, strict=True):
         pages = row.table[row.before : -(-row.end // cell.cache.shape[2])].long()
-        held = cell.cache[pages]
-        cell.cache[pages] = held.nan_to_num(0.0) if codes is None else codes.numbers_only(held)
+        stored = cell.cache[pages]
+        cell.cache[pages] = stored.nan_to_num(0.0) if codes is None else codes.without_nans(stored)
 
 
 def _attend(
@@ -159,13 +160,14 @@ def _attend(
     options: dict[str, Any],
     cell: Cell,
 ) -> None:
-    """Have vLLM compute the attention of one cell, over all tokens of a pass."""
+    """Compute the attention of one cell with vLLM's implementation, over all tokens of a pass."""
     plain = super(Compressing, cell.implementation).forward
     if cell.queries == EVERY:
         plain(layer, query, key, value, cell.cache, cell.metadata, output, *more, **options)
         return
     q = query[:, cell.queries].contiguous()
     k, v = (t[:, cell.pairs].contiguous() for t in (key, value))
-    part = output.new_empty((*q.shape[:-1], output.shape[-1]))  # queries may be codes
+    # of the output's type, as queries may be codes
+    part = output.new_empty((*q.shape[:-1], output.shape[-1]))
     plain(layer, q, k, v, cell.cache, cell.metadata, part, *more, **options)
     output[:, cell.queries] = part

@@ -1,8 +1,8 @@
 """vLLM's backend for CPUs, CPU_ATTN, over compressed prompts.
 
 A layer's cache is [pages, heads, slots, 2 * d]. In memory a page's head is its keys, transposed to
-[d, slots] where the kernels' instruction set is "vec", and then its values, [slots, d]. Numbers
-are written by vLLM's own operator; codes are not, as it would code them again.
+[d, slots] if the kernels' instruction set is "vec", and then its values, [slots, d]. Numbers are
+written by vLLM's own operator. Codes are not, because the operator would encode them again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ READABLE = "vec"
 
 
 def check_layout(isa: str, block: int) -> None:
-    """Raise UnsupportedEngine unless the kernels keep keys as ``read`` expects them."""
+    """Raise UnsupportedEngine unless the kernels store keys in the layout that ``read`` expects."""
     if isa != READABLE:
         raise UnsupportedEngine(
             f"vLLM's CPU kernels keep keys in the layout {isa!r} here, and Foveate reads "
@@ -37,7 +37,9 @@ def check_layout(isa: str, block: int) -> None:
 
 
 def halves(cache: Real[Tensor, "p h s x"]) -> tuple[Tensor, Tensor]:
-    """Keys and values of all pages as vLLM's operators take them, [p, h, s, d] each: views."""
+    """Return views of keys and values of all pages, [p, h, s, d] each, as vLLM's operators take
+    them.
+    """
     pages, heads, slots, _ = cache.shape
     keys, values = cache.view(pages, heads, 2 * slots, -1).chunk(2, dim=2)
     return keys, values
@@ -65,7 +67,7 @@ def write(
     """Write pairs into these slots of the pool. ``layer`` is vLLM's attention layer."""
     keys, values = halves(cache)
     if cache.dtype == torch.uint8:
-        _place(keys, values, k, v, slots)
+        _write_codes(keys, values, k, v, slots)
         return
     cpu_ops.cpu_attn_reshape_and_cache(
         k.contiguous(),
@@ -80,7 +82,7 @@ def write(
     )
 
 
-def _place(
+def _write_codes(
     keys: UInt8[Tensor, "p h s d"],
     values: UInt8[Tensor, "p h s d"],
     k: UInt8[Tensor, "n h d"],
@@ -94,7 +96,7 @@ def _place(
 
 
 class Builder(Rewriting, CPUAttentionMetadataBuilder):
-    """vLLM's builder, which is shown rows without their gap."""
+    """vLLM's builder over rows without their gap."""
 
     def check_layout(self) -> None:
         """Raise UnsupportedEngine where the kernels' instruction set packs keys."""
@@ -102,14 +104,14 @@ class Builder(Rewriting, CPUAttentionMetadataBuilder):
 
 
 class Implementation(Compressing, CPUAttentionBackendImpl):
-    """vLLM's implementation; keys are transposed in their pages."""
+    """vLLM's implementation with compression; keys are transposed in their pages."""
 
     read = staticmethod(read)
     write = staticmethod(write)
 
 
 class FoveateCPU(CPUAttentionBackend):
-    """vLLM's CPU_ATTN where no policy is."""
+    """Backend with the two; behaves like vLLM's CPU_ATTN if there is no policy."""
 
     get_builder_cls = staticmethod(lambda: Builder)
     get_impl_cls = staticmethod(lambda: Implementation)

@@ -1,8 +1,8 @@
-"""Layers whose KV heads keep different numbers of tokens: each head is a layer of its own to vLLM's
-pool, with pages, a block table and metadata of its own.
+"""Layers whose KV heads keep different numbers of tokens. For vLLM's pool each head is a layer of
+its own, with its own pages, block table and metadata.
 
-A head's name is the layer's, with its number behind it; the first head has the layer's own name, by
-which vLLM looks metadata up. The model calls the layer as ever, and the layer's implementation
+A head's name is the layer's name plus the head's number; the first head has the layer's own name,
+by which vLLM looks metadata up. The model calls the layer as before, and the layer's implementation
 attends head by head, each KV head with the query heads that share it.
 """
 
@@ -20,7 +20,7 @@ EVERY = slice(None)
 
 
 class Cell(NamedTuple):
-    """What of a layer has pages of its own: all of it, or one KV head."""
+    """A layer, or one of its KV heads, with its own pages: attention, metadata and cache."""
 
     implementation: Any
     metadata: Any
@@ -35,33 +35,36 @@ def head_names(layer: str, heads: int) -> list[str]:
 
 
 class Head(AttentionLayerBase):
-    """One KV head but the first, as vLLM's pool knows it. Nothing calls it."""
+    """Placeholder layer that registers one KV head, except the first, with vLLM's pool. It is never
+    called.
+    """
 
     def __init__(self, layer: Any):
         self._layer, self.impl = layer, layer.impl
-        self.num_heads = layer.num_heads  # as its group's other layers say, or they are split
+        # the layer's number, as vLLM splits a group whose layers differ in it
+        self.num_heads = layer.num_heads
 
     def get_attn_backend(self) -> Any:
         return self._layer.get_attn_backend()
 
     def get_kv_cache_spec(self, vllm_config: Any) -> None:
-        """None: the worker says what it is."""
+        """Return None: the worker sets the head's spec."""
 
 
 class Split:
-    """A layer's heads; ``named`` are all layers that vLLM knows, by name."""
+    """KV heads of one layer as cells, with these ``names``; ``named`` has all of vLLM's layers."""
 
     def __init__(self, layer: Any, names: Sequence[str], named: dict[str, Any]):
         self.group = layer.impl.num_heads // len(names)
         self._names, self._named = names, named
-        one = copy(layer.impl)
-        one.num_heads = one.num_queries_per_kv = self.group
-        one.num_kv_heads = 1
-        self.implementation = one  # vLLM's, for one KV head
+        per_head = copy(layer.impl)
+        per_head.num_heads = per_head.num_queries_per_kv = self.group
+        per_head.num_kv_heads = 1
+        self.implementation = per_head  # vLLM's attention for one KV head
 
     def cells(self) -> list[Cell]:
-        """Those of this pass; none where vLLM takes the layer for one, as it does while it measures
-        the memory of graphs, before there is a pool.
+        """Return the cells of this pass; none before there is a pool, when vLLM measures the memory
+        of graphs and does not know the heads yet.
         """
         by_layer = get_forward_context().attn_metadata
         metadata = by_layer[0] if isinstance(by_layer, list) else by_layer
@@ -79,19 +82,19 @@ class Split:
         ]
 
     @property
-    def apart(self) -> bool:
-        """Whether each head has pages of its own in this pass."""
+    def has_own_pages(self) -> bool:
+        """True if each head has its own pages in this pass."""
         return self._names[-1] in get_forward_context().slot_mapping
 
     def pages(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each head's cache, and where this pass's tokens are written in it, if they are apart."""
+        """Yield each head's cache and its slot mapping in this pass; needs ``has_own_pages``."""
         slots = get_forward_context().slot_mapping
         for name in self._names:
             yield self._named[name].kv_cache, slots[name]
 
 
 def split(layers: dict[str, Any], names: Sequence[str], heads: int) -> None:
-    """Make the KV heads of these layers known to vLLM; a second call does nothing."""
+    """Register the KV heads of these layers with vLLM. Idempotent."""
     for name in names:
         mine = head_names(name, heads)
         for other in mine[1:]:

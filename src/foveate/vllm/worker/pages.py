@@ -1,9 +1,9 @@
-"""Keys and values in vLLM's pages on a GPU: reading a request's, and writing them elsewhere.
+"""Access to keys and values in vLLM's pages on a GPU.
 
 A layer's cache is [pages, heads, slots, 2 * d], keys before values in the last axis, for FLASH_ATTN
-and TRITON_ATTN alike. In which order the axes lie in memory, and what lies between two pages, is
-vLLM's choice (``VLLM_KV_CACHE_LAYOUT``) and shows in the strides alone. So everything here is
-indexing, which any strides allow; nothing views or reshapes the cache itself.
+and TRITON_ATTN alike. The order of axes in memory and the gap between pages depend on
+``VLLM_KV_CACHE_LAYOUT``, and only the strides show them. So this code only indexes the cache, which
+works with any strides, and never views or reshapes it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def write(
     v: Real[Tensor, "n h d"],
     slots: Int[Tensor, "n"],
 ) -> None:
-    """Write pairs into these slots of the pool. ``layer`` has no say: its cache holds numbers or
-    codes as they are given here.
+    """Write pairs, numbers or codes, into these slots of the pool. ``layer`` is unused; it is there
+    for the CPU backend's signature.
     """
     size = cache.shape[2]
     pairs = torch.cat([k, v], dim=-1).to(cache.dtype)

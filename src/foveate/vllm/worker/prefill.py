@@ -1,5 +1,5 @@
-"""A layer of one request, as a policy sees it: remembered between passes, compressed at the end of
-its prompt, and at its other boundaries.
+"""Compression of one request's layer: queries remembered between the passes of its prompt, and the
+policy's choice at its end and at other boundaries.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Pairs = tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n e"]]
 
 
 class KeptPairs(NamedTuple):
-    """Pairs of a cell that stay, ascending per head: in which of the ``slots`` that were held they
-    stood, and which ``positions`` in the request they have.
+    """Kept pairs of a cell, ascending per head: their former ``slots``, and their ``positions`` in
+    the request.
 
-    ``moved`` says that they are the request's own, and not merged with others.
+    ``moved`` is True if they are unchanged pairs of the request, and False if some were merged.
     """
 
     k: Float[Tensor, "k h d"]
@@ -40,21 +40,23 @@ class KeptPairs(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
-    """A budget that keeps what the blocks hold that stay: ``tokens`` of each KV head."""
+class FixedCounts:
+    """Budget with fixed counts: ``tokens`` of each KV head, which fill the blocks that stay."""
 
     amount: Amount
     tokens: tuple[int, ...]
     scope: Scope = field(default="layer", init=False)
 
-    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        """Of this layer's heads together."""
+    def pairs(self, layer: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """Return the pairs of this layer's heads together, per row."""
         return torch.full_like(tokens, sum(self.tokens))
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
-        return [one.available.new_tensor(self.tokens).expand_as(one.available) for one in scored]
+        return [
+            layer.available.new_tensor(self.tokens).expand_as(layer.available) for layer in scored
+        ]
 
 
 def after_pass(
@@ -65,22 +67,24 @@ def after_pass(
     pairs: Callable[[], Pairs],
     scale: float,
 ) -> list[KeptPairs] | None:
-    """Return what is kept of a request that this pass has brought to a boundary, of each cell: the
-    layer's only one, or its KV heads.
+    """Return the kept pairs of each cell if this pass has brought a request to a boundary.
 
-    None on the way there, and of a prompt that stays whole. ``queries`` are all of the pass's,
-    ``pairs()`` what the layer holds of this request.
+    ``cells`` are the request's rows: one, or one per KV head. ``queries`` are those of the whole
+    pass; ``pairs()`` returns the layer's stored pairs of this request.
+
+    Returns:
+        None before the boundary, and if no pairs move.
     """
     row = cells[0]
     prompt = row.prompt
     q = queries[row.start : row.start + row.new].transpose(0, 1)[None]
     if not row.computed:
-        prompt.reading.layers[ordinal] = Remembered()  # what was preempted is read again
-        prompt.places.pop(ordinal, None)
+        prompt.reading.layers[ordinal] = Remembered()  # a preempted request starts over
+        prompt.positions.pop(ordinal, None)
     if row.end < row.until and not prompt.policy.running:
-        wanted = prompt.policy.score.queries(row.budget)
-        images = _of_tokens(prompt.image, torch.arange(row.computed, row.end, device=q.device))
-        prompt.reading.layers[ordinal].add(q, images[None], wanted)
+        queries_needed = prompt.policy.score.queries(row.budget)
+        images = _at_tokens(prompt.image, torch.arange(row.computed, row.end, device=q.device))
+        prompt.reading.layers[ordinal].add(q, images[None], queries_needed)
         return None
     k, v = pairs()
     slots, depth = _slots_of(prompts, row, k, ordinal), len(prompts.ordinals)
@@ -89,10 +93,10 @@ def after_pass(
         q=q, k=k, v=v, slots=slots, scale=scale, ordinal=ordinal, model_index=index, depth=depth
     )
     heads = layer.k.shape[1] // len(cells)
-    each = tuple(cell.kept for cell in cells for _ in range(heads))
-    given = Given(amount=prompt.policy.amount, tokens=each)
+    counts = tuple(cell.kept for cell in cells for _ in range(heads))
+    budget = FixedCounts(amount=prompt.policy.amount, tokens=counts)
     stored = layer.slots.available
-    kept_by_row = prompt.reading.read(layer, _at(row), stored, budget=given).get(ordinal)
+    kept_by_row = prompt.reading.read(layer, _phase_of(row), stored, budget=budget).get(ordinal)
     if not any(cell.moves for cell in cells):
         return None
     if kept_by_row is None:
@@ -103,14 +107,14 @@ def after_pass(
         _part(kept_by_row, layer, slice(i * heads, (i + 1) * heads), cell.kept)
         for i, cell in enumerate(cells)
     ]
-    if prompt.plan.goes_on:
-        prompt.places[ordinal] = torch.cat([one.positions for one in kept]).int()
+    if prompt.plan.recompresses:
+        prompt.positions[ordinal] = torch.cat([part.positions for part in kept]).int()
     return kept
 
 
-def _at(row: Row) -> Pass:
-    """Where a pass stands. One that ends before its boundary reads on, of an answer as well: its
-    queries are seen, and nothing is compressed.
+def _phase_of(row: Row) -> Pass:
+    """Return the phase of a row's pass. A pass that ends before its boundary counts as READING, in
+    an answer as well: its queries are observed, and nothing is compressed.
     """
     length, phase = row.prompt.length, Phase.READING
     if row.end == row.until and row.until >= length:
@@ -119,42 +123,42 @@ def _at(row: Row) -> Pass:
 
 
 def _slots_of(prompts: Prompts, row: Row, k: Float[Tensor, "1 h n d"], ordinal: int) -> Slots:
-    """Return the slots of a request in a pass, which are one object for all layers that hold the
-    same: as long as nothing has left, these are all. Nobody needs them after the last layer.
+    """Return the slots of a request in a pass. Until pairs are evicted all layers share one object,
+    cached in the prompt and dropped after the last layer.
     """
-    prompt, places = row.prompt, row.prompt.places.get(ordinal)
-    if places is not None:
-        return _slots(row, k, places)
+    prompt, positions = row.prompt, row.prompt.positions.get(ordinal)
+    if positions is not None:
+        return _slots(row, k, positions)
     key = (row.computed, row.end, row.budget, *k.shape[1:3])
-    made = prompt.slots
-    if made is None or made[0] != key:
-        made = key, _slots(row, k, None)
-    prompt.slots = None if ordinal == len(prompts.ordinals) - 1 else made
-    return made[1]
+    cached = prompt.slots
+    if cached is None or cached[0] != key:
+        cached = key, _slots(row, k, None)
+    prompt.slots = None if ordinal == len(prompts.ordinals) - 1 else cached
+    return cached[1]
 
 
-def _slots(row: Row, k: Float[Tensor, "1 h n d"], places: Int[Tensor, "h k"] | None) -> Slots:
-    """Those of a request of which the pairs at ``places`` were kept; all, where there are none."""
+def _slots(row: Row, k: Float[Tensor, "1 h n d"], positions: Int[Tensor, "h k"] | None) -> Slots:
+    """Build the slots of a request that kept the pairs at ``positions``, or all pairs if None."""
     (heads, n), prompt = k.shape[1:3], row.prompt
-    kept = 0 if places is None else places.shape[1]
+    kept = 0 if positions is None else positions.shape[1]
     pos = torch.arange(row.end - (n - kept), row.end, device=k.device)[None]
-    if places is not None:
-        pos = torch.cat([places.to(pos), pos.expand(heads, -1)], dim=1)
+    if positions is not None:
+        pos = torch.cat([positions.to(pos), pos.expand(heads, -1)], dim=1)
     q_pos = torch.arange(row.computed, row.end, device=k.device)
-    image, spot = (_of_tokens(known, pos) for known in (prompt.image, prompt.spot))
+    image, spot = (_at_tokens(known, pos) for known in (prompt.image, prompt.spot))
     pos, image, spot = (t.expand(heads, -1)[None] for t in (pos, image, spot))
     return Slots(
         pos=pos,
         q_pos=q_pos[None],
         image=image,
         spot=spot,
-        q_image=_of_tokens(prompt.image, q_pos)[None],
+        q_image=_at_tokens(prompt.image, q_pos)[None],
         tokens=q_pos.new_tensor([row.budget]),
     )
 
 
-def _of_tokens(known: Int[Tensor, "n"], tokens: Int[Tensor, "*s"]) -> Int[Tensor, "*s"]:
-    """Return what is known of these tokens of a request; -1 of its answer, which is text."""
+def _at_tokens(known: Int[Tensor, "n"], tokens: Int[Tensor, "*s"]) -> Int[Tensor, "*s"]:
+    """Index ``known``, a value per prompt token, by these tokens; -1 for tokens of the answer."""
     last = len(known) - 1
     return known[tokens.clamp_max(last)].masked_fill(tokens > last, -1)
 

@@ -1,4 +1,4 @@
-"""What a worker knows of the requests that it serves, whichever of vLLM's model runners it has."""
+"""A worker's records of its requests, for either of vLLM's model runners."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from foveate.vllm.plans.failures import Reason, RequestFailure
 from foveate.vllm.plans.held import RequestBooks
 from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
-from foveate.vllm.worker.rows import RequestPrompt, in_blocks, visual
+from foveate.vllm.worker.rows import RequestPrompt, in_blocks, visual_mask
 from foveate.vllm.worker.snapshots import Snapshots
 
-logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints what is below its own name
+logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints only loggers below its own name
 
 
 class Prompts:
-    """The requests of a worker, and what the scheduler ordered for them.
+    """Requests of a worker, with the scheduler's orders for them.
 
-    ``runner`` is vLLM's model runner, ``ordinals`` says which of the compressed layers a name is.
-    ``records`` says whether kept positions are remembered; on a GPU they would take memory that
-    vLLM has given to its pool.
+    ``runner`` is vLLM's model runner. ``ordinals`` has the number of each compressed layer, by
+    name. ``records`` is True if kept positions are recorded; on a GPU they would take memory that
+    vLLM has reserved for its pool.
     """
 
     def __init__(self, offer: Offer, ordinals: Mapping[str, int], runner: Any):
@@ -35,14 +35,14 @@ class Prompts:
         self.model_indices = {ordinal: _model_index(name) for name, ordinal in ordinals.items()}
         self.records = torch.device(runner.device).type == "cpu"
         self.failed: dict[str, RequestFailure] = {}
-        self.barred: set[str] = set()  # of this pass, those that it must not read or compress
-        self.completed: list[Plan] = []  # the prompts of this pass
-        self.reading = False  # whether a policy is to see what this pass reads
-        # seconds spent on compressing since they were taken last, by the policy's number
+        self.barred: set[str] = set()  # requests that this pass must not read or compress
+        self.completed: list[Plan] = []  # plans of the prompts that this pass completes
+        self.reading = False  # True if a policy observes tokens of this pass
+        # seconds spent on compressing since the last take_seconds(), by the policy's number
         self.seconds: defaultdict[int | None, float] = defaultdict(float)
-        self.held = RequestBooks()
+        self.books = RequestBooks()
         self.snapshots = Snapshots()
-        # tokens in front of which this pass's new requests start compressed, by the policy's number
+        # tokens that this pass's new requests found compressed, by the policy's number
         self.not_read: Counter[int | None] = Counter()
         self._offer, self._runner = offer, runner
         self._plans: dict[str, Plan | None] = {}
@@ -54,8 +54,8 @@ class Prompts:
 
     @contextmanager
     def serving(self, output: Any) -> Iterator[None]:
-        """Around the pass of a ``SchedulerOutput``; what runs outside is a warm-up, whatever the
-        batch holds.
+        """Mark the pass of a ``SchedulerOutput``. Passes outside this context are warm-ups, even if
+        the runner's batch still lists requests.
         """
         self._learn(output)
         self.barred = set()
@@ -77,9 +77,10 @@ class Prompts:
         return taken
 
     def rows(self, common: Any) -> list[str | None]:
-        """Return the requests of this pass, in the order of its ``CommonAttentionMetadata``, which
-        says which they are under the second runner; in a warm-up pass none. Rows of no request,
-        which fill up a graph, are None or left out at the end.
+        """Return the request of each row of this pass; an empty list in a warm-up pass.
+
+        ``common`` is the pass's ``CommonAttentionMetadata``, which names the requests under the
+        second runner. Padding rows of a graph are None, or left out at the end.
         """
         if not self._serving:
             return []
@@ -89,27 +90,29 @@ class Prompts:
         return [names.get(int(index)) for index in indices]
 
     def plan(self, name: str) -> Plan | None:
-        """Return the plan of a request; None if the scheduler sent none, or means another policy
-        than this worker has, as each process reads its own environment.
+        """Return the plan of a request; None if the scheduler sent none, or one for another policy
+        than this worker's, since each process reads its own environment.
         """
         return self._plans.get(name)
 
     def prompt(self, name: str) -> RequestPrompt:
-        """Return that request's prompt; it has a plan that names a policy."""
+        """Return the prompt of a request whose plan has a policy, created at the first call."""
         if name not in self._known:
             plan, features = self._plans[name], self._features[name]
-            assert plan is not None  # else there is nothing to ask
+            assert plan is not None
             assert plan.chosen is not None
-            vision = visual(features, plan.length).to(self._runner.device)
+            vision = visual_mask(features, plan.length).to(self._runner.device)
             policy = in_blocks(self._offer.policy(plan.chosen, plan.amount), plan)
             reading = PromptReading(policy, len(self.ordinals))
             self._known[name] = RequestPrompt(name, plan, policy, vision, reading)
         return self._known[name]
 
-    def seen(self, name: str, group: int, computed: int, new: int) -> int | None:
-        """Return the next boundary of a request in a pass that adds ``new`` tokens to ``computed``,
-        if its policy is to see the pass: all that read its prompt, and of its answer those whose
-        queries, or sums, a score needs at the boundary. None before one at which the request ends.
+    def observed_boundary(self, name: str, group: int, computed: int, new: int) -> int | None:
+        """Return the next boundary of a request if its policy observes this pass, else None.
+
+        The pass adds ``new`` tokens to ``computed``. Policies observe all passes that read the
+        prompt, and passes of the answer whose queries or sums the score needs at the boundary. A
+        boundary at which the request ends does not count.
         """
         plan = self.plan(name)
         boundaries = plan and plan.boundaries.get(group)
@@ -126,20 +129,20 @@ class Prompts:
         return until if policy.running or computed + new > until - queries else None
 
     def fail(self, name: str, reason: Reason, why: str) -> None:
-        """Lets that request fail, and no other."""
+        """Fail this request only."""
         if name not in self._fails:
             self._fails.add(name)
             self.failed[name] = RequestFailure(reason, why)
             logger.error("Request %s fails: %s", name, why)
 
     def bar(self, name: str, why: str) -> None:
-        """Lets a request fail of which this pass must not read a block."""
+        """Fail a request, and keep this pass from reading any of its blocks."""
         self.barred.add(name)
         self.fail(name, Reason.ORDER, f"{why}. It reads nothing; please report this.")
 
     def _learn(self, output: Any) -> None:
-        """Note what a step's ``SchedulerOutput`` says of requests; those that ended, or were
-        preempted and begin anew, are forgotten first.
+        """Update the records from a step's ``SchedulerOutput``. Requests that ended, or were
+        preempted and start over, are dropped first.
         """
         orders = Orders.sent(output)
         for name in output.finished_req_ids:
@@ -154,7 +157,7 @@ class Prompts:
             plan = orders.begin.get(new.req_id)
             self._plans[new.req_id] = plan if self._follows(plan) else None
             self._features[new.req_id] = new.mm_features
-        self.held.learn(output, orders)
+        self.books.learn(output, orders)
         computed = computed_tokens(output)
         self.completed = list(self._completed(output, computed))
         for name, number in orders.starts.items():
@@ -162,23 +165,24 @@ class Prompts:
         self.snapshots.drop(orders.drops)
         self._saves = orders.saves
         self.not_read = Counter()
-        for name, plan in orders.begin.items():  # what has been read and compressed for others
+        for name, plan in orders.begin.items():
+            # a snapshot, or a context that another request has compressed
             if plan and (name in orders.starts or 0 < plan.length <= computed[name]):
                 self.not_read[plan.chosen] += computed[name]
 
     def _start(self, name: str, number: int) -> None:
-        """Lets a request begin where the snapshot of that number was made."""
+        """Restore the snapshot with that number for a request that begins there."""
         if self.plan(name) is None:
-            return  # it is barred
+            return  # without a plan, its rows are barred
         prompt = self.prompt(name)
         if not self.snapshots.restore(number, prompt, self._runner.device):
-            why = f"no snapshot {number} is here of what it begins with."
+            why = f"this worker has no snapshot {number} of its beginning."
             self.fail(name, Reason.ORDER, why)
         if self.records:
-            prompt.kept = {ordinal: list(each) for ordinal, each in prompt.places.items()}
+            prompt.kept = {ordinal: list(each) for ordinal, each in prompt.positions.items()}
 
     def _save(self) -> None:
-        """Make the snapshots that the scheduler wants of this pass."""
+        """Make the snapshots that the scheduler ordered for this pass."""
         for name, number in self._saves.items():
             if name not in self._fails and name in self._known:
                 self.snapshots.save(number, self._known[name])
@@ -197,7 +201,7 @@ class Prompts:
             self.reading |= bool(plan.boundaries) and phase is not Phase.ANSWERING
             self.reading |= any(
                 boundaries.every.answering
-                and self.seen(name, group, computed[name], new) is not None
+                and self.observed_boundary(name, group, computed[name], new) is not None
                 for group, boundaries in plan.boundaries.items()
             )
             if Pass.of(plan.prompt, computed[name], new).phase is Phase.FINISHING:
@@ -205,8 +209,8 @@ class Prompts:
 
 
 def _model_index(name: str) -> int | None:
-    """Return a layer's index in the model, which vLLM tells by its name alone
-    ("model.layers.3.self_attn.attn"); None where the name has no number, or several.
+    """Return a layer's index in the model, read from vLLM's name for it
+    ("model.layers.3.self_attn.attn"); None if the name has no number, or several.
     """
     numbers = [part for part in name.split(".") if part.isdecimal()]
     return int(numbers[0]) if len(numbers) == 1 else None

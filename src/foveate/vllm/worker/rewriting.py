@@ -1,5 +1,5 @@
-"""What attention is shown of a batch: each row without the gap of its prompt, and no row of which
-something would be read that the scheduler does not hold for its request.
+"""Attention metadata of a batch: each row without the gap of its prompt, and without rows that
+would read blocks which the scheduler does not hold for their request.
 """
 
 from __future__ import annotations
@@ -9,62 +9,62 @@ from dataclasses import dataclass
 from typing import Any
 
 from foveate.vllm.plans.gap import Buffers, view
-from foveate.vllm.scheduler.blocks import CompressedSpec, holds_compressed
+from foveate.vllm.scheduler.blocks import CompressedSpec, has_compressed
 from foveate.vllm.vllm_api import AttentionCGSupport, CommonAttentionMetadata
 from foveate.vllm.worker.prompts import Prompts
 from foveate.vllm.worker.rows import Row
 
 NULL_BLOCK = 0
-"""vLLM's block that no request ever holds."""
+"""vLLM's null block, which never belongs to a request."""
 
 
 @dataclass
 class RewritingStep:
-    """Rows of one KV cache group whose prompt or answer a policy sees in this pass."""
+    """Rows of one KV cache group whose prompt or answer a policy observes in this pass."""
 
     prompts: Prompts
     rows: list[Row]
 
     @property
     def readable(self) -> list[Row]:
-        """The rows that no group has barred: groups are looked at one after the other."""
+        """Rows that no KV cache group has barred; later groups may bar a row of this one."""
         return [row for row in self.rows if row.prompt.name not in self.prompts.barred]
 
 
 class Rewriting:
-    """Before a metadata builder of vLLM's. Groups that are under no policy are dealt with as ever.
+    """Mixin in front of vLLM's metadata builder; groups without a policy pass through unchanged.
 
-    ``prompts``, and the ``group``'s number among vLLM's KV cache groups, are set by the worker,
-    once there is a cache.
+    The worker sets ``prompts`` and ``group``, the group's number among vLLM's KV cache groups, once
+    there is a cache.
     """
 
     prompts: Prompts | None = None
     group: int = 0
     buffers: Buffers | None = None
-    kv_cache_spec: Any  # these are vLLM's
+    kv_cache_spec: Any  # from here on, vLLM's attributes
     vllm_config: Any
     block_size: int
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> Any:
-        """Full graphs for passes of answers alone: prompts are compressed by Python."""
+        """Restrict full graphs to passes of single answer tokens: compression runs in Python."""
         stock = super().get_cudagraph_support(vllm_config, kv_cache_spec)  # type: ignore[misc]
-        most = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
-        return most if holds_compressed(kv_cache_spec) and stock.value > most.value else stock
+        limit = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+        return limit if has_compressed(kv_cache_spec) and stock.value > limit.value else stock
 
     @property
     def supports_update_block_table(self) -> bool:
-        """Metadata of compressed groups is built for each: their tables are not vLLM's."""
+        """False for compressed groups: their metadata has other rows than vLLM's block tables."""
         return (
             not isinstance(self.kv_cache_spec, CompressedSpec)
             and super().supports_update_block_table  # type: ignore[misc]
         )
 
     def check_layout(self) -> None:
-        """Raise UnsupportedEngine where pages are laid out in a way that cannot be read."""
+        """Raise UnsupportedEngine if the layout of pages cannot be read; overridden for CPUs."""
 
     def attend_by_head(self, group: int) -> None:
-        """Plans are made for one KV head and the ``group`` of query heads that share it."""
+        """Set vLLM's number of heads to ``group``, the query heads that share one KV head."""
         for name in ("num_heads", "num_heads_q"):
             if hasattr(self, name):
                 setattr(self, name, group)
@@ -83,37 +83,37 @@ class Rewriting:
         rows, gaps, barred = rows_of(self.prompts, common, self.group, spec.block_size)
         if self.buffers is None:
             self.buffers = Buffers(self.vllm_config.scheduler_config.max_num_seqs)
-        gathered = rewritten(common, gaps, spec.block_size, self.buffers, barred)
+        gathered = without_gaps(common, gaps, spec.block_size, self.buffers, barred)
         metadata = plain(common_prefix_len, gathered, fast_build)
         if (rows or barred) and self.prompts is not None:
             metadata.foveate = RewritingStep(self.prompts, rows)
         return metadata
 
 
-def rewritten(
+def without_gaps(
     common: CommonAttentionMetadata,
     gaps: list[int],
     block: int,
     buffers: Buffers,
     barred: Sequence[int] = (),
 ) -> CommonAttentionMetadata:
-    """Return what vLLM's builder is given instead: rows without their gap, and lengths to match.
-    Rows that are ``barred`` read vLLM's null block, which is nobody's.
+    """Return the metadata for vLLM's builder: rows without their gap, and matching lengths. Rows
+    that are ``barred`` read only vLLM's null block.
     """
     n = common.num_reqs
     table, lengths = view(common.block_table_tensor[:n], common.seq_lens[:n], gaps, block)
     for row in barred:
         table[row] = NULL_BLOCK
-    table, lengths = buffers.hold(table, lengths)
+    table, lengths = buffers.fill(table, lengths)
     known, ranges = common.seq_lens_cpu_upper_bound, common.mm_req_doc_ranges
     changed: dict[str, Any] = {"block_table_tensor": table, "seq_lens": lengths}
     changed["_num_computed_tokens_cache"] = None
     if known is not None:
         known = known[:n] - known.new_tensor(gaps) * block
         changed["seq_lens_cpu_upper_bound"] = known
-        if any(gaps):  # otherwise vLLM's own, which capturing sets higher
+        if any(gaps):  # otherwise keep vLLM's, which is higher while a graph is captured
             changed["max_seq_len"] = int(known.max())
-    if ranges is not None:  # positions in the whole prompt; an answer sees all before it anyway
+    if ranges is not None:  # positions in the prompt; answers attend to all earlier tokens anyway
         changed["mm_req_doc_ranges"] = {
             row: spans for row, spans in ranges.items() if not (row < n and gaps[row])
         }
@@ -126,55 +126,54 @@ def rows_of(
     group: int,
     block: int,
 ) -> tuple[list[Row], list[int], list[int]]:
-    """Return the rows whose prompt this pass reads, every row's gap as attention is to see it now,
-    and which rows would read what the scheduler does not hold for their request.
+    """Return the rows that a policy observes in this pass, every row's gap for attention in this
+    pass, and the indices of barred rows, which would read blocks that are not their request's.
 
-    Rows of no request have no gap: those of warm-up passes, and those that fill up a full graph.
+    Rows without a request, in warm-up passes and in the padding of a full graph, have no gap.
     """
     rows: list[Row] = []
     gaps, barred = [0] * common.num_reqs, list[int]()
     if prompts is None or not (names := prompts.rows(common)):
         return rows, gaps, barred
     starts = common.query_start_loc_cpu.tolist()
-    ends = common.seq_lens_cpu_upper_bound.tolist()  # of what is read, exact
-    for place, name in enumerate(names):
+    ends = common.seq_lens_cpu_upper_bound.tolist()  # exact for rows that read their prompt
+    for index, name in enumerate(names):
         if name is None:
             continue
-        start, end = starts[place], ends[place]
-        new, plan = starts[place + 1] - start, prompts.plan(name)
-        if why := wrong(prompts, name, group, end - new, end, block):
+        start, end = starts[index], ends[index]
+        new, plan = starts[index + 1] - start, prompts.plan(name)
+        if why := violation(prompts, name, group, end - new, end, block):
             prompts.bar(name, why)
-            barred.append(place)
+            barred.append(index)
             continue
         boundaries = plan and plan.boundaries.get(group)
         if boundaries is None:
             continue
-        gaps[place] = boundaries.gap(end - new, block)
-        move = prompts.held.move(name, group)
-        until = move.end if move else prompts.seen(name, group, end - new, new)
+        gaps[index] = boundaries.gap(end - new, block)
+        move = prompts.books.move(name, group)
+        until = move.end if move else prompts.observed_boundary(name, group, end - new, new)
         if until is not None:
-            prompt, table = prompts.prompt(name), common.block_table_tensor[place]
+            prompt, table = prompts.prompt(name), common.block_table_tensor[index]
             now = (start, end - new, new, move is not None)
-            rows.append(Row(prompt, boundaries, table, block, gaps[place], until, *now))
+            rows.append(Row(prompt, boundaries, table, block, gaps[index], until, *now))
     return rows, gaps, barred
 
 
-def wrong(
+def violation(
     prompts: Prompts, name: str, group: int, computed: int, end: int, block: int
 ) -> str | None:
-    """Return why a request must not be read up to its token ``end`` in this pass, which begins
-    after ``computed``; None where the scheduler holds what is read, and nobody else reads what is
-    moved.
+    """Return why this pass must not read a request's tokens from ``computed`` to ``end``; None if
+    the scheduler holds all blocks that are read, and no other request reads those that are written.
     """
     if (plan := prompts.plan(name)) is None:
         return "the scheduler has sent no order, or one for other policies than this worker has"
-    held = prompts.held
+    books = prompts.books
     if (boundaries := plan.boundaries.get(group)) is None:
-        return held.reads(name, group, 0, end, block) or held.moves(name, group, None, block)
-    if boundaries.freed * block != boundaries.left:
+        return books.reads(name, group, 0, end, block) or books.moves(name, group, None, block)
+    if boundaries.freed * block != boundaries.evicted:
         return f"{boundaries} of {plan.length} tokens is not told in blocks of {block}"
     until = boundaries.after(computed)
     if until is not None and end > until:
         return f"{end} tokens would be read in a pass that has to end at {until}"
     before, move = boundaries.gap(computed, block), plan.move(group, computed, end, block)
-    return held.reads(name, group, before, end, block) or held.moves(name, group, move, block)
+    return books.reads(name, group, before, end, block) or books.moves(name, group, move, block)

@@ -1,4 +1,4 @@
-"""A request in a pass of the model, and what is known of its prompt."""
+"""A request's prompt, and its row in a pass of the model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VISUAL = ("image", "video")
 
 @dataclass
 class RequestPrompt:
-    """Prompt of the request ``name``, and what is compressed of it by its ``plan``. ``vision`` is
+    """Prompt of the request ``name``, its ``plan``, and the state of its compression. ``vision`` is
     True at visual tokens.
     """
 
@@ -32,10 +32,11 @@ class RequestPrompt:
     policy: Policy
     vision: Bool[Tensor, "n"]
     reading: PromptReading
-    kept: dict[int, list[Int[Tensor, "k"]]] = field(default_factory=dict)  # positions by layer
-    # the same of layers that are compressed again, where their pairs are
-    places: dict[int, Int[Tensor, "h k"]] = field(default_factory=dict)
-    slots: tuple[tuple[int, ...], Slots] | None = None  # of this pass, and what they go by
+    # kept positions of each head by layer, if they are recorded
+    kept: dict[int, list[Int[Tensor, "k"]]] = field(default_factory=dict)
+    # kept positions by layer, if the request is compressed again
+    positions: dict[int, Int[Tensor, "h k"]] = field(default_factory=dict)
+    slots: tuple[tuple[int, ...], Slots] | None = None  # cache for this pass, with its key
 
     def __post_init__(self) -> None:
         self.image: Int[Tensor, "n"] = image_index(self.vision[None])[0]
@@ -43,15 +44,15 @@ class RequestPrompt:
 
     @property
     def length(self) -> int:
-        """Tokens that are compressed."""
+        """Number of tokens that are compressed."""
         return self.plan.length
 
 
 class Row(NamedTuple):
-    """A request in a pass that adds ``new`` tokens to ``computed``; its queries start at ``start``
-    of the pass's. ``table`` is its whole row of a group's block table, in blocks of ``block``
-    tokens, of which it is seen without the first ``before``. Its next boundary is at ``until``
-    tokens. ``moves`` says whether the scheduler ordered that pairs move in this pass.
+    """A request in a pass that adds ``new`` tokens to ``computed``; its queries begin at ``start``
+    in the pass. ``table`` is its complete row of a group's block table, in blocks of ``block``
+    tokens; attention sees it without the first ``before`` blocks. Its next boundary is at ``until``
+    tokens. ``moves`` is True if the scheduler ordered a move in this pass.
     """
 
     prompt: RequestPrompt
@@ -67,37 +68,35 @@ class Row(NamedTuple):
 
     @property
     def gap(self) -> int:
-        """Number of its first blocks that leave at the boundary."""
+        """Number of its first blocks that are free from the boundary on."""
         return self.boundaries.gap(self.until, self.block)
 
     @property
     def kept(self) -> int:
-        """Tokens that stay at the boundary, per KV head."""
+        """Tokens kept at the boundary, per KV head."""
         return self.until - self.gap * self.block
 
     @property
     def budget(self) -> int:
-        """Budget that scores and selections are passed."""
+        """Budget for scores and selections at the boundary."""
         return self.boundaries.budget_at(self.until)
 
     @property
     def end(self) -> int:
-        """Tokens that have been read after this pass; it ends at the boundary, or before."""
+        """Tokens read after this pass; it ends at the boundary, or before."""
         return self.computed + self.new
 
 
 def in_blocks(policy: Policy, plan: Plan) -> Policy:
-    """Return the policy as it compresses at the boundaries of a plan."""
+    """Return the policy with its ``every`` rounded up to whole blocks, as in the plan."""
     every = max((each.every.tokens for each in plan.boundaries.values()), default=0)
     if not every or not isinstance(policy.when, OverBudget):
         return policy
     return replace(policy, when=replace(policy.when, every=every))
 
 
-def visual(features: Sequence[Any] | None, length: int) -> Bool[Tensor, "n"]:
-    """Return a mask, True at the tokens that stand for images and videos, by vLLM's
-    ``mm_features``.
-    """
+def visual_mask(features: Sequence[Any] | None, length: int) -> Bool[Tensor, "n"]:
+    """Return a mask, True at tokens of images and videos, from vLLM's ``mm_features``."""
     marked = torch.zeros(length, dtype=torch.bool, device="cpu")
     for feature in features or ():
         if feature.modality in VISUAL:

@@ -1,4 +1,4 @@
-"""The worker that serves with a policy."""
+"""vLLM's worker with policies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from foveate.errors import UnsupportedEngine
-from foveate.vllm.metrics import Metrics, seen_at
+from foveate.vllm.metrics import Metrics, describe_endpoint
 from foveate.vllm.plans.failures import Reason, RequestFailure
 from foveate.vllm.plans.plans import Offer
 from foveate.vllm.plans.settings import check_profiles, settings_from
@@ -17,9 +17,9 @@ from foveate.vllm.scheduler.blocks import (
     CompressedSpec,
     check_specs,
     compressible,
-    holds_compressed,
+    has_compressed,
 )
-from foveate.vllm.startup.activation import check
+from foveate.vllm.startup.activation import check_config
 from foveate.vllm.startup.registration import register_all, served
 from foveate.vllm.startup.support import check_attention, check_layers
 from foveate.vllm.vllm_api import (
@@ -36,16 +36,16 @@ from foveate.vllm.worker.heads import head_names, split
 from foveate.vllm.worker.prompts import Prompts
 from foveate.vllm.worker.rewriting import Rewriting
 
-logger = init_logger("vllm.foveate")  # vLLM prints the loggers below its own name
+logger = init_logger("vllm.foveate")  # vLLM prints only loggers below its own name
 
 
 class Serving:
-    """Before one of vLLM's workers: policies from its configuration.
+    """Mixin in front of one of vLLM's workers: reads policies from its configuration.
 
-    Raises, when made:
-        InvalidParameter: no policy is given.
-        UnsupportedPolicy, InvalidBudget: one that cannot be served.
-        UnsupportedEngine: a setting that compressed blocks cannot be combined with.
+    Raises, when constructed:
+        InvalidParameter: no policy.
+        UnsupportedPolicy, InvalidBudget: a policy that cannot be served.
+        UnsupportedEngine: a setting that excludes compressed blocks.
     """
 
     vllm_config: VllmConfig
@@ -57,12 +57,12 @@ class Serving:
         self.ordinals: dict[str, int] = {}
         self.prompts: Prompts | None = None
         self.metrics: Metrics | None = None
-        check(vllm_config, self.settings)
+        check_config(vllm_config, self.settings)
         register_all()
         super().__init__(vllm_config, *args, **kwargs)  # type: ignore[call-arg]
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
-        """vLLM's, with layers of full attention put under the policies."""
+        """Return vLLM's specs, with compressed ones for layers of full attention."""
         specs: dict[str, KVCacheSpec] = super().get_kv_cache_spec()  # type: ignore[misc]
         names = [name for name, spec in specs.items() if compressible(spec)]
         self._check(names, specs)
@@ -96,7 +96,7 @@ class Serving:
                 if getattr(layer, "kv_sharing_target_layer_name", None)
             ],
             tiers=shaping(policies) is not None,
-            recompresses=Offer(self.settings).goes_on,
+            recompresses=Offer(self.settings).recompresses,
             hybrid=not config.scheduler_config.disable_hybrid_kv_cache_manager,
         )
         check_attention({name: self._layers[name] for name in names})
@@ -105,7 +105,7 @@ class Serving:
             check_profiles(policy, config.model_config.model, len(names))
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
-        """Make the caches, and tell the builders of compressed groups about the prompts."""
+        """Create the caches, and connect the builders of compressed groups to the prompts."""
         super().initialize_from_config(kv_cache_config)  # type: ignore[misc]
         prompts = Prompts(Offer(self.settings), self.ordinals, self.model_runner)
         self.prompts = prompts
@@ -115,15 +115,15 @@ class Serving:
                 if isinstance(group.kv_cache_spec, CompressedSpec):
                     for builder in group.metadata_builders:
                         self._attach(builder, number, group.kv_cache_spec.block_size)
-        if self.is_driver_worker:  # of several in tensor parallelism, one
+        if self.is_driver_worker:  # one of the tensor-parallel workers
             self._announce(kv_cache_config)
 
     def _announce(self, kv_cache_config: KVCacheConfig) -> None:
-        """Make the counters, and write the one line of the log."""
+        """Create the counters, and log one line about the compressed layers."""
         groups = {
             number: group
             for number, group in enumerate(kv_cache_config.kv_cache_groups)
-            if holds_compressed(group.kv_cache_spec)
+            if has_compressed(group.kv_cache_spec)
         }
         cells = {number: len(group.layer_names) for number, group in groups.items()}
         blocks = sorted({group.kv_cache_spec.block_size for group in groups.values()})
@@ -135,9 +135,9 @@ class Serving:
             ", ".join(map(str, cells.values())),
             " KV heads" if by_head(self.settings.policies) else "",
             " or ".join(map(str, self.settings.policies)),
-            kv_cache_config.num_blocks - 1,  # one is nobody's
+            kv_cache_config.num_blocks - 1,  # without vLLM's null block
             " and ".join(map(str, blocks)),
-            seen_at(),
+            describe_endpoint(),
         )
 
     def _attach(self, builder: Any, number: int, block: int) -> None:
@@ -154,8 +154,8 @@ class Serving:
             builder.attend_by_head(self._layers[next(iter(self.ordinals))].foveate_heads.group)
 
     def compile_or_warm_up_model(self) -> Any:
-        """Warms up as ever. Under the second runner requests that it makes up pass through
-        ``execute_model``: these are no prompts to compress or to count.
+        """Warm up as vLLM does. Its second runner sends dummy requests through ``execute_model``,
+        which must not be compressed or counted.
         """
         prompts, self.prompts = self.prompts, None
         try:
@@ -164,23 +164,23 @@ class Serving:
             self.prompts = prompts
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
-        """One step."""
+        """Execute one step, and count its prompts."""
         if self.prompts is None:
             return super().execute_model(scheduler_output)  # type: ignore[misc]
         with self.prompts.serving(scheduler_output):
             result = super().execute_model(scheduler_output)  # type: ignore[misc]
             if self.prompts.reading:
-                among_workers(self.prompts, list(scheduler_output.num_scheduled_tokens))
+                share_failures(self.prompts, list(scheduler_output.num_scheduled_tokens))
         if self.metrics is not None:
             prompts = self.prompts
             self.metrics.count(prompts.completed, prompts.take_seconds(), prompts.not_read)
-        return self._telling(result)
+        return self._attach_failures(result)
 
     def sample_tokens(self, *args: Any, **options: Any) -> Any:
-        """Return the step's tokens, and which of its requests failed."""
-        return self._telling(super().sample_tokens(*args, **options))  # type: ignore[misc]
+        """Return the step's tokens, with its failed requests as ``foveate_failed``."""
+        return self._attach_failures(super().sample_tokens(*args, **options))  # type: ignore[misc]
 
-    def _telling(self, result: Any) -> Any:
+    def _attach_failures(self, result: Any) -> Any:
         if result is None or self.prompts is None or not self.prompts.failed:
             return result
         failed = self.prompts.take_failed()
@@ -190,10 +190,11 @@ class Serving:
         return result
 
 
-def among_workers(prompts: Prompts, names: Sequence[str]) -> None:
-    """After a pass that reads prompts, which all of tensor parallelism's workers know from the
-    step: a request fails in each if it fails in one. vLLM hears one of them alone, and a context
-    that another could not compress must not be shared.
+def share_failures(prompts: Prompts, names: Sequence[str]) -> None:
+    """Fail each of these requests in all tensor-parallel workers if it failed in one.
+
+    Called after a pass that reads prompts, which all workers know from the step. vLLM reads the
+    results of one worker only, and a context that another could not compress must not be shared.
     """
     group = get_tp_group()
     if group.world_size == 1:
@@ -201,13 +202,13 @@ def among_workers(prompts: Prompts, names: Sequence[str]) -> None:
     here = [name in prompts.failed for name in names]
     failed = torch.tensor(here, dtype=torch.uint8, device="cpu")
     torch.distributed.all_reduce(failed, torch.distributed.ReduceOp.MAX, group=group.cpu_group)
-    for name, there in zip(names, failed.tolist(), strict=True):
-        if there and name not in prompts.failed:
+    for name, failed_elsewhere in zip(names, failed.tolist(), strict=True):
+        if failed_elsewhere and name not in prompts.failed:
             prompts.fail(name, Reason.COMPRESSION, "another worker could not compress its prompt.")
 
 
 class Failing(AsyncModelRunnerOutput):
-    """A step's tokens that are still on their way, and which of its requests failed."""
+    """Asynchronous output of a step, with its failed requests."""
 
     def __init__(self, output: AsyncModelRunnerOutput, failed: Mapping[str, RequestFailure]):
         self._output, self._failed = output, failed
@@ -218,9 +219,9 @@ class Failing(AsyncModelRunnerOutput):
         return output
 
     def get_kv_connector_output(self) -> Any:
-        """Of a KV connector, which Foveate refuses; vLLM 0.33 wants to be able to ask."""
+        """Return vLLM's output for KV connectors, or None; vLLM 0.33 calls this always."""
         return getattr(self._output, "get_kv_connector_output", lambda: None)()
 
 
 class FoveateWorker(Serving, served().worker()):  # type: ignore[misc]
-    """The worker of vLLM's platform here, with a policy."""
+    """Worker of this platform, with policies."""

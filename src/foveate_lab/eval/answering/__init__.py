@@ -1,1 +1,1 @@
-"""Answering the samples of a task, and measuring the answers."""
+"""Answering of samples, and measurement of the answers."""

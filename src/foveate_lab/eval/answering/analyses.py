@@ -1,4 +1,4 @@
-"""What the papers show of a prompt, in numbers that a report can draw."""
+"""The papers' statistics of a prompt, as numbers that a report can draw."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ POINTS = 33  # of a Lorenz curve
 
 
 def analysed(recording: Recording) -> dict[str, Any] | None:
-    """Of the recorded prompt's first row, layer by layer; None where attention is not causal, which
-    the papers' measures presume. What compares text with images is left out without images.
+    """Compute statistics of a recorded prompt's first row, layer by layer.
+
+    Returns None if attention is not causal, which the papers' measures assume. Without images,
+    comparisons of text with images are missing.
 
     ``redundancy`` [L h]: MixKV, Fig. 2. ``lorenz`` [L points] and ``gini`` [L]: PrefixKV, Fig. 2
     and 4. ``ncar`` [L]: DAVID, eq. 6. ``received`` [L 2], by text and by images: LOOK-M, Fig. 2.
-    ``within`` and ``across`` [L bins], ``divergence`` [L]: CSP, Fig. 1. ``keys`` [n 2]: of one head
-    in the middle, on their first two principal components, for MixKV's Fig. 3.
+    ``within`` and ``across`` [L bins], ``divergence`` [L]: CSP, Fig. 1. ``keys`` [n 2]: keys of one
+    head in the middle layer on two principal components, for MixKV's Fig. 3.
     """
     if any(layer.slots.mask is not None for layer in recording.layers):
         return None
@@ -55,45 +57,46 @@ def analysed(recording: Recording) -> dict[str, Any] | None:
 
 
 def kept_places(cache: DynamicCache) -> list[int]:
-    """Which tokens the same head in the middle keeps."""
+    """Return the tokens that the first head of the middle layer keeps."""
     layers = foveate_layers(cache)
     columns = layers[middle(len(layers))].pairs.columns[0, 0]
     return [int(x) for x in columns if x >= 0]
 
 
 def middle(layers: int) -> int:
-    """The layer that stands for all where one has to."""
+    """Return the index of the middle layer, which represents all layers in some figures."""
     return layers // 2
 
 
 def plane(keys: Float[Tensor, "n d"]) -> Float[Tensor, "n 2"]:
-    """The keys on their first two principal components."""
+    """Project keys on their first two principal components."""
     centred = keys.double() - keys.double().mean(0)
     directions = torch.linalg.svd(centred, full_matrices=False).Vh[:2]
-    # either end of a direction may be up: the larger coordinate is, so that machines agree
+    # The sign of a singular vector is arbitrary: its largest coordinate is made positive, so that
+    # all machines agree.
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
     projected: Tensor = centred @ (directions * largest.sign()).T
     return projected
 
 
 def first_row(layer: Layer) -> QKV:
-    """Queries scaled such that the usual scale gives this layer's logits."""
+    """Return the first row, queries scaled so that the default scale gives this layer's logits."""
     return layer.q[:1] * (layer.scale * layer.q.shape[-1] ** 0.5), layer.k[:1], layer.v[:1]
 
 
 def _thinned(curve: Float[Tensor, "n"]) -> Float[Tensor, "points"]:
     last, at = len(curve) - 1, curve.device
-    places = torch.linspace(0, last, POINTS, dtype=torch.float32, device=at).round().long()
-    return curve[places]
+    indices = torch.linspace(0, last, POINTS, dtype=torch.float32, device=at).round().long()
+    return curve[indices]
 
 
 def rows_of(tensors: Iterable[Tensor]) -> list[Any]:
-    """Numbers of four digits, which is more than a chart shows; NaN is null."""
-    return [short(one.detach().double().cpu().tolist()) for one in tensors]
+    """Convert tensors to lists rounded to four digits; NaN becomes None."""
+    return [short(tensor.detach().double().cpu().tolist()) for tensor in tensors]
 
 
 def short(value: Any) -> Any:
-    """A number, or lists of them, of four digits."""
+    """Round a number, or nested lists of numbers, to four digits; NaN becomes None."""
     if isinstance(value, list):
-        return [short(one) for one in value]
+        return [short(item) for item in value]
     return float(f"{value:.4g}") if value == value else None

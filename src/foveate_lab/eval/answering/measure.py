@@ -1,7 +1,7 @@
-"""One sample under many policies: its prompt is read for all of them, and each branches from it.
+"""One sample under many policies: one prefill per kind of policy, and a branch for each spec.
 
-A row depends on the model, the sample, the spec and the settings, and on nothing else: branches go
-on one by one, as the bits of a batch depend on who is in it
+A row depends only on the model, the sample, the spec and the settings. Branches are decoded one by
+one, because the bits of a batch depend on its other rows
 (:mod:`foveate_lab.eval.answering.together`).
 """
 
@@ -36,7 +36,7 @@ from foveate_lab.eval.answering.row import AnswerRow, Row, row
 from foveate_lab.eval.task_registry import Task
 
 OF_THE_RUN = (CannotWrite, ClusterFailed, MissingPackage, ModelNotFound)
-"""Errors that the next sample would meet as well, whatever it is: they end the run."""
+"""Errors that would recur for every sample: they end the run."""
 
 
 def measured(
@@ -51,17 +51,17 @@ def measured(
     strict: bool = False,
     raised: Container[str] = (),
 ) -> Iterator[Row]:
-    """One row for the full cache (:data:`FULL`) and for each spec; those that read column sums come
-    last. What Foveate refuses is a row with an ``error``: a spec's, or, where the prompt cannot be
-    read, every spec's.
+    """Yield a row for the full cache (:data:`FULL`) and each spec, column-sum readers last.
 
-    The full cache's answer is what the others are compared with: by the tokens of their own greedy
-    answers, and by what they think of its tokens, one after the other. A policy that agrees with
-    all of it is not asked to say it once more, unless ``timed``.
+    A refused spec gives a row with an ``error``; if the prompt is refused, every spec does.
 
-    A prompt of more tokens than ``longest_prompt``, images counted, loses its middle, before the
-    chat template. Where a budget is less than what its policy always keeps, it is raised, and the
-    row says so; with ``strict`` it is refused, but of the specs in ``raised``.
+    Other caches are compared with the full cache's answer in two ways: by the tokens of their own
+    greedy answers, and by their predictions when its tokens are fed one by one. If a policy
+    predicts all of these tokens, its answer is not decoded again, unless ``timed``.
+
+    A prompt of more than ``longest_prompt`` tokens, images included, loses its middle, before the
+    chat template. A budget below what its policy always keeps is raised, and the row records it;
+    with ``strict`` it is refused, except for the specs in ``raised``.
     """
     try:
         reading = read_prompt(
@@ -77,16 +77,16 @@ def measured(
 
 
 def read_as(reading: Reading, spec: str) -> tuple[str, bool]:
-    """How a spec's policy needs the prompt: what of it is computed, and whether column sums are."""
+    """Return a sort key of a spec's prefill: its pruning, and if it needs column sums."""
     try:
         policy = reading.policy(spec)
-    except FoveateError:  # which its row will say
+    except FoveateError:  # its row will record the error
         return "", False
     return "" if policy.prune is None else print_value(policy.prune), policy.reads_column_sums
 
 
 def _row(reading: Reading, spec: str, full: AnswerRow, strict: bool) -> Row:
-    """The spec's row, or what refuses it."""
+    """Return the spec's row, or a row with the error that refused it."""
     try:
         answer = full if spec == FULL else answer_alone(reading, reading.policy(spec), full, strict)
         return row(reading, spec, answer, full)
@@ -98,76 +98,77 @@ def _row(reading: Reading, spec: str, full: AnswerRow, strict: bool) -> Row:
 def answer_alone(
     reading: Reading, policy: Policy, full: AnswerRow | None, strict: bool
 ) -> AnswerRow:
-    """What the prompt's cache, as a policy compresses it, makes of the sample; ``full`` is what the
-    full cache makes of it, and None for that one itself.
+    """Answer the sample with the prompt's cache as a policy compresses it.
+
+    ``full`` is the full cache's answer, or None to compute that answer itself.
     """
     recording, prefill_s = reading.recorded(sums=policy.reads_column_sums, prune=policy.prune)
     loaded = reading.loaded
     with compress(loaded.model, policy, tokenizer=loaded.tokenizer, strict=strict) as session:
         cache = branch(session, recording)
-        stats, shown = session.stats, _shown(reading, recording, cache, full)
+        stats, figures = session.stats, _figures(reading, recording, cache, full)
         first = with_the_rest(session.model, cache, recording.logits, reading.rest)
         spare = session.fork(cache) if reading.task.reference else None
-        tokens, thought, seconds = _said(reading, session, cache, first, full)
+        tokens, forced, seconds = _decode(reading, session, cache, first, full)
         reference = full.reference if full else reference_of(reading, tokens)
         of_reference = None
         if spare is not None and reference:
             of_reference = teacher_forced(session, spare, first, reference)
-    said = loaded.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+    text = loaded.tokenizer.decode(tokens, skip_special_tokens=True).strip()
     return AnswerRow(
-        tokens, thought, said, reference, of_reference, stats, prefill_s, seconds, shown
+        tokens, forced, text, reference, of_reference, stats, prefill_s, seconds, figures
     )
 
 
-def _shown(
+def _figures(
     reading: Reading, recording: Recording, cache: DynamicCache, full: AnswerRow | None
 ) -> Row:
-    """What a report draws of the first samples."""
+    """Return the data for a report's figures; only for timed samples."""
     if not reading.timed:
         return {}
     return {"kept_places": kept_places(cache)} if full else {"analyses": analysed(recording)}
 
 
-def _said(
+def _decode(
     reading: Reading, session: Session, cache: DynamicCache, first: Tensor, full: AnswerRow | None
 ) -> tuple[list[int], TeacherForced, float | None]:
-    """The greedy answer, what is thought of the full cache's, and seconds, where it was timed."""
-    listening = session.fork(cache)
-    thought = teacher_forced(session, listening, first, full.tokens) if full else None
-    if full and thought and not reading.timed and agrees(thought, full):
-        return full.tokens, thought, None
+    """Return the greedy answer, predictions for the full cache's answer, and seconds if timed."""
+    fork = session.fork(cache)
+    forced = teacher_forced(session, fork, first, full.tokens) if full else None
+    if full and forced and not reading.timed and agrees(forced, full):
+        return full.tokens, forced, None
     start = now(input_device(session.model))
     tokens = greedy(session.model, cache, first, reading.task.longest)
     seconds = now(input_device(session.model)) - start
     timed = seconds if reading.timed else None
-    return tokens, thought or teacher_forced(session, listening, first, tokens), timed
+    return tokens, forced or teacher_forced(session, fork, first, tokens), timed
 
 
-def agrees(thought: TeacherForced, full: AnswerRow) -> bool:
-    """Whether each token of the full cache's answer is the likeliest here, too."""
-    return thought.logits.argmax(-1).tolist() == full.tokens
+def agrees(forced: TeacherForced, full: AnswerRow) -> bool:
+    """Check if every token of the full cache's answer is the most likely here, too."""
+    return forced.logits.argmax(-1).tolist() == full.tokens
 
 
 def reference_of(reading: Reading, tokens: Sequence[int]) -> list[int]:
-    """The tokens of the text to compare with; none where a task has no such text."""
+    """Return the tokens of the reference text; empty if the task has none."""
     task, answers = reading.task, reading.sample.answers
-    has_one = task.reference and answers
+    has_reference = task.reference and answers
     return (
         reference_tokens(reading.loaded, answers[0], tokens)[: task.reference_length]
-        if has_one
+        if has_reference
         else []
     )
 
 
 def failed(task: Task, sample: Sample, spec: str, error: FoveateError) -> Row:
-    """A row that holds the error instead of an answer. Raises an error that is of the run."""
+    """Return a row with the error in place of an answer; re-raise an error of the whole run."""
     if isinstance(error, OF_THE_RUN):
         raise error
-    said = {"type": type(error).__name__, "message": str(error)}
+    details = {"type": type(error).__name__, "message": str(error)}
     return {
         "task": task.name,
         "sample": sample.name,
         "spec": spec,
         "labels": dict(sample.labels),
-        "error": said,
+        "error": details,
     }

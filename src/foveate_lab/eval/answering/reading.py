@@ -1,4 +1,4 @@
-"""A sample's prompt, which is read once for all policies of a kind."""
+"""Prefills of a sample's prompt, shared by policies with the same needs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FULL = "full"
 
 
 class Recorded(NamedTuple):
-    """A prompt as it was read, and the seconds that it took."""
+    """Recorded prefill with its seconds."""
 
     recording: Recording
     seconds: float
@@ -40,15 +40,14 @@ class Recorded(NamedTuple):
 
 @dataclass
 class Reading:
-    """A sample's prompt, which is read with the full cache, as far as it is compressed, for all
-    policies of a kind: once for those that read column sums, and once for the others.
+    """Prompt of a sample, prefilled once with the full cache for each kind of policy.
 
-    Adding up sums takes another attention, which rounds differently. So what is read for a policy
-    depends on that policy alone, and not on those that it is compared with.
+    Policies that read column sums have their own prefill, because summing needs another attention
+    that rounds differently. So a policy's prefill does not depend on the policies it is compared
+    with.
 
-    ``cut`` is the number of tokens that are compressed. ``timed`` decodes every answer token by
-    token, on its own. ``conversation`` names the authors' template that words the prompt, "" where
-    the model's own does.
+    ``cut`` is the number of tokens to compress. ``timed`` decodes every answer token by token, on
+    its own. ``conversation`` names the authors' template that the prompt has, "" for the model's.
     """
 
     loaded: Loaded
@@ -62,14 +61,14 @@ class Reading:
 
     @property
     def rest(self) -> Tensor:
-        """The tokens of the question where it comes after the compression."""
+        """Tokens of the question, if it comes after the compression."""
         rest: Tensor = self.prompt.inputs["input_ids"][:, self.cut :]
         return rest
 
     def recorded(self, *, sums: bool, prune: Prune | None = None) -> Recorded:
-        """The prompt, as policies read it that need column sums, or none, and that have all visual
-        tokens computed, or not. Only one of these is held at a time: ask for one kind after the
-        other.
+        """Return the prefill for policies of one kind: by column sums and by pruning.
+
+        Only the last prefill is stored: request one kind after the other.
         """
         if self._last is None or self._last[:2] != (sums, prune):
             self._last = None
@@ -80,24 +79,24 @@ class Reading:
         return self._last[2]
 
     def policy(self, spec: str) -> Policy:
-        """The policy of a contender for this sample; one budget is divided for its prompt.
+        """Return the policy of a spec for this sample; one budget is divided for its prompt.
 
         Raises:
-            InvalidInput: the oracle's, of a sample that does not say what shows the answer.
+            InvalidInput: the oracle, for a sample without evidence.
         """
         policy = resolved(spec, self._evidence() if is_oracle(spec) else ())
         return divided_for(self.loaded.model, policy, [self.cut])
 
     def _evidence(self) -> list[int]:
-        """The tokens that show the answer, of those that are compressed."""
+        """Return the evidence tokens among those that are compressed."""
         sample = self.sample
         if not sample.evidence:
             raise InvalidInput(
-                f"the samples of {self.task.name} do not say what shows the answer, so there is no "
-                "oracle for them. Leave it out."
+                f"the samples of {self.task.name} do not say what shows the answer, which oracle "
+                "needs. Leave oracle out of --methods."
             )
         spans = tokens_of(self.loaded, self.prompt, sample.images, sample.evidence)
-        return [place for where in spans for place in where if place < self.cut]
+        return [token for span in spans for token in span if token < self.cut]
 
 
 def read_prompt(
@@ -109,10 +108,10 @@ def read_prompt(
     timed: bool,
     longest_prompt: int | None,
 ) -> Reading:
-    """A sample's prompt, ready to be read.
+    """Prepare a sample's prompt.
 
     Raises:
-        InvalidInput: it cannot be worded, or not be cut where its question begins.
+        InvalidInput: no prompt can be built, or it cannot be cut where its question begins.
     """
     loaded, conversation = asked_in(loaded, task, sample)
     if task.fit:
@@ -122,23 +121,23 @@ def read_prompt(
     prompt = _read(loaded, task, sample)
     cut = prompt.tokens
     if protocol == "query-agnostic":
-        cut = _asked_at(loaded, prompt, sample)
-    seen: dict[str, Any] = {
+        cut = _question_start(loaded, prompt, sample)
+    facts: dict[str, Any] = {
         "seen": seen_sizes(prompt.inputs, loaded.model.config),
         "model_type": loaded.model.config.model_type,
     }
-    if "box" in sample.facts and sample.images:  # the answer is a place on the image
-        seen["view"] = view_of(loaded, prompt, sample.images)
-    sample = replace(sample, facts={**sample.facts, **seen})
+    if "box" in sample.facts and sample.images:  # the answer is a position on the image
+        facts["view"] = view_of(loaded, prompt, sample.images)
+    sample = replace(sample, facts={**sample.facts, **facts})
     return Reading(loaded, task, sample, prompt, cut, timed, conversation)
 
 
 def asked_in(loaded: Loaded, task: Task, sample: Sample) -> tuple[Loaded, str]:
-    """Return the model with the template that words a sample's prompt, and the name of that
-    conversation, or "" where it is the model's own template.
+    """Return the model with the template for a sample's prompt, and that conversation's name, or ""
+    for the model's own template.
 
-    A processor that takes videos words them by its own template, as the authors' conversations have
-    no place for them. For others frames are images.
+    A processor that takes videos has its own template for them, as the authors' conversations have
+    no place for videos. For others frames are images.
     """
     if sample.plain or (sample.videos and takes_videos(loaded)):
         return loaded, ""
@@ -153,20 +152,21 @@ def _read(loaded: Loaded, task: Task, sample: Sample) -> Prompt:
     return read(loaded, sample.text, images, clips=clips, plain=sample.plain)
 
 
-def _within(loaded: Loaded, task: Task, sample: Sample, most: int) -> Sample:
-    """The sample without its middle where it has more than so many tokens, images counted; what is
-    left of the question stays the question. Where images go, so does what says where they show the
-    answer.
+def _within(loaded: Loaded, task: Task, sample: Sample, limit: int) -> Sample:
+    """Shorten a sample to ``limit`` tokens, images included, by cutting its middle.
+
+    The rest of the question stays the question. If images are dropped, the evidence is dropped,
+    too.
     """
     costs: list[int] = []
     if sample.videos:
         raise InvalidInput(
-            f"sample {sample.name} has a video, of which --longest-prompt cuts nothing. Leave it "
-            "out, and take fewer frames: an option of the task says how many."
+            f"sample {sample.name} has a video, which --longest-prompt cannot shorten. Leave it "
+            "out, and sample fewer frames with --frames or the task's frames=N."
         )
     if sample.images:
         costs = tokens_of_images(loaded, _read(loaded, task, sample), sample.images)
-    text, images = without_middle(loaded.tokenizer, sample.text, sample.images, costs, most)
+    text, images = without_middle(loaded.tokenizer, sample.text, sample.images, costs, limit)
     if text == sample.text and len(images) == len(sample.images):
         return sample
     question = sample.question if text.endswith(sample.question) else text
@@ -177,8 +177,8 @@ def _within(loaded: Loaded, task: Task, sample: Sample, most: int) -> Sample:
     )
 
 
-def _asked_at(loaded: Loaded, prompt: Prompt, sample: Sample) -> int:
-    """The token of the prompt with which the question begins."""
+def _question_start(loaded: Loaded, prompt: Prompt, sample: Sample) -> int:
+    """Return the index of the question's first token in the prompt."""
     question = sample.question.strip()
     if not question:
         raise InvalidInput(
@@ -195,7 +195,7 @@ def _asked_at(loaded: Loaded, prompt: Prompt, sample: Sample) -> int:
 
 
 def _until(prompt: Prompt, cut: int) -> Mapping[str, Any]:
-    """The inputs of the prompt's first tokens: what has a number for every token is cut."""
+    """Cut the prompt's inputs to the first tokens, where an input has one number per token."""
     if cut == prompt.tokens:
         return prompt.inputs
     return {
@@ -207,8 +207,9 @@ def _until(prompt: Prompt, cut: int) -> Mapping[str, Any]:
 
 
 def view_of(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> Box | None:
-    """What the model sees of the first image as a whole, in the image's pixels: less where its
-    processor crops, more where it pads. None where that is not known.
+    """Return the part of the first image that the model sees, in the image's pixels.
+
+    Smaller if its processor crops, larger if it pads; None if unknown.
     """
     try:
         return on_images(loaded, prompt, images)[0].grids[0].on(images[0].size)
@@ -217,8 +218,8 @@ def view_of(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> Bo
 
 
 def tokens_of_images(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> list[int]:
-    """How many tokens each image of a prompt is; evenly shared out where that is not known."""
+    """Return the number of tokens of each image; an equal share if unknown."""
     try:
-        return [len(one.places) for one in on_images(loaded, prompt, images)]
+        return [len(image.indices) for image in on_images(loaded, prompt, images)]
     except InvalidInput:
         return [-(-prompt.visual_tokens // prompt.images)] * prompt.images

@@ -1,4 +1,4 @@
-"""What is written down of one policy's answer to one sample."""
+"""Rows: the record of one policy's answer to one sample."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ Row = dict[str, Any]
 
 
 class AnswerRow(NamedTuple):
-    """What one policy makes of a sample. ``reference`` are the tokens of the text to compare with,
-    none where a task has no such text, and ``of_reference`` is what is thought of them. ``seconds``
-    are those of decoding, where it was timed. ``shown`` is what a report draws. ``batch`` answers
-    were decoded together.
+    """Answer of one policy to a sample.
+
+    ``reference``: tokens of the reference text, empty if the task has none; ``of_reference``: the
+    model's predictions for them. ``seconds``: decoding, if timed. ``figures``: data for a report's
+    figures. ``batch``: number of answers decoded together.
     """
 
     tokens: list[int]
     teacher_forced: TeacherForced
-    said: str
+    text: str
     reference: list[int]
     of_reference: TeacherForced | None
     stats: Stats
     prefill_s: float
     seconds: float | None
-    shown: Row
+    figures: Row
     batch: int = 1
 
 
 def row(reading: Reading, spec: str, answer: AnswerRow, full: AnswerRow) -> Row:
-    """The score of an answer, what it cost, and how far it is from the full cache's."""
-    task, said, stats = reading.task, answer.said, answer.stats
-    thought, reference = answer.of_reference, answer.reference
+    """Build a row: the score of an answer, its cost, and its distance from the full cache's."""
+    task, text, stats = reading.task, answer.text, answer.stats
+    forced, reference = answer.of_reference, answer.reference
     return {
         "task": task.name,
         "sample": reading.sample.name,
@@ -47,17 +48,17 @@ def row(reading: Reading, spec: str, answer: AnswerRow, full: AnswerRow) -> Row:
         "question": reading.sample.digest,
         "labels": dict(reading.sample.labels),
         "image_sizes": [list(image.size) for image in reading.sample.images],
-        "prediction": said,
+        "prediction": text,
         "answers": list(reading.sample.answers),
-        "score": task.metric(said, reading.sample),
+        "score": task.metric(text, reading.sample),
         "score_after_first": _after_first(reading, answer.tokens),
         **_compared(answer, full),
-        "rouge_full": 1.0 if said == full.said else rouge_l_to(said, full.said),
-        "reference_nll": mean_nll(thought, reference) if thought else None,
+        "rouge_full": 1.0 if text == full.text else rouge_l_to(text, full.text),
+        "reference_nll": mean_nll(forced, reference) if forced else None,
         "reference_tokens": len(reference),
         "tokens": stats.seen,
         "visual_tokens": reading.prompt.visual_tokens,
-        "asked_tokens": _asked(stats),
+        "asked_tokens": _budget_tokens(stats),
         "kept_tokens": stats.kept_tokens,
         "raised": bool(stats.raised.any()),
         **{f"{name}_layers": int(layers.sum()) for name, layers in stats.noted.items()},
@@ -65,52 +66,55 @@ def row(reading: Reading, spec: str, answer: AnswerRow, full: AnswerRow) -> Row:
         "kv_bytes_full": stats.bytes_before,
         "prefill_s": round(answer.prefill_s, 4),
         "compress_s": round(stats.seconds, 4),
-        "decode_s_per_token": _each(answer.seconds, len(answer.tokens) - 1),
+        "decode_s_per_token": _per_step(answer.seconds, len(answer.tokens) - 1),
         **({"batch": answer.batch} if answer.batch > 1 else {}),
         **({"conversation": reading.conversation} if reading.conversation else {}),
-        **answer.shown,
+        **answer.figures,
     }
 
 
-def _asked(stats: Stats) -> float | None:
-    """Tokens per KV head that the budget comes to; None where it follows from scores."""
+def _budget_tokens(stats: Stats) -> float | None:
+    """Return the budget in tokens per KV head; None if it follows from scores."""
     return None if stats.asked is None else float(stats.asked.float().mean())
 
 
 def _after_first(reading: Reading, tokens: Sequence[int]) -> float | None:
-    """The score without the first token, which comes from the full prefill; None where it decided.
+    """Return the score without the first token; None if that token decides.
 
-    It is taken off the prediction, and off the answers that begin with it.
+    The first token comes from the full prefill. It is removed from the prediction, and from answers
+    that begin with it.
     """
     if not reading.task.divisible:
         return None
     decode = reading.loaded.tokenizer.decode
     first = decode(tokens[:1], skip_special_tokens=True).strip()
     answers = tuple(a[len(first) :].strip() for a in reading.sample.answers if a.startswith(first))
-    left = tuple(answer for answer in answers if answer)
-    if not left:
+    shortened = tuple(answer for answer in answers if answer)
+    if not shortened:
         return None
-    said = decode(tokens[1:], skip_special_tokens=True).strip()
+    text = decode(tokens[1:], skip_special_tokens=True).strip()
     task, sample = reading.task, reading.sample
-    return task.metric(said, replace(sample, answers=left))
+    return task.metric(text, replace(sample, answers=shortened))
 
 
 def _compared(answer: AnswerRow, full: AnswerRow) -> Row:
-    """How far from the full cache: in tokens, in distributions, in features."""
+    """Compare with the full cache's answer: tokens, distributions, features."""
     same = [a == b for a, b in zip(answer.tokens, full.tokens, strict=False)]
     agreeing = same.index(False) if False in same else len(same)
-    whole = answer.tokens == full.tokens
+    is_equal = answer.tokens == full.tokens
     p, q = (x.logits.log_softmax(-1) for x in (full.teacher_forced, answer.teacher_forced))
-    wanted = q.new_tensor(full.tokens, dtype=torch.long)[:, None]
+    targets = q.new_tensor(full.tokens, dtype=torch.long)[:, None]
     differing = (full.teacher_forced.features - answer.teacher_forced.features).abs()
     return {
         "agreement": sum(same) / max(len(answer.tokens), len(full.tokens)),
-        "first_divergence": None if whole else agreeing,
+        "first_divergence": None if is_equal else agreeing,
+        # KL divergence of the policy's predictions from the full cache's, in nats per token
         "kl": float((p.exp() * (p - q)).sum(-1).mean()),
-        "nll": float(-q.gather(1, wanted).mean()),
+        # negative log-likelihood of the full cache's tokens under the policy
+        "nll": float(-q.gather(1, targets).mean()),
         "feature_error": [float(x) for x in differing.mean((1, 2))] if differing.numel() else [],
     }
 
 
-def _each(seconds: float | None, steps: int) -> float | None:
+def _per_step(seconds: float | None, steps: int) -> float | None:
     return round(seconds / steps, 5) if seconds is not None and steps else None

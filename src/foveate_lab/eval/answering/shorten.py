@@ -1,4 +1,4 @@
-"""Prompts that are longer than they may be: images count as the tokens that they become."""
+"""Shortening of prompts, in which images count as their tokens."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from foveate.prompts.sample import PLACE
 
 
 class ShortenedText(NamedTuple):
-    """A text with places for its images, and the images."""
+    """Text with image placeholders, and the images."""
 
     text: str
     images: tuple[Image.Image, ...]
 
 
 class _Item(NamedTuple):
-    """A token of the text, or an image."""
+    """Token of the text, or an image."""
 
     token: int
     image: Image.Image | None
@@ -26,56 +26,56 @@ class _Item(NamedTuple):
 
 
 def without_middle(
-    tokenizer: Any, text: str, images: Sequence[Image.Image], costs: Sequence[int], most: int
+    tokenizer: Any, text: str, images: Sequence[Image.Image], costs: Sequence[int], limit: int
 ) -> ShortenedText:
-    """Text and images without their middle where they are more than so many tokens (LongBench).
+    """Drop the middle of text and images if they exceed a number of tokens (LongBench).
 
-    As many tokens are kept on either side as fit into half of ``most``; an image is kept whole or
-    not at all.
+    Either side keeps as many tokens as fit into half of ``limit``; an image is kept entirely or not
+    at all.
 
     Args:
-        tokenizer: the model's.
-        text: without places, all images stand before it.
-        images: of the text.
+        tokenizer: the model's tokenizer.
+        text: text; without placeholders, all images come before it.
+        images: images of the text.
         costs: tokens of each image.
-        most: tokens of text and images together.
+        limit: maximum tokens of text and images together.
     """
     placed = text if PLACE in text else PLACE * len(images) + text
     items = _items(tokenizer, placed, images, costs)
-    if sum(item.cost for item in items) <= most:
+    if sum(item.cost for item in items) <= limit:
         return ShortenedText(text, tuple(images))
-    half = most // 2
+    half = limit // 2
     head = _fitting(items, half)
     tail = _fitting(items[head:][::-1], half)
     kept = items[:head], items[len(items) - tail :]
-    shown = [item.image for part in kept for item in part if item.image is not None]
-    return ShortenedText("".join(_text(tokenizer, part) for part in kept), tuple(shown))
+    kept_images = [item.image for part in kept for item in part if item.image is not None]
+    return ShortenedText("".join(_text(tokenizer, part) for part in kept), tuple(kept_images))
 
 
 def _items(
     tokenizer: Any, text: str, images: Sequence[Image.Image], costs: Sequence[int]
 ) -> list[_Item]:
     pieces, items = text.split(PLACE), list[_Item]()
-    for place, piece in enumerate(pieces):
+    for index, piece in enumerate(pieces):
         ids = tokenizer(piece, add_special_tokens=False)["input_ids"] if piece else []
         items += [_Item(token, None, 1) for token in ids]
-        if place < len(images):
-            items.append(_Item(0, images[place], costs[place]))
+        if index < len(images):
+            items.append(_Item(0, images[index], costs[index]))
     return items
 
 
-def _fitting(items: Sequence[_Item], most: int) -> int:
-    """How many of the first items have no more tokens than that."""
+def _fitting(items: Sequence[_Item], limit: int) -> int:
+    """Return how many of the first items fit into ``limit`` tokens."""
     total = 0
     for count, item in enumerate(items):
         total += item.cost
-        if total > most:
+        if total > limit:
             return count
     return len(items)
 
 
 def _text(tokenizer: Any, items: Sequence[_Item]) -> str:
-    """The text of these items, with places for images."""
+    """Return the text of these items, with placeholders for images."""
     runs: list[list[int]] = [[]]
     for item in items:
         if item.image is None:

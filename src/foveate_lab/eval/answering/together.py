@@ -1,9 +1,9 @@
-"""Several samples under many policies: prompts are read one by one, answers are decoded together.
+"""Several samples under many policies: separate prefills, answers decoded together.
 
-Each prompt is read, compressed and asked as if it were alone
-(:mod:`foveate_lab.eval.answering.measure`), so what a row says of its cache is the same. Answers
-are then decoded as rows of one batch: a row's logits are its own, to the rounding of the attention,
-whoever is beside it.
+Each prompt is prefilled and compressed as if it were alone
+(:mod:`foveate_lab.eval.answering.measure`), so a row's cache statistics are the same. Answers are
+then decoded as rows of one batch; a row's logits do not depend on the others, up to rounding in the
+attention.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from foveate_lab.eval.task_registry import Task
 
 
 class Begun(NamedTuple):
-    """A prompt that a policy has compressed, ready to answer. ``full`` is the full cache's answer,
-    None of that one itself.
+    """Prompt that a policy has compressed, ready to answer.
+
+    ``full`` is the full cache's answer, None for that answer itself.
     """
 
     reading: Reading
@@ -60,15 +61,14 @@ def measured_together(
     strict: bool = False,
     raised: Container[str] = (),
 ) -> Iterator[list[Row]]:
-    """The rows of :func:`foveate_lab.eval.answering.measure.measured` of each sample, spec by spec;
-    ``batch`` is the number of answers that were decoded together, in those where it is more than
-    one.
+    """Yield the rows of :func:`foveate_lab.eval.answering.measure.measured` of all samples, by
+    spec. ``batch`` in a row is the number of answers decoded together, if more than one.
 
-    Where what is kept changes while decoding, or is not held in full precision, answers are given
-    one by one. Nothing is timed.
+    Answers are decoded one by one if a policy evicts while decoding or stores pairs in reduced
+    precision. Nothing is timed.
 
     Raises:
-        UnsupportedModel: its answers cannot be decoded together.
+        UnsupportedModel: the model cannot decode answers together.
     """
     check_joins(loaded.model)
     readings: list[Reading] = []
@@ -80,23 +80,23 @@ def measured_together(
             readings.append(reading)
         except FoveateError as error:
             yield [failed(task, sample, spec, error) for spec in (FULL, *specs)]
-    asking: list[tuple[Reading, AnswerRow]] = []
+    with_full: list[tuple[Reading, AnswerRow]] = []
     full_answers = _answers([(reading, None) for reading in readings], FULL, strict)
     for reading, answer in zip(readings, full_answers, strict=True):
         if isinstance(answer, FoveateError):
             yield [failed(task, reading.sample, spec, answer) for spec in (FULL, *specs)]
         else:
-            asking.append((reading, answer))
-    yield [_row(reading, full, FULL, full) for reading, full in asking]
+            with_full.append((reading, answer))
+    yield [_row(reading, full, FULL, full) for reading, full in with_full]
     for spec in sorted(
-        specs, key=lambda spec: max((read_as(one, spec) for one, _ in asking), default=("", False))
+        specs, key=lambda spec: max((read_as(r, spec) for r, _ in with_full), default=("", False))
     ):
-        answers = _answers(asking, spec, strict and spec not in raised)
-        yield [_row(*one, spec, answer) for one, answer in zip(asking, answers, strict=True)]
+        answers = _answers(with_full, spec, strict and spec not in raised)
+        yield [_row(*pair, spec, answer) for pair, answer in zip(with_full, answers, strict=True)]
 
 
 def _row(reading: Reading, full: AnswerRow, spec: str, answer: AnswerRow | FoveateError) -> Row:
-    """The spec's row, or what refuses it."""
+    """Return the spec's row, or a row with the error that refused it."""
     try:
         if isinstance(answer, FoveateError):
             raise answer
@@ -107,19 +107,19 @@ def _row(reading: Reading, full: AnswerRow, spec: str, answer: AnswerRow | Fovea
 
 @torch.no_grad()
 def _answers(
-    asking: Sequence[tuple[Reading, AnswerRow | None]], spec: str, strict: bool
+    with_full: Sequence[tuple[Reading, AnswerRow | None]], spec: str, strict: bool
 ) -> list[AnswerRow | FoveateError]:
-    """What a spec makes of each sample, or what refuses it."""
-    begun = [_begun(reading, full, spec, strict) for reading, full in asking]
-    together = [one for one in begun if isinstance(one, Begun)]
-    said = iter(_said(together) if together else ())
-    return [next(said) if isinstance(one, Begun) else one for one in begun]
+    """Return each sample's answer under a spec, or the error that refused it."""
+    states = [_begin(reading, full, spec, strict) for reading, full in with_full]
+    together = [state for state in states if isinstance(state, Begun)]
+    decoded = iter(_decode_all(together) if together else ())
+    return [next(decoded) if isinstance(state, Begun) else state for state in states]
 
 
-def _begun(
+def _begin(
     reading: Reading, full: AnswerRow | None, spec: str, strict: bool
 ) -> Begun | AnswerRow | FoveateError:
-    """The prompt's cache, ready to answer; the answer where it has to be given alone."""
+    """Prepare the prompt's compressed cache; return the answer if it must be decoded alone."""
     model, tokenizer = reading.loaded.model, reading.loaded.tokenizer
     try:
         policy = reading.policy(spec)
@@ -135,53 +135,54 @@ def _begun(
         return error
 
 
-def _said(begun: Sequence[Begun]) -> list[AnswerRow]:
-    """The answers to all of them."""
+def _decode_all(begun: Sequence[Begun]) -> list[AnswerRow]:
+    """Return the answers of all prepared prompts."""
     loaded, task = begun[0].reading.loaded, begun[0].reading.task
     with compress(loaded.model, begun[0].policy, tokenizer=loaded.tokenizer) as session:
-        tokens, thought = _answered(session, begun, task.longest)
+        tokens, forced = _decode_tokens(session, begun, task.longest)
         references = [
-            one.full.reference if one.full else reference_of(one.reading, said)
-            for one, said in zip(begun, tokens, strict=True)
+            state.full.reference if state.full else reference_of(state.reading, answer)
+            for state, answer in zip(begun, tokens, strict=True)
         ]
         referenced = [n for n, reference in enumerate(references) if reference]
-        each = [references[n] for n in referenced]
-        losses = teacher_forced_together(session, [begun[n].prefilled for n in referenced], each)
+        fed = [references[n] for n in referenced]
+        losses = teacher_forced_together(session, [begun[n].prefilled for n in referenced], fed)
     of_reference = dict(zip(referenced, losses, strict=True))
     decode = partial(loaded.tokenizer.decode, skip_special_tokens=True)
     return [
         AnswerRow(
             tokens=tokens[n],
-            teacher_forced=thought[n],
-            said=decode(tokens[n]).strip(),
+            teacher_forced=forced[n],
+            text=decode(tokens[n]).strip(),
             reference=references[n],
             of_reference=of_reference.get(n),
-            stats=one.stats,
-            prefill_s=one.prefill_s,
+            stats=state.stats,
+            prefill_s=state.prefill_s,
             seconds=None,
-            shown={},
+            figures={},
             batch=len(begun),
         )
-        for n, one in enumerate(begun)
+        for n, state in enumerate(begun)
     ]
 
 
-def _answered(
+def _decode_tokens(
     session: Session, begun: Sequence[Begun], longest: int
 ) -> tuple[list[list[int]], list[TeacherForced]]:
-    """The greedy answers, and what is thought of the full cache's: those who agree with all of it
-    are not asked to say it once more.
+    """Return the greedy answers, and predictions for the full cache's answers.
+
+    Prompts whose predictions all agree with it are not decoded again.
     """
-    prefilled = [one.prefilled for one in begun]
-    fulls = [one.full for one in begun if one.full]
+    prefilled = [state.prefilled for state in begun]
+    fulls = [state.full for state in begun if state.full]
     if not fulls:
         check_places(session, prefilled[0].cache, prefilled[0].first.argmax(-1))
         tokens = greedy_together(session, prefilled, longest)
         return tokens, teacher_forced_together(session, prefilled, tokens)
     tokens = [full.tokens for full in fulls]
-    thought = teacher_forced_together(session, prefilled, tokens)
-    others = [n for n, full in enumerate(fulls) if not agrees(thought[n], full)]
-    said = greedy_together(session, [prefilled[n] for n in others], longest)
-    for n, answer in zip(others, said, strict=True):
+    forced = teacher_forced_together(session, prefilled, tokens)
+    differing = [n for n, full in enumerate(fulls) if not agrees(forced[n], full)]
+    answers = greedy_together(session, [prefilled[n] for n in differing], longest)
+    for n, answer in zip(differing, answers, strict=True):
         tokens[n] = answer
-    return tokens, thought
+    return tokens, forced

@@ -79,7 +79,7 @@ def _of_kind(records: Iterator[Record], kind: str | None, folder: Folder) -> Ite
 
 def _masks(record: Record) -> Mapping[str, str]:
     """Return the entity behind every mask."""
-    answer = record.held.get("A")
+    answer = record.fields.get("A")
     masks = answer if isinstance(answer, Mapping) else loogle.mapping(str(answer))
     if not masks:
         raise InvalidInput(

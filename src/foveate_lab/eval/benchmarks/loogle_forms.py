@@ -60,9 +60,9 @@ def _by_question(paths: Sequence[Path]) -> Iterator[Record]:
         document = record.text_or_number("doc_id" if record.has("doc_id") else "context")
         number, index = entry = counts.setdefault(document, [len(counts), 0])
         entry[1] += 1
-        answer = record.held.get("answer")
+        answer = record.fields.get("answer")
         yield record.also(
-            type=record.held.get("type", record.held.get("task")),
+            type=record.fields.get("type", record.fields.get("task")),
             name=f"{number}/{index}",
             input=record.text("context"),
             Q=record.text("question") if record.has("question") else "",
@@ -74,7 +74,7 @@ def asked_of(record: Record) -> list[Record]:
     """Return the questions of a document, which are a list or the Python text of one; without any,
     the document is to be summarized.
     """
-    pairs = record.held.get("qa_pairs", "none")
+    pairs = record.fields.get("qa_pairs", "none")
     if pairs == "none":
         return [record.also(Q="", A=record.text("output"))]
     if isinstance(pairs, str):

@@ -21,7 +21,7 @@ from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.folder import Benchmark
 from foveate_lab.eval.benchmarks.source import Source, in_kit, on_hub
 from foveate_lab.eval.benchmarks.sources import Sources
-from foveate_lab.eval.judge import Judge, said_by
+from foveate_lab.eval.judge import Judge, reply_of
 from foveate_lab.eval.metrics.mathvista import normalised, plain_answer, quoted
 
 FACTS = ("question_type", "answer_type", "precision")
@@ -46,7 +46,7 @@ def extracted(judge: Judge, prediction: str, sample: Sample) -> float | None:
         return by_rules(prediction, sample)
     answer = plain_answer(prediction, sample.facts)
     if answer is None:
-        answer = said_by(judge, _judge_prompt(prediction, sample))
+        answer = reply_of(judge, _judge_prompt(prediction, sample))
     return right(answer, sample)
 
 
@@ -138,7 +138,7 @@ def _facts(problem: Record) -> dict[str, Any]:
     which a table lacks.
     """
     chosen, kind = problem.text("question_type"), problem.text("answer_type")
-    tabled = "index" in problem.held
+    tabled = "index" in problem.fields
     if tabled and problem.has("choices"):
         problem = listed(problem, "choices")
     choices = problem.texts_or_numbers("choices") if problem.has("choices") else ()
@@ -155,7 +155,7 @@ def _facts(problem: Record) -> dict[str, Any]:
 
 def _labels(problem: Record) -> dict[str, Any]:
     """Return the classes that the authors report, from a table's columns or from metadata."""
-    if "index" in problem.held:
+    if "index" in problem.fields:
         several = problem.has("skills") and problem.text("skills").startswith("[")
         skills = listed(problem, "skills") if several else problem
         return {"task": problem.text("task"), "skills": list(skills.one_or_more("skills"))}

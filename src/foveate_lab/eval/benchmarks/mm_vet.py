@@ -26,7 +26,7 @@ from foveate.prompts.sample import PLACE, Sample
 from foveate_lab.eval.benchmarks.folder import Benchmark
 from foveate_lab.eval.benchmarks.source import Source, in_kit, on_hub
 from foveate_lab.eval.benchmarks.sources import Sources
-from foveate_lab.eval.judge import Judge, said_by
+from foveate_lab.eval.judge import Judge, reply_of
 
 PREFIXKV = {"llava-1.5": "llava_v1", "llava-next-vicuna": "llava_v1"}
 """Conversations of PrefixKV's eval_ppl.py and eval_rouge.py, for every model of Vicuna."""
@@ -54,7 +54,7 @@ def graded(judge: Judge, prediction: str, sample: Sample) -> float:
     truth = sample.answers[0].replace("<AND>", " <AND> ").replace("<OR>", " <OR> ")
     question = sample.question.replace(PLACE, "").strip()
     row = " | ".join([question, truth, prediction, ""])
-    reply = said_by(judge, f"{sample.facts['prompt']}\n{row}")
+    reply = reply_of(judge, f"{sample.facts['prompt']}\n{row}")
     number = re.match(r"[01](?:\.\d+)?(?![\d.]*\d)", reply)
     if not number or float(number[0]) > 1:
         raise InvalidInput(

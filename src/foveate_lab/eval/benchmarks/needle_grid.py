@@ -22,7 +22,7 @@ from foveate_lab.eval.benchmarks.milebench_prompt import tokens_of
 from foveate_lab.eval.benchmarks.options import whole_numbers
 from foveate_lab.eval.benchmarks.source import Source
 from foveate_lab.eval.benchmarks.sources import Sources
-from foveate_lab.eval.metrics import says
+from foveate_lab.eval.metrics import has_words
 
 OWN = {
     "needle": "The lighthouse keeper of Averna feeds exactly forty-one herons every morning.",
@@ -68,7 +68,7 @@ def fitted(tokenizer: Any, sample: Sample) -> Sample:
 @Benchmark(
     "needle_grid",
     SOURCES,
-    metric=says,
+    metric=has_words,
     longest=48,
     divisible=False,
     fit=fitted,

@@ -76,5 +76,5 @@ def ocrbench(folder: Folder, *, lowered: bool = False) -> Iterator[Sample]:
 
 def _set(record: Record) -> dict[str, str]:
     """Return the data set that the question comes from, which a table lacks."""
-    in_table = "index" in record.held
+    in_table = "index" in record.fields
     return {} if in_table else {"set": record.text("dataset", "dataset_name")}

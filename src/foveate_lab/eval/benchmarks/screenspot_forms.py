@@ -65,9 +65,9 @@ def sources_of(screen: str | None = None) -> Sources:
 
 def _with_screen(record: Record, images: Images) -> Record:
     """Add the kind of screen, which the beginning of its image's name tells."""
-    cell = record.held.get("image")
+    cell = record.fields.get("image")
     path = cell.get("path") if isinstance(cell, Mapping) else None
-    named = record if "file_name" in record.held else record.also(file_name=path)
+    named = record if "file_name" in record.fields else record.also(file_name=path)
     name = named.text("img_filename", "file_name")
     beginning = name.rpartition("/")[2].partition("_")[0].lower()
     if beginning not in BEGINNINGS:

@@ -133,7 +133,7 @@ class Source:
         if required and paths[0].suffix == ".parquet":
             return required <= {*columns_of(paths[0])}
         if required and paths[0].suffix == ".jsonl":
-            return required <= {*next((record.held for record in read_lines(paths[0])), ())}
+            return required <= {*next((record.fields for record in read_lines(paths[0])), ())}
         return True
 
     def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
@@ -189,7 +189,7 @@ class Source:
                 yield BenchmarkRow(record)
 
     def _named(self, record: Record) -> Record:
-        columns = record.held
+        columns = record.fields
         renamed = {new: columns[old] for old, new in self.renamed.items() if old in columns}
         record = record.also(**renamed)
         for name in self.lists:

@@ -1,4 +1,4 @@
-"""Where samples are worked on: one file for each place."""
+"""Executors of jobs, one module each: this process, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def find_executor(
     pad_images: bool = False,
     loading: Callable[[], Loaded] | None = None,
 ) -> Executor:
-    """The executor of that name; what it needs is imported here, and started when it is entered.
-    It can be given jobs more than once before it is left. ``loading`` is for the local one: gives
-    the model, where that may be held already.
+    """Return the executor of a name; it starts when its context is entered. Jobs can be executed
+    several times before it ends. ``loading`` returns the model of the local executor, for example
+    one that is loaded already.
 
     Raises:
-        InvalidParameter: a number of workers for the local one, which is one process, or a device
-            map for Ray's, which have one device each.
+        InvalidParameter: ``workers`` for the local executor, or ``device_map`` for Ray, whose
+            workers have one device each.
         MissingPackage: Ray is not installed.
     """
     if name == "ray":

@@ -1,4 +1,4 @@
-"""Samples under the policies that lack a row, and the executor that is this process."""
+"""Jobs of samples and specs, and the executor in this process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from foveate_lab.eval.task_registry import Task
 
 
 class Job(NamedTuple):
-    """One sample, and the specs it is to be answered under beside the full cache.
+    """Sample with the specs to answer it under, in addition to the full cache.
 
-    ``timed`` and what follows are as in :func:`foveate_lab.eval.answering.measure.measured`.
-    ``place`` is the sample's among those that are drawn; its rows say it, where it is given. Those
-    ``beside`` it, drawn after it, are answered together with it
-    (:mod:`foveate_lab.eval.answering.together`).
+    ``timed`` and the fields after it are those of
+    :func:`foveate_lab.eval.answering.measure.measured`. ``number`` is the sample's index among
+    those drawn; its rows record it unless it is None. Samples ``beside`` it, drawn after it, are
+    answered in the same batch (:mod:`foveate_lab.eval.answering.together`).
     """
 
     task: Task
@@ -35,42 +35,43 @@ class Job(NamedTuple):
     longest_prompt: int | None = None
     strict: bool = False
     raised: frozenset[str] = frozenset()
-    place: int | None = None
+    number: int | None = None
     beside: tuple[Sample, ...] = ()
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """All that it asks."""
+        """All samples of the job."""
         return self.sample, *self.beside
 
     @property
     def keys(self) -> list[Key]:
-        """Of all its rows."""
+        """Keys of all its rows."""
         specs = dict.fromkeys((FULL, *self.specs))
-        return [(self.task.name, one.name, spec) for one in self.samples for spec in specs]
+        return [(self.task.name, sample.name, spec) for sample in self.samples for spec in specs]
 
 
 def lacking(job: Job, results: Container[object]) -> Job | None:
-    """The job with the specs that have no answer yet; None where nothing lacks one. Samples that
-    have theirs stay: who is beside whom does not depend on where a run was broken off.
+    """Return the job with only the specs that lack an answer; None if none does.
+
+    All samples stay, so that the composition of a batch does not depend on an interruption.
     """
     missing = dict.fromkeys(spec for *of, spec in job.keys if (*of, spec) not in results)
     return job._replace(specs=tuple(s for s in missing if s != FULL)) if missing else None
 
 
 Execute = Callable[[Iterable[Job]], Iterator[tuple[Job, Iterable[Row]]]]
-"""Does jobs, each once, in any order; a job's rows come as they are there, or all at once."""
+"""Function that does each job once, in any order, and yields its rows as they arrive."""
 
 Executor = AbstractContextManager[Execute]
-"""What is entered gets ready (a model, a cluster), and what is left gives everything back."""
+"""Context that loads what it needs (a model, a cluster) on entry and releases it on exit."""
 
 
 def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
-    """The rows of a job, with the model and the device that made them, and the seconds that each
-    answer took, its share of those of a batch; the first one's are also those of reading the
-    prompt.
+    """Yield the rows of a job, with model, device and seconds per answer.
+
+    In a batch each row gets an equal share of the seconds; the first rows include the prefill.
     """
-    made = {
+    origin = {
         "model": loaded.name,
         "device": input_device(loaded.model).type,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
@@ -80,31 +81,31 @@ def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
     for rows in _measured(loaded, job, protocol):
         spent = round((time.perf_counter() - began) / max(1, len(rows)), 4)
         for row in rows:
-            place = {}
-            if job.place is not None:
-                place = {"place": job.place + names.index(row["sample"])}
-            yield {**row, **place, **made, **({} if "error" in row else {"spent_s": spent})}
+            index = {}
+            if job.number is not None:
+                index = {"place": job.number + names.index(row["sample"])}
+            yield {**row, **index, **origin, **({} if "error" in row else {"spent_s": spent})}
         began = time.perf_counter()
 
 
 def _measured(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[list[Row]]:
-    """The rows that were made at once, which is one where a sample is asked alone."""
-    given: dict[str, Any] = {
+    """Yield rows in groups that were computed together; a sample alone gives one row each."""
+    settings: dict[str, Any] = {
         "longest_prompt": job.longest_prompt,
         "strict": job.strict,
         "raised": job.raised,
     }
     if job.beside:
-        yield from measured_together(loaded, job.task, job.samples, job.specs, protocol, **given)
+        yield from measured_together(loaded, job.task, job.samples, job.specs, protocol, **settings)
         return
     for row in measured(
-        loaded, job.task, job.sample, job.specs, protocol, timed=job.timed, **given
+        loaded, job.task, job.sample, job.specs, protocol, timed=job.timed, **settings
     ):
         yield [row]
 
 
 class Local(AbstractContextManager[Execute]):
-    """This process; ``load`` gives the model when it is entered."""
+    """Executor in this process; ``load`` returns the model on entry."""
 
     def __init__(self, load: Callable[[], Loaded], protocol: Protocol):
         self.load, self.protocol = load, protocol

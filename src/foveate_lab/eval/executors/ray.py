@@ -1,10 +1,10 @@
-"""A Ray cluster: each worker loads the model once, and takes one sample after the other.
+"""Ray cluster: each worker loads the model once and takes one job after another.
 
-Samples are drawn, and rows are written, where the run was started; workers need the model at the
-place that was named, and nothing else.
+Samples are drawn, and rows are written, in the process that started the run; workers need only the
+model, at the same path.
 
-``ray.util.ActorPool`` would not say which sample went with a lost worker, nor whether any worker
-has started; workers that Ray restarts itself, as ``map_batches`` has them, hide both as well.
+``ray.util.ActorPool`` does not report which sample was lost with a worker, nor whether any worker
+has started; workers restarted by Ray itself, as with ``map_batches``, hide both as well.
 """
 
 from __future__ import annotations
@@ -42,19 +42,21 @@ LOST = (
     exceptions.OutOfMemoryError,
     exceptions.WorkerCrashedError,
 )
-"""A worker that is gone, or an answer that went with its machine: someone else does the job."""
+"""Errors that mean a lost worker or a lost result; another worker repeats the job."""
 
 PATIENCE = "FOVEATE_RAY_PATIENCE"
-"""Seconds that all workers may be without a machine before the run ends; ten minutes if not set."""
-TICK = 10.0  # seconds after which a run that waits looks whether it should
-TRIES = 3  # times that one sample may lose its worker
-STORE = 256 * 2**20  # bytes of shared memory of a cluster that is started here; images pass through
-AT_HAND = "local"  # as RAY_ADDRESS: a cluster of this machine alone, also where another one runs
+"""Environment variable: seconds without any machine before the run ends (default 600)."""
+TICK = 10.0  # seconds between checks of a waiting run
+TRIES = 3  # attempts per sample
+STORE = 256 * 2**20  # bytes of shared memory of a cluster started here; images pass through it
+AT_HAND = "local"  # value of RAY_ADDRESS: a cluster of this machine only, even if another runs
 
 
 class RayCluster(AbstractContextManager[Execute]):
-    """Connects when it is entered: to the cluster that this process is connected to already, to the
-    one that RAY_ADDRESS names or that runs on this machine, or to one that it starts here.
+    """Executor that connects to a Ray cluster on entry.
+
+    It uses the cluster that this process is connected to, else that of RAY_ADDRESS or one running
+    on this machine, else it starts one.
     """
 
     def __init__(
@@ -67,9 +69,9 @@ class RayCluster(AbstractContextManager[Execute]):
     ):
         self.model, self.protocol, self.workers = model, protocol, workers
         self.trusted, self.pads = trust_remote_code, pad_images
-        # what each worker does: a job, or none while it loads the model, or finds its machine
+        # worker and job by pending result; the job is None while the worker loads the model
         self._flying: dict[Any, tuple[Any, Job | None]] = {}
-        self._unplaced: dict[Any, Any] = {}  # workers that no machine has room for yet
+        self._unplaced: dict[Any, Any] = {}  # workers that wait for a machine
         self._idle: list[Any] = []
         self._lost: Counter[tuple[str, str] | None] = Counter()
 
@@ -84,26 +86,26 @@ class RayCluster(AbstractContextManager[Execute]):
 
     def __exit__(self, *error: Any) -> None:
         if self._connected_here:
-            ray.shutdown()  # and with it the workers
+            ray.shutdown()  # stops the workers, too
             return
         at_work = [worker for worker, _ in self._flying.values()]
         for worker in [*self._idle, *at_work, *self._unplaced.values()]:
             ray.kill(worker)
 
     def _execute(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Row]]]:
-        retried: list[Job] = []  # whose worker was lost
-        left = iter(jobs)
+        retried: list[Job] = []  # jobs whose worker was lost
+        pending = iter(jobs)
         at_hand = len(self._idle) + len(self._flying) + len(self._unplaced)
         for _ in range(at_hand, self._share.workers):
             self._hire()
         while True:
-            while self._idle and (job := retried.pop() if retried else next(left, None)):
+            while self._idle and (job := retried.pop() if retried else next(pending, None)):
                 self._hand(self._idle.pop(), job)
             if self._idle and not any(job for _, job in self._flying.values()):
                 return
             worker, job, done = self._next()
             try:
-                came = _fetched(done)
+                result = _fetch(done)
             except LOST as error:
                 self._count_lost(job, error)
                 retried += [job] if job else []
@@ -112,56 +114,56 @@ class RayCluster(AbstractContextManager[Execute]):
                 continue
             self._idle.append(worker)
             if job:
-                yield job, came
+                yield job, result
             else:
-                _check(came)
+                _check(result)
                 self._lost[None] = 0
 
     def _next(self) -> tuple[Any, Job | None, Any]:
-        """A worker that has done something, what that was, and what came of it."""
+        """Return the next finished worker with its job and its result."""
         waited = 0.0
         while True:
             tick = min(TICK, self._patience)
             ended, _ = ray.wait([*self._flying, *self._unplaced], num_returns=1, timeout=tick)
-            for one in ended:
-                if one in self._flying:
-                    return *self._flying.pop(one), one
-                hired = self._unplaced.pop(one)
+            for reference in ended:
+                if reference in self._flying:
+                    return *self._flying.pop(reference), reference
+                hired = self._unplaced.pop(reference)
                 self._flying[hired.ready.remote()] = hired, None
             waited = waited + tick if not ended and not self._flying else 0.0
             if waited:
                 self._wait(waited)
 
     def _wait(self, waited: float) -> None:
-        """Says what is waited for, and for how long that is done."""
-        each, machines = self._share, sum(bool(node["Alive"]) for node in ray.nodes())
-        what = (
+        """Warn about waiting for machines; end the run after the limit."""
+        machines = sum(bool(node["Alive"]) for node in ray.nodes())
+        problem = (
             f"none of the cluster's {machines} machine(s) has started a worker, which takes "
-            f"{each.cpus} free CPU(s) and {each.gpus} GPU(s)"
+            f"{self._share.cpus} free CPU(s) and {self._share.gpus} GPU(s)"
         )
         if waited >= self._patience:
             raise ClusterFailed(
-                f"{what}, for {waited:.0f} seconds. What is answered is kept: add machines, and go "
-                f"on with --resume. {PATIENCE} sets the seconds."
+                f"{problem}, for {waited:.0f} seconds. Finished answers are kept: add machines, "
+                f"and continue with --resume. {PATIENCE} sets the limit."
             )
         _log.warning(
             "Waiting: %s. The run ends after %.0f seconds of that (%s); it has been %.0f.",
-            what,
+            problem,
             self._patience,
             PATIENCE,
             waited,
         )
 
     def _hire(self) -> None:
-        """One more worker; it is given jobs when it has loaded the model."""
-        place = str(Path(self.model).expanduser().resolve()) if _is_folder(self.model) else ""
+        """Start one more worker; it gets jobs once it has loaded the model."""
+        folder = str(Path(self.model).expanduser().resolve()) if _is_folder(self.model) else ""
         options = {"num_cpus": self._share.cpus, "num_gpus": self._share.gpus}
-        terms = (self.model, place, self.protocol, self.trusted, self.pads)
-        hired = ray.remote(Worker).options(**options).remote(*terms)
+        arguments = (self.model, folder, self.protocol, self.trusted, self.pads)
+        hired = ray.remote(Worker).options(**options).remote(*arguments)
         self._unplaced[hired.placed.remote()] = hired
 
     def _hand(self, worker: Any, job: Job) -> None:
-        """What draws a task's samples stays here: a function of anywhere, and of no use there."""
+        """Send a job without its function that draws samples, which may not be picklable."""
         sent = job._replace(task=replace(job.task, samples=_drawn_elsewhere))
         self._flying[worker.answer.remote(sent)] = worker, job
 
@@ -169,54 +171,54 @@ class RayCluster(AbstractContextManager[Execute]):
         key = (job.task.name, job.sample.name) if job else None
         self._lost[key] += 1
         if self._lost[key] == TRIES:
-            what = f"sample {key[1]!r} of {key[0]}" if key else "loading the model"
+            loss = f"sample {key[1]!r} of {key[0]}" if key else "loading the model"
             raise ClusterFailed(
-                f"{what} lost its worker {TRIES} times; the last one: {_first(error)} Where memory "
-                "is short, give fewer --workers; what is answered is kept, go on with --resume."
+                f"{loss} lost its worker {TRIES} times; the last one: {_first(error)} If memory is "
+                "short, give fewer --workers. Finished answers are kept; continue with --resume."
             ) from error
 
 
 class Worker:
-    """What runs on the cluster. ``place`` is where the model is, if that is a folder."""
+    """Worker on the cluster. ``folder``: path of the model if it is a folder, else empty."""
 
     def __init__(
         self,
         model: str,
-        place: str,
+        folder: str,
         protocol: Protocol,
         trust_remote_code: bool = False,
         pad_images: bool = False,
     ):
-        self.model, self.place, self.protocol = model, place, protocol
+        self.model, self.folder, self.protocol = model, folder, protocol
         self.trusted, self.pads = trust_remote_code, pad_images
 
     def placed(self) -> None:
-        """Answers as soon as a machine has room for it."""
+        """Return as soon as the worker runs on a machine."""
 
     def ready(self) -> dict[str, Any]:
-        """Loads the model; the versions that it runs on."""
-        loaded = load(self.place or self.model, self.trusted, pad_images=self.pads)
-        self.loaded = replace(loaded, name=self.model) if self.place else loaded
+        """Load the model and return the versions of this machine."""
+        loaded = load(self.folder or self.model, self.trusted, pad_images=self.pads)
+        self.loaded = replace(loaded, name=self.model) if self.folder else loaded
         return versions_of_results()
 
     def answer(self, job: Job) -> list[Row]:
-        """The rows of a job."""
+        """Return the rows of a job."""
         return list(answered(self.loaded, job, self.protocol))
 
 
 def _patience() -> float:
-    said = os.environ.get(PATIENCE, "600")
+    text = os.environ.get(PATIENCE, "600")
     try:
-        seconds = float(said)
+        seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < math.inf:
-        raise InvalidParameter(f"{PATIENCE}={said!r}: give a number of seconds above 0.")
+        raise InvalidParameter(f"{PATIENCE}={text!r}: give a number of seconds above 0.")
     return seconds
 
 
 def _connect(workers: int | None) -> None:
-    """Nothing is reported to anyone by a cluster that is started here."""
+    """Connect to a cluster, or start one here, with usage reports switched off."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = os.environ.get("RAY_ADDRESS")
     if address != AT_HAND:
@@ -240,8 +242,8 @@ def _connect(workers: int | None) -> None:
     )
 
 
-def _fetched(done: Any) -> Any:
-    """What a worker returned; its errors as they would have been raised here."""
+def _fetch(done: Any) -> Any:
+    """Return a worker's result, or raise its error as if it were raised here."""
     try:
         return ray.get(done)
     except exceptions.RayTaskError as error:
@@ -251,7 +253,7 @@ def _fetched(done: Any) -> Any:
 
 
 def _check(theirs: Mapping[str, Any]) -> None:
-    """All machines run the same versions, which are those that the results name."""
+    """Check that a worker runs the versions that the results record."""
     if theirs != (ours := versions_of_results()):
         differing = {
             name: (theirs.get(name), ours[name]) for name in ours if theirs.get(name) != ours[name]

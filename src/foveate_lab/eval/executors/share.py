@@ -1,4 +1,4 @@
-"""How many workers a cluster gets, and what each of them has."""
+"""Division of a cluster into workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foveate.errors import ClusterFailed
 
 
 class WorkerShare(NamedTuple):
-    """How many workers, and what each of them gets."""
+    """Number of workers, with the CPUs and GPUs of each."""
 
     workers: int
     cpus: int
@@ -17,25 +17,27 @@ class WorkerShare(NamedTuple):
 
 
 def share(machines: Sequence[Mapping[str, int | float]], workers: int | None) -> WorkerShare:
-    """A GPU each if there are any, otherwise as many CPUs each as fit; by default one worker for
-    each GPU, or for each machine. ``machines`` have Ray's resources, "CPU" and "GPU".
+    """Divide a cluster into workers with one GPU each, or else with as many CPUs as fit.
+
+    By default one worker per GPU, or per machine. ``machines`` have Ray's resources, "CPU" and
+    "GPU".
 
     Raises:
-        ClusterFailed: there is not room for so many.
+        ClusterFailed: the cluster is too small for ``workers``.
     """
     gpus, cpus = ([int(machine.get(kind, 0)) for machine in machines] for kind in ("GPU", "CPU"))
     if sum(gpus):
-        wanted, room = workers or sum(gpus), sum(gpus)
-        shares = WorkerShare(wanted, 1, 1)
+        total, room = workers or sum(gpus), sum(gpus)
+        shares = WorkerShare(total, 1, 1)
     else:
-        wanted, room = workers or sum(count > 0 for count in cpus), sum(cpus)
+        total, room = workers or sum(count > 0 for count in cpus), sum(cpus)
         sizes = range(max(cpus, default=0), 0, -1)
-        each = next((n for n in sizes if sum(count // n for count in cpus) >= wanted), 0)
-        shares = WorkerShare(wanted, each, 0)
-    if not 0 < wanted <= room:
+        cpus_each = next((n for n in sizes if sum(count // n for count in cpus) >= total), 0)
+        shares = WorkerShare(total, cpus_each, 0)
+    if not 0 < total <= room:
         kind = "GPU" if sum(gpus) else "CPU"
         raise ClusterFailed(
-            f"the cluster has {room} {kind}(s), not room for {max(1, wanted)} workers. Give fewer "
+            f"the cluster has {room} {kind}(s), not room for {max(1, total)} workers. Give fewer "
             "--workers, or add machines to it."
         )
     return shares

@@ -1,11 +1,10 @@
-"""How good a prediction is, from 0 to 1: one file for each kind of score.
+"""Metrics that score a prediction from 0 to 1, one module per kind.
 
-Each follows the script that its benchmark is scored with, quirks included; what those are, is said
-with each.
+Each follows its benchmark's official script, including quirks, which its module documents.
 """
 
 from foveate_lab.eval.metrics import cider, longbench, loogle, milebench
-from foveate_lab.eval.metrics.answers import anls, contains, exact, relaxed, says
+from foveate_lab.eval.metrics.answers import anls, contains, exact, has_words, relaxed
 from foveate_lab.eval.metrics.rouge import rouge_l, rouge_l_to
 from foveate_lab.eval.metrics.vqa import vqa_accuracy
 
@@ -14,12 +13,12 @@ __all__ = [
     "cider",
     "contains",
     "exact",
+    "has_words",
     "longbench",
     "loogle",
     "milebench",
     "relaxed",
     "rouge_l",
     "rouge_l_to",
-    "says",
     "vqa_accuracy",
 ]

@@ -1,4 +1,4 @@
-"""Short answers: letter by letter, contained, by edit distance, within 5 %."""
+"""Scores of short answers: exact, contained, by edit distance, within 5 %."""
 
 from __future__ import annotations
 
@@ -9,43 +9,44 @@ from foveate.prompts.sample import Sample
 
 
 def exact(prediction: str, sample: Sample) -> float:
-    """1 if it is an answer, letter by letter, but for blanks at its ends."""
+    """Return 1 if the prediction equals an answer, ignoring surrounding blanks."""
     return float(prediction.strip() in {answer.strip() for answer in sample.answers})
 
 
 def contains(prediction: str, sample: Sample) -> float:
-    """1 if an answer stands in it, in any case, new lines being blanks (OCRBench)."""
-    said = _on_one_line(prediction)
-    return float(any(_on_one_line(answer) in said for answer in sample.answers))
+    """Return 1 if the prediction contains an answer, ignoring case and line breaks (OCRBench)."""
+    line = _on_one_line(prediction)
+    return float(any(_on_one_line(answer) in line for answer in sample.answers))
 
 
 def _on_one_line(text: str) -> str:
     return text.lower().strip().replace("\n", " ")
 
 
-def says(prediction: str, sample: Sample) -> float:
-    """1 if the words of an answer stand in it one after the other, in any case, whatever
-    punctuation is around them.
+def has_words(prediction: str, sample: Sample) -> float:
+    """Return 1 if the prediction contains an answer's words in sequence, ignoring case and
+    punctuation.
     """
     words, *answers = (_words(text) for text in (prediction, *sample.answers))
     return float(any(f" {answer} " in f" {words} " for answer in answers))
 
 
 def _words(text: str) -> str:
-    """In lower case, one blank apart."""
+    """Return the words in lower case, joined by single blanks."""
     return " ".join(re.findall(r"\w+(?:[.:]\w+)*", text.lower()))
 
 
 def anls(prediction: str, sample: Sample) -> float:
-    """Average normalised Levenshtein similarity, with the threshold 0.5 (DocVQA): the best answer's
-    1 - distance / length, in lower case with blanks squeezed; 0 below a half. Lengths are those of
-    the texts as they are.
+    """Return the average normalised Levenshtein similarity with threshold 0.5 (DocVQA).
+
+    The best answer's 1 - distance / length, in lower case with blanks squeezed; 0 below a half.
+    Lengths are those of the unchanged texts.
     """
     return max(anls_to(prediction, answer) for answer in sample.answers)
 
 
 def anls_to(prediction: str, answer: str) -> float:
-    """The same for one answer.
+    """Return the ANLS of a prediction against one answer.
 
     Raises:
         MissingPackage: rapidfuzz is not installed.
@@ -54,22 +55,22 @@ def anls_to(prediction: str, answer: str) -> float:
         from rapidfuzz.distance import Levenshtein
     except ImportError as error:
         raise MissingPackage("ANLS", "rapidfuzz", "eval") from error
-    said, right = (" ".join(text.strip().lower().split()) for text in (prediction, answer))
+    predicted, right = (" ".join(text.strip().lower().split()) for text in (prediction, answer))
     length = max(len(prediction), len(answer))
-    similarity = 1 - Levenshtein.distance(said, right) / length if length else 1.0
+    similarity = 1 - Levenshtein.distance(predicted, right) / length if length else 1.0
     return similarity if similarity >= 0.5 else 0.0
 
 
 def relaxed(prediction: str, sample: Sample) -> float:
-    """Relaxed accuracy (ChartQA): a number counts up to 5 % off, a text in any case."""
+    """Return relaxed accuracy (ChartQA): numbers may be 5 % off, texts match in any case."""
     return max(relaxed_to(prediction.strip(), answer.strip()) for answer in sample.answers)
 
 
 def relaxed_to(prediction: str, answer: str) -> float:
-    """The same for one answer. A right answer of zero is compared as a text."""
-    said, right = _number(prediction), _number(answer)
-    if said is not None and right:
-        return float(abs(said - right) <= 0.05 * abs(right))
+    """Return relaxed accuracy for one answer. An answer of zero is compared as text."""
+    predicted, right = _number(prediction), _number(answer)
+    if predicted is not None and right:
+        return float(abs(predicted - right) <= 0.05 * abs(right))
     return float(prediction.lower() == answer.lower())
 
 

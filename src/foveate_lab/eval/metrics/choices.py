@@ -1,8 +1,8 @@
-"""Multiple choice: which letter an answer names.
+"""Multiple choice: extraction of the chosen letter.
 
-What follows "answer is", "option is" and the like comes first, the last of them; then a letter that
-begins the answer, alone or with a point, bracket or colon behind it; then the last one that stands
-so anywhere. "A" as a word is no choice, and an answer without any is wrong: no letter is guessed.
+The letter after the last "answer is", "option is" and the like takes precedence; then a letter that
+begins the answer, alone or before a point, bracket or colon; then the last such letter anywhere.
+"A" as a word is not a choice. An answer without a letter is wrong: none is guessed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 from foveate.prompts.sample import Sample
 
-_SAID = re.compile(
+_DECLARED = re.compile(
     r"\b(?:answer|option|choice)(?:\s+is|\s*:)\s*:?\s*\W?([A-H])\b(?!')", re.IGNORECASE
 )
 _FIRST = re.compile(r"\W*([A-H])(?:\s*$|[).:,\]\n])", re.IGNORECASE)
@@ -19,14 +19,14 @@ _MARKED = re.compile(r"(?<![A-Za-z])([A-H])(?:\s*$|[).:\]])")
 
 
 def letter(prediction: str) -> str:
-    """The letter that is chosen, as a capital; empty where none is."""
-    said = _SAID.findall(prediction)
+    """Return the chosen letter as a capital; empty if there is none."""
+    declared = _DECLARED.findall(prediction)
     first = _FIRST.match(prediction)
     marked = _MARKED.findall(prediction)
-    letters = said[-1:] or ([first[1]] if first else []) or marked[-1:]
+    letters = declared[-1:] or ([first[1]] if first else []) or marked[-1:]
     return str(letters[0]).upper() if letters else ""
 
 
 def choice(prediction: str, sample: Sample) -> float:
-    """1 if the letter that is chosen is the answer."""
+    """Return 1 if the chosen letter is the answer."""
     return float(letter(prediction) == sample.answers[0])

@@ -1,8 +1,8 @@
 # ruff: noqa: SIM905 - words are easier to read and to change without quotes around each
-"""CIDEr of captions, as pycocoevalcap computes it (CIDEr-D): n-grams weighted by how rare they are.
+"""CIDEr of captions, as pycocoevalcap computes it (CIDEr-D): n-grams weighted by rarity.
 
-Vedantam et al., arXiv:1411.5726. The scale is the authors': 0 to 10, where published tables often
-say 100 for 1.
+Vedantam et al., arXiv:1411.5726. The scale is the authors': 0 to 10. Published tables often use
+100 for 1.
 
 pycocoevalcap cuts captions into words with a Java program, Stanford's PTBTokenizer; :func:`words`
 follows its rules for plain English captions, not all of them.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from foveate.prompts.sample import Sample
 
 LONGEST = 4  # words of an n-gram
-SIGMA = 6.0  # of the penalty for another length, in words
+SIGMA = 6.0  # of the length penalty, in words
 SCALE = 10.0
 
 Gram = tuple[str, ...]
@@ -40,36 +40,40 @@ _BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-
 
 @dataclass(frozen=True)
 class Corpus:
-    """How many images have an n-gram in a reference, and how many images there are."""
+    """Number of images with each n-gram in a reference, and number of images."""
 
     images: int
     with_gram: Counter[Gram]
 
     @classmethod
     def of(cls, references: Iterable[Sequence[str]]) -> Corpus:
-        """The corpus of all images' references, one sequence for each image."""
+        """Count the n-grams of all images' references, given one sequence per image."""
         images, grams = 0, Counter[Gram]()
-        for several in references:
+        for captions in references:
             images += 1
-            grams.update({gram for one in several for gram in _grams(words(one))})
+            grams.update({gram for caption in captions for gram in _grams(words(caption))})
         return cls(images, grams)
 
     def score(self, prediction: str, references: Sequence[str]) -> float:
-        """CIDEr of one image's caption, 0 to 10."""
-        said = _grams(words(prediction))
-        each = [self._similarity(said, _grams(words(one))) for one in references]
-        return SCALE * sum(each) / len(each)
+        """Return CIDEr of one image's caption, 0 to 10."""
+        grams = _grams(words(prediction))
+        scores = [self._similarity(grams, _grams(words(text))) for text in references]
+        return SCALE * sum(scores) / len(scores)
 
-    def _similarity(self, said: Counter[Gram], right: Counter[Gram]) -> float:
-        """The mean over n of clipped cosines, times a penalty for another length."""
-        further = _length(said) - _length(right)
+    def _similarity(self, predicted: Counter[Gram], right: Counter[Gram]) -> float:
+        """Return the mean over n of clipped cosines, times the length penalty."""
+        further = _length(predicted) - _length(right)
         penalty = math.exp(-(further**2) / (2 * SIGMA**2))
-        return penalty * sum(self._cosine(said, right, n) for n in range(1, LONGEST + 1)) / LONGEST
+        return (
+            penalty
+            * sum(self._cosine(predicted, right, n) for n in range(1, LONGEST + 1))
+            / LONGEST
+        )
 
-    def _cosine(self, said: Counter[Gram], right: Counter[Gram], n: int) -> float:
+    def _cosine(self, predicted: Counter[Gram], right: Counter[Gram], n: int) -> float:
         x, y = (
             {g: c * self._rarity(g) for g, c in grams.items() if len(g) == n}
-            for grams in (said, right)
+            for grams in (predicted, right)
         )
         norms = math.sqrt(sum(v**2 for v in x.values()) * sum(v**2 for v in y.values()))
         inner = sum(min(v, y[g]) * y[g] for g, v in x.items() if g in y)
@@ -80,17 +84,15 @@ class Corpus:
 
 
 def cider(prediction: str, sample: Sample) -> float:
-    """CIDEr against the answers; ``sample.facts["corpus"]`` is the :class:`Corpus` of all images'
-    references.
-    """
+    """Return CIDEr against the answers; ``sample.facts["corpus"]`` is the :class:`Corpus`."""
     corpus: Corpus = sample.facts["corpus"]
     return corpus.score(prediction, sample.answers)
 
 
 def words(caption: str) -> list[str]:
-    """The words of a caption in lower case, without punctuation: "don't" is "do" and "n't".
+    """Split a caption into lower-case words without punctuation: "don't" is "do" and "n't".
 
-    Brackets stay, as "-lrb-" and so on: the script means to drop them, but in upper case.
+    Brackets stay as "-lrb-" and so on: the script drops only the upper-case forms.
     """
     tokens: list[str] = []
     for token in _TOKEN.findall(caption.lower().replace("\u2019", "'")):
@@ -99,12 +101,12 @@ def words(caption: str) -> list[str]:
     return tokens
 
 
-def _grams(said: Sequence[str]) -> Counter[Gram]:
+def _grams(tokens: Sequence[str]) -> Counter[Gram]:
     return Counter(
-        tuple(said[i : i + n]) for n in range(1, LONGEST + 1) for i in range(len(said) - n + 1)
+        tuple(tokens[i : i + n]) for n in range(1, LONGEST + 1) for i in range(len(tokens) - n + 1)
     )
 
 
 def _length(grams: Counter[Gram]) -> int:
-    """The number of pairs of words, which the script takes for the length."""
+    """Return the number of word pairs, which the script uses as the length."""
     return sum(count for gram, count in grams.items() if len(gram) == 2)

@@ -1,8 +1,8 @@
-"""Where on an image an answer points: boxes and points in the forms in which models give them.
+"""Boxes and points in answers, in the forms that models use.
 
-An answer may hold JSON (``bbox_2d``, ``point_2d``), a call (``click(start_box='(12,34)')``), tags
+An answer may have JSON (``bbox_2d``, ``point_2d``), a call (``click(start_box='(12,34)')``), tags
 (``<box>``, ``<|box_start|>``, ``<point x= y=>``, ``<loc0123>``), brackets, names (``x1=``), or bare
-numbers. A digit that is part of a word, as that of ``bbox_2d`` or ``x1``, is no coordinate.
+numbers. A digit inside a word, as in ``bbox_2d`` or ``x1``, is not a coordinate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 Scale = Literal["share", "percent", "thousand", "loc"]
-"""What a coordinate is a part of: of 1, 100, 1000, or of PaliGemma's 1024."""
+"""Unit of coordinates: shares of 1, of 100, of 1000, or of PaliGemma's 1024."""
 WHOLE: dict[str, float] = {"share": 1.0, "percent": 100.0, "thousand": 1000.0, "loc": 1024.0}
 
 _NUMBER = r"(?<![\w.])-?(?:\d+(?:\.\d+)?|\.\d+)(?![\d_])(?!\.\d)(?=px|%|[^A-Za-z]|$)"
@@ -35,16 +35,14 @@ _GROUP = re.compile(r"[\[(]([^\[\]()]*)[\])]")
 
 
 class Found(NamedTuple):
-    """A point, or a box (left, top, right, bottom), and what its numbers are parts of: None where
-    the answer does not say it.
-    """
+    """Point, or box (left, top, right, bottom), with the unit of its numbers; None if unknown."""
 
     numbers: tuple[float, ...]
     scale: Scale | None
 
     @property
     def centre(self) -> tuple[float, float]:
-        """The point, or the middle of the box."""
+        """Point itself, or the middle of the box."""
         if len(self.numbers) == 2:
             return self.numbers[0], self.numbers[1]
         left, top, right, bottom = self.numbers
@@ -52,12 +50,12 @@ class Found(NamedTuple):
 
 
 def located(answer: str) -> Found | None:
-    """The first box or point of an answer; None where it has none."""
+    """Return the first box or point of an answer, or None."""
     return next((box for box in _forms(answer) if box), None)
 
 
 def _forms(answer: str) -> Iterator[Found | None]:
-    """What each form finds in the answer, from the plainest sign of a place to none."""
+    """Yield the finds of each form, from the most explicit notation to bare numbers."""
     if len(loc := _LOC.findall(answer)) >= 4:
         top, left, bottom, right = map(float, loc[:4])
         yield Found((left, top, right, bottom), "loc")
@@ -77,45 +75,43 @@ def _forms(answer: str) -> Iterator[Found | None]:
 
 
 def _named(answer: str, names: Sequence[str]) -> Found | None:
-    """Numbers that each have a name: x1=12, "y1": 34."""
-    boxes = [
+    """Find numbers that each have a name: x1=12, "y1": 34."""
+    matches = [
         re.search(rf"(?<![A-Za-z0-9_]){name}[\"']?\s*[:=]\s*[\"']?({_NUMBER}%?)", answer)
         for name in names
     ]
-    values = [one[1] for one in boxes if one]
-    return _made(values) if len(values) == len(names) else None
+    values = [match[1] for match in matches if match]
+    return _found(values) if len(values) == len(names) else None
 
 
 def _in_brackets(answer: str) -> Found | None:
-    """The first brackets that hold four numbers, or two; two pairs that follow each other make a
-    box.
-    """
+    """Find the first brackets with four or two numbers. Two adjacent pairs make a box."""
     groups = list(_GROUP.finditer(answer))
-    for place, group in enumerate(groups):
+    for index, group in enumerate(groups):
         numbers = _numbers(group[1])
-        if len(numbers) == 2 and place + 1 < len(groups):
-            after = groups[place + 1]
+        if len(numbers) == 2 and index + 1 < len(groups):
+            after = groups[index + 1]
             between = answer[group.end() : after.start()]
             if re.fullmatch(r"\s*(?:,|to|-)?\s*", between) and len(_numbers(after[1])) == 2:
-                return _made([*numbers, *_numbers(after[1])])
+                return _found([*numbers, *_numbers(after[1])])
         if len(numbers) in (2, 4):
-            return _made(numbers)
+            return _found(numbers)
     return None
 
 
 def _first(text: str, scale: Scale | None = None) -> Found | None:
-    """The first four numbers, or the first two where there are no four."""
+    """Find the first four numbers, or the first two if there are fewer than four."""
     numbers = _numbers(text)
     if len(numbers) < 2:
         return None
-    return _made(numbers[: 4 if len(numbers) >= 4 else 2], scale)
+    return _found(numbers[: 4 if len(numbers) >= 4 else 2], scale)
 
 
 def _numbers(text: str) -> list[str]:
     return re.findall(rf"{_NUMBER}%?", text)
 
 
-def _made(numbers: Sequence[str], scale: Scale | None = None) -> Found:
+def _found(numbers: Sequence[str], scale: Scale | None = None) -> Found:
     values = tuple(float(number.rstrip("%")) for number in numbers)
     if all(number.endswith("%") for number in numbers):
         return Found(values, "percent")

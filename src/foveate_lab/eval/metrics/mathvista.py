@@ -1,8 +1,8 @@
-"""MathVista's answers: found in what is said, and brought to the form of the right one.
+"""MathVista's answers: extraction and normalisation.
 
 Lu et al., arXiv:2310.02255, evaluation/extract_answer.py and calculate_score.py. A ``problem`` has
-the fields ``question_type``, ``answer_type``, ``precision`` (digits of a decimal number; None where
-they are not known) and ``choices``.
+the fields ``question_type``, ``answer_type``, ``precision`` (digits of a decimal number; None if
+unknown) and ``choices``.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from typing import Any
 from foveate.errors import MissingPackage
 
 
-def plain_answer(said: str, problem: Mapping[str, Any]) -> str | None:
-    """The answer where nothing else was said; None where it has to be found."""
-    if not said or (problem["question_type"] == "multi_choice" and said in problem["choices"]):
-        return said
+def plain_answer(prediction: str, problem: Mapping[str, Any]) -> str | None:
+    """Return a prediction that is only an answer; None if the answer must be extracted."""
+    if not prediction or (
+        problem["question_type"] == "multi_choice" and prediction in problem["choices"]
+    ):
+        return prediction
     kinds = {"integer": int, "float": float}
     try:
-        return str(kinds[problem["answer_type"]](said))
+        return str(kinds[problem["answer_type"]](prediction))
     except (KeyError, ValueError):
         return None
 
 
 def normalised(answer: str, problem: Mapping[str, Any]) -> str | None:
-    """A choice's text, or a number as the right answer is written; None where it is none."""
+    """Return a choice's text, or a number formatted like the right answer; None if it is none."""
     if problem["question_type"] == "multi_choice":
         return _choice(answer.strip(), problem["choices"])
     try:
@@ -42,7 +44,7 @@ def normalised(answer: str, problem: Mapping[str, Any]) -> str | None:
 
 
 def _choice(answer: str, choices: Sequence[str]) -> str:
-    """Of the letter in parentheses, or of a letter alone; else the text with the fewest edits."""
+    """Return the choice of a letter, bare or in parentheses; else that with the fewest edits."""
     try:
         from rapidfuzz.distance import Levenshtein
     except ImportError as error:
@@ -55,19 +57,20 @@ def _choice(answer: str, choices: Sequence[str]) -> str:
     return min(choices, key=lambda choice: Levenshtein.distance(answer, choice))
 
 
-def quoted(said: str, problem: Mapping[str, Any]) -> str:
-    """What follows "the answer is", or the last that could be one: of choices a letter or a text,
-    a list, a number; nothing where there is none.
+def quoted(prediction: str, problem: Mapping[str, Any]) -> str:
+    """Extract an answer after "the answer is", or the last candidate; empty if there is none.
+
+    Candidates are a choice's letter or text, a list, or a number, by the problem's type.
     """
-    if answer := re.search(r'The answer is "(.*)"\.', said):
+    if answer := re.search(r'The answer is "(.*)"\.', prediction):
         return answer[1]
     if problem["question_type"] == "multi_choice":
-        letters = re.findall(r"\(([A-Za-z])\)|(?<![\w'])([A-Z])(?![\w'])", said)
+        letters = re.findall(r"\(([A-Za-z])\)|(?<![\w'])([A-Z])(?![\w'])", prediction)
         known = [a or b for a, b in letters if ord((a or b).upper()) - 65 < len(problem["choices"])]
-        texts = [one for one in problem["choices"] if one and one in said]
-        return known[-1].upper() if known else texts[-1] if texts else said
+        texts = [text for text in problem["choices"] if text and text in prediction]
+        return known[-1].upper() if known else texts[-1] if texts else prediction
     pattern = r"\[[^\[\]]*\]" if problem["answer_type"] == "list" else r"-?\d+(?:\.\d+)?"
     quotes = re.findall(
-        pattern, said if problem["answer_type"] == "list" else said.replace(",", "")
+        pattern, prediction if problem["answer_type"] == "list" else prediction.replace(",", "")
     )
     return quotes[-1] if quotes else ""

@@ -1,8 +1,8 @@
 # ruff: noqa: SIM905 - words are easier to read and to change without quotes around each
-"""VQA accuracy as EvalAI computes it for TextVQA: ten people answered, three make an answer right.
+"""VQA accuracy as EvalAI computes it for TextVQA: an answer that three of ten people gave is right.
 
-Singh et al., arXiv:1904.08920. Quirks of the script that are kept: at most 32 full stops are taken
-away, and "somebody'd" loses its apostrophe where all other words gain one.
+Singh et al., arXiv:1904.08920. Quirks of the script that are reproduced: at most 32 full stops are
+removed, and "somebody'd" loses its apostrophe where all other words gain one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 
 from foveate.prompts.sample import Sample
 
-ENOUGH = 3  # people who say the same
+ENOUGH = 3  # people with the same answer
 PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
-MOST_STOPS = 32  # a flag stands where the script's call takes a count
+MOST_STOPS = 32  # re.UNICODE (32), which the script passes as the count of re.sub
 _COUNTED = "zero one two three four five six seven eight nine ten".split()
 NUMBERS = {"none": "0"} | {word: str(number) for number, word in enumerate(_COUNTED)}
 ARTICLES = {"a", "an", "the"}
@@ -29,29 +29,30 @@ would've wouldn't wouldn't've y'all y'all'll y'all'd've you'd you'd've you'll yo
 """.split()
 
 
-def _without_one(word: str) -> list[str]:
-    """The word with one of its apostrophes left out."""
+def _drop_apostrophe(word: str) -> list[str]:
+    """Return all variants of a word with one apostrophe missing."""
     return [word[:i] + word[i + 1 :] for i, letter in enumerate(word) if letter == "'"]
 
 
-SHORT = {wrong: word for word in _SHORT for wrong in _without_one(word)}
+SHORT = {wrong: word for word in _SHORT for wrong in _drop_apostrophe(word)}
 SHORT["somebody'd"] = "somebodyd"
 
 
 def vqa_accuracy(prediction: str, sample: Sample) -> float:
-    """How many of the people agree, each time with one of them left out: the mean of
-    min(1, others who say it / 3).
+    """Return the agreement with people, leaving out each in turn.
+
+    The mean of min(1, others with this answer / 3).
     """
-    said = normalised(prediction)
+    predicted = normalised(prediction)
     people = [normalised(answer) for answer in sample.answers]
-    agree = people.count(said)
-    # the one who is left out is one of those who agree, or one of the others
-    each = [min(1.0, (agree - (person == said)) / ENOUGH) for person in people]
-    return sum(each) / len(each)
+    agree = people.count(predicted)
+    # the person left out is one of those who agree, or one of the others
+    scores = [min(1.0, (agree - (person == predicted)) / ENOUGH) for person in people]
+    return sum(scores) / len(scores)
 
 
 def normalised(answer: str) -> str:
-    """Lower case; without punctuation and articles; numbers up to ten in digits; apostrophes."""
+    """Lower the case, drop punctuation and articles, write digits up to ten, fix apostrophes."""
     text = answer.lower().replace(",", "").replace("?", "").replace("'s", " 's").strip()
     text = without_punctuation(text.replace("\n", " ").replace("\t", " ").strip())
     kept = [word for word in (NUMBERS.get(w, w) for w in text.split()) if word not in ARTICLES]
@@ -59,8 +60,10 @@ def normalised(answer: str) -> str:
 
 
 def without_punctuation(text: str) -> str:
-    """Punctuation beside a blank goes, other is a blank (or goes, where digits have commas); full
-    stops go unless a digit follows.
+    """Remove punctuation as the script does.
+
+    A mark next to a blank is removed, others become blanks (or are removed if digits have commas).
+    Full stops are removed unless a digit follows.
     """
     out, commas = text, re.search(r"\d,\d", text)
     for mark in PUNCTUATION:

@@ -1,6 +1,4 @@
-"""Tasks that need nothing but this package: one file for each kind of sample, or other
-packages that come with real text, photographs and pages.
-"""
+"""Tasks that need only this package or, for real text, photographs and pages, another package."""
 
 import re
 from collections.abc import Container, Mapping
@@ -44,11 +42,12 @@ __all__ = [
 
 
 def separate_tasks(text: str) -> list[str]:
-    """The names in a list such as "chart,milebench_s4(set=ALFRED,longest=64)=/data/milebench".
+    """Split a list of tasks such as "chart,milebench_s4(set=ALFRED,longest=64)=/data/milebench".
 
     Raises:
-        InvalidInput: there are none, so that nothing would be asked.
+        InvalidInput: the list is empty.
     """
+    # commas outside parentheses
     names = [name.strip() for name in re.split(r",(?![^()]*\))", text) if name.strip()]
     if not names:
         raise InvalidInput(f"{text!r} names no task. Known: {', '.join((*TASKS, *BENCHMARKS))}.")
@@ -59,50 +58,49 @@ def find_tasks(
     name: str,
     judge: Judge | None = None,
     outside: bool = False,
-    films: Mapping[str, int | float] = NONE,
+    video_options: Mapping[str, int | float] = NONE,
 ) -> list[Task]:
-    """The task of that name; or all of a benchmark that has several: "milebench=/data/milebench" is
-    milebench_t1, milebench_t2 and so on, each with the options that were given.
+    """Return the task of a name, or all tasks of a benchmark that has several.
+    "milebench=/data/milebench" is milebench_t1, milebench_t2 and so on, with the same options.
 
     Raises:
-        InvalidInput: there is none, or no such folder.
-        InvalidParameter: no such option, or a value that it does not take.
+        InvalidInput: an unknown task, or no such folder.
+        InvalidParameter: an unknown option, or a value that it does not allow.
     """
     kind, rest = _kind(name)
-    several = [one for one in BENCHMARKS if one.startswith(f"{kind}_")]
-    if kind in BENCHMARKS or not several:
-        return [find_task(name, judge, outside, films)]
-    return [find_task(f"{one}{rest}", judge, outside, films) for one in several]
+    members = [benchmark for benchmark in BENCHMARKS if benchmark.startswith(f"{kind}_")]
+    if kind in BENCHMARKS or not members:
+        return [find_task(name, judge, outside, video_options)]
+    return [find_task(f"{benchmark}{rest}", judge, outside, video_options) for benchmark in members]
 
 
 def find_task(
     name: str,
     judge: Judge | None = None,
     outside: bool = False,
-    films: Mapping[str, int | float] = NONE,
+    video_options: Mapping[str, int | float] = NONE,
 ) -> Task:
-    """The task of that name, "pages" or with options "pages(pages=8)"; or the benchmark in a
-    folder, "docvqa=/data/docvqa" or "docvqa(longest=16)=/data/docvqa". The judge scores where a
-    benchmark needs one. What a benchmark's files name has to lie in its folder, unless ``outside``.
-    ``films`` says how many frames are taken of videos (``fps`` or ``frames``), where a benchmark
-    has any.
+    """Return the task of a name, for example "pages", "pages(pages=8)" or
+    "docvqa(longest=16)=/data/docvqa". The judge scores benchmarks that need one. Files that a
+    benchmark's data name must be in its folder, unless ``outside``. ``video_options`` (``fps`` or
+    ``frames``) apply to benchmarks with videos.
 
     Raises:
-        InvalidInput: there is none, or no such folder.
-        InvalidParameter: no such option, a value that it does not take, or frames that are asked
-            for twice.
-        InvalidSpec: options that are not of the form key=value.
+        InvalidInput: an unknown task, or no such folder.
+        InvalidParameter: an unknown option, a value that it does not allow, or frames set twice.
+        InvalidSpec: options not of the form key=value.
     """
     kind, rest = _kind(name)
     if kind in BENCHMARKS:
-        benchmark, (given, folder) = BENCHMARKS[kind], _options_and_folder(rest)
+        benchmark, (arguments, folder) = BENCHMARKS[kind], _options_and_folder(rest)
         if not folder:
             raise InvalidInput(
                 f"{kind} is read from a folder that holds {benchmark.contents}: "
                 f"write {kind}=FOLDER."
             )
-        given = _with_frames(name, given, films, parameters(benchmark.read))
-        return benchmark.task(Path(folder).expanduser(), judge, outside=outside, overrides=given)
+        arguments = _with_frames(name, arguments, video_options, parameters(benchmark.read))
+        path = Path(folder).expanduser()
+        return benchmark.task(path, judge, outside=outside, overrides=arguments)
     if kind not in TASKS:
         raise InvalidInput(f"no task named {name!r}. {suggest(kind, [*TASKS, *BENCHMARKS])}")
     return _with_options(TASKS[kind], rest)
@@ -110,42 +108,44 @@ def find_task(
 
 def _with_frames(
     name: str,
-    given: Mapping[str, Any],
-    films: Mapping[str, int | float],
+    arguments: Mapping[str, Any],
+    video_options: Mapping[str, int | float],
     known: Container[str],
 ) -> dict[str, Any]:
-    """The options of a benchmark, with the frames that are taken of its videos."""
-    known_films = {key: value for key, value in films.items() if key in known}
-    if known_films and (twice := [key for key in ("fps", "frames") if key in given]):
+    """Add the video options that a benchmark takes to its arguments."""
+    applied = {key: value for key, value in video_options.items() if key in known}
+    if applied and (own := [key for key in ("fps", "frames") if key in arguments]):
         raise InvalidParameter(
-            f"{name} says its own {twice[0]}, and --{next(iter(known_films))} another: "
+            f"{name} sets {own[0]} itself, and --{next(iter(applied))} conflicts with it: "
             "leave one out."
         )
-    return {**given, **known_films}
+    return {**arguments, **applied}
 
 
 def _with_options(task: Task, rest: str) -> Task:
-    """A drawn task by the options that stand behind its name."""
-    given, folder = _options_and_folder(rest)
+    """Return a drawn task with the options written after its name."""
+    arguments, folder = _options_and_folder(rest)
     if folder:
-        raise InvalidInput(f"{task.name} is drawn, and read from no folder: leave out {folder!r}.")
-    taken = options(task.name, task.samples, given)
+        raise InvalidInput(
+            f"{task.name} is generated, not read from a folder: leave out {folder!r}."
+        )
+    parsed = options(task.name, task.samples, arguments)
     return replace(
         task,
-        name=f"{task.name}{taken.written}",
-        samples=partial(task.samples, **taken.own),
-        longest=taken.general.get("longest", task.longest),
-        pixels=taken.pixels,
+        name=f"{task.name}{parsed.written}",
+        samples=partial(task.samples, **parsed.own),
+        longest=parsed.general.get("longest", task.longest),
+        pixels=parsed.pixels,
     )
 
 
 def find_sources(name: str) -> Mapping[str, Sources]:
-    """The data sets that a benchmark reads, "milebench_s4(set=ALFRED)" with its options, by name,
-    each in the forms in which it is published.
+    """Return the data sets that a benchmark reads, by name, in every published form. The name may
+    have options, "milebench_s4(set=ALFRED)".
 
     Raises:
-        InvalidInput: there is no such benchmark.
-        InvalidParameter: no such option, or a value that it does not take.
+        InvalidInput: an unknown benchmark.
+        InvalidParameter: an unknown option, or a value that it does not allow.
     """
     kind, rest = _kind(name)
     if kind not in BENCHMARKS:
@@ -169,13 +169,13 @@ def find_conversations(name: str) -> Mapping[str, str]:
 
 
 def _kind(name: str) -> tuple[str, str]:
-    """What stands before the options and the folder, and these."""
+    """Split a name into the task and the rest, which is its options and folder."""
     kind = re.split(r"[(=]", name, maxsplit=1)[0]
     return kind, name[len(kind) :]
 
 
 def _options_and_folder(rest: str) -> tuple[dict[str, Any], str]:
-    """Of "(key=value,...)=FOLDER"."""
+    """Parse the rest of a name, "(key=value,...)=FOLDER"."""
     match = re.fullmatch(r"(?:\(([^()]*)\))?=?(.*)", rest, re.DOTALL)
     inside, folder = match.groups() if match else ("", "")
     return parse_arguments(inside or ""), folder

@@ -1,4 +1,4 @@
-"""Tasks on drawn pages: questions about forms, charts and pictures, a description, a difference."""
+"""Tasks on drawn pages: questions about forms, charts and pictures; a description; a difference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foveate_demo.questions import Album, Question
 from foveate_demo.scenes import BUILT_IN, CELL, WIDTH, Scene, form, some_facts
 from foveate_demo.scenes.documents import Facts, Fonts
 from foveate_demo.scenes.words import FIELDS
-from foveate_lab.eval.metrics import anls, exact, relaxed, rouge_l, says
+from foveate_lab.eval.metrics import anls, exact, has_words, relaxed, rouge_l
 from foveate_lab.eval.task_registry import TASKS, Task, task
 
 Draw = Callable[[Random, Fonts], Album]
@@ -30,14 +30,14 @@ def _drawn(name: str, kind: Draw) -> Callable[[int, int], Iterator[Sample]]:
 
 
 def sample_of(name: str, album: Album, question: Question) -> Sample:
-    """One question about the pages of an album."""
+    """Build a sample of one question about the pages of an album."""
     return Sample(
         name=name,
         question=question.question,
         answers=(question.answer, question.value),
         images=tuple(page.image for page in album.images),
         evidence=tuple(
-            Span(album.images[i].says[row], i, (0, row * CELL, WIDTH, (row + 1) * CELL))
+            Span(album.images[i].texts[row], i, (0, row * CELL, WIDTH, (row + 1) * CELL))
             for i, row in question.evidence
         ),
     )
@@ -81,11 +81,11 @@ for _name, _kind, _metric, _summary in (
 
 @task("description", metric=rouge_l, longest=96, reference=True)
 def description(count: int, seed: int) -> Iterator[Sample]:
-    """All lines of a form; by ROUGE-L and perplexity."""
+    """Transcribe all lines of a form; by ROUGE-L and perplexity."""
     for number in range(count):
         r = Random(f"description/{seed}/{number}")
         page = form(r, (BUILT_IN,), some_facts(r, r.randint(3, 6)))
-        lines = [(row, text) for row, text in enumerate(page.says) if text]
+        lines = [(row, text) for row, text in enumerate(page.texts) if text]
         yield Sample(
             name=str(number),
             question="Describe this image: write down every line that stands on it.",
@@ -98,49 +98,51 @@ def description(count: int, seed: int) -> Iterator[Sample]:
 
 
 FACTS = 4
-NAMES = sorted(set(FIELDS) - {"Date"})  # "due date" would say it, too
+NAMES = sorted(set(FIELDS) - {"Date"})  # "Due date" contains it, too
 
 
-@task("spot_the_difference", metric=says)
+@task("spot_the_difference", metric=has_words)
 def spot_the_difference(count: int, seed: int) -> Iterator[Sample]:
-    """Two drawings of one form, one value changed; which field is it?"""
+    """Find the field with a changed value in two drawings of one form."""
     for number in range(count):
         r = Random(f"spot_the_difference/{seed}/{number}")
         facts = list(some_facts(r, FACTS, NAMES))
-        place = r.randrange(FACTS)
-        name, value = facts[place]
+        index = r.randrange(FACTS)
+        name, value = facts[index]
         other = _another(r, name, value)
-        changed = [*facts[:place], (name, other), *facts[place + 1 :]]
+        changed = [*facts[:index], (name, other), *facts[index + 1 :]]
         pages = _alike(r, (facts, changed))
         yield Sample(
             name=str(number),
             question="The two images differ in one line. Which field has changed?",
             answers=(name,),
             images=tuple(page.image for page in pages),
-            evidence=tuple(_line(page, i, place) for i, page in enumerate(pages)),
+            evidence=tuple(_line(page, i, index) for i, page in enumerate(pages)),
             facts={"values": (value, other)},
         )
 
 
 def _alike(r: Random, both: Sequence[Facts]) -> list[Scene]:
-    """One page of each, drawn in the same way; again in another, where the changed line moves
-    others (it may be too long for a column, for example).
+    """Draw one page for each set of facts in the same style.
+
+    Retries with another style if the changed line moves others, for example because it is too long
+    for a column.
     """
     while True:
-        way = r.getrandbits(32)
-        pages = [form(Random(way), (BUILT_IN,), facts, rows=6) for facts in both]
-        rows = range(len(pages[0].says))
+        style_seed = r.getrandbits(32)
+        pages = [form(Random(style_seed), (BUILT_IN,), facts, rows=6) for facts in both]
+        rows = range(len(pages[0].texts))
         if sum(pages[0].where[row] != pages[1].where[row] for row in rows) <= 1:
             return pages
 
 
-def _line(page: Scene, image: int, place: int) -> Span:
-    row = page.facts[place][2]
-    return Span(page.says[row], image, (0, row * CELL, WIDTH, (row + 1) * CELL))
+def _line(page: Scene, image: int, index: int) -> Span:
+    row = page.facts[index][2]
+    return Span(page.texts[row], image, (0, row * CELL, WIDTH, (row + 1) * CELL))
 
 
 def _another(r: Random, name: str, value: str) -> str:
-    """Another value of the field."""
+    """Draw another value of the field."""
     while (other := FIELDS[name](r)) == value:
         continue
     return other

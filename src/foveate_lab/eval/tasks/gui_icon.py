@@ -1,8 +1,8 @@
-"""Where on a screen is a button that shows an icon and no word? Windows of matplotlib's figures.
+"""Icon buttons to be found on screenshots of matplotlib windows.
 
-The page is put together as matplotlib's WebAgg backend does it, from files that come with
-matplotlib: its style sheets, its icons, its toolbar, and figures that it draws. The toolbar has few
-icons; what changes is where they are, how many figures there are, and what these show.
+The page is built like matplotlib's WebAgg backend does it, from files that come with matplotlib:
+style sheets, icons, its toolbar, and figures that it draws. The toolbar has few icons; their
+positions, the number of figures and the figures' contents vary.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ STYLES = ("page.css", "boilerplate.css", "fbm.css", "mpl.css")
 
 @task("gui_icon", metric=inside, longest=32, divisible=False)
 def gui_icon(count: int, seed: int) -> Iterator[Sample]:
-    """A button with an icon in the toolbar of a figure or of two (needs Chromium, matplotlib)."""
-    toolbar(1)  # before Chromium starts: whether matplotlib is there
+    """Find a toolbar button by its icon, with one or two figures (needs Chromium, matplotlib)."""
+    toolbar(1)  # fail before Chromium starts if matplotlib is missing
     with window("gui_icon", SIZE) as page:
         shots = [_shot(page, Random(f"gui_icon/{seed}/{number}")) for number in range(count)]
     yield from screen_samples(shots)  # Chromium has ended
@@ -48,7 +48,7 @@ def _shot(page: Any, r: Random) -> Shot:
 
 
 def _page(r: Random, figures: int) -> str:
-    """A window anywhere, or two: side by side, or one below the other."""
+    """Place one window anywhere, or two side by side or stacked."""
     beside = figures == 2 and r.random() < 0.5
     windows = []
     for number in range(1, figures + 1):
@@ -63,7 +63,7 @@ def _page(r: Random, figures: int) -> str:
 
 
 def _window(r: Random, number: int, size: tuple[int, int], style: str) -> str:
-    """A figure as ``web_backend/js/mpl.js`` builds it: title, picture, toolbar."""
+    """Build a figure like ``web_backend/js/mpl.js``: title, image, toolbar."""
     drawn = b64encode(_figure(r, *size)).decode()
     bar = "ui-dialog-titlebar ui-widget-header ui-corner-all ui-helper-clearfix"
     return (
@@ -76,8 +76,8 @@ def _window(r: Random, number: int, size: tuple[int, int], style: str) -> str:
 
 @cache
 def toolbar(figure: int) -> str:
-    """The buttons of a figure's window, in groups; what a button does is its icon's alternative
-    text, as in the original.
+    """Build the button groups of a figure's window. An icon's alternative text describes its
+    button, as in the original.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -91,8 +91,10 @@ def toolbar(figure: int) -> str:
         if not (name and tooltip and image):  # a gap
             groups.append("")
             continue
-        says = escape(f"{name}: {tooltip.splitlines()[0]}", quote=True)
-        groups[-1] += f"<button class='mpl-widget'><img alt='{says}' src='{_icon(image)}'></button>"
+        label = escape(f"{name}: {tooltip.splitlines()[0]}", quote=True)
+        groups[-1] += (
+            f"<button class='mpl-widget'><img alt='{label}' src='{_icon(image)}'></button>"
+        )
     inner = "".join(f"<div class='mpl-button-group'>{group}</div>" for group in groups)
     return f"<div class='mpl-toolbar'>{inner}</div>"
 
@@ -112,7 +114,7 @@ def _style() -> str:
 
 
 def _figure(r: Random, wide: int, high: int) -> bytes:
-    """A chart of some numbers, in PNG, in the style that matplotlib comes with."""
+    """Draw a chart of random numbers as PNG, in matplotlib's default style."""
     import matplotlib.style
     from matplotlib.figure import Figure
 

@@ -1,8 +1,8 @@
 # ruff: noqa: SIM905 - words are easier to read and to change without quotes around each
-"""Where on a screen is a link, a button or a heading? Pages of Python's own documentation.
+"""Links, buttons and headings to be found on pages of Python's own documentation.
 
-Every Python serves them (``python -m pydoc``, on this machine only). They differ with the version
-of Python, with the fonts and with Chromium; on one machine they are the same for the same seed.
+Every Python serves them (``python -m pydoc``, local only). They vary with the version of Python,
+fonts and Chromium; on one machine the same seed gives the same pages.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ KINDS = {
     "heading": "strong.title, strong.bigsection",
 }
 INSTRUCTIONS = {"link": "follow the link {}", "button": "press {}", "heading": "read {}"}
-LONGEST = 40  # characters of a text that is asked for
+LONGEST = 40  # characters of a target's text
 
 
 @task("gui_text", metric=inside, longest=32, divisible=False)
 def gui_text(count: int, seed: int) -> Iterator[Sample]:
-    """A link, a button or a heading on a page of Python's documentation (needs Chromium)."""
+    """Find a link, button or heading on a page of Python's documentation (needs Chromium)."""
     with window("gui_text", SIZE) as page, documentation() as address:
         shots = [
             _shot(page, address, Random(f"gui_text/{seed}/{number}")) for number in range(count)
         ]
-    yield from screen_samples(shots)  # Chromium has ended
+    yield from screen_samples(shots)  # after Chromium has ended
 
 
 def _shot(page: Any, address: str, r: Random) -> Shot:
     name = r.choice(PAGES)
     page.goto(f"{address}{name}")
     scrolled, fitting = 0, list[Target]()
-    while not fitting:  # deep in a docstring there may be nothing to click
+    while not fitting:  # the screen may show only a docstring, with nothing to click
         scrolled = page.evaluate(
             "(share) => { const e = document.scrollingElement;"
             " scrollTo(0, Math.floor(share * (e.scrollHeight - innerHeight)));"
             " return Math.floor(scrollY); }",
             r.choice((0, r.random())),
         )
-        fitting = [one for one in targets(page, KINDS) if len(one.text) <= LONGEST]
+        fitting = [target for target in targets(page, KINDS) if len(target.text) <= LONGEST]
     target = chosen(r, fitting)
     instruction = INSTRUCTIONS[target.kind].format(target.text)
     return Shot(page.screenshot(), instruction, target, {"page": name, "scrolled": scrolled})
@@ -69,10 +69,10 @@ def _shot(page: Any, address: str, r: Random) -> Shot:
 
 @contextmanager
 def documentation() -> Iterator[str]:
-    """The address at which pydoc serves Python's documentation while the block lasts.
+    """Serve Python's documentation with pydoc during the block, and yield its address.
 
     Raises:
-        InvalidInput: it does not.
+        InvalidInput: pydoc does not start.
     """
     command = [sys.executable, "-u", "-m", "pydoc", "-p", "0"]
     with subprocess.Popen(
@@ -81,18 +81,18 @@ def documentation() -> Iterator[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        cwd=os.path.dirname(os.__file__),  # pydoc looks for modules where it runs
-        env={**os.environ, "PYTHONHASHSEED": "0"},  # the order of sets that a page shows
+        cwd=os.path.dirname(os.__file__),  # pydoc searches its working directory for modules
+        env={**os.environ, "PYTHONHASHSEED": "0"},  # fixes the order of sets on a page
     ) as server:
         try:
-            said = ""
+            output = ""
             for line in server.stdout or ():
-                said += line
+                output += line
                 if line.startswith("Server ready at "):
                     break
             else:
                 raise InvalidInput(
-                    f"{' '.join(command)} serves no pages: {said.strip() or 'it ended'}."
+                    f"{' '.join(command)} serves no pages: {output.strip() or 'it ended'}."
                 )
             yield line.split()[-1]
         finally:

@@ -1,9 +1,8 @@
-"""A text that goes on: an answer so long that what it adds to the cache matters more than what the
-prompt left there. The text is real, out of Python's manual.
+"""Long answers, during which new tokens outweigh the prompt's share of the cache.
 
-Every cache is told how the text goes on, token by token where a policy compresses while decoding
-(``when=over_budget``, ``fixed_slot``): that likelihood is the measure (``reference_nll``, and from
-it the perplexity), since what small models write themselves at such length repeats itself.
+The text is Python's manual. The measure is the likelihood of its continuation (``reference_nll``,
+and perplexity), fed token by token where a policy compresses while decoding (``when=over_budget``,
+``fixed_slot``): text that small models generate at such length repeats itself.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ from foveate.prompts.sample import Sample
 from foveate_lab.eval.metrics import rouge_l
 from foveate_lab.eval.task_registry import task
 
-READ, ASKED, TOLD, LONGEST = 300, 40, 400, 640  # words before, of them the last, words told; tokens
+# words of context, of which the last are the question; words of the reference; answer tokens
+READ, ASKED, TOLD, LONGEST = 300, 40, 400, 640
 
 
 @task("long_answer", metric=rouge_l, longest=LONGEST, reference=True, divisible=False)
 def long_answer(count: int, seed: int) -> Iterator[Sample]:
-    """The next 400 words of Python's manual, after 300 of them; by perplexity and ROUGE-L."""
+    """Continue Python's manual by 400 words after 300; by perplexity and ROUGE-L."""
     for number in range(count):
         r = Random(f"long_answer/{seed}/{number}")
         start = r.randrange(len(manual()) - READ - TOLD)

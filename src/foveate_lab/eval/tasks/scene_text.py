@@ -1,4 +1,4 @@
-"""Words on signs in photographs: text that is a small part of what is seen.
+"""Words on signs in photographs: text that fills a small part of the image.
 
 The photographs are files of the package scikit-image (public domain or CC0, see its
 ``skimage/data/README.txt``); it is not imported. The signs are drawn on them.
@@ -19,7 +19,7 @@ from foveate.prompts.sample import Sample, Span
 from foveate_demo.scenes import BUILT_IN, CELL, WIDTH
 from foveate_demo.scenes.drawing import any_style, font
 from foveate_demo.scenes.words import FIELDS
-from foveate_lab.eval.metrics import says
+from foveate_lab.eval.metrics import has_words
 from foveate_lab.eval.task_registry import task
 
 PHOTOGRAPHS = (
@@ -34,9 +34,9 @@ FIELDS_ON_SIGNS = ("City", "Street", "Room", "Gate", "Time", "Price", "Month", "
 ROWS = 10
 
 
-@task("scene_text", metric=says)
+@task("scene_text", metric=has_words)
 def scene_text(count: int, seed: int) -> Iterator[Sample]:
-    """A word, a time or a number on a sign in a photograph (needs scikit-image)."""
+    """Read a word, time or number on a sign in a photograph (needs scikit-image)."""
     for number in range(count):
         r = Random(f"scene_text/{seed}/{number}")
         image = photograph(r.choice(PHOTOGRAPHS)).copy()
@@ -52,7 +52,7 @@ def scene_text(count: int, seed: int) -> Iterator[Sample]:
 
 
 def _sign(r: Random, image: Image.Image, text: str) -> tuple[int, int, int, int]:
-    """Draws a sign with a text somewhere, and returns its box."""
+    """Draw a sign with a text at a random position, and return its box."""
     style = any_style(r, (BUILT_IN,))
     face = font(style.font, r.randint(14, 18))
     wide = int(face.getlength(text)) + 16
@@ -66,11 +66,11 @@ def _sign(r: Random, image: Image.Image, text: str) -> tuple[int, int, int, int]
 
 @cache
 def photograph(name: str) -> Image.Image:
-    """A photograph, cut to one shape.
+    """Load a photograph, cropped to a common shape.
 
     Raises:
         MissingPackage: scikit-image is not installed.
-        InvalidInput: it has no such file.
+        InvalidInput: scikit-image has no such file.
     """
     spec = find_spec("skimage")
     if spec is None or not spec.submodule_search_locations:
@@ -78,10 +78,10 @@ def photograph(name: str) -> Image.Image:
     path = Path(spec.submodule_search_locations[0]) / "data" / name
     try:
         with Image.open(path) as image:
-            seen = image.convert("RGB")
+            photo = image.convert("RGB")
     except OSError as error:
         raise InvalidInput(f"this scikit-image has no photograph {name!r}: {error}.") from error
-    scale = max(WIDTH / seen.width, ROWS * CELL / seen.height)
-    seen = seen.resize((round(seen.width * scale), round(seen.height * scale)))
-    left, top = (seen.width - WIDTH) // 2, (seen.height - ROWS * CELL) // 2
-    return seen.crop((left, top, left + WIDTH, top + ROWS * CELL))
+    scale = max(WIDTH / photo.width, ROWS * CELL / photo.height)
+    photo = photo.resize((round(photo.width * scale), round(photo.height * scale)))
+    left, top = (photo.width - WIDTH) // 2, (photo.height - ROWS * CELL) // 2
+    return photo.crop((left, top, left + WIDTH, top + ROWS * CELL))

@@ -1,4 +1,4 @@
-"""What stands where on a page that Chromium draws, and the samples that ask for it."""
+"""Visible elements of a page in Chromium, and the samples that ask for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 from foveate.prompts.sample import Sample, Span
 from foveate_lab.eval.benchmarks.screenspot import ASK
 
-SIZE = 800, 600  # pixels; 192 tokens of the demo model, 580 of a model with a token for 28 x 28
+SIZE = 800, 600  # pixels; 192 tokens in the demo model, 580 at one token per 28 x 28 pixels
 
 _SEEN = """(kinds) => {
   const within = (b) => b.left >= 0 && b.top >= 0 && b.right <= innerWidth
@@ -37,7 +37,7 @@ _SEEN = """(kinds) => {
 
 
 class Target(NamedTuple):
-    """Something on a page: what it is, what it says, and its box (left, top, right, bottom)."""
+    """Element on a page: its kind, its text, and its box (left, top, right, bottom)."""
 
     kind: str
     text: str
@@ -45,7 +45,7 @@ class Target(NamedTuple):
 
 
 class Shot(NamedTuple):
-    """A picture of a page (PNG), what is looked for on it, and the task's facts."""
+    """Screenshot of a page (PNG), an instruction, its target, and the task's facts."""
 
     png: bytes
     instruction: str
@@ -54,38 +54,38 @@ class Shot(NamedTuple):
 
 
 def targets(page: Any, kinds: Mapping[str, str]) -> list[Target]:
-    """What is whole and uncovered on the screen and the only one there of its kind and text.
+    """Return the elements that are fully visible and unique in kind and text.
 
     Args:
-        page: playwright's.
-        kinds: a CSS selector for each kind.
+        page: a page of playwright.
+        kinds: CSS selectors by kind.
     """
     elements = page.evaluate(_SEEN, kinds)
-    often = Counter((one["kind"], one["text"]) for one in elements)
+    counts = Counter((element["kind"], element["text"]) for element in elements)
     return [
-        Target(one["kind"], one["text"], tuple(one["box"]))
-        for one in elements
-        if one["box"] and one["text"] and often[one["kind"], one["text"]] == 1
+        Target(element["kind"], element["text"], tuple(element["box"]))
+        for element in elements
+        if element["box"] and element["text"] and counts[element["kind"], element["text"]] == 1
     ]
 
 
-def chosen(r: Random, shown_targets: Sequence[Target]) -> Target:
-    """One of them; each kind that is there is as likely."""
-    kind = r.choice(list(dict.fromkeys(one.kind for one in shown_targets)))
-    return r.choice([one for one in shown_targets if one.kind == kind])
+def chosen(r: Random, candidates: Sequence[Target]) -> Target:
+    """Draw a target; each kind present is equally likely."""
+    kind = r.choice(list(dict.fromkeys(target.kind for target in candidates)))
+    return r.choice([target for target in candidates if target.kind == kind])
 
 
 def screen_samples(shots: Sequence[Shot]) -> Iterator[Sample]:
-    """The samples, in ScreenSpot's form; the patches that the target touches are the evidence."""
+    """Yield samples in ScreenSpot's form; the patches under the target are the evidence."""
     for number, (png, instruction, target, facts) in enumerate(shots):
         left, top, right, bottom = target.box
         with Image.open(BytesIO(png)) as image:
-            seen = image.convert("RGB")
+            screenshot = image.convert("RGB")
         yield Sample(
             name=str(number),
             question=ASK.format(instruction),
             answers=(str([left, top, right, bottom]),),
-            images=(seen,),
+            images=(screenshot,),
             evidence=(Span(target.text, 0, target.box),),
             facts={"box": (left, top, right - left, bottom - top), "type": target.kind, **facts},
             labels={"type": target.kind},

@@ -1,7 +1,7 @@
-"""A line in the middle of a long text: the text is real, out of Python's manual.
+"""A needle line in a long text, which is taken from Python's manual.
 
-Every Python has the manual's topics in it (``pydoc_data.topics``); other versions of Python have
-other versions of the text. After Kamradt's needle in a haystack
+Every Python contains the manual's topics (``pydoc_data.topics``); the text differs between
+versions of Python. After Kamradt's needle in a haystack
 (https://github.com/gkamradt/LLMTest_NeedleInAHaystack).
 """
 
@@ -13,14 +13,14 @@ from random import Random
 from foveate.prompts.manual import manual
 from foveate.prompts.sample import Sample, Span
 from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE
-from foveate_lab.eval.metrics import says
+from foveate_lab.eval.metrics import has_words
 from foveate_lab.eval.task_registry import TASKS, Task
 
 SHORT, LONG = 90, 2000  # words of the text around the needle
 
 
 def samples(name: str, words: int) -> Callable[[int, int], Iterator[Sample]]:
-    """Draws samples with so many words around the needle."""
+    """Return a function that draws samples with ``words`` words around the needle."""
 
     def draw(count: int, seed: int) -> Iterator[Sample]:
         for number in range(count):
@@ -47,5 +47,5 @@ def samples(name: str, words: int) -> Callable[[int, int], Iterator[Sample]]:
 
 
 for _name, _words in (("text_needle", SHORT), ("text_needle_long", LONG)):
-    _what = f"A line that does not belong into {_words:,} words of Python's manual."
-    TASKS[_name] = Task(_name, _what, samples(_name, _words), says, longest=16)
+    _summary = f"A line that does not belong into {_words:,} words of Python's manual."
+    TASKS[_name] = Task(_name, _summary, samples(_name, _words), has_words, longest=16)

@@ -1,4 +1,4 @@
-"""``lmms-eval --model foveate``: how lmms-eval finds it."""
+"""Plug-in for lmms-eval, found by ``lmms-eval --model foveate``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def manifest() -> Any:
-    """What the entry point group ``lmms_eval.models`` asks for: the name, and where the class is.
+    """Return the manifest that the entry point group ``lmms_eval.models`` needs: name and class.
 
     lmms-eval calls it for every model that it looks up, so the class is not imported here.
     """

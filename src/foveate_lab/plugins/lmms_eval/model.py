@@ -1,7 +1,6 @@
-"""A model of lmms-eval whose cache is compressed.
+"""Model of lmms-eval with a compressed cache.
 
-Follows lmms-eval 0.7.3: a chat model, which is handed messages with images and videos in their
-places.
+Follows lmms-eval 0.7.3: a chat model, which receives messages with images and videos in place.
 """
 
 from __future__ import annotations
@@ -33,38 +32,38 @@ from foveate_lab.plugins.answerer import PluginAnswer, PluginAnswerer
 from foveate_lab.plugins.lmms_eval.context import instruction
 from foveate_lab.plugins.lmms_eval.results import log, result
 
-TOKENS = 1024  # the most that are answered where a task does not say
+TOKENS = 1024  # maximum tokens of an answer if a task sets none
 PASSED_ON = {"temperature", "do_sample", "top_p", "top_k", "num_beams", "repetition_penalty"}
-REFUSALS = (InvalidBudget, MissingModality)  # what a policy may say of one prompt
-NOT_FOR_US = {"image_aspect_ratio"}  # LLaVA's own code; here the model's processor knows
+REFUSALS = (InvalidBudget, MissingModality)  # errors that concern a single prompt
+NOT_FOR_US = {"image_aspect_ratio"}  # for LLaVA's own code; here the model's processor decides
 
 
-class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where types are checked
-    """Answers one request after the other, and logs the realised cache size.
+class Foveate(lmms):  # type: ignore[misc]  # Any: lmms-eval may not be installed
+    """Model that answers requests one by one and logs the realised cache size.
 
     Args:
         pretrained: a directory, a hub id, or "demo".
-        method: what the cache keeps, "mixkv:budget=64". A spec with commas stands in quotes.
+        method: policy of the cache, "mixkv:budget=64". Put a spec with commas in quotes.
         device: "cpu" or "cuda:0"; by default the GPU if there is one.
-        trust_remote_code: whether Python code that the model brings along runs.
-        batch_size: 1.
-        max_batch_size: lmms-eval's; nothing to choose from here.
-        system_prompt: a text, or a file with it, for the system's turn before every conversation;
-            ``--system_instruction`` is another way to give it.
-        strict: whether a budget is refused that is less than what is always kept of a prompt;
-            otherwise it is raised to that.
-        fps: frames a second that are taken of a video.
-        frames: frames that are taken of a video, at even distances; 32 where neither is given.
-        refused: what a document gets whose prompt the policy refuses: "stop" ends the evaluation
-            with the reason, "empty" is an answer without a word, which is counted, and logged with
-            the reason.
-        **others: refused; what is left of a spec that was cut at its commas.
+        trust_remote_code: run Python code that comes with the model.
+        batch_size: must be 1.
+        max_batch_size: passed by lmms-eval; ignored.
+        system_prompt: system turn before every conversation, as text or as a file;
+            ``--system_instruction`` is an alternative.
+        strict: refuse a budget that is less than what is always kept of a prompt; otherwise
+            it is raised to that.
+        fps: frames per second to sample from a video.
+        frames: number of evenly spaced frames to sample from a video; 32 if neither is set.
+        refused: action for a prompt that the policy refuses: "stop" ends the evaluation with
+            the reason; "empty" gives an empty answer, which is counted, and logged with the
+            reason.
+        **others: refused; the remains of an unquoted spec that was cut at its commas.
 
     Raises:
         InvalidParameter: arguments that are missing, unknown, or not supported.
     """
 
-    is_simple = False
+    is_simple = False  # lmms-eval then passes messages instead of one text
 
     def __init__(
         self,
@@ -111,10 +110,10 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
         self.answerer = PluginAnswerer(pretrained, method, device, trust_remote_code, strict)
 
     def generate_until(self, requests: Sequence[Any]) -> list[GenerationResult]:
-        """The answers, in order; then the figures of all go to lmms-eval's "throughput".
+        """Answer requests in order, then pass all figures to lmms-eval's "throughput".
 
         Raises:
-            FoveateError: a message, an option or a prompt that is refused; notes say where.
+            FoveateError: a refused message, option or prompt; notes name the document.
         """
         results, answers = [], defaultdict[str, list[PluginAnswer | None]](list)
         for request in tqdm(requests, desc="Answering"):
@@ -126,7 +125,7 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
                 if not isinstance(error, REFUSALS):
                     raise
                 if not self.goes_on:
-                    error.add_note("With refused=empty in --model_args, such documents are passed.")
+                    error.add_note("Give refused=empty in --model_args to skip such documents.")
                     raise
                 logger.warning(f"Task {task}, document {doc_id}: no answer, {error}")
                 answer = None
@@ -140,37 +139,38 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
     def _answer_to(self, request: Any) -> PluginAnswer:
         context, as_messages, options, doc_id, task, split = request.args
         document = self.task_dict[task][split][doc_id]
-        said, asked_of = self.system_prompt, getattr(as_messages, "__self__", None)
-        if asked_of is not None:
-            given = instruction(context, asked_of, document)
-            if given and said:
+        system, task_object = self.system_prompt, getattr(as_messages, "__self__", None)
+        if task_object is not None:
+            system_instruction = instruction(context, task_object, document)
+            if system_instruction and system:
                 raise InvalidInput(
-                    f"--system_instruction {given!r} and system_prompt={said!r}: give one of them."
+                    f"--system_instruction {system_instruction!r} and system_prompt={system!r}: "
+                    "give one of them."
                 )
-            said = said or given
-        worded = self._apply_system_prompt(list(as_messages(document)), said)
-        messages = [_message(one, *self.sampling) for one in worded]
+            system = system or system_instruction
+        chat = self._apply_system_prompt(list(as_messages(document)), system)
+        messages = [_message(message, *self.sampling) for message in chat]
         return self.answerer(messages, **_options(task, options))
 
     @property
     def chat_template(self) -> Any:
-        """Refused: what ``--apply_chat_template`` asks for, and chat models do in any case."""
+        """Refuse ``--apply_chat_template``: chat models always apply their template."""
         raise InvalidInput(
-            "--apply_chat_template is for models that read one text: this one is handed messages, "
-            "and words them as its own template says. Leave it out."
+            "--apply_chat_template is for models that read one text; this one receives messages "
+            "and applies its own template. Leave it out."
         )
 
     apply_chat_template = chat_template
 
     def loglikelihood(self, requests: Sequence[Any]) -> Any:
-        """Refused: what a task asks for is the uncompressed prefill's."""
+        """Refuse: tasks of this type need only the uncompressed prefill."""
         raise InvalidInput(
-            "tasks that rank given answers (loglikelihood) read them in the prefill, which no "
-            "cache has a part in. Choose tasks that generate."
+            "tasks that rank answers (loglikelihood) score them in the prefill, before any "
+            "compression. Choose tasks that generate."
         )
 
     def generate_until_multi_round(self, requests: Sequence[Any]) -> Any:
-        """Refused: a second round would be compressed otherwise than the first."""
+        """Refuse: a second round would be compressed differently from the first."""
         raise InvalidInput("tasks of several rounds are not supported. Choose others.")
 
 
@@ -185,47 +185,49 @@ def _check_others(method: str | None, others: Mapping[str, Any]) -> None:
     )
 
 
-def _message(given: Mapping[str, Any], fps: int | float | None, frames: int | None) -> Message:
-    """lmms-eval's message as chat templates take it."""
-    content = given["content"]
+def _message(message: Mapping[str, Any], fps: int | float | None, frames: int | None) -> Message:
+    """Convert a message of lmms-eval to the form of chat templates."""
+    content = message["content"]
     if isinstance(content, str):
-        return {"role": given["role"], "content": [text_part(content)]}
-    return {"role": given["role"], "content": [_part(one, fps, frames) for one in content]}
+        return {"role": message["role"], "content": [text_part(content)]}
+    return {"role": message["role"], "content": [_part(part, fps, frames) for part in content]}
 
 
-def _part(given: Mapping[str, Any], fps: int | float | None, frames: int | None) -> Part:
-    if given["type"] == "text":
-        return text_part(given["text"])
-    if given["type"] == "video":
-        return _video(given, fps, frames)
-    if given["type"] != "image":
+def _part(part: Mapping[str, Any], fps: int | float | None, frames: int | None) -> Part:
+    if part["type"] == "text":
+        return text_part(part["text"])
+    if part["type"] == "video":
+        return _video(part, fps, frames)
+    if part["type"] != "image":
         raise InvalidInput(
-            f"a message with {given['type']}: only text, images and videos are supported."
+            f"a message with {part['type']}: only text, images and videos are supported."
         )
-    return image_part(given["url"])
+    return image_part(part["url"])
 
 
-def _video(given: Mapping[str, Any], fps: int | float | None, frames: int | None) -> Part:
-    """Of a file, or of a part of it, which lmms-eval words in two ways."""
-    said = given["url"] if isinstance(given["url"], Mapping) else given
-    path = said.get("url") or said.get("path") or said.get("video")
+def _video(part: Mapping[str, Any], fps: int | float | None, frames: int | None) -> Part:
+    """Read a video of a file, or a part of it; lmms-eval has two forms for it."""
+    video = part["url"] if isinstance(part["url"], Mapping) else part
+    path = video.get("url") or video.get("path") or video.get("video")
     if not isinstance(path, str | os.PathLike):
         raise InvalidInput(f"a video given as {type(path).__name__}: give the path of a file.")
-    start, end = (said.get(f"{name}_time", said.get(f"video_{name}")) for name in ("start", "end"))
+    start, end = (
+        video.get(f"{name}_time", video.get(f"video_{name}")) for name in ("start", "end")
+    )
     start = 0.0 if start is None else start
     return video_part(read_video(Path(path), fps=fps, frames=frames, start=start, end=end))
 
 
-def _options(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a task says about answers; None counts as not said."""
-    said = {key: value for key, value in given.items() if value is not None}
-    until = said.pop("until", ())
-    tokens = said.pop("max_new_tokens", TOKENS)
-    unknown = sorted(set(said) - PASSED_ON - NOT_FOR_US)
+def _options(task: str, generation_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a task's generation options; None counts as unset."""
+    known = {key: value for key, value in generation_kwargs.items() if value is not None}
+    until = known.pop("until", ())
+    tokens = known.pop("max_new_tokens", TOKENS)
+    unknown = sorted(set(known) - PASSED_ON - NOT_FOR_US)
     if unknown:
         raise InvalidInput(
             f"task {task} has generation_kwargs that are not supported: {unknown}. Leave them out "
             f"of it; what is supported: {sorted(PASSED_ON | {'until', 'max_new_tokens'})}."
         )
-    passed = {key: value for key, value in said.items() if key in PASSED_ON}
+    passed = {key: value for key, value in known.items() if key in PASSED_ON}
     return {**passed, "tokens": tokens, "until": [until] if isinstance(until, str) else until}

@@ -1,4 +1,4 @@
-"""Answers and their figures as lmms-eval takes them."""
+"""Conversion of answers and figures to lmms-eval's types."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ from foveate_lab.plugins.answerer import PluginAnswer, kv_ratio
 
 
 def result(answer: PluginAnswer | None) -> GenerationResult:
-    """An answer as lmms-eval takes it; None stands for a prompt that was refused."""
+    """Convert an answer to lmms-eval's type; None stands for a refused prompt."""
     if answer is None:
         return GenerationResult(text="", token_counts=TokenCounts(input_tokens=0, output_tokens=0))
     counts = TokenCounts(input_tokens=answer.prompt_tokens, output_tokens=answer.tokens)
     return GenerationResult(text=answer.text, token_counts=counts)
 
 
-def log(given: Mapping[str, Sequence[PluginAnswer | None]]) -> None:
-    """Hands the figures of all answers of each task to lmms-eval's "throughput". Bytes are those of
-    the documents that were answered.
+def log(answers_by_task: Mapping[str, Sequence[PluginAnswer | None]]) -> None:
+    """Log the figures of each task's answers in lmms-eval's "throughput".
+
+    Bytes count only documents that were answered.
     """
-    answers = {task: [one for one in mine if one is not None] for task, mine in given.items()}
-    every = [answer for mine in answers.values() for answer in mine]
-    requests = sum(map(len, given.values()))
+    answers = {
+        task: [answer for answer in task_answers if answer is not None]
+        for task, task_answers in answers_by_task.items()
+    }
+    every = [answer for task_answers in answers.values() for answer in task_answers]
+    requests = sum(map(len, answers_by_task.values()))
     figures: dict[str, Any] = {"num_requests": requests, "refused": requests - len(every)}
     if every:
         figures |= {
             "kv_ratio": kv_ratio(every),
-            "kv_bytes": sum(one.kv_bytes for one in every) / len(every),
-            "kv_bytes_full": sum(one.kv_bytes_full for one in every) / len(every),
-            **{f"kv_ratio_{task}": kv_ratio(mine) for task, mine in answers.items() if mine},
+            "kv_bytes": sum(answer.kv_bytes for answer in every) / len(every),
+            "kv_bytes_full": sum(answer.kv_bytes_full for answer in every) / len(every),
+            **{f"kv_ratio_{task}": kv_ratio(a) for task, a in answers.items() if a},
         }
-    seconds, tokens = sum(one.seconds for one in every), sum(one.tokens for one in every)
+    seconds, tokens = sum(a.seconds for a in every), sum(a.tokens for a in every)
     log_metrics(
         total_elapsed_time=seconds,
         total_gen_tokens=tokens,

@@ -1,4 +1,4 @@
-"""What is measured of prompts as they are read: one file each."""
+"""Measurements of prompts as they are read, in one file each."""
 
 from foveate_lab.reproduce.probes.coverage import Coverage
 from foveate_lab.reproduce.probes.key_map import KeyMap

@@ -1,4 +1,4 @@
-"""Which places of a long row are shown."""
+"""Selection of indices of a long row for a drawing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 
-def evenly(count: int, most: int) -> Int[Tensor, "places"]:
-    """At most so many of ``count`` places, evenly from the first to the last."""
-    places = torch.linspace(0, count - 1, min(most, count), dtype=torch.float32, device="cpu")
-    return places.round().long()
+def even_indices(count: int, limit: int) -> Int[Tensor, "indices"]:
+    """Return at most ``most`` of ``count`` indices, evenly from the first to the last."""
+    indices = torch.linspace(0, count - 1, min(limit, count), dtype=torch.float32, device="cpu")
+    return indices.round().long()

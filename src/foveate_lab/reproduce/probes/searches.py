@@ -1,4 +1,4 @@
-"""Layers' sizes as PrefixKV's search finds them in each prompt: Figs. 4 and 6, Tables 7 and 10."""
+"""Sizes of layers as PrefixKV's search finds them: Figs. 4 and 6, Tables 7 and 10."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
 @dataclass(frozen=True)
 class Searches(Measure):
-    """The search at each budget, with each tolerance. ``spread`` and ``steps`` are the paper's
-    tables of how far sizes spread, and lie from the estimate, and of how long the search takes.
+    """The search at each budget, with each tolerance. ``spread`` and ``steps`` name the paper's
+    tables of the spread of sizes and their distance to the estimate, and of the steps of the
+    search.
     """
 
     budgets: tuple[str, ...]
@@ -39,24 +40,24 @@ class Searches(Measure):
 
     @property
     def name(self) -> str:
-        """With the budgets and the tolerances."""
+        """Name of the rows, with the budgets and the tolerances."""
         return f"prefix search at {', '.join(self.budgets)}; delta {', '.join(self.deltas)}"
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
-        """By budget and tolerance, the layers' shares and the steps."""
-        layers = [first_row(one) for one in seen.recording.layers]
+        """Return the layers' shares and the steps, by budget and tolerance."""
+        layers = [first_row(layer) for layer in seen.recording.layers]
         searches: dict[str, Any] = {}
         for budget in self.budgets:
             for delta in self.deltas:
-                one = prefix_search(layers, budget, delta=float(delta))
+                search = prefix_search(layers, budget, delta=float(delta))
                 searches[f"{budget}, {delta}"] = {
-                    "ratios": short(one.ratios[0].tolist()),
-                    "steps": int(one.steps[0]),
+                    "ratios": short(search.ratios[0].tolist()),
+                    "steps": int(search.steps[0]),
                 }
         return {"searched": searches}
 
-    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
-        """The table of the paper that is asked for, or the layers' sizes."""
+    def summarise(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
+        """Yield the paper's table that is named, or a chart of the layers' sizes."""
         if self.spread:
             yield self._spread(model, task, rows)
         if self.steps:

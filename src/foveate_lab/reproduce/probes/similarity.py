@@ -1,4 +1,4 @@
-"""How alike the keys, and the values, of each head are (MixKV, Figs. 1 b, 2 and 5)."""
+"""Similarity of the keys, and of the values, of each head (MixKV, Figs. 1 b, 2 and 5)."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
 BINS = 40
-ALL = (-1.0, 1.0)  # of a cosine: keys of a head may point apart
+ALL = (-1.0, 1.0)  # range of a cosine, which is below 0 where keys of a head point apart
 
 
 @dataclass(frozen=True)
 class Similarity(Measure):
-    """The mean cosine of all pairs of different keys of a head, and of its values."""
+    """Mean cosine of all pairs of different keys of a head, and of its values."""
 
     name = "similarity"
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
-        """``keys`` and ``values`` [layers, heads]."""
+        """Return ``keys`` and ``values`` [layers, heads]."""
         layers = seen.recording.layers
         return {
-            "keys": rows_of(redundancy(one.k[:1], one.valid[:1])[0] for one in layers),
-            "values": rows_of(redundancy(one.v[:1], one.valid[:1])[0] for one in layers),
+            "keys": rows_of(redundancy(layer.k[:1], layer.valid[:1])[0] for layer in layers),
+            "values": rows_of(redundancy(layer.v[:1], layer.valid[:1])[0] for layer in layers),
         }
 
-    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
-        """A map of the heads' keys, and how often each value comes up."""
+    def summarise(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
+        """Yield a map of the heads' keys, and the distribution of all values."""
         keys, values = (np.array([row[name] for row in rows]) for name in ("keys", "values"))
         where = f"{model}, {task}, {len(rows)} sample{'s' if len(rows) > 1 else ''}"
         yield Figure(
@@ -81,5 +81,5 @@ def _distribution(keys: Any, values: Any) -> str:
 
 def _peak(values: Any) -> str:
     counts, edges = np.histogram(values, BINS, ALL)
-    place = int(counts.argmax())
-    return f"{edges[place]:.2f} to {edges[place + 1]:.2f}"
+    bin_index = int(counts.argmax())
+    return f"{edges[bin_index]:.2f} to {edges[bin_index + 1]:.2f}"

@@ -1,4 +1,4 @@
-"""How n-softmax flattens attention to a modality of one's own, and to the other (CSP, Fig. 3)."""
+"""Effect of n-softmax on attention within and across modalities (CSP, Fig. 3)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from foveate_lab.report.charts import axes, svg
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
-MOST = 200  # weights that are drawn, the largest first
+MOST = 200  # weights in the drawing, the largest first
 
 
 @dataclass(frozen=True)
 class Smoothing(Measure):
-    """The last query's weights in the head that pays most to the other modality, and in the one
-    that pays least, by softmax and by n-softmax over what is kept of ``keep``: Q and Q~ of CSP
+    """Weights of the last query in the head that attends most to the other modality, and in the one
+    that attends least, by softmax and by n-softmax over the kept share ``keep``: Q and Q~ of CSP
     eqs. 9 and 10.
     """
 
@@ -31,25 +31,25 @@ class Smoothing(Measure):
 
     @property
     def name(self) -> str:
-        """With n and the share that is kept."""
+        """Name of the rows, with n and the kept share."""
         return f"n-softmax of {self.n:g} over {self.keep:g}"
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
-        """Sorted weights of both heads, by both."""
+        """Return the sorted weights of both heads, by softmax and by n-softmax."""
         vision = seen.prompt.vision
         heads = [head for layer in seen.recording.layers for head in _logits(layer)]
         across = [float(head.softmax(-1)[vision.to(head.device)].sum()) for head in heads]
         curves = {}
-        for name, place in (
+        for name, head_index in (
             ("cross", int(np.argmax(across))),
             ("self", int(np.argmin(across))),
         ):
-            kept = heads[place].topk(max(1, round(self.keep * len(heads[place])))).values
+            kept = heads[head_index].topk(max(1, round(self.keep * len(heads[head_index])))).values
             curves[name] = rows_of(softmax_n(kept, n)[:MOST] for n in (0.0, self.n))
         return curves
 
-    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
-        """Both heads of the first sample."""
+    def summarise(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
+        """Yield both heads of the first sample."""
         figure, grid = axes(columns=2)
         for axis, name in zip(grid, ("cross", "self"), strict=True):
             for weights, label in zip(
@@ -70,7 +70,7 @@ class Smoothing(Measure):
 
 
 def _logits(layer: Any) -> Tensor:
-    """Of the last query, [query heads, keys]."""
+    """Return the last query's logits, [query heads, keys]."""
     keys = layer.k[0].repeat_interleave(layer.groups, 0).float()
     logits: Tensor = layer.scale * (keys @ layer.q[0, :, -1].float()[..., None])[..., 0]
     return logits

@@ -13,41 +13,43 @@ from foveate.pictures.strips import PALETTE
 from foveate_lab.eval.answering.analyses import rows_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.charts import axes, svg
-from foveate_lab.reproduce.probes.numbers import evenly
+from foveate_lab.reproduce.probes.numbers import even_indices
 from foveate_lab.reproduce.probes.tsne import tsne
 from foveate_lab.reproduce.tables.table import Row
 from foveate_lab.reproduce.trials.probe import Measure, ProbedPrompt
 
-MOST = 300  # tokens of either kind
-SHOWN = 4  # layers, evenly from the first to the last
+MOST = 300  # tokens of either modality in the drawing
+SHOWN = 4  # layers in the drawing, evenly from the first to the last
 
 
 @dataclass(frozen=True)
 class TokenMap(Measure):
-    """The keys of all heads of a token as one point, by t-SNE."""
+    """Keys of all heads of a token as one point, by t-SNE."""
 
     name = "token map"
 
     def of(self, seen: ProbedPrompt) -> dict[str, Any]:
-        """``places`` [layers, tokens, 2] of some layers, and which tokens are of images."""
+        """Return ``places`` [layers, tokens, 2] of some layers, and which tokens are of images."""
         layers, vision = seen.recording.layers, seen.prompt.vision
         chosen = torch.cat([_some(vision.nonzero()[:, 0]), _some((~vision).nonzero()[:, 0])])
-        shown = [round(x * (len(layers) - 1) / (SHOWN - 1)) for x in range(SHOWN)]
-        points = [layers[one].k[0][:, chosen].transpose(0, 1).flatten(1) for one in shown]
+        layer_indices = [round(x * (len(layers) - 1) / (SHOWN - 1)) for x in range(SHOWN)]
+        points = [
+            layers[index].k[0][:, chosen].transpose(0, 1).flatten(1) for index in layer_indices
+        ]
         return {
-            "layers": shown,
-            "places": rows_of(tsne(one.float().cpu()) for one in points),
+            "layers": layer_indices,
+            "places": rows_of(tsne(keys.float().cpu()) for keys in points),
             "image": vision[chosen].int().tolist(),
         }
 
-    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
-        """The layers of the first sample beside each other."""
+    def summarise(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
+        """Yield the layers of the first sample side by side."""
         row = rows[0]
         figure, grid = axes(columns=len(row["layers"]))
         image = np.array(row["image"], dtype=bool)
-        for axis, layer, places in zip(grid, row["layers"], np.array(row["places"]), strict=True):
-            axis.scatter(*places[~image].T, s=5, color=PALETTE[0], linewidths=0)
-            axis.scatter(*places[image].T, s=5, color=PALETTE[1], linewidths=0)
+        for axis, layer, points in zip(grid, row["layers"], np.array(row["places"]), strict=True):
+            axis.scatter(*points[~image].T, s=5, color=PALETTE[0], linewidths=0)
+            axis.scatter(*points[image].T, s=5, color=PALETTE[1], linewidths=0)
             axis.set(xticks=[], yticks=[])
             axis.set_title(f"layer {layer}", fontsize=8)
         yield Figure(
@@ -57,6 +59,6 @@ class TokenMap(Measure):
         )
 
 
-def _some(places: torch.Tensor) -> torch.Tensor:
-    """At most so many, evenly."""
-    return places[evenly(len(places), MOST)]
+def _some(indices: torch.Tensor) -> torch.Tensor:
+    """Return at most ``MOST`` of these indices, evenly."""
+    return indices[even_indices(len(indices), MOST)]

@@ -1,4 +1,4 @@
-"""t-SNE of a few hundred points, exactly.
+"""Exact t-SNE of a few hundred points.
 
 van der Maaten and Hinton, JMLR 9 (2008), section 3: the symmetric variant with early exaggeration,
 momentum and gains.
@@ -17,32 +17,32 @@ BISECTIONS = 40
 def tsne(
     points: Float[Tensor, "n d"], *, perplexity: float = 30.0, seed: int = 0
 ) -> Float[Tensor, "n 2"]:
-    """The points in two dimensions, in float64.
+    """Embed the points in two dimensions, in float64.
 
     Args:
         points: at least four.
         perplexity: of each point's neighbors; at most a third of the points is taken.
-        seed: of where they begin.
+        seed: of the initial coordinates.
     """
     count = len(points)
-    wanted = affinities(points.double(), min(perplexity, (count - 1) / 3))
+    affinity = affinities(points.double(), min(perplexity, (count - 1) / 3))
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(count, 2, generator=generator, dtype=torch.float64, device="cpu")
-    places = 1e-4 * drawn
-    speed, gains = torch.zeros_like(places), torch.ones_like(places)
+    start = torch.randn(count, 2, generator=generator, dtype=torch.float64, device="cpu")
+    embedding = 1e-4 * start
+    speed, gains = torch.zeros_like(embedding), torch.ones_like(embedding)
     for step in range(STEPS):
         louder = LOUDER if step < EXAGGERATED else 1.0
-        slope = _slope(louder * wanted, places)
+        slope = _slope(louder * affinity, embedding)
         gains = torch.where(slope.sign() == speed.sign(), 0.8 * gains, gains + 0.2).clamp_min(0.01)
         speed = (0.5 if step < EXAGGERATED else 0.8) * speed - RATE * count * gains * slope
-        places = places + speed
-        places = places - places.mean(0)
-    return places
+        embedding = embedding + speed
+        embedding = embedding - embedding.mean(0)
+    return embedding
 
 
 def affinities(points: Float[Tensor, "n d"], perplexity: float) -> Float[Tensor, "n n"]:
-    """The symmetric joint probabilities, adding up to 1, each row's before that of the perplexity
-    (eq. 1, by bisection of the precision).
+    """Return the symmetric joint probabilities, which sum to 1. Before it is symmetrised, each row
+    has the perplexity (eq. 1, by bisection of the precision).
     """
     apart = torch.cdist(points, points).square()
     apart = apart / apart.mean()
@@ -61,9 +61,9 @@ def affinities(points: Float[Tensor, "n d"], perplexity: float) -> Float[Tensor,
     return (near + near.T) / (2 * len(points))
 
 
-def _slope(wanted: Float[Tensor, "n n"], places: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
-    """The gradient of the divergence (eq. 5), but for its factor of 4."""
-    close = 1 / (1 + torch.cdist(places, places).square())
+def _slope(affinity: Float[Tensor, "n n"], embedding: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
+    """Return the gradient of the divergence (eq. 5), without its factor of 4."""
+    close = 1 / (1 + torch.cdist(embedding, embedding).square())
     close = close - torch.diag(close.diagonal())
-    force = (wanted - close / close.sum()) * close
-    return force.sum(1, keepdim=True) * places - force @ places
+    force = (affinity - close / close.sum()) * close
+    return force.sum(1, keepdim=True) * embedding - force @ embedding

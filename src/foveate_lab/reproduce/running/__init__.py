@@ -1,1 +1,1 @@
-"""Running experiments in a folder: what is there, what is left, and what it costs."""
+"""Runs of experiments in a folder: existing rows, missing ones, and their cost."""

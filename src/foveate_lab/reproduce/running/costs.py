@@ -1,4 +1,4 @@
-"""What is left of a plan, and what it costs: said before it starts."""
+"""Cost of what is left of a plan, before it starts."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from foveate.prompts.prompt import read
 from foveate_lab.eval.answering.reading import asked_in
 from foveate_lab.eval.held import Key
 from foveate_lab.eval.pixels import bounded
-from foveate_lab.reproduce.ask import Ask
+from foveate_lab.reproduce.ask import TaskRequest
 from foveate_lab.reproduce.models import Place
+from foveate_lab.reproduce.running.estimate import Hardware, ModelEstimate, Predicted
 from foveate_lab.reproduce.running.lab import Lab
 from foveate_lab.reproduce.running.perform import planned
 from foveate_lab.reproduce.running.progress import Done, Step
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.trials.answers import missing, unprepared
 
-FIRST = 2  # samples of a set whose prompts are read for their length
+FIRST = 2  # samples of a set whose prompts are tokenised to predict its length
 
 
 class Cost(NamedTuple):
-    """What is left of one way to ask a model a set: prompts to read, answers to give, tokens of all
-    prompts and seconds of one process; None where they are not known. ``alone`` is asked by one
-    process, with nothing beside it.
+    """Cost of one request to one model: prompts, answers, tokens of all prompts and seconds of one
+    process; None where unknown. ``alone``: one process does it, with nothing beside it.
     """
 
     model: str
@@ -44,8 +44,9 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """Of all that is left. ``there`` of ``rows`` are there; ``profiles`` are files to be measured,
-    whose time is in no row. ``missing`` says why experiments are not run, by id.
+    """Cost of all that is left. ``there`` of ``rows`` exist; ``profiles`` are files to be measured,
+    whose time is in no row. ``missing`` says why experiments do not run, by id. ``estimates`` are
+    predictions for GPUs, model by model; none where no GPU was named.
     """
 
     rows: int
@@ -54,86 +55,98 @@ class Costs:
     workers: int
     each: tuple[Cost, ...]
     missing: dict[str, str]
+    estimates: tuple[ModelEstimate, ...] = ()
 
     @property
     def prompts(self) -> int:
-        return sum(one.prompts for one in self.each)
+        return sum(cost.prompts for cost in self.each)
 
     @property
     def answers(self) -> int:
-        return sum(one.answers for one in self.each)
+        return sum(cost.answers for cost in self.each)
 
     @property
     def tokens(self) -> int | None:
-        """Of those that are known; None if none are."""
-        known = [one.tokens for one in self.each if one.tokens is not None]
+        """Sum of the known tokens; None if none are known."""
+        known = [cost.tokens for cost in self.each if cost.tokens is not None]
         return sum(known) if known else None
 
     @property
     def seconds(self) -> int | float | None:
-        """Of the whole, with its workers; None if the time of some is not known."""
+        """Seconds of everything, with its workers; None if some are unknown."""
         known = [
-            one.seconds / (1 if one.alone else self.workers)
-            for one in self.each
-            if one.seconds is not None
+            cost.seconds / (1 if cost.alone else self.workers)
+            for cost in self.each
+            if cost.seconds is not None
         ]
         return sum(known) if len(known) == len(self.each) else None
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the fields as JSON takes them."""
         hours = None if self.seconds is None else round(self.seconds / 3600, 4)
         names = ("rows", "there", "prompts", "tokens", "answers", "profiles", "workers")
         return {
             **{name: getattr(self, name) for name in names},
             "hours": hours,
-            "each": [one._asdict() for one in self.each],
+            "each": [cost._asdict() for cost in self.each],
             "missing": self.missing,
+            "estimates": [estimate._asdict() for estimate in self.estimates],
         }
 
 
-def costs(lab: Lab) -> Costs:
-    """What is left of a lab's plan. Data are read; of models no weights.
+def costs(lab: Lab, hardware: Hardware | None = None, gpus: int = 1) -> Costs:
+    """Return what is left of a lab's plan. Data are read; of models no weights.
 
     The seconds of a row are those of the rows that are there: of its set, or else of its model.
+    With ``hardware``, hours and memory are predicted for so many GPUs of that kind.
     """
     done = Done()
+    estimates: list[ModelEstimate] = []
     lines: list[Cost] = []
     rows = there = 0
     profiles: set[Path] = set()
-    for place, steps in planned(lab, done).items():
+    for location, steps in planned(lab, done).items():
         keys = set(lab.keys(steps))
         rows += len(keys)
-        there += sum(key in lab.rows.of(place) for key in keys)
+        there += sum(key in lab.rows.of(location) for key in keys)
         for step in steps:
             for setting in lab.each(step):
                 trial = step.experiment.trial
-                lacking = {**unprepared(setting, trial.asks(setting)), **trial.profiled(setting)}
-                profiles |= {one for x in setting.profiles_of(lacking).values() for one in x}
-        lines += _Left(lab, place, steps).costs()
-    return Costs(rows, there, len(profiles), lab.workers or 1, tuple(lines), done.missing)
+                lacking = {
+                    **unprepared(setting, trial.requests(setting)),
+                    **trial.profiled(setting),
+                }
+                profiles |= {path for x in setting.profiles_of(lacking).values() for path in x}
+        left = _Left(lab, location, steps)
+        lines += left.costs()
+        if hardware is not None:
+            predicted = Predicted(lab, location, steps, hardware, gpus, left.length).estimate()
+            estimates += [predicted] if predicted else []
+    workers = lab.workers or 1
+    return Costs(rows, there, len(profiles), workers, tuple(lines), done.missing, tuple(estimates))
 
 
 @dataclass
 class _Left:
-    """What is left of one model."""
+    """Missing rows of one model."""
 
     lab: Lab
-    place: Place
+    location: Place
     steps: Sequence[Step]
 
     def costs(self) -> Iterator[Cost]:
         seen: set[Key] = set()
         setting = self.lab.each(self.steps[0])[0]
-        for ask, specs in self.lab.asks(self.steps).items():
-            keys = set(missing(setting, ask, specs)) - seen
+        for request, specs in self.lab.requests(self.steps).items():
+            keys = set(missing(setting, request, specs)) - seen
             seen |= keys
             if keys:
-                yield self._cost(ask.name, ask.timed, keys, self._length(setting, ask))
+                yield self._cost(request.name, request.timed, keys, self.length(setting, request))
         alone: dict[str, set[Key]] = {}
         for step in self.steps:
-            for one in self.lab.each(step):
-                for key in step.experiment.trial.measured(one):
-                    if key not in one.results:
+            for setting in self.lab.each(step):
+                for key in step.experiment.trial.measured(setting):
+                    if key not in setting.results:
                         alone.setdefault(key[0], set()).add(key)
         for name, keys in alone.items():
             yield self._cost(name, True, keys, self._mean("tokens", name))
@@ -142,7 +155,7 @@ class _Left:
         prompts = len({sample for _, sample, _ in keys})
         each = self._mean("spent_s", name) or self._mean("spent_s")
         return Cost(
-            self.place.at,
+            self.location.at,
             name,
             alone,
             prompts,
@@ -152,27 +165,33 @@ class _Left:
         )
 
     def _mean(self, what: str, task: str = "") -> int | float | None:
-        """Over the rows that are there, of a task or of all."""
-        rows = (row for row in self.lab.rows.of(self.place).rows if task in ("", row["task"]))
+        """Average a number over the rows of a task, or over all rows."""
+        rows = (row for row in self.lab.rows.of(self.location).rows if task in ("", row["task"]))
         numbers = [row[what] for row in rows if isinstance(row.get(what), int | float)]
         return mean(numbers) if numbers else None
 
-    def _length(self, setting: Setting, ask: Ask) -> int | float | None:
-        """Tokens of a prompt: of the rows that are there, or of the first samples."""
-        if (there := self._mean("tokens", ask.name)) is not None or self._outline is None:
+    def length(self, setting: Setting, request: TaskRequest) -> int | float | None:
+        """Return the tokens of a prompt, from existing rows or the first samples; None if
+        unknown.
+        """
+        if (there := self._mean("tokens", request.name)) is not None or self._outline is None:
             return there
         try:
-            first = list(islice(setting.samples(ask), FIRST))
+            first = list(islice(setting.samples(request), FIRST))
             lengths = [_tokens(self._outline, task, sample) for task, sample in first]
         except FoveateError:
             return None
-        return mean(min(one, ask.longest_prompt or one) for one in lengths) if lengths else None
+        return (
+            mean(min(tokens, request.longest_prompt or tokens) for tokens in lengths)
+            if lengths
+            else None
+        )
 
     @cached_property
     def _outline(self) -> Loaded | None:
-        """What reads prompts; None where the model is not there."""
+        """The model without weights, which reads prompts; None if it is not found."""
         try:
-            return outline(self.place.at, self.lab.trust_remote_code)
+            return outline(self.location.at, self.lab.trust_remote_code)
         except FoveateError:
             return None
 

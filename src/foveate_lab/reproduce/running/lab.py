@@ -1,4 +1,4 @@
-"""A folder of reproductions: what experiments find in it, and what answers for them."""
+"""A folder of reproductions: its rows and profiles, and the models that answer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from foveate_lab.eval.held import Key
 from foveate_lab.eval.judge import Judge
 from foveate_lab.reproduce.ask import (
     WHOLE,
-    Ask,
-    Asked,
     Drawn,
     Part,
+    Requests,
+    TaskRequest,
     digests,
     keys,
     merged,
@@ -37,24 +37,25 @@ from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.registry import EXPERIMENTS
 from foveate_lab.reproduce.running.progress import Step
 from foveate_lab.reproduce.running.rows import Rows
-from foveate_lab.reproduce.setting import Say, Setting
+from foveate_lab.reproduce.setting import Notify, Setting
 
 STAND_IN = "stand-in"
-NOTHING: Asked = MappingProxyType({})
+NOTHING: Requests = MappingProxyType({})
 
 
 @dataclass
 class Lab(AbstractContextManager["Lab"]):
-    """A folder of reproductions: what is there is gone on with.
+    """A folder of reproductions; runs continue where they stopped.
 
-    Rows belong to a model, so experiments that ask it the same share them, and a prompt is read
-    once for all of them. ``models`` are places as the command line takes them, ``data`` is the
-    folder with the benchmarks' folders; ``small`` a stand-in. One model is held at a time.
-    ``executor`` and its ``workers`` give the answers whose time is not taken. ``part`` of the
-    samples is asked, in its batches. ``read_only`` only looks at what is there, without a lock.
+    Rows belong to a model, so experiments with the same requests share them, and a prompt is read
+    once for all. ``models`` are NAME=PLACE as on the command line, ``data`` is the folder with the
+    benchmarks' folders; ``small`` is a stand-in. One model is loaded at a time. ``executor`` and
+    its ``workers`` give answers that are not timed. ``part`` says which samples run, in its
+    batches. ``read_only`` takes no lock and writes nothing. ``published`` is a copy of the authors'
+    repository, to compare with.
 
-    ``read_by`` has what kept data from being read, by experiment, and ``unmeasured`` why specs have
-    no profile. Until it is left, no other process can write its results.
+    ``read_by`` has why data could not be read, by experiment, and ``unmeasured`` why specs have no
+    profile. Until the lab is left, no other process can write its results.
     """
 
     experiments: Sequence[Experiment]
@@ -72,18 +73,18 @@ class Lab(AbstractContextManager["Lab"]):
     workers: int | None = None
     part: Part = WHOLE
     read_only: bool = False
+    published: Path | None = None
     _loaded: dict[Place, Loaded] = field(default_factory=dict, repr=False)
     _drawn: dict[tuple[str, int], Drawn] = field(default_factory=dict, repr=False)
     _digests: dict[Place, str | None] = field(default_factory=dict, repr=False)
-    read_by: dict[str, dict[Ask, str]] = field(default_factory=dict, repr=False)  # by experiment
+    read_by: dict[str, dict[TaskRequest, str]] = field(default_factory=dict, repr=False)
     unmeasured: dict[Place, dict[str, str]] = field(default_factory=dict, repr=False)
 
     def __exit__(self, *error: object) -> None:
         self.rows.close()
 
     def seal(self) -> None:
-        """Gives the rows of each model a manifest, so that they can be handed on, and notes digests
-        of the data that they were asked of.
+        """Write a manifest for the rows of each model, and digests of the data that they are of.
 
         Raises:
             CannotWrite: the disk is full, or the folder is not to be written to.
@@ -92,61 +93,65 @@ class Lab(AbstractContextManager["Lab"]):
         note_drawn(self.out, digests(self._drawn))
 
     def settings(self, experiment: Experiment) -> list[Setting]:
-        """What there is of an experiment, model by model, to be shown."""
-        settings = [one for step in self.steps(experiment) for one in self.each(step)]
-        return sorted(settings, key=lambda one: experiment.models.index(one.model))
+        """Return an experiment's settings, in the order of its models."""
+        settings = [setting for step in self.steps(experiment) for setting in self.each(step)]
+        return sorted(settings, key=lambda setting: experiment.models.index(setting.model))
 
     def keys(self, steps: Sequence[Step]) -> Iterator[Key]:
-        """All rows that steps are made of."""
+        """Yield the keys of all rows of these steps."""
         for step in steps:
             for setting in self.each(step):
-                for ask, specs in step.experiment.trial.asks(setting).items():
-                    yield from keys(ask, specs, setting.names(ask), setting.part)
+                for request, specs in step.experiment.trial.requests(setting).items():
+                    yield from keys(request, specs, setting.names(request), setting.part)
                 yield from step.experiment.trial.measured(setting)
 
     def steps(self, experiment: Experiment) -> list[Step]:
-        """An experiment, by the places of its models."""
+        """Return an experiment's steps, one for each location of its models."""
         names = experiment.models
         where = stand_ins(names) if self.small else places(names, self.models)
         by_place: dict[Place, list[str]] = {}
-        for name, place in where.items():
-            pads = MODELS[name].pad_images and not self.small  # the stand-in has its own processor
-            by_place.setdefault(Place(place, pads), []).append(name)
+        for name, location in where.items():
+            pads = (
+                MODELS[name].pad_images and not self.small
+            )  # the stand-in's processor takes images as they are
+            by_place.setdefault(Place(location, pads), []).append(name)
         return [Step(experiment, at, tuple(mine), pads) for (at, pads), mine in by_place.items()]
 
-    def asks(self, steps: Sequence[Step], model: str = "") -> dict[Ask, dict[str, str]]:
-        """All that is asked of the model of these steps, or what those ask that call it so."""
+    def requests(self, steps: Sequence[Step], model: str = "") -> dict[TaskRequest, dict[str, str]]:
+        """Return all requests to the model of these steps; with ``model``, those that name it
+        so.
+        """
         return merged(
-            step.experiment.trial.asks(setting)
+            step.experiment.trial.requests(setting)
             for step in steps
             for setting in self.each(step)
             if model in ("", setting.model)
         )
 
     def each(
-        self, step: Step, along: Asked = NOTHING, say: Say = lambda what: None
+        self, step: Step, along: Requests = NOTHING, notify: Notify = lambda what: None
     ) -> list[Setting]:
-        """The settings of a step, one for each of its models."""
-        place = Place(step.place, step.pad_images)
+        """Return the settings of a step, one for each of its models."""
+        location = Place(step.location, step.pad_images)
         return [
             Setting(
                 model=name,
-                place=place.at,
+                location=location.at,
                 data=self.data,
-                results=self.rows.of(place),
+                results=self.rows.of(location),
                 limit=self.limit,
                 seed=self.seed,
                 small=self.small,
-                load=lambda: self._load(place),
-                profiles=(self.out / "profiles" / place.folder).resolve(),
+                load=lambda: self._load(location),
+                profiles=(self.out / "profiles" / location.folder).resolve(),
                 calibrations=self._calibrations,
                 along=along,
                 raised=self._raised,
-                say=say,
+                notify=notify,
                 judge=self.judge,
                 outside=self.outside,
                 read=self.read_by.setdefault(step.experiment.id, {}),
-                unmeasured=self.unmeasured.setdefault(place, {}),
+                unmeasured=self.unmeasured.setdefault(location, {}),
                 part=self.part,
                 drawn=self._drawn,
             )
@@ -155,32 +160,34 @@ class Lab(AbstractContextManager["Lab"]):
 
     @cached_property
     def rows(self) -> Rows:
-        """Of each model."""
+        """Rows of all models."""
         return Rows(self.out, self.configuration, self.read_only)
 
     @cached_property
     def _calibrations(self) -> dict[str, CalibrationRun | PublishedProfile]:
-        """Of all experiments: a name is of one."""
-        return {n: one for each in self.experiments for n, one in each.calibrations.items()}
+        """Profiles of all experiments; a name means the same in each."""
+        return {n: run for each in self.experiments for n, run in each.calibrations.items()}
 
     @cached_property
     def _raised(self) -> frozenset[str]:
-        """Of all that there are: answers are shared, and are to be the same whichever are run."""
+        """Specs of all known experiments: answers are shared, so they must not depend on which
+        run.
+        """
         known = (*self.experiments, *EXPERIMENTS.values())
-        return frozenset(spec for one in known for spec in one.trial.raised())
+        return frozenset(spec for experiment in known for spec in experiment.trial.raised())
 
-    def _weights(self, place: Place) -> str | None:
-        if place not in self._digests:
-            self._digests[place] = place.weights
-        return self._digests[place]
+    def _weights(self, location: Place) -> str | None:
+        if location not in self._digests:
+            self._digests[location] = location.weights
+        return self._digests[location]
 
-    def configuration(self, place: Place) -> dict[str, Any]:
-        """What rows of a model are made with, and have to agree in."""
+    def configuration(self, location: Place) -> dict[str, Any]:
+        """Return the settings in which all rows of a model have to agree."""
         return {
-            "model": place.at,
+            "model": location.at,
             # LLaVA-1.5's rows of before its authors' conversations had other prompts
-            **({"pad_images": True, "prompts": "authors"} if place.pad_images else {}),
-            **({"weights": weights} if (weights := self._weights(place)) else {}),
+            **({"pad_images": True, "prompts": "authors"} if location.pad_images else {}),
+            **({"weights": weights} if (weights := self._weights(location)) else {}),
             "limit": self.limit,
             "seed": self.seed,
             "batch": self.part.batch,
@@ -188,24 +195,26 @@ class Lab(AbstractContextManager["Lab"]):
             "versions": versions_of_results(),
         }
 
-    def executed(self, place: Place) -> Executor:
-        """What answers. Workers get the memory of this process's model, which is given back."""
+    def executed(self, location: Place) -> Executor:
+        """Return the executor that answers. Cluster workers get the memory of this process's
+        model.
+        """
         if self.executor != "local":
             self._loaded.clear()
             torch.cuda.empty_cache()
         return find_executor(
             self.executor,
-            place.at,
+            location.at,
             "query-aware",
             self.workers,
             self.trust_remote_code,
             self.device_map,
-            pad_images=place.pad_images,
-            loading=lambda: self._load(place),
+            pad_images=location.pad_images,
+            loading=lambda: self._load(location),
         )
 
-    def _load(self, place: Place) -> Loaded:
-        if place not in self._loaded:
+    def _load(self, location: Place) -> Loaded:
+        if location not in self._loaded:
             self._loaded.clear()
-            self._loaded[place] = place.load(self.trust_remote_code, self.device_map)
-        return self._loaded[place]
+            self._loaded[location] = location.load(self.trust_remote_code, self.device_map)
+        return self._loaded[location]

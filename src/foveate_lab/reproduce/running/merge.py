@@ -1,4 +1,4 @@
-"""Several folders of reproductions as one: of several people, machines, parts of a plan."""
+"""Merging of folders that several people, machines or parts of a plan wrote."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from foveate_lab.reproduce.running.perform import planned
 from foveate_lab.reproduce.running.progress import Done
 
 VERSIONS = ("foveate", "torch", "transformers")
-"""What has to be the same on all machines; a build of PyTorch for another device is."""
+"""Packages whose versions must agree on all machines. Local labels such as +cu126 may differ."""
 
 
 class Merged(NamedTuple):
-    """What is written: rows, by the place of their model, profiles, by their files, and digests of
-    the data.
-    """
+    """Merged rows by model, profiles by file, and digests of the data."""
 
     rows: dict[Place, list[dict[str, Any]]]
     profiles: dict[Path, bytes]
@@ -33,11 +31,10 @@ class Merged(NamedTuple):
 
 
 def merge(lab: Lab, folders: Sequence[Path]) -> None:
-    """Adds the rows and profiles of what other labs wrote, once all of it is known to fit.
+    """Add the rows and profiles that other labs wrote, once all of them are known to fit.
 
-    An answer takes the place of a refusal; of two answers, which have to be the same, and of times
-    that both took, the first stays: that of the lab's own folder, then those of the folders in
-    their order.
+    An answer replaces a refusal. Of two answers, which have to be equal, and of two timings the
+    first stays: that of the lab's own folder, then those of the folders in their order.
 
     Raises:
         InvalidInput: a folder is not as its manifest says; it is of another model, other weights,
@@ -45,83 +42,91 @@ def merge(lab: Lab, folders: Sequence[Path]) -> None:
             or none of its rows is of these experiments' models.
         CannotWrite: the disk is full, or the folder is not to be written to.
     """
-    places = list(planned(lab, Done()))
-    merged = Merged({place: list(lab.rows.of(place).rows) for place in places}, {}, drawn(lab.out))
+    locations = list(planned(lab, Done()))
+    merged = Merged(
+        {location: list(lab.rows.of(location).rows) for location in locations}, {}, drawn(lab.out)
+    )
     for folder in folders:
-        mine = [one for one in places if (folder / "rows" / one.folder / CONFIGURATION).exists()]
+        mine = [
+            location
+            for location in locations
+            if (folder / "rows" / location.folder / CONFIGURATION).exists()
+        ]
+        names = [location.at for location in locations]
         if not mine:
             raise InvalidInput(
-                f"{str(folder)!r} holds no rows of {', '.join(one.at for one in places)}. Give a "
-                "folder that 'foveate reproduce --out' wrote of these experiments, and --model as "
-                "it was given for it."
+                f"{str(folder)!r} holds no rows of {', '.join(names)}. Give a "
+                "folder that 'foveate reproduce --out' wrote of these experiments, with the same "
+                "--model."
             )
         _check_data(folder, merged)
-        for place in mine:
-            _add(lab, place, folder, merged)
+        for location in mine:
+            _add(lab, location, folder, merged)
     for path, content in merged.profiles.items():
         with files.reporting(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, content)
-    for place, rows in merged.rows.items():
-        lab.rows.take(place, rows)
+    for location, rows in merged.rows.items():
+        lab.rows.take(location, rows)
     note_drawn(lab.out, merged.drawn)
 
 
 def _check_data(folder: Path, merged: Merged) -> None:
-    """Raises InvalidInput unless its samples are those of the others, also those that it did not
-    ask: the parts of a plan have none in common.
+    """Raise InvalidInput unless a folder has the same samples as the others, also those that it did
+    not run: the parts of a plan have none in common.
     """
     theirs = drawn(folder)
     for name in theirs.keys() & merged.drawn.keys():
         if theirs[name] != merged.drawn[name]:
             raise InvalidInput(
-                f"{str(folder)!r} cannot be merged: its data of {name} samples are others (digest "
-                f"{theirs[name]}, not {merged.drawn[name]}). Give all machines a copy of the same."
+                f"{str(folder)!r} cannot be merged: its data of {name} samples differ (digest "
+                f"{theirs[name]}, not {merged.drawn[name]}). Give all machines the same data."
             )
     merged.drawn.update(theirs)
 
 
-def _add(lab: Lab, place: Place, folder: Path, merged: Merged) -> None:
-    """The rows and profiles of a model in a folder, if they fit."""
-    bundle = read_bundle(folder / "rows" / place.folder)
-    _check_made_alike(bundle, lab.configuration(place))
+def _add(lab: Lab, location: Place, folder: Path, merged: Merged) -> None:
+    """Add the rows and profiles of a model in a folder, if they fit."""
+    bundle = read_bundle(folder / "rows" / location.folder)
+    _check_made_alike(bundle, lab.configuration(location))
     rows = HeldRows(bundle.stored.rows, lab.out).rows
-    if why := _asked_otherwise(merged.rows[place], rows) or answers_differ(
-        merged.rows[place], rows
+    if why := _asked_otherwise(merged.rows[location], rows) or answers_differ(
+        merged.rows[location], rows
     ):
         raise InvalidInput(
-            f"{str(bundle.folder)!r} cannot be merged: {why}. Ask those samples on one machine, or "
-            "give each folder a page of its own."
+            f"{str(bundle.folder)!r} cannot be merged: {why}. Run those samples on one machine, or "
+            "write a page for each folder."
         )
-    merged.rows[place] += rows
-    for path in sorted((folder / "profiles" / place.folder).glob("*.json")):
-        target = lab.out / "profiles" / place.folder / path.name
+    merged.rows[location] += rows
+    for path in sorted((folder / "profiles" / location.folder).glob("*.json")):
+        target = lab.out / "profiles" / location.folder / path.name
         there = merged.profiles.get(target) or (target.read_bytes() if target.exists() else b"")
         if there and there != path.read_bytes():
             raise InvalidInput(
-                f"{str(path)!r} cannot be merged: its numbers are not those of the same profile in "
-                "another folder, so answers under it are not either. Copy the profiles of one "
+                f"{str(path)!r} cannot be merged: its numbers differ from those of the same "
+                "profile in another folder, and so do answers under it. Copy the profiles of one "
                 "machine into --out of the others before they start."
             )
         merged.profiles[target] = path.read_bytes()
 
 
-def _check_made_alike(bundle: Bundle, wanted: Mapping[str, Any]) -> None:
-    """Raises InvalidInput unless a folder's rows are made with the same settings; where the model
-    is, is of each machine, and its weights tell it from others of its name.
+def _check_made_alike(bundle: Bundle, expected: Mapping[str, Any]) -> None:
+    """Raise InvalidInput unless a folder's rows have the same settings. The path of the model may
+    differ by machine; a digest of its weights identifies it.
     """
-    theirs, wanted = UNSAID | bundle.stored.configuration, {**UNSAID, **wanted}
-    settings = {*theirs, *wanted} - {"schema", "model", "versions"}
-    ours = {name: wanted.get(name) for name in sorted(settings)}
-    said = {name: theirs.get(name) for name in ours}
+    theirs, expected = UNSAID | bundle.stored.configuration, {**UNSAID, **expected}
+    settings = {*theirs, *expected} - {"schema", "model", "versions"}
+    ours = {name: expected.get(name) for name in sorted(settings)}
+    stored = {name: theirs.get(name) for name in ours}
     for name in VERSIONS:
-        ours[name], said[name] = (_public(one, name) for one in (wanted, theirs))
-    if differing := [name for name in ours if ours[name] != said[name]]:
+        ours[name], stored[name] = (
+            _public(configuration, name) for configuration in (expected, theirs)
+        )
+    if differing := [name for name in ours if ours[name] != stored[name]]:
         name = differing[0]
         raise InvalidInput(
-            f"{str(bundle.folder)!r} cannot be merged: it is of {name}={said[name]!r}, and this is "
-            f"of {ours[name]!r}. Only what was asked alike stands in one table: give the options "
-            "that it was made with, or leave it out."
+            f"{str(bundle.folder)!r} cannot be merged: it has {name}={stored[name]!r}, and this "
+            f"run {ours[name]!r}. Give the options of that folder's run, or leave it out."
         )
 
 
@@ -130,7 +135,7 @@ def _public(configuration: Mapping[str, Any], name: str) -> str:
 
 
 def _asked_otherwise(mine: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> str:
-    """Which sample is not the same in both, by its digest, or by its place among those drawn."""
+    """Name a sample that differs between both, by its digest or its index; "" if none does."""
     answered = {key_of(row)[:2]: row for row in mine if "error" not in row}
     at: dict[tuple[str, Any], Key] = {
         (row["task"], row["place"]): key_of(row) for row in mine if "place" in row
@@ -139,7 +144,7 @@ def _asked_otherwise(mine: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping
         task, sample, _ = key_of(row)
         other = answered.get((task, sample))
         if other is not None and "error" not in row and not same_question(other, row):
-            return f"sample {sample} of {task} is another question in its data"
+            return f"sample {sample} of {task} is another question there"
         there = at.get((task, row.get("place")))
         if there is not None and there[1] != sample:
             return (

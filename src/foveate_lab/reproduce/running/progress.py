@@ -1,4 +1,4 @@
-"""How far a run of experiments is, and what it came to."""
+"""Progress of a run of experiments, and its end."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from foveate_lab.reproduce.experiment import Experiment
 
 
 class Step(NamedTuple):
-    """An experiment with those of its models that are at one place, and read images alike."""
+    """An experiment with those of its models that are at one location and read images alike."""
 
     experiment: Experiment
-    place: str
+    location: str
     models: tuple[str, ...]
     pad_images: bool = False
 
 
 class Progress(NamedTuple):
-    """``rows`` that are there ``of`` those that are planned, of all experiments; ``new`` ones are
-    of this run. ``what`` it is at, and the seconds that are left at the rate of this run; None
-    before its first row. ``over`` when it is.
+    """State of a run: ``rows`` exist ``of`` the planned ones of all experiments; ``new`` are of
+    this run. ``what`` is the current task, ``left_s`` the seconds left at the rate of this run,
+    None before its first row. ``over`` at the end.
     """
 
     rows: int
@@ -35,41 +35,41 @@ class Progress(NamedTuple):
     over: bool = False
 
 
-Tell = Callable[[Progress], object]
+OnProgress = Callable[[Progress], object]
 
 
 class Meter:
-    """Counts the rows of a run, and tells of each. ``of`` are planned, ``there`` are there."""
+    """Counter of a run's rows that reports each. ``of`` are planned, ``there`` exist."""
 
-    def __init__(self, there: int, of: int, tell: Tell):
-        self.there, self.of, self.tell = there, of, tell
+    def __init__(self, there: int, of: int, on_progress: OnProgress):
+        self.there, self.of, self.on_progress = there, of, on_progress
         self.new, self._began = 0, monotonic()
 
-    def say(self, what: str, over: bool = False) -> None:
-        """Tells what it is at."""
+    def report(self, what: str, over: bool = False) -> None:
+        """Report the current task."""
         left_s = None
         if self.new:
             left = max(0, self.of - self.there - self.new)
             left_s = left * (monotonic() - self._began) / self.new
-        self.tell(Progress(self.there + self.new, self.of, self.new, what, left_s, over))
+        self.on_progress(Progress(self.there + self.new, self.of, self.new, what, left_s, over))
 
     @contextmanager
     def not_counted(self) -> Iterator[None]:
-        """What takes long in the block, as profiles do, is in no row's time."""
+        """Leave the time of the block, such as that of profiles, out of the rate."""
         began = monotonic()
         yield
         self._began += monotonic() - began
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """One more."""
+        """Count and report a new row."""
         self.new += 1
-        self.say(row["task"])
+        self.report(row["task"])
 
 
 @dataclass(frozen=True)
 class Done:
-    """Rows that were refused, why experiments were not run, by id, and why benchmarks, or the
-    specs whose profiles need them, are left out of those that were.
+    """End of a run: refused rows, why experiments did not run, by id, and why benchmarks, or specs
+    whose profiles need them, are left out.
     """
 
     refused: dict[Key, Mapping[str, Any]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Done:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def note(self, row: Mapping[str, Any]) -> None:
-        """One more row; an answer takes the place of what was refused before."""
+        """Note a row; an answer replaces an earlier refusal."""
         if "error" in row:
             self.refused[key_of(row)] = row
         else:

@@ -1,4 +1,4 @@
-"""The rows of a folder of reproductions: those of each model in a folder of their own."""
+"""Rows of a folder of reproductions, in one folder for each model."""
 
 from __future__ import annotations
 
@@ -9,71 +9,74 @@ from typing import Any
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.bundle import seal
 from foveate_lab.eval.held import HeldRows, key_of
-from foveate_lab.eval.results import ROWS, Results, held, read
+from foveate_lab.eval.results import ROWS, Results, read, stored_rows
 from foveate_lab.reproduce.models import Place
 
 
 class Rows:
-    """What is in ``out``, with what ``made`` says of how rows of a model are made. A model's rows
-    are opened, and nobody else's to write, when they are first asked for; ``read_only`` only looks
-    at what is there, without a lock.
+    """Rows in ``out``; ``made`` returns the configuration that a model's rows have to agree in. A
+    model's rows are opened, and locked, when they are first needed; ``read_only`` takes no lock.
     """
 
-    def __init__(self, out: Path, made: Callable[[Place], dict[str, Any]], read_only: bool):
-        self.out, self.made, self.read_only = out, made, read_only
+    def __init__(
+        self, out: Path, configuration: Callable[[Place], dict[str, Any]], read_only: bool
+    ):
+        self.out, self.configuration, self.read_only = out, configuration, read_only
         self._opened: dict[Place, Results] = {}
         self._looked_at: dict[Place, HeldRows] = {}
 
     def close(self) -> None:
-        """Others may write them now."""
+        """Release the locks."""
         for results in self._opened.values():
             results.__exit__()
         self._opened.clear()
 
-    def folder(self, place: Place) -> Path:
-        """Where those of a model are."""
-        return self.out / "rows" / place.folder
+    def folder(self, location: Place) -> Path:
+        """Return the folder with the rows of a model."""
+        return self.out / "rows" / location.folder
 
-    def of(self, place: Place) -> HeldRows:
-        """Those of a model.
+    def of(self, location: Place) -> HeldRows:
+        """Return the rows of a model.
 
         Raises:
-            InvalidInput: they were made otherwise, or another process is writing them.
+            InvalidInput: they have another configuration, or another process writes them.
         """
         if not self.read_only:
-            return self._open(place)
-        if place not in self._looked_at:
-            self._looked_at[place] = held(self.folder(place), self.made(place), self.out)
-        return self._looked_at[place]
+            return self._open(location)
+        if location not in self._looked_at:
+            self._looked_at[location] = stored_rows(
+                self.folder(location), self.configuration(location), self.out
+            )
+        return self._looked_at[location]
 
-    def add(self, place: Place, row: Mapping[str, Any]) -> None:
-        """One more row of a model; on disk when this returns.
-
-        Raises:
-            CannotWrite: the disk is full, or the folder is not to be written to.
-        """
-        self._open(place).add(row)
-
-    def take(self, place: Place, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Rows of other folders, all at once.
+    def add(self, location: Place, row: Mapping[str, Any]) -> None:
+        """Add a row of a model; it is on disk when this returns.
 
         Raises:
             CannotWrite: the disk is full, or the folder is not to be written to.
         """
-        self._open(place).take(rows)
+        self._open(location).add(row)
+
+    def take(self, location: Place, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add rows of other folders, all at once.
+
+        Raises:
+            CannotWrite: the disk is full, or the folder is not to be written to.
+        """
+        self._open(location).take(rows)
 
     def sort(self) -> None:
-        """Brings rows into one order, whoever made them and whenever: by task, place of the sample,
-        and spec.
+        """Sort rows by task, index of the sample, and spec, so that their order does not depend on
+        who made them when.
         """
 
-        def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+        def order(row: Mapping[str, Any]) -> tuple[Any, ...]:
             task, sample, spec = key_of(row)
             return task, row.get("place", 0), sample, spec != FULL, spec
 
         for results in self._opened.values():
             there = results.rows
-            if (rows := sorted(there, key=place)) != there:
+            if (rows := sorted(there, key=order)) != there:
                 results.sort(map(key_of, rows))
 
     def seal(self) -> None:
@@ -85,9 +88,9 @@ class Rows:
         for rows in sorted((self.out / "rows").glob(f"*/{ROWS}")):
             seal(rows.parent, read(rows.parent).rows)
 
-    def _open(self, place: Place) -> Results:
-        if place not in self._opened:
-            self._opened[place] = Results(
-                self.folder(place), self.made(place), resume=True, root=self.out
+    def _open(self, location: Place) -> Results:
+        if location not in self._opened:
+            self._opened[location] = Results(
+                self.folder(location), self.configuration(location), resume=True, root=self.out
             )
-        return self._opened[place]
+        return self._opened[location]

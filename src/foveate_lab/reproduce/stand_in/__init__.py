@@ -1,6 +1,6 @@
-"""Small data in the files and folders of the real benchmarks, drawn and written here.
+"""Small generated data in the files and folders of the real benchmarks.
 
-It shows that an experiment runs, and nothing of what a paper says.
+They show that an experiment runs, and nothing of what a paper claims.
 """
 
 from foveate_lab.reproduce.stand_in.folders import write

@@ -1,4 +1,4 @@
-"""The data folder of a stand-in: one folder a benchmark."""
+"""Data folder of a stand-in, with one folder for each benchmark."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ WRITERS: dict[str, Callable[[Writer], None]] = {
 
 
 def write(folder: Path, count: int, names: Collection[str] = tuple(WRITERS)) -> None:
-    """Writes ``count`` samples of each of these benchmarks, unless their folders are there.
+    """Write ``count`` samples of each of these benchmarks, unless their folders exist.
 
     Raises:
         CannotWrite: the disk is full, or the folder is not to be written to.
     """
     for name in names:
-        place = folder / name
-        if not place.exists():
-            writer = Writer(place, count)
+        path = folder / name
+        if not path.exists():
+            writer = Writer(path, count)
             WRITERS[name](writer)
             writer.done()

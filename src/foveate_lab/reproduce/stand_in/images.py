@@ -37,23 +37,23 @@ TASKS = (
     "math word problem",
     "figure question answering",
 )
-WORDS = (20, 180, 560)  # of instructions, in turn
+WORDS = (20, 180, 560)  # lengths of instructions, in turn
 
 
 def page(r: Random) -> tuple[Scene, Question]:
-    """A drawn page, and a question about it."""
+    """Draw a page, and a question about it."""
     album = questions.document(r, FONTS)
     return album.images[0], r.choice(album.questions)
 
 
 def pages(writer: Writer, at_least: int = 0) -> Iterator[tuple[int, Scene, Question]]:
-    """As many as are wanted, or ``at_least`` so many, with their numbers."""
+    """Yield numbered pages with questions, ``at_least`` so many."""
     for number in range(max(writer.count, at_least)):
         yield number, *page(writer.random(number))
 
 
 def docvqa(writer: Writer) -> None:
-    """val_v1.0_withQT.json and documents/."""
+    """Write val_v1.0_withQT.json and documents/."""
     data = [
         {
             "questionId": 1000 + number,
@@ -71,7 +71,7 @@ def docvqa(writer: Writer) -> None:
 
 
 def ocrbench(writer: Writer) -> None:
-    """OCRBench.json and the images; the kinds of questions in turn."""
+    """Write OCRBench.json and the images; the kinds of questions in turn."""
     records = [
         {
             "dataset_name": "HME100k" if number % len(KINDS) == 4 else "drawn",
@@ -86,7 +86,7 @@ def ocrbench(writer: Writer) -> None:
 
 
 def textvqa(writer: Writer) -> None:
-    """TextVQA_0.5.1_val.json and train_images/, with ten answers each."""
+    """Write TextVQA_0.5.1_val.json and train_images/, with ten answers each."""
     data = []
     for number, scene, question in pages(writer):
         writer.image(f"train_images/{number:016x}.jpg", scene.image)
@@ -103,30 +103,30 @@ def textvqa(writer: Writer) -> None:
 
 
 def textcaps(writer: Writer) -> None:
-    """TextCaps_0.1_val.json and train_images/: a record for each of an image's captions."""
+    """Write TextCaps_0.1_val.json and train_images/: a record for each of an image's captions."""
     data: list[dict[str, Any]] = []
     for number in range(writer.count):
         r = writer.random(number)
         scene = form(r, FONTS, some_facts(r, 4), 6)
         writer.image(f"train_images/{number:016x}.jpg", scene.image)
-        said = [
+        captions = [
             f"A page that says {name.lower()} is {value}." for name, value, _ in scene.facts
         ] + ["A page with some lines of text."]
         data += [
             {
                 "image_id": f"{number:016x}",
-                "caption_id": len(said) * number + place,
+                "caption_id": len(captions) * number + index,
                 "caption_str": caption,
-                "reference_strs": said,
+                "reference_strs": captions,
                 "set_name": "val",
             }
-            for place, caption in enumerate(said)
+            for index, caption in enumerate(captions)
         ]
     writer.json("TextCaps_0.1_val.json", {"dataset_type": "val", "data": data})
 
 
 def chartqa(writer: Writer) -> None:
-    """test_human.json, test_augmented.json and png/."""
+    """Write test_human.json, test_augmented.json and png/."""
     for part in ("human", "augmented"):
         records = []
         for number in range(writer.count):
@@ -140,7 +140,7 @@ def chartqa(writer: Writer) -> None:
 
 
 def mm_vet(writer: Writer) -> None:
-    """mm-vet.json and images/; capabilities in turn."""
+    """Write mm-vet.json and images/; capabilities in turn."""
     records = {}
     for number, scene, question in pages(writer, len(ABILITIES)):
         name = f"v1_{number}.png"
@@ -156,7 +156,7 @@ def mm_vet(writer: Writer) -> None:
 
 
 def mathvista(writer: Writer) -> None:
-    """data/testmini.json, data/query.json and images/; choices and numbers in turn."""
+    """Write data/testmini.json, data/query.json and images/; choices and numbers in turn."""
     problems, queries = {}, {}
     for number in range(max(writer.count, len(SKILLS))):
         r = writer.random(number)
@@ -195,27 +195,27 @@ def mathvista(writer: Writer) -> None:
             else "Hint: Please answer the question requiring an integer answer and provide the "
             "final value, e.g., 1, 2, 3, at the end.\n"
         )
-        letters = "".join(f"\n({chr(65 + i)}) {one}" for i, one in enumerate(values))
+        letters = "".join(f"\n({chr(65 + i)}) {choice}" for i, choice in enumerate(values))
         queries[pid] = f"{hint}Question: {question}" + (f"\nChoices:{letters}" if chosen else "")
     writer.json("data/testmini.json", problems)
     writer.json("data/query.json", queries)
 
 
 def llava_description(writer: Writer) -> None:
-    """detail_1k.json and coco/train2017/."""
+    """Write detail_1k.json and coco/train2017/."""
     records = []
     for number in range(writer.count):
         r = writer.random(number)
         scene = form(r, FONTS, some_facts(r, 4), 6)
         name, value, _ = scene.facts[0]
-        said = f"The {name.lower()} is {value}."
+        description = f"The {name.lower()} is {value}."
         records.append(
             {
                 "id": f"{number:012d}",
                 "image": writer.image(f"coco/train2017/{number:012d}.jpg", scene.image),
                 "conversations": [
                     {"from": "human", "value": "Describe the following image.\n<image>"},
-                    {"from": "gpt", "value": said},
+                    {"from": "gpt", "value": description},
                 ],
             }
         )
@@ -223,8 +223,8 @@ def llava_description(writer: Writer) -> None:
 
 
 def llava_instruct(writer: Writer) -> None:
-    """llava_v1_5_mix665k.json and the images: two rounds each, of instructions that are short,
-    longer and long in turn.
+    """Write llava_v1_5_mix665k.json and the images: two rounds each, of instructions that are
+    short, longer and long in turn.
     """
     records = []
     for number in range(max(writer.count, 3 * len(WORDS))):

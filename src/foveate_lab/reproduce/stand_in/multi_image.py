@@ -22,7 +22,7 @@ PAGES, CHOICES = 2, 4
 
 
 def milebench(writer: Writer) -> None:
-    """SET/SET.json and SET/images/ of all sets."""
+    """Write SET/SET.json and SET/images/ of all sets."""
     for sets in TASKS.values():
         for name in sets:
             _set(writer, name)
@@ -53,14 +53,14 @@ def _sample(writer: Writer, name: str, number: int) -> dict[str, Any]:
     for image, page in zip(images, pages, strict=True):
         writer.image(f"{name}/images/{image}", page.image)
     field, value = r.choice(facts)
-    shown = "\n".join(f"Image {i}: {{image#{i}}}" for i in range(1, PAGES + 1))
+    images_text = "\n".join(f"Image {i}: {{image#{i}}}" for i in range(1, PAGES + 1))
     instance: dict[str, Any] = {
-        "context": f"{shown}\nQuestion: What is the {field.lower()}?",
+        "context": f"{images_text}\nQuestion: What is the {field.lower()}?",
         "images_path": images,
     }
     answer: str = value
     if name not in OPEN:
-        instance["choice_list"] = choices = _choices(r, [one for _, one in facts], value)
+        instance["choice_list"] = choices = _choices(r, [text for _, text in facts], value)
         answer = choices[choices.index(value)]
     return {
         "sample_id": number,
@@ -72,7 +72,7 @@ def _sample(writer: Writer, name: str, number: int) -> dict[str, Any]:
 
 
 def _choices(r: Random, values: list[str], right: str) -> list[str]:
-    """The right one among others."""
+    """Return the right value among others."""
     wrong = [value for value in dict.fromkeys(values) if value != right][: CHOICES - 1]
     options = [right, *wrong]
     r.shuffle(options)

@@ -9,7 +9,9 @@ SOURCES = {"mobile": "ios", "desktop": "windows", "web": "shop"}
 
 
 def screenspot_v2(writer: Writer) -> None:
-    """screenspot_*_v2.json of three platforms and screenspotv2_image/; text and icons in turn."""
+    """Write screenspot_*_v2.json of three platforms and screenspotv2_image/; text and icons in
+    turn.
+    """
     for screen, source in SOURCES.items():
         records = []
         for number in range(max(writer.count, 2)):

@@ -1,4 +1,4 @@
-"""Long texts: pieces of Python's manual with a fact in them, which is asked for."""
+"""Long texts: pieces of Python's manual with a fact in them, which the question is about."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foveate_lab.eval.benchmarks.longbench import SETS
 from foveate_lab.reproduce.stand_in.files import Writer
 
 WORDS = 160
-ANSWERS = {  # of the forms that these sets ask for
+ANSWERS = {  # of sets whose scores need answers of a certain form
     "trec": "number",
     "lsht": "number",
     "passage_count": "3",
@@ -22,7 +22,7 @@ PROMPT = "Read the text and answer.\n\n{context}\n\nQuestion: {input}\nAnswer:"
 
 
 def longbench(writer: Writer) -> None:
-    """data/SET.jsonl of all sets, and config/dataset2prompt.json."""
+    """Write data/SET.jsonl of all sets, and config/dataset2prompt.json."""
     for name in SETS:
         records = (_record(writer, name, number) for number in range(writer.count))
         writer.lines(f"data/{name}.jsonl", records)
@@ -57,15 +57,15 @@ KINDS = (
 
 
 def loogle(writer: Writer) -> None:
-    """LooGLE-testdata/longdep_qa.jsonl, with questions of all kinds on every document."""
+    """Write LooGLE-testdata/longdep_qa.jsonl, with questions of all kinds on every document."""
     records = []
     for number in range(writer.count):
         documents = [_record(writer, f"{kind}", number) for kind in KINDS]
         kinds = [
-            {"Q": one["input"], "A": one["answers"][0], "S": [], "type": kind}
-            for kind, one in zip(KINDS, documents, strict=True)
+            {"Q": document["input"], "A": document["answers"][0], "S": [], "type": kind}
+            for kind, document in zip(KINDS, documents, strict=True)
         ]
-        text = " ".join(one["context"] for one in documents)[: 6 * WORDS]
+        text = " ".join(document["context"] for document in documents)[: 6 * WORDS]
         records.append(
             {"input": text, "title": str(number), "qa_pairs": str(kinds), "output": "none"}
         )
@@ -75,7 +75,7 @@ def loogle(writer: Writer) -> None:
 
 
 def needle(writer: Writer) -> None:
-    """A text file to hide lines in."""
+    """Write a text file to hide lines in."""
     words = manual()[: 4 * WORDS]
     sentences = (" ".join(words[start : start + 10]) for start in range(0, len(words), 10))
     writer.text("manual.txt", ". ".join(sentences) + ".")

@@ -1,4 +1,4 @@
-"""What stands below a table: of how many samples it is, what was refused, and its marks."""
+"""Notes below a table: numbers of samples, refusals, and marks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from foveate_lab.reproduce.tables.table import NOT_BROUGHT, TableCell, counted
 
 @dataclass
 class Marks:
-    """A letter for each thing that is said of single cells, in the order of their coming up."""
+    """Letters for notes on single cells, in the order of their first use."""
 
-    notes: dict[str, str] = field(default_factory=dict)  # what is said, and its letter
+    notes: dict[str, str] = field(default_factory=dict)  # a note, and its letter
 
-    def of(self, *said: str) -> str:
-        """The letters of what is said of a cell."""
-        return " ".join(self.notes.setdefault(one, _letter(len(self.notes))) for one in said if one)
+    def of(self, *notes: str) -> str:
+        """Return the letters of a cell's notes."""
+        return " ".join(
+            self.notes.setdefault(note, _letter(len(self.notes))) for note in notes if note
+        )
 
     @property
     def listed(self) -> list[tuple[str, str]]:
-        """Each letter, and what it stands for."""
-        return [(letter, said) for said, letter in self.notes.items()]
+        """Letters, each with its note."""
+        return [(letter, note) for note, letter in self.notes.items()]
 
 
 def _letter(number: int) -> str:
@@ -34,7 +36,7 @@ def _letter(number: int) -> str:
 
 
 class Counts:
-    """The samples of a table: what is usual in each column, and what is not in a cell."""
+    """Counts of a table's samples: what is usual in each column, and exceptions of cells."""
 
     def __init__(self, pieces: Iterable[PlacedCell]) -> None:
         self._cells = [(piece.at["column"], piece.cell) for piece in pieces]
@@ -45,19 +47,21 @@ class Counts:
                 by_column.setdefault(column, Counter())[cell.samples] += 1
             remarks.setdefault(column, set()).add(cell.remark)
         self._usual = {name: counter.most_common(1)[0][0] for name, counter in by_column.items()}
-        self._alike = {name: one for name, (one, *others) in remarks.items() if one and not others}
+        self._alike = {
+            name: remark for name, (remark, *others) in remarks.items() if remark and not others
+        }
 
     def exceptions(self, column: str, cell: TableCell) -> Iterator[str]:
-        """What is to be said of a cell, and is not said of its whole column or above the table."""
+        """Yield the notes on a cell that hold neither for its whole column nor for the table."""
         samples, usual = cell.samples, self._usual.get(column, 0)
         if samples is not None and samples != usual and (samples or cell.refused):
             yield counted(samples)
-        for one in cell.exceptions:
-            if one != self._alike.get(column):
-                yield f"{NOT_BROUGHT}: see above" if one.startswith(NOT_BROUGHT) else one
+        for note in cell.exceptions:
+            if note != self._alike.get(column):
+                yield f"{NOT_BROUGHT}: see above" if note.startswith(NOT_BROUGHT) else note
 
-    def said(self) -> Iterator[str]:
-        """In sentences: samples of a cell, refusals, what kept more, what is empty."""
+    def sentences(self) -> Iterator[str]:
+        """Yield sentences on the samples of a cell, refusals, raised budgets and empty cells."""
         numbers = {*self._usual.values()}
         if len(numbers) == 1:
             yield f"Samples in a cell: {numbers.pop():,}."

@@ -1,4 +1,4 @@
-"""Lays a table out as the paper does: blocks, lines of gains, and spanned cells, without HTML."""
+"""Layout of a table as in the paper: blocks, lines of gains, and spanned cells, without HTML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from foveate_lab.reproduce.tables.table import (
 )
 
 GAINS = "Δ"
-WHOLE = "100%"  # the budget of what keeps everything
+WHOLE = "100%"  # shown as the budget of a policy that keeps everything
 HEADS: Mapping[Dimension, str] = {
     "model": "model",
     "method": "method",
@@ -37,16 +37,16 @@ HEADS: Mapping[Dimension, str] = {
 }
 
 
-def laid(table: Table, columns: Sequence[str]) -> Laid:
-    """These columns of a table, laid out as it says."""
+def lay_out(table: Table, columns: Sequence[str]) -> Laid:
+    """Lay out these columns of a table in the way that it names."""
     pieces = list(_pieces(table, columns))
     layout = table.layout or _usual(table)
     spanned = "budget" in layout.across and "method" in layout.down
     several = spanned and any(piece.at["budget"] for piece in pieces)
     along = [piece for piece in pieces if piece.at["budget"] or not several]
-    keys = _together([_key(piece, layout.across) for piece in along])
+    keys = _group_keys([_key(piece, layout.across) for piece in along])
     return Laid(
-        tuple(HEADS[one] for one in layout.down),
+        tuple(HEADS[dimension] for dimension in layout.down),
         tuple(_heads(keys)),
         tuple(_rows(pieces, layout, keys)),
     )
@@ -75,18 +75,20 @@ def _pieces(table: Table, columns: Sequence[str]) -> Iterator[PlacedCell]:
 
 
 def _like(table: Table, at: int) -> str:
-    """A printed number of a column, with as many digits as most of its numbers have."""
+    """Return a printed number of a column, with as many digits as most of its numbers have."""
     texts = [line.cells[at].printed for line in table.lines if line.cells[at].paper is not None]
     count = Counter(map(decimals, texts))
     return max(texts, key=lambda text: count[decimals(text)], default="")
 
 
 def _key(piece: PlacedCell, dimensions: Sequence[Dimension]) -> tuple[str, ...]:
-    return tuple(piece.at[one] for one in dimensions)
+    return tuple(piece.at[dimension] for dimension in dimensions)
 
 
-def _together(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Each key once, those that begin alike beside each other, in the order of the first."""
+def _group_keys(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return each key once, those with the same beginning side by side, in the order of the
+    first.
+    """
     first: dict[tuple[str, ...], int] = {}
     for at, key in enumerate(keys):
         for depth in range(1, len(key) + 1):
@@ -98,7 +100,7 @@ def _together(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def _heads(keys: Sequence[tuple[str, ...]]) -> Iterator[tuple[ColumnHeading, ...]]:
-    """A row of headings for each dimension, those that are alike joined."""
+    """Yield a row of headings for each dimension, with equal neighbours joined."""
     for depth in range(len(keys[0]) if keys else 0):
         groups = groupby(keys, key=lambda key, depth=depth: key[: depth + 1])  # type: ignore[misc]
         yield tuple(ColumnHeading(begin[-1], len(list(mine))) for begin, mine in groups)
@@ -107,45 +109,47 @@ def _heads(keys: Sequence[tuple[str, ...]]) -> Iterator[tuple[ColumnHeading, ...
 def _rows(
     pieces: Sequence[PlacedCell], layout: TableLayout, keys: Sequence[tuple[str, ...]]
 ) -> Iterator[RowHeading | LaidRow]:
-    """Block by block; below what is compared with a base method, the gains over it."""
+    """Yield rows block by block; below a method with a base method, its gains over that."""
     by_line: dict[tuple[str, ...], list[PlacedCell]] = {}
     for piece in pieces:
         by_line.setdefault(_key(piece, (*layout.blocks, *layout.down)), []).append(piece)
     last = None
-    for place in _together(list(by_line)):
-        mine, count = by_line[place], len(layout.blocks)
-        block, names = place[:count], place[count:]
+    for key in _group_keys(list(by_line)):
+        mine, count = by_line[key], len(layout.blocks)
+        block, names = key[:count], key[count:]
         if block != last and layout.blocks:
-            yield RowHeading(_named(layout.blocks, block))
+            yield RowHeading(_heading_text(layout.blocks, block))
         last = block
         source = ", ".join(dict.fromkeys(_sources(mine)))
         yield LaidRow(_labels(layout, names, mine), tuple(_cells(mine, layout, keys)), source)
-        gained = [gain for one in mine if one.line.over and (gain := _gain(one, pieces))]
+        gained = [gain for piece in mine if piece.line.over and (gain := _gain(piece, pieces))]
         if gained:
-            cells = tuple(one._replace(gain=True) for one in _cells(gained, layout, keys))
+            cells = tuple(cell._replace(gain=True) for cell in _cells(gained, layout, keys))
             yield LaidRow((GAINS, *[""] * (len(names) - 1)), cells, "")
 
 
 def _sources(mine: Sequence[PlacedCell]) -> Iterator[str]:
-    """Of the cells that the paper says something of."""
-    for one in mine:
-        if one.line.source and (one.cell.printed or one.cell.paper is not None):
-            yield one.line.source
+    """Yield the sources of cells for which the paper has a number."""
+    for piece in mine:
+        if piece.line.source and (piece.cell.printed or piece.cell.paper is not None):
+            yield piece.line.source
 
 
-def _named(dimensions: Sequence[Dimension], values: Sequence[str]) -> str:
-    said = (
+def _heading_text(dimensions: Sequence[Dimension], values: Sequence[str]) -> str:
+    parts = (
         f"budget {value}" if dimension == "budget" else value
         for dimension, value in zip(dimensions, values, strict=True)
         if value
     )
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def _labels(
     layout: TableLayout, names: Sequence[str], mine: Sequence[PlacedCell]
 ) -> tuple[str, ...]:
-    """The names of a row: what it adds to a base method ("+ MixKV"), 100% if it has no budget."""
+    """Return the names of a row: the addition to a base method ("+ MixKV"), 100% without a
+    budget.
+    """
     labels = dict(zip(layout.down, names, strict=True))
     over = mine[0].line.over
     if over and "method" in labels and labels["method"].startswith(f"{over} "):
@@ -158,7 +162,7 @@ def _labels(
 def _cells(
     mine: Sequence[PlacedCell], layout: TableLayout, keys: Sequence[tuple[str, ...]]
 ) -> Iterator[Placed]:
-    """Along the columns; what has no budget stands across all of them."""
+    """Yield the cells of a row; a cell without a budget spans all columns of budgets."""
     there = {_key(piece, layout.across): piece for piece in mine}
     if keys and not any(key in there for key in keys):
         at = layout.across.index("budget")
@@ -171,20 +175,22 @@ def _cells(
 
 
 def _gain(piece: PlacedCell, pieces: Sequence[PlacedCell]) -> PlacedCell | None:
-    """What it has more than the base method: measured, and of the paper's numbers."""
-    wanted = {**piece.at, "method": piece.line.over}
-    for one in pieces:
-        if all(one.at[d] == wanted[d] for d in ("model", "method", "budget", "column")):
-            return piece._replace(cell=_more(one.cell, piece.cell))
+    """Return the gain over the base method, of measured and of printed numbers; None without
+    one.
+    """
+    base = {**piece.at, "method": piece.line.over}
+    for candidate in pieces:
+        if all(candidate.at[d] == base[d] for d in ("model", "method", "budget", "column")):
+            return piece._replace(cell=_gain_cell(candidate.cell, piece.cell))
     return None
 
 
-def _more(base: TableCell, cell: TableCell) -> TableCell:
+def _gain_cell(base: TableCell, cell: TableCell) -> TableCell:
     measured = None
     if base.measured is not None and cell.measured is not None:
         measured = cell.measured - base.measured
     if base.paper is None or cell.paper is None:
         return TableCell(measured, None)
-    paper, places = cell.paper - base.paper, decimals(cell.printed)
-    printed = cell.delta or f"{paper:+.{places}f}"
+    paper, digits = cell.paper - base.paper, decimals(cell.printed)
+    printed = cell.delta or f"{paper:+.{digits}f}"
     return TableCell(measured, paper, printed=printed, misprint=cell.misprint if cell.delta else "")

@@ -1,4 +1,4 @@
-"""What a table is made of once it is laid out: headings, blocks and rows of placed cells."""
+"""Parts of a table that is laid out: headings, blocks and rows of placed cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Coordinates = Mapping[Dimension, str]
 
 
 class PlacedCell(NamedTuple):
-    """A cell at its place; ``like`` is a printed number of its column, for its digits."""
+    """A cell with its coordinates; ``like`` is a printed number of its column, for its digits."""
 
     at: Coordinates
     line: TableLine
@@ -20,8 +20,8 @@ class PlacedCell(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """What stands in one or several columns of a row, if anything; ``gain`` of a line of gains;
-    ``begins`` a group of columns.
+    """Content of one or several columns of a row, if any; ``gain``: of a line of gains; ``begins``:
+    a group of columns.
     """
 
     piece: PlacedCell | None
@@ -31,7 +31,7 @@ class Placed(NamedTuple):
 
 
 class ColumnHeading(NamedTuple):
-    """A heading over so many columns."""
+    """A heading over ``span`` columns."""
 
     text: str
     span: int
@@ -44,7 +44,7 @@ class RowHeading(NamedTuple):
 
 
 class LaidRow(NamedTuple):
-    """Names, cells, and the lines of the paper's text that its numbers are from."""
+    """A row: names, cells, and the lines of the paper's text that its numbers are from."""
 
     names: tuple[str, ...]
     cells: tuple[Placed, ...]
@@ -52,7 +52,7 @@ class LaidRow(NamedTuple):
 
 
 class Laid(NamedTuple):
-    """A table with the rows of its heading; ``names`` are those of the first columns."""
+    """A table with its heading rows; ``names`` are the headings of the first columns."""
 
     names: tuple[str, ...]
     heads: tuple[tuple[ColumnHeading, ...], ...]
@@ -60,7 +60,7 @@ class Laid(NamedTuple):
 
     @property
     def pieces(self) -> Iterator[PlacedCell]:
-        """Every cell that was placed, but those of gains, in the order of reading."""
+        """Placed cells in reading order, without those of gains."""
         for row in self.rows:
             if isinstance(row, LaidRow):
-                yield from (one.piece for one in row.cells if one.piece and not one.gain)
+                yield from (cell.piece for cell in row.cells if cell.piece and not cell.gain)

@@ -1,4 +1,4 @@
-"""The papers' figures: one file of tab-separated values a table, with the line of the text."""
+"""Figures that the papers print: a file of tab-separated values for each table."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ WORDS = (NOTHING, "OOM")
 
 
 class Misprint(NamedTuple):
-    """What is known to be wrong with a printed number, and the number as it would be; ``delta`` is
-    the gain that the paper prints there, where it is the gain that is wrong.
+    """A sentence on what is wrong with a printed number, and how it should be; ``delta`` is the
+    printed gain, where it is the gain that is wrong.
     """
 
-    said: str
+    text: str
     delta: str = ""
 
 
 class Printed(NamedTuple):
-    """A line of a paper's table: where it stands, and its values by column; ``texts`` as they are
-    printed, words among them.
+    """A line of a paper's table: its line in the text, and values by column; ``texts`` as printed,
+    with words such as OOM.
     """
 
     source: str
@@ -34,27 +34,27 @@ class Printed(NamedTuple):
     misprints: Mapping[str, Misprint] = {}
 
     def cell(self, column: str, cell: TableCell) -> TableCell:
-        """A measured cell beside what the paper says in that column."""
+        """Return a measured cell with the paper's number of that column."""
         misprint = self.misprints.get(column, Misprint(""))
         return cell._replace(
             paper=self.values.get(column),
             printed=self.texts.get(column, ""),
-            misprint=misprint.said,
+            misprint=misprint.text,
             delta=misprint.delta,
         )
 
 
 Key = tuple[str, str, str]
-"""Model, method, budget."""
+"""Model, method and budget of a line."""
 BLANK = Printed("", {})
 
 
 @cache
 def printed(name: str) -> dict[Key, Printed]:
-    """The table of that name; of none ("") nothing, where the paper prints no numbers.
+    """Read a table of figures; an empty name, where the paper prints no numbers, gives none.
 
     Raises:
-        InvalidInput: there is no file of that name: the installation lacks it.
+        InvalidInput: the installation lacks the file.
     """
     if not name:
         return {}
@@ -74,17 +74,17 @@ def printed(name: str) -> dict[Key, Printed]:
 
 @cache
 def _misprints() -> dict[tuple[str, str, str, str], dict[str, Misprint]]:
-    """By table, model, method and budget, and then by column."""
+    """Read the misprints: by table, model, method and budget, and then by column."""
     misprints: dict[tuple[str, str, str, str], dict[str, Misprint]] = {}
-    for table, model, method, budget, column, delta, said in _read("misprints")[1]:
+    for table, model, method, budget, column, delta, text in _read("misprints")[1]:
         mine = misprints.setdefault((table, model, method, budget), {})
-        for one in column.split(", "):
-            mine[one] = Misprint(said, delta)
+        for name in column.split(", "):
+            mine[name] = Misprint(text, delta)
     return misprints
 
 
 def _read(name: str) -> tuple[list[str], list[list[str]]]:
-    """The names of its columns, and its lines."""
+    """Return the names of a file's columns, and its lines."""
     path = files("foveate_lab.reproduce").joinpath("figures", f"{name}.tsv")
     if not path.is_file():
         raise InvalidInput(

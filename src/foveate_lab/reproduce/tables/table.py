@@ -1,4 +1,4 @@
-"""What experiments end in: tables whose cells stand beside the paper's figures."""
+"""Tables, the results of experiments, whose cells have the paper's figures beside ours."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any, Literal, NamedTuple
 
 Row = Mapping[str, Any]
 Dimension = Literal["model", "method", "budget", "column", "group", "member"]
-"""What tells the cells of a table apart; "group" and "member" are a method's name before and after
+"""Dimensions that identify a cell; "group" and "member" are a method's name before and after
 its last comma ("SnapKV, diversity")."""
 
-NOT_BROUGHT = "not brought"  # begins the remark of what needs a file that was not
-OOM = "out of memory"  # the remark of what does not fit; the papers print "OOM"
+NOT_BROUGHT = "not brought"  # begins the remark on a missing published file
+OOM = "out of memory"  # a remark; the papers print "OOM"
 
 
 def counted(samples: int) -> str:
-    """Return a number of samples in words."""
+    """Return a number of samples with its noun."""
     return f"{samples} sample" if samples == 1 else f"{samples} samples"
 
 
 class TableCell(NamedTuple):
-    """What was measured, and what the paper says; None where there is none.
+    """A measured number and the paper's; None where one is missing.
 
-    ``samples`` is of how many the number is, beside ``refused`` ones; ``raised`` of them kept more
-    than was asked. ``remark`` says anything else, such as why it is empty. ``printed`` is the
-    paper's number as it prints it, or its word ("OOM"); ``misprint`` what is known to be wrong
-    with it; ``delta`` the gain that it prints, where that is not the difference of its numbers.
-    ``comparable``: not of a stand-in, whose numbers have nothing to do with the paper's.
+    ``samples`` is how many the number is of, beside ``refused`` ones; ``raised`` of them kept more
+    than their budget. ``remark`` is any other note, such as why it is empty. ``printed`` is the
+    paper's number as printed, or its word ("OOM"); ``misprint`` says what is known to be wrong with
+    it; ``delta`` is the printed gain, where that is not the difference of the printed numbers.
+    ``comparable``: False for a stand-in, whose numbers have nothing to do with the paper's.
     """
 
     measured: float | None
@@ -50,26 +50,26 @@ class TableCell(NamedTuple):
 
     @property
     def note(self) -> str:
-        """All that is said of what was measured."""
+        """Text of all notes on the measured number."""
         count = [counted(self.samples)] if self.samples is not None else []
         return ", ".join((*count, *self.exceptions))
 
     @property
     def exceptions(self) -> tuple[str, ...]:
-        """What is not as with every other cell: refusals, raised budgets, the remark."""
-        said = (
+        """Notes that not every cell has: refusals, raised budgets, the remark."""
+        notes = (
             f"{self.refused} refused" if self.refused else "",
             f"{self.raised} kept more than was asked: what is always kept" if self.raised else "",
             self.remark,
         )
-        return tuple(filter(None, said))
+        return tuple(filter(None, notes))
 
 
 class TableLine(NamedTuple):
-    """A line of a table; ``source`` is that of the paper's text.
+    """A line of a table; ``source`` is the line of the paper's text.
 
-    ``over`` is the base method whose numbers are taken off in the paper's line of gains;
-    ``specs`` are the whole specs with the benchmarks of each ("" for all of them).
+    ``over`` is the base method whose numbers are subtracted in the paper's line of gains;
+    ``specs`` are the full specs with the benchmarks of each ("" for all of them).
     """
 
     model: str
@@ -83,7 +83,7 @@ class TableLine(NamedTuple):
 
 
 class TableLayout(NamedTuple):
-    """How the paper lays a table out: what its blocks are, its lines and its columns."""
+    """The paper's layout of a table: its blocks, lines and columns."""
 
     blocks: tuple[Dimension, ...]
     down: tuple[Dimension, ...]
@@ -114,10 +114,10 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class Table:
-    """Cells beside the paper's figures. ``shrunk`` says what of it is smaller than in the paper,
-    or empty. ``costs`` are the columns of measured time and memory, which differ from run to run;
-    ``aside`` those that the paper's table does not have. Without a ``layout`` methods stand down,
-    and budgets across where there are several.
+    """Cells beside the paper's figures. ``shrunk`` says what of it is smaller than in the paper, or
+    empty. ``costs`` are columns of measured time and memory, which differ from run to run;
+    ``aside`` are columns that the paper's table does not have. Without a ``layout`` methods run
+    down, and budgets across where there are several.
     """
 
     title: str

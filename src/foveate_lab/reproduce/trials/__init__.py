@@ -1,4 +1,4 @@
-"""What experiments run: one file for each kind."""
+"""Kinds of runs, in one file each."""
 
 from foveate_lab.reproduce.trials.arms import Arm, Column, columns
 from foveate_lab.reproduce.trials.cost import Batch, Latency, ThroughputTrial

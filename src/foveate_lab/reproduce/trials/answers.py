@@ -1,7 +1,7 @@
-"""Answers that are missing: each prompt is read once, for all that is asked of it.
+"""Missing answers: each prompt is read once for all requests.
 
-What other experiments ask of the same samples is answered along. Rows of a sample do not depend on
-each other, so each is what it would be without the others.
+Requests of other experiments for the same samples are answered along. Rows of a sample do not
+depend on each other, so each is the same as without the others.
 """
 
 from __future__ import annotations
@@ -13,69 +13,72 @@ from typing import Any
 from foveate.errors import InvalidInput
 from foveate_lab.eval.executors.job import Job, answered, lacking
 from foveate_lab.eval.held import Key
-from foveate_lab.reproduce.ask import Ask, Asked, keys
+from foveate_lab.reproduce.ask import Requests, TaskRequest, keys
 from foveate_lab.reproduce.setting import Setting
 
 
-def jobs(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[Job]:
-    """What lacks an answer, batch by batch; no sample is drawn where nothing does. Specs whose
-    profiles cannot be measured are left out, and all of it where no other is asked.
+def jobs(setting: Setting, request: TaskRequest, specs: Mapping[str, str]) -> Iterator[Job]:
+    """Yield the missing answers batch by batch; draws no sample if none is missing.
+
+    Specs whose profiles cannot be measured are left out; without any other spec so is the request.
     """
     mine = tuple(spec for spec in specs if spec not in setting.unmeasured)
     if specs and not mine:
         return
-    wanted = {name for _, name, _ in missing(setting, ask, {spec: specs[spec] for spec in mine})}
-    if not wanted:
+    names = {name for _, name, _ in missing(setting, request, {spec: specs[spec] for spec in mine})}
+    if not names:
         return
-    samples, batch = setting.samples(ask), 1 if ask.timed else setting.part.batch
-    for place in count(0, batch):
+    samples, batch = setting.samples(request), 1 if request.timed else setting.part.batch
+    for index in count(0, batch):
         if not (batch_samples := list(islice(samples, batch))):
             return
-        if wanted.isdisjoint(sample.name for _, sample in batch_samples):
+        if names.isdisjoint(sample.name for _, sample in batch_samples):
             continue
         (task, first), *others = batch_samples
         job = Job(
             task,
             first,
             mine,
-            ask.timed,
-            ask.longest_prompt,
+            request.timed,
+            request.longest_prompt,
             strict=True,
             raised=setting.raised,
-            place=place,
+            number=index,
             beside=tuple(sample for _, sample in others),
         )
         if left := lacking(job, setting.results):
             yield left
 
 
-def missing(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> list[Key]:
-    """The rows that are to be asked here and are not there."""
-    wanted = keys(ask, specs, setting.names(ask), setting.part)
-    return [key for key in wanted if key not in setting.results]
+def missing(setting: Setting, request: TaskRequest, specs: Mapping[str, str]) -> list[Key]:
+    """Return the keys of missing rows that this part has to run."""
+    all_keys = keys(request, specs, setting.names(request), setting.part)
+    return [key for key in all_keys if key not in setting.results]
 
 
-def answers(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The missing rows of these specs, one after the other, in this process and alone; and, of
-    samples that have some, those of what is asked along. Profiles are there already.
+def answers(
+    setting: Setting, request: TaskRequest, specs: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the missing rows of these specs one by one, in this process; of the same samples also
+    the missing rows of other experiments. Profiles have to exist.
     """
-    if missing(setting, ask, specs):
-        for job in jobs(setting, ask, {**specs, **setting.along.get(ask, {})}):
+    if missing(setting, request, specs):
+        for job in jobs(setting, request, {**specs, **setting.along.get(request, {})}):
             yield from answered(setting.load(), job, "query-aware")
 
 
-def unprepared(setting: Setting, asks: Asked) -> dict[str, str]:
-    """The specs, with their budgets, that some missing row is of."""
+def unprepared(setting: Setting, requests: Requests) -> dict[str, str]:
+    """Return the specs of missing rows, with their budgets."""
     unmeasured: dict[str, str] = {}
-    for ask, specs in asks.items():
-        lacking_one = {spec for _, _, spec in missing(setting, ask, specs)}
+    for request, specs in requests.items():
+        lacking_one = {spec for _, _, spec in missing(setting, request, specs)}
         unmeasured |= {spec: specs[spec] for spec in specs if spec in lacking_one}
     return unmeasured
 
 
 def calibrate(setting: Setting, specs: Mapping[str, str]) -> None:
-    """Measures the profiles of these specs, in one go where all can be, and notes of others why
-    they cannot.
+    """Measure the profiles of these specs, in one pass if all can be measured, and note why others
+    cannot.
     """
     left = {spec: budget for spec, budget in specs.items() if spec not in setting.unmeasured}
     try:

@@ -1,4 +1,4 @@
-"""The lines and the columns of a table of answers."""
+"""Lines and columns of a table of answers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from foveate_lab.reproduce.tables.table import Row
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """A line of a table: what the paper calls it, and its spec, with {B} for the budget and {NAME}
-    for a profile. ``models`` are those that have it, all if none is named; ``budgets`` its own.
+    """A line of a table: its name in the paper, and its spec, with {B} for the budget and {NAME}
+    for a profile.
+
+    ``models`` are those that have it (all, if none is named); ``budgets`` replaces the table's.
     ``also`` are more arguments with some benchmarks, by model ("" for every one). ``raised`` are
     budgets of the paper's own tables that are less than what is always kept of some prompts.
-    ``over`` names the arm that it is compared with in a line of gains below it.
+    ``over`` names the arm that a line of gains below it compares with. ``values`` replaces the
+    values of columns, by their names, in this line.
     """
 
     name: str
@@ -24,9 +27,10 @@ class Arm:
     budgets: tuple[str, ...] = ()
     also: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     raised: tuple[str, ...] = ()
+    values: Mapping[str, str] = field(default_factory=dict)
 
     def spec_for(self, task: str, model: str) -> str:
-        """Its spec with a benchmark."""
+        """Return the spec for a benchmark."""
         mine = self.also.get(task, {})
         more = mine.get(model, mine.get("", ""))
         return f"{self.spec}{',' if ':' in self.spec else ':'}{more}" if more else self.spec
@@ -34,8 +38,8 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A column: a number that is made of the answers to some benchmarks, or to the part of one
-    whose ``label`` has a value of ``part``.
+    """A column: a number over the answers to some benchmarks, or over the part of one whose
+    ``label`` has a value of ``part``.
     """
 
     name: str
@@ -44,8 +48,8 @@ class Column:
     label: str = ""
     part: tuple[str, ...] = ()
 
-    def holds(self, row: Row) -> bool:
-        """Whether a row of its benchmarks belongs to it."""
+    def matches(self, row: Row) -> bool:
+        """Return whether a row of its benchmarks belongs to the column."""
         if not self.label:
             return True
         label_value = row.get("labels", {}).get(self.label)
@@ -54,5 +58,5 @@ class Column:
 
 
 def columns(tasks: Mapping[str, str], value: str = "percent") -> tuple[Column, ...]:
-    """A column for each benchmark, by the name that the paper gives it."""
+    """Return a column for each benchmark, by the name that the paper gives it."""
     return tuple(Column(name=name, tasks=(task,), value=value) for name, task in tasks.items())

@@ -18,7 +18,7 @@ from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce import small
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
-from foveate_lab.reproduce.tables.plots import Plot, plotted
+from foveate_lab.reproduce.tables.plots import Plot, plot_table
 from foveate_lab.reproduce.tables.printed import BLANK, printed
 from foveate_lab.reproduce.tables.table import (
     BUDGETS_LAST,
@@ -35,13 +35,13 @@ SMALL = (
     f"stand-in: prompts of {small.PROMPT} tokens, {small.STEPS} new ones, batches of {small.BATCH}"
 )
 
-COLUMNS = ("s", "tokens/s")  # of Throughput
+COLUMNS = ("s", "tokens/s")  # columns of a ThroughputTrial
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostTrial(Trial):
-    """Policies at budgets whose time and memory are measured. Their rows are of the first part, as
-    times of other machines are others.
+    """Policies at budgets whose time and memory are measured. All rows are of part 1, as other
+    machines take other times.
     """
 
     title: str
@@ -49,7 +49,7 @@ class CostTrial(Trial):
     budgets: tuple[str, ...]
 
     def specs(self) -> Sequence[str]:
-        """Return what is compared."""
+        """Return the compared policies."""
         return [arm.spec for arm in self.arms]
 
     def profiled(self, setting: Setting) -> Mapping[str, str]:
@@ -68,7 +68,7 @@ class CostTrial(Trial):
 
 @dataclass(frozen=True, kw_only=True)
 class Latency(CostTrial):
-    """Total latency and peak memory of one prompt of ``tokens`` and ``new`` more, drawn as the
+    """Total latency and peak memory of one prompt of ``tokens`` and ``new`` more tokens, drawn as
     ``plot`` says. The prompt is token ids in order, as in the script of MixKV's authors.
     """
 
@@ -83,7 +83,7 @@ class Latency(CostTrial):
             yield from ((self._task(setting), "0", spec) for spec in self._specs(setting))
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing, each measured beside the full cache."""
+        """Yield the missing rows, each measured beside the full cache."""
         missing = self.profiled(setting)
         if not missing:
             return
@@ -100,18 +100,18 @@ class Latency(CostTrial):
             memory=0,
             timed=_once if setting.small else prefills,
         )
-        measured = dict.fromkeys(one.spec for one in (policy_of("full"), *policies))
+        measured = dict.fromkeys(policy.spec for policy in (policy_of("full"), *policies))
         by_policy = dict(zip(measured, benched, strict=True))
         for spec, policy in zip(missing, policies, strict=True):
             row = asdict(by_policy[policy.spec])
             yield {"task": self._task(setting), "sample": "0", "spec": spec, "new": new, **row}
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
-        """Seconds in all, and GiB at the peak of the prefill."""
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        """Yield seconds in all, and GiB at the peak of the prefill."""
         table = self._table(settings)
         yield table
         if self.plot:
-            yield plotted(self.plot, table)
+            yield plot_table(self.plot, table)
 
     def _table(self, settings: Sequence[Setting]) -> Table:
         lines = []
@@ -124,10 +124,10 @@ class Latency(CostTrial):
             for arm, budget in self._lines():
                 row = rows.get(setting.spec(arm.spec, budget))
                 cells = tuple(TableCell(value(row) if row else None, None) for _, value in MEASURED)
-                whole = ((arm.spec, ""),)
+                specs = ((arm.spec, ""),)
                 lines.append(
                     TableLine(
-                        setting.model, arm.name, budget, arm.spec, "", cells, arm.over, specs=whole
+                        setting.model, arm.name, budget, arm.spec, "", cells, arm.over, specs=specs
                     )
                 )
         shrunk = [self._shrunk(setting) for setting in settings if setting.small][:1]
@@ -157,7 +157,7 @@ class Latency(CostTrial):
 
 
 def _once(subject: Subject, policies: Sequence[Policy], rounds: int, tick: Tick) -> Any:
-    """A stand-in's prefills: the round that would warm up is the only one."""
+    """Time a stand-in's prefills in the round that otherwise warms up."""
     return prefills(subject, policies, 0, tick)
 
 
@@ -172,9 +172,9 @@ MEASURED: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A batch of ``rows`` prompts of ``tokens`` that are answered by ``new`` tokens, in one model.
+    """A batch of ``rows`` prompts of ``tokens``, answered by ``new`` tokens, in one model.
 
-    ``name`` is what the paper calls it.
+    ``name`` is the paper's name of it.
     """
 
     name: str
@@ -197,21 +197,21 @@ class ThroughputTrial(CostTrial):
             yield from ((_task(batch), "0", spec) for spec in self._specs(setting))
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing."""
+        """Yield the missing rows."""
         there = set(self.measured(setting))
         for batch in self._batches(setting):
-            wanted = self._specs(setting)
-            keys = {spec: (_task(batch), "0", spec) for spec in wanted}
+            specs = self._specs(setting)
+            keys = {spec: (_task(batch), "0", spec) for spec in specs}
             missing = [s for s, key in keys.items() if key in there and key not in setting.results]
             if missing:
-                setting.calibrate({spec: wanted[spec] for spec in missing})
+                setting.calibrate({spec: specs[spec] for spec in missing})
                 subject = of_model(setting.load(), batch.tokens)
             for spec in missing:
                 loaded = _loaded_fully(subject, spec, batch)
                 yield {"task": _task(batch), "sample": "0", "spec": spec, **loaded}
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table]:
-        """Seconds of the decoding, and tokens a second over the batch."""
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Table]:
+        """Yield seconds of the decoding, and tokens a second over the batch."""
         figures, lines = printed(self.figures), []
         for setting in settings:
             rows = {(row["task"], row["spec"]): row for row in setting.results.rows}
@@ -224,7 +224,7 @@ class ThroughputTrial(CostTrial):
                         of_paper.cell(key, TableCell(row.get(key), None, row.get("note", "")))
                         for key in COLUMNS
                     )
-                    whole = ((arm.spec, ""),)
+                    specs = ((arm.spec, ""),)
                     lines.append(
                         TableLine(
                             setting.model,
@@ -233,7 +233,7 @@ class ThroughputTrial(CostTrial):
                             arm.spec,
                             of_paper.source,
                             cells,
-                            specs=whole,
+                            specs=specs,
                         )
                     )
         cut = any(setting.small for setting in settings)
@@ -247,9 +247,9 @@ class ThroughputTrial(CostTrial):
         )
 
     def _batches(self, setting: Setting) -> Iterator[Batch]:
-        for one in self.batches:
-            if one.model == setting.model:
-                yield _shrunk(one) if setting.small else one
+        for batch in self.batches:
+            if batch.model == setting.model:
+                yield _shrunk(batch) if setting.small else batch
 
 
 def _shrunk(batch: Batch) -> Batch:
@@ -262,7 +262,7 @@ def _task(batch: Batch) -> str:
 
 @torch.no_grad()
 def _loaded_fully(subject: Subject, spec: str, batch: Batch) -> dict[str, Any]:
-    """Seconds of the prefill and of all new tokens; what memory does not hold says so."""
+    """Return the seconds of the prefill and of all new tokens, or a note that memory ran out."""
     try:
         filled: list[Any] = []
         first = seconds(lambda: filled.append(prefill(subject, policy_of(spec))), subject.device)
@@ -270,5 +270,5 @@ def _loaded_fully(subject: Subject, spec: str, batch: Batch) -> dict[str, Any]:
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
         return {"note": OOM}
-    whole = batch.new * each
-    return {"prefill_s": first, "s": whole, "tokens/s": batch.rows * batch.new / whole}
+    total = batch.new * each
+    return {"prefill_s": first, "s": total, "tokens/s": batch.rows * batch.new / total}

@@ -1,4 +1,4 @@
-"""How much better base methods get by what a paper adds to them, pair by pair and on average."""
+"""Gains of base methods by what a paper adds to them, pair by pair and on average."""
 
 from __future__ import annotations
 
@@ -17,40 +17,43 @@ MEAN = "Mean"
 
 @dataclass(frozen=True, kw_only=True)
 class Gains(GridTrial):
-    """``arms`` come in pairs: a base method, and the same with what is added. Cells are relative
-    gains in percent; the paper's are worked out from its own table, ``printed_in``. ``claimed`` is
-    the mean that it states in its text, at the line ``source``.
+    """Relative gains in percent of pairs of ``arms``: a base method, and the same with an addition.
+    The paper's gains are computed from its own table, ``printed_in``. ``claimed`` is the mean that
+    its text states, at the line ``source``.
     """
 
     printed_in: str
     claimed: float
     source: str
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
-        """The gains, with the mean of all pairs, sets and models below."""
-        lines = [line for setting in settings for line in self._gained(setting)]
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        """Yield the gains, with the mean of all pairs, sets and models below."""
+        lines = [line for setting in settings for line in self._gain_lines(setting)]
         names = (*(column.name for column in self.across), MEAN)
         small = any(setting.small for setting in settings)
         total = self._total(lines)
         yield Table(self.title, names, (*lines, total), self._shrunk() if small else ())
 
-    def _gained(self, setting: Setting) -> Iterator[TableLine]:
+    def _gain_lines(self, setting: Setting) -> Iterator[TableLine]:
         figures = printed(self.printed_in)
-        filled = list(self._filled(setting))
+        filled = list(self._fill(setting))
         for base, more in zip(filled[::2], filled[1::2], strict=True):
             papers = [
-                figures.get((setting.model, one.method, one.budget), BLANK) for one in (base, more)
+                figures.get((setting.model, line.method, line.budget), BLANK)
+                for line in (base, more)
             ]
             cells = [
                 TableCell(
-                    relative(one.measured, other.measured),
+                    relative(base_cell.measured, other.measured),
                     relative(*(paper.values.get(column.name) for paper in papers)),
                     other.remark,
                     other.samples,
                     other.refused,
                     other.raised,
                 )
-                for column, one, other in zip(self.across, base.cells, more.cells, strict=True)
+                for column, base_cell, other in zip(
+                    self.across, base.cells, more.cells, strict=True
+                )
             ]
             source = ", ".join(paper.source for paper in papers if paper.source)
             cells.append(
@@ -61,7 +64,7 @@ class Gains(GridTrial):
             yield more._replace(source=source, cells=tuple(cells), over="")
 
     def _total(self, lines: Sequence[TableLine]) -> TableLine:
-        """The mean, where every cell has a number."""
+        """Return the line of the mean, which is empty unless every cell has a number."""
         gains = [cell.measured for line in lines for cell in line.cells[:-1]]
         there = sum(gain is not None for gain in gains)
         note = f"{there} of {len(gains)} gains, {len(lines)} pairs"
@@ -73,7 +76,7 @@ class Gains(GridTrial):
 
 
 def relative(base: float | None, more: float | None) -> float | None:
-    """How much more it is, in percent of the base; none where either is missing, or the base 0."""
+    """Return the gain in percent of the base; None where either is missing or the base is 0."""
     if base is None or more is None or base == 0:
         return None
     return 100 * (more - base) / base
@@ -85,5 +88,5 @@ def _mean(numbers: Sequence[float | None]) -> float | None:
 
 
 def paired(*pairs: Sequence[Arm]) -> tuple[Arm, ...]:
-    """The arms of several pairs, one pair after the other."""
+    """Return the arms of several pairs, one pair after the other."""
     return tuple(arm for base, more in pairs for arm in (base, more))

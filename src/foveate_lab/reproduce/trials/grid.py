@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.heat import heat_maps
 from foveate_lab.reproduce import small
-from foveate_lab.reproduce.ask import Ask, Asked
+from foveate_lab.reproduce.ask import Requests, TaskRequest, keys
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import ANSWER, PROFILE, PROMPT, some
-from foveate_lab.reproduce.tables.plots import Plot, plotted
+from foveate_lab.reproduce.tables.plots import Plot, plot_table
 from foveate_lab.reproduce.tables.printed import BLANK, printed
 from foveate_lab.reproduce.tables.table import (
     NOT_BROUGHT,
@@ -25,8 +26,9 @@ from foveate_lab.reproduce.tables.table import (
 )
 from foveate_lab.reproduce.trials.answers import answers
 from foveate_lab.reproduce.trials.arms import Arm, Column
-from foveate_lab.reproduce.trials.reductions import COSTS, REDUCTIONS
-from foveate_lab.reproduce.trials.warm_up import warmed_up
+from foveate_lab.reproduce.trials.draws import drawn_rows
+from foveate_lab.reproduce.trials.reductions import COSTS, DRAWN, REDUCTIONS
+from foveate_lab.reproduce.trials.warm_up import warm_up_once
 
 SMALL = (
     f"stand-in: answers of at most {ANSWER} tokens, prompts of at most {PROMPT}; profiles of at "
@@ -38,10 +40,11 @@ AVERAGED = "mean of the columns"
 
 @dataclass(frozen=True, kw_only=True)
 class GridTrial(Trial):
-    """``figures`` is the file with the paper's; ``average`` a column that is the mean of all
-    others. ``samples`` is how many of each benchmark the paper asks; ``timed`` decodes on its own,
-    after ``warm_up`` steps whose time is not taken. ``prompt`` is the most tokens of a text.
-    ``layout`` is the paper's, ``plot`` how it is drawn where the paper has a figure.
+    """A table of answers. ``figures`` is the file of the paper's numbers; ``average`` names a
+    column that is the mean of all others. ``samples`` is how many of each benchmark the paper runs;
+    ``timed`` decodes alone, after ``warm_up`` untimed steps. ``prompt`` bounds the tokens of a
+    text. ``layout`` is the paper's, ``plot`` its figure, if it has one. Arms whose values are of
+    drawn answers draw at ``temperature``.
     """
 
     title: str
@@ -54,48 +57,73 @@ class GridTrial(Trial):
     timed: bool = False
     warm_up: int = 0
     prompt: int | None = None
+    temperature: float = 0.0
     layout: TableLayout | None = None
     plot: Plot | None = None
 
     def tasks(self) -> Sequence[str]:
-        """The benchmarks that it reads."""
+        """Return the benchmarks that it reads."""
         return list(dict.fromkeys(task for column in self.across for task in column.tasks))
 
     def specs(self) -> Sequence[str]:
-        """Its policies, with their budgets and profiles left open."""
+        """Return its policies, with budgets and profiles left open."""
         return list(dict.fromkeys(arm.spec for arm in self.arms))
 
     def raised(self) -> Iterator[str]:
-        """The specs, at their budgets, that are raised to what is always kept, and not refused."""
+        """Yield the specs, with budgets, that are raised to what is always kept instead of
+        refused.
+        """
         for arm in self.arms:
             yield from (arm.spec.replace("{B}", budget) for budget in arm.raised)
 
-    def asks(self, setting: Setting) -> Asked:
-        """The specs of each benchmark; a stand-in asks not all budgets."""
-        asks: dict[Ask, dict[str, str]] = {}
+    def requests(self, setting: Setting) -> Requests:
+        """Return the specs of each benchmark; a stand-in leaves budgets out."""
+        requests: dict[TaskRequest, dict[str, str]] = {}
         left_out = {*self.budgets} - {*some(self.budgets)} if setting.small else set()
         for column in self.across:
             for arm, budget in self._lines(setting.model):
-                left = budget in left_out or setting.lacks(arm.spec, budget)
+                left = budget in left_out or setting.missing_file(arm.spec, budget)
                 for task in () if left else column.tasks:
                     spec = setting.spec(arm.spec_for(task, setting.model), budget)
-                    asks.setdefault(self._ask(setting, task), {})[spec] = budget
-        return asks
+                    requests.setdefault(self._request(setting, task), {})[spec] = budget
+        return requests
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing, if their time is taken."""
+        """Yield the missing rows that are timed or drawn."""
         warm = small.STEPS if setting.small else self.warm_up
-        load = warmed_up(setting.load, warm) if self.warm_up else setting.load
-        for ask, specs in self.asks(setting).items():
-            if ask.timed:
-                yield from answers(replace(setting, load=load), ask, specs)
+        load = warm_up_once(setting.load, warm) if self.warm_up else setting.load
+        for request, specs in self.requests(setting).items():
+            if request.timed:
+                yield from answers(replace(setting, load=load), request, specs)
+        for request in self._drawn_requests(setting):
+            yield from drawn_rows(setting, request, self.temperature)
 
-    def _ask(self, setting: Setting, task: str) -> Ask:
-        """Rows that are timed, or of shortened prompts, are other rows."""
+    def measured(self, setting: Setting) -> Iterator[Key]:
+        """Yield a row of each sample whose answers are drawn."""
+        for request in self._drawn_requests(setting):
+            yield from keys(request, {}, setting.names(request), setting.part)
+
+    def _drawn_requests(self, setting: Setting) -> list[TaskRequest]:
+        """Return the benchmarks of columns that some arm fills with drawn answers."""
+        values = {name for arm in self.arms for name, value in arm.values.items() if value in DRAWN}
+        tasks = dict.fromkeys(
+            task for column in self.across if column.value in values for task in column.tasks
+        )
+        return [self._drawn_request(setting, task) for task in tasks]
+
+    def _drawn_request(self, setting: Setting, task: str) -> TaskRequest:
+        request = self._request(setting, task)
+        mark = f"two draws at temperature {self.temperature}"
+        return request._replace(timed=False, marks=(*request.marks, mark))
+
+    def _request(self, setting: Setting, task: str) -> TaskRequest:
+        """Return the request for a benchmark; marks separate rows that are timed or of cut
+        prompts.
+        """
         marks = [f"{self.prompt} tokens"] if self.prompt else []
         marks += ["timed"] if self.timed else []
         longest = min(self.prompt or PROMPT, PROMPT) if setting.small else self.prompt
-        return Ask(task, setting.count(self.samples), longest, self.timed, tuple(marks))
+        return TaskRequest(task, setting.count(self.samples), longest, self.timed, tuple(marks))
 
     def _lines(self, model: str) -> Iterator[tuple[Arm, str]]:
         for arm in self.arms:
@@ -103,19 +131,19 @@ class GridTrial(Trial):
                 for budget in arm.budgets or (self.budgets if "{" in arm.spec else ("",)):
                     yield arm, budget
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
-        """The table, with the models one below the other; maps of where needles lay."""
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        """Yield the table, with the models one below the other, and maps of where needles were."""
         table = self._table(settings)
         yield table
         if self.plot:
-            yield plotted(self.plot, table)
+            yield plot_table(self.plot, table)
         for setting in settings:
-            asks = self.asks(setting)
-            there = setting.rows(asks)
+            requests = self.requests(setting)
+            there = setting.rows(requests)
             mine = (
                 row
-                for ask, specs in asks.items()
-                for row in there[ask.name]
+                for request, specs in requests.items()
+                for row in there[request.name]
                 if row["spec"] in specs
             )
             yield from heat_maps([row for row in mine if "error" not in row])
@@ -126,7 +154,7 @@ class GridTrial(Trial):
         return Table(
             self.title,
             tuple(names + ([self.average] if self.average else [])),
-            tuple(line for setting in settings for line in self._filled(setting)),
+            tuple(line for setting in settings for line in self._fill(setting)),
             shrunk=(*(self._shrunk() if small else ()), *self._missing(settings)),
             costs=tuple(column.name for column in self.across if column.value in COSTS),
             aside=tuple(names) if self._prints_only_the_average() else (),
@@ -142,19 +170,20 @@ class GridTrial(Trial):
         return (SMALL, *([f"stand-in: {few[0]} of {few[1]} budgets"] if few[0] < few[1] else []))
 
     def _missing(self, settings: Sequence[Setting]) -> Sequence[str]:
-        """What was not brought, in a line."""
+        """Return a note on published files that are missing, if any are."""
         files = dict.fromkeys(
-            lacks.name
+            missing_file.name
             for setting in settings
             for arm, budget in self._lines(setting.model)
-            if (lacks := setting.lacks(arm.spec, budget))
+            if (missing_file := setting.missing_file(arm.spec, budget))
         )
         return [f"lines stay empty without published/: {', '.join(files)}"] if files else []
 
-    def _filled(self, setting: Setting) -> Iterator[TableLine]:
+    def _fill(self, setting: Setting) -> Iterator[TableLine]:
         figures = printed(self.figures)
         rows: dict[tuple[str, str], list[Row]] = {}
-        for task, there in setting.rows(self.asks(setting)).items():
+        requests = [*self.requests(setting), *self._drawn_requests(setting)]
+        for task, there in setting.rows(requests).items():
             for row in there:
                 rows.setdefault((task, row["spec"]), []).append(row)
         for arm, budget in self._lines(setting.model):
@@ -173,11 +202,11 @@ class GridTrial(Trial):
                 of_paper.source,
                 tuple(cells),
                 arm.over,
-                tuple(self._whole(arm, setting.model)),
+                tuple(self._full_specs(arm, setting.model)),
             )
 
-    def _whole(self, arm: Arm, model: str) -> Iterator[tuple[str, str]]:
-        """An arm's specs, each with the benchmarks that have it: "" for all."""
+    def _full_specs(self, arm: Arm, model: str) -> Iterator[tuple[str, str]]:
+        """Yield an arm's specs, each with its benchmarks: "" for all."""
         names: dict[str, list[str]] = {}
         for task in self.tasks():
             names.setdefault(arm.spec_for(task, model), []).append(task)
@@ -192,23 +221,27 @@ class GridTrial(Trial):
         budget: str,
         column: Column,
     ) -> TableCell:
-        if lacks := setting.lacks(arm.spec, budget):
-            return TableCell(None, None, f"{NOT_BROUGHT}: {lacks}")
-        cells = [self._ask(setting, task) for task in column.tasks]
-        if why := next((setting.read[ask] for ask in cells if setting.read.get(ask)), ""):
+        if missing_file := setting.missing_file(arm.spec, budget):
+            return TableCell(None, None, f"{NOT_BROUGHT}: {missing_file}")
+        value = arm.values.get(column.value, column.value)
+        request_of = self._drawn_request if value in DRAWN else self._request
+        cells = [request_of(setting, task) for task in column.tasks]
+        if why := next(
+            (setting.read[request_of] for request_of in cells if setting.read.get(request_of)), ""
+        ):
             return TableCell(None, None, f"no data: {why}")
         specs = [setting.spec(arm.spec_for(task, setting.model), budget) for task in column.tasks]
         if why := next((setting.unmeasured[s] for s in specs if s in setting.unmeasured), ""):
             return TableCell(None, None, f"no profile: {why}")
         mine = [
             row
-            for ask, spec in zip(cells, specs, strict=True)
-            for row in rows.get((ask.name, spec), ())
-            if column.holds(row)
+            for request_of, spec in zip(cells, specs, strict=True)
+            for row in rows.get((request_of.name, spec), ())
+            if column.matches(row)
         ]
         there = [row for row in mine if "error" not in row]
         return TableCell(
-            REDUCTIONS[column.value](there) if there else None,
+            REDUCTIONS[value](there) if there else None,
             None,
             samples=len(there),
             refused=len(mine) - len(there),
@@ -217,7 +250,7 @@ class GridTrial(Trial):
 
 
 def _average(cells: Sequence[TableCell]) -> TableCell:
-    """The mean of the other columns, where all of them have a number."""
+    """Return the mean of the other columns; empty unless all of them have a number."""
     numbers = [cell.measured for cell in cells if cell.measured is not None]
-    whole = bool(cells) and len(numbers) == len(cells)
-    return TableCell(sum(numbers) / len(numbers) if whole else None, None, AVERAGED)
+    complete = bool(cells) and len(numbers) == len(cells)
+    return TableCell(sum(numbers) / len(numbers) if complete else None, None, AVERAGED)

@@ -1,4 +1,4 @@
-"""A table or figure of which some is run in one way and some in another, one below the other."""
+"""A table or figure whose parts run in different ways, one below the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
-from foveate_lab.reproduce.ask import Asked, merged
+from foveate_lab.reproduce.ask import Requests, merged
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.tables.table import Table
@@ -16,33 +16,33 @@ from foveate_lab.reproduce.tables.table import Table
 
 @dataclass(frozen=True, kw_only=True)
 class Panels(Trial):
-    """Trials with the same models."""
+    """Several trials with the same models."""
 
     panels: tuple[Trial, ...]
 
     def tasks(self) -> Sequence[str]:
-        return list(dict.fromkeys(task for one in self.panels for task in one.tasks()))
+        return list(dict.fromkeys(task for panel in self.panels for task in panel.tasks()))
 
     def specs(self) -> Sequence[str]:
-        return list(dict.fromkeys(spec for one in self.panels for spec in one.specs()))
+        return list(dict.fromkeys(spec for panel in self.panels for spec in panel.specs()))
 
     def raised(self) -> Iterable[str]:
-        return (spec for one in self.panels for spec in one.raised())
+        return (spec for panel in self.panels for spec in panel.raised())
 
-    def asks(self, setting: Setting) -> Asked:
-        return merged(one.asks(setting) for one in self.panels)
+    def requests(self, setting: Setting) -> Requests:
+        return merged(panel.requests(setting) for panel in self.panels)
 
     def profiled(self, setting: Setting) -> Mapping[str, str]:
-        return {k: v for one in self.panels for k, v in one.profiled(setting).items()}
+        return {k: v for panel in self.panels for k, v in panel.profiled(setting).items()}
 
     def measured(self, setting: Setting) -> Iterator[Key]:
-        for one in self.panels:
-            yield from one.measured(setting)
+        for panel in self.panels:
+            yield from panel.measured(setting)
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        for one in self.panels:
-            yield from one.run(setting)
+        for panel in self.panels:
+            yield from panel.run(setting)
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
-        for one in self.panels:
-            yield from one.shown(settings)
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        for panel in self.panels:
+            yield from panel.summarise(settings)

@@ -1,4 +1,4 @@
-"""Something that is measured of prompts as they are read, and drawn or put into a table."""
+"""Measurements of prompts as they are read, drawn or put into a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foveate_lab.eval.answering.reading import FULL, read_prompt
 from foveate_lab.eval.held import Key
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.report.analyses import Figure
-from foveate_lab.reproduce.ask import Ask, keys
+from foveate_lab.reproduce.ask import TaskRequest, keys
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import PROMPT
@@ -56,15 +56,15 @@ class Measure(ABC):
         """Return numbers of one prompt, as JSON takes them."""
 
     @abstractmethod
-    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
+    def summarise(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
         """Yield what those of several prompts show."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Trial):
-    """A measure of the prompts of some benchmarks. ``given`` names those of single models: text
-    for one that reads, images for one that sees. ``samples`` is how many of each are read, None
-    for all. ``estimate`` is a profile at each of the measure's budgets, for what it shows.
+    """A measure of the prompts of some benchmarks. ``given`` replaces them for single models: text
+    for one that reads, images for one that sees. ``samples`` is how many of each are read, None for
+    all. ``estimate`` is a profile at each of the measure's budgets, to compare with.
     """
 
     measure: Measure
@@ -74,62 +74,64 @@ class Probe(Trial):
     estimate: str = ""
 
     def tasks(self) -> Sequence[str]:
-        """The benchmarks that it reads."""
+        """Return the benchmarks that it reads."""
         more = (task for tasks in self.given.values() for task in tasks)
         return list(dict.fromkeys((*self.each, *more)))
 
     def specs(self) -> Sequence[str]:
-        """Policies that it compares."""
+        """Return the compared policies."""
         return self.measure.specs()
 
     def profiled(self, setting: Setting) -> Mapping[str, str]:
-        """The estimate at each budget."""
+        """Return the spec of the estimate at each budget."""
         budgets = self._budgets() if self.estimate else ()
         return {self._estimated(setting, budget): budget for budget in budgets}
 
     def measured(self, setting: Setting) -> Iterator[Key]:
-        """A row of each prompt."""
-        for ask in self._each(setting):
-            yield from keys(ask, {}, setting.names(ask), setting.part)
+        """Yield the key of each prompt's row."""
+        for request in self._each(setting):
+            yield from keys(request, {}, setting.names(request), setting.part)
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing."""
+        """Yield the missing rows."""
         calibrate(setting, self.profiled(setting))
-        for ask in self._each(setting):
-            wanted = set(missing(setting, ask, {}))
-            for place, (task, sample) in enumerate(setting.samples(ask) if wanted else ()):
-                key = (ask.name, sample.name, FULL)
-                if key in wanted:
+        for request in self._each(setting):
+            lacking = set(missing(setting, request, {}))
+            for index, (task, sample) in enumerate(setting.samples(request) if lacking else ()):
+                key = (request.name, sample.name, FULL)
+                if key in lacking:
                     named = dict(zip(("task", "sample", "spec"), key, strict=True))
-                    yield {**named, "place": place, **self._measured(setting, task, sample)}
+                    yield {**named, "place": index, **self._measured(setting, task, sample)}
 
     @torch.no_grad()
     def _measured(self, setting: Setting, task: Task, sample: Sample) -> dict[str, Any]:
         loaded = setting.load()
-        most = PROMPT if setting.small else None
-        reading = read_prompt(loaded, task, sample, "query-aware", timed=False, longest_prompt=most)
+        limit = PROMPT if setting.small else None
+        reading = read_prompt(
+            loaded, task, sample, "query-aware", timed=False, longest_prompt=limit
+        )
         recording = record(loaded.model, sums=self.measure.sums, **reading.prompt.inputs)
         return self.measure.of(ProbedPrompt(loaded, reading.prompt, recording))
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
-        """What the rows so far show, benchmark by benchmark."""
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        """Yield tables and figures of the rows so far, benchmark by benchmark."""
         for setting in settings:
-            for ask in self._each(setting):
-                prompt_rows = setting.rows([ask])[ask.name]
+            for request in self._each(setting):
+                prompt_rows = setting.rows([request])[request.name]
                 estimates = self._estimates(setting)
                 if rows := [{**row, "estimates": estimates} for row in prompt_rows]:
-                    yield from self.measure.shown(setting.model, ask.task, rows)
+                    yield from self.measure.summarise(setting.model, request.task, rows)
 
     def _budgets(self) -> Sequence[str]:
         return getattr(self.measure, "budgets", ())
 
     def _estimated(self, setting: Setting, budget: str) -> str:
-        """The spec that names the profile at a budget."""
+        """Return the spec that names the profile at a budget."""
         method = setting.calibrations[self.estimate].method
         return setting.spec(f"{method}:budget={{B}},profile={{{self.estimate}}}", budget)
 
     def _estimates(self, setting: Setting) -> dict[str, Any]:
-        """By budget what a profile holds of the layers, of those that are there."""
+        """Return the layers' shares in each existing profile, by budget."""
         if not self.estimate:
             return {}
         calibration, estimates = setting.calibrations[self.estimate], {}
@@ -139,7 +141,7 @@ class Probe(Trial):
                 estimates[budget] = load(str(path), calibration.method).by_layer
         return estimates
 
-    def _each(self, setting: Setting) -> list[Ask]:
+    def _each(self, setting: Setting) -> list[TaskRequest]:
         count, marks = setting.count(self.samples), (self.measure.name,)
         tasks = self.given.get(setting.model, self.each)
-        return [Ask(task, count, marks=marks) for task in tasks]
+        return [TaskRequest(task, count, marks=marks) for task in tasks]

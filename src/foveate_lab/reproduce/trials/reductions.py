@@ -1,4 +1,4 @@
-"""From the rows of a cell to the number that a paper prints."""
+"""Reductions of a cell's rows to the number that a paper prints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def count(rows: Sequence[Row]) -> float | None:
 
 
 def over_sets(rows: Sequence[Row]) -> float | None:
-    """The mean over sets of each set's mean, in percent: MileBench's, whose samples are SET/ID."""
+    """Return the mean over sets of each set's mean, in percent, as MileBench; samples are
+    SET/ID.
+    """
     sets: dict[str, list[Row]] = {}
     for row in rows:
         sets.setdefault(row["sample"].partition("/")[0], []).append(row)
@@ -53,8 +55,11 @@ REDUCTIONS: dict[str, Reduction] = {
     "over sets": over_sets,
     "PPL": perplexity,
     "ROUGE": _average("rouge_full"),  # ROUGE-L to the answer of the full cache
+    "ROUGE of two draws": _average("rouge_draws"),
+    "ROUGE of a draw": _average("rouge_greedy"),  # to the greedy answer
     "ms/token": milliseconds,
-    "GiB": _average("kv_bytes", 2**-30),  # of the cache after the prompt
+    "GiB": _average("kv_bytes", 2**-30),  # size of the cache after the prompt
     "decoupled layers": _average("decoupled_layers"),
 }
-COSTS = ("ms/token", "GiB")  # measured time and memory: others on another machine
+COSTS = ("ms/token", "GiB")  # measured time and memory, which differ between machines
+DRAWN = ("ROUGE of two draws", "ROUGE of a draw")  # reductions of rows with drawn answers

@@ -1,4 +1,4 @@
-"""What an evaluation's report draws of its prompts, of the benchmarks that a paper draws it of."""
+"""Charts of an evaluation's report, of the benchmarks that a paper draws them of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from foveate.cli.findings import counted
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.report.analyses import Figure, figures
-from foveate_lab.reproduce.ask import Ask, Asked
+from foveate_lab.reproduce.ask import Requests, TaskRequest
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.small import PROMPT
@@ -20,8 +20,8 @@ SEEN = ("seen",)
 
 @dataclass(frozen=True, kw_only=True)
 class ViewTrial(Trial):
-    """``charts`` are the titles of what is drawn; ``specs`` what is compared in them, if anything
-    is. ``each`` of the benchmarks is drawn on its own.
+    """Charts of the prompts of some benchmarks. ``charts`` are their titles; ``policies`` are
+    compared in them, if any are. ``each`` benchmark is drawn on its own.
     """
 
     each: tuple[str, ...]
@@ -30,38 +30,40 @@ class ViewTrial(Trial):
     samples: int = 100
 
     def tasks(self) -> Sequence[str]:
-        """The benchmarks that it reads."""
+        """Return the benchmarks that it reads."""
         return self.each
 
     def specs(self) -> Sequence[str]:
-        """What is compared."""
+        """Return the compared policies."""
         return self.policies
 
-    def asks(self, setting: Setting) -> Asked:
-        """The policies, of each benchmark: timed, since rows of those have what is drawn."""
+    def requests(self, setting: Setting) -> Requests:
+        """Return the policies of each benchmark; timed, because only timed rows hold what is
+        drawn.
+        """
         longest = PROMPT if setting.small else None
         count = setting.count(self.samples)
-        specs = {setting.spec(one, ""): "" for one in self.policies}
-        return {Ask(task, count, longest, True, SEEN): specs for task in self.each}
+        specs = {setting.spec(policy, ""): "" for policy in self.policies}
+        return {TaskRequest(task, count, longest, True, SEEN): specs for task in self.each}
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing."""
-        for ask, specs in self.asks(setting).items():
-            yield from answers(setting, ask, specs)
+        """Yield the missing rows."""
+        for request, specs in self.requests(setting).items():
+            yield from answers(setting, request, specs)
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Figure]:
-        """The charts that there are numbers for."""
+    def summarise(self, settings: Sequence[Setting]) -> Iterator[Figure]:
+        """Yield the charts for which there are numbers."""
         for setting in settings:
-            asks = self.asks(setting)
-            there = setting.rows(asks)
-            for ask, specs in asks.items():
+            requests = self.requests(setting)
+            there = setting.rows(requests)
+            for request, specs in requests.items():
                 rows = [
                     row
-                    for row in there[ask.name]
+                    for row in there[request.name]
                     if row["spec"] in (FULL, *specs) and "error" not in row
                 ]
                 for figure in figures(rows, self.charts):
-                    title = f"{figure.title}: {setting.model}, {ask.task}, {_samples(rows)}"
+                    title = f"{figure.title}: {setting.model}, {request.task}, {_samples(rows)}"
                     yield figure._replace(title=title)
 
 

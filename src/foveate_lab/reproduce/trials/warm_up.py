@@ -1,4 +1,4 @@
-"""Decoding steps whose time nobody takes, before those whose time is."""
+"""Untimed decoding steps before timed ones."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from foveate.loading.model import Loaded
 from foveate_lab.bench import of_model
 from foveate_lab.bench.timing import prefill, steps
 
-TOKENS = 256  # of the prompt that is read for it
+TOKENS = 256  # length of the prompt before the untimed steps
 
 
-def warmed_up(load: Callable[[], Loaded], iterations: int) -> Callable[[], Loaded]:
-    """``load``, whose first call decodes so many tokens under the full cache once it has the
-    model.
-    """
+def warm_up_once(load: Callable[[], Loaded], iterations: int) -> Callable[[], Loaded]:
+    """Wrap ``load`` so that its first call decodes so many tokens under the full cache."""
     done: list[Loaded] = []
 
     def loading() -> Loaded:
