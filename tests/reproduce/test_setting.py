@@ -181,3 +181,56 @@ def test_images_are_bounded_as_in_mixkvs_code_where_a_benchmark_does_not_say(
     assert replace(setting, model=model).task(task).pixels == AS_THEY_ARE
     noted = [note for note in EXPERIMENTS["mixkv:table1"].settled if f" {model} " in note]
     assert len(noted) == (pixels != AS_THEY_ARE and model != "internvl3-38b")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "notes"),
+    [
+        ("csp:table1-7b", {"llava-1.5-7b": ("llava_llama_2", "MileBench's, LOOK-M's and CSP's")}),
+        ("lookm:table2", {"internvl-chat-v1.5": ("internlm2-chat", "LOOK-M's and CSP's")}),
+        ("lookm:table3", {"mobilevlm-v2-3b": ("v1 of the authors' code",)}),
+        ("prefixkv:table16", {"llava-1.5-7b": ("llava_v1", "PrefixKV's")}),
+        ("prefixkv:table17", {"llava-next-7b": ("llava_v1", "PrefixKV's")}),
+        ("david:table2", {"llava-1.5-7b": ("vlmevalkit",), "llava-1.5-13b": ("vlmevalkit",)}),
+        (
+            "mixkv:table1",
+            {
+                "llava-next-mistral-7b": ("mistral_instruct",),
+                "internvl3-8b": ("internvl2_5",),
+                "qwen2-vl-7b": ("its own chat template",),
+            },
+        ),
+    ],
+)
+def test_an_experiment_says_how_its_models_are_asked(experiment, notes):
+    settled = EXPERIMENTS[experiment].settled
+    for model, texts in notes.items():
+        asked = [note for note in settled if note.startswith(f"{model} is asked ")]
+        assert len(asked) == 1, settled
+        assert all(text in asked[0] for text in texts), asked
+
+
+def test_prompts_of_the_same_benchmark_are_one_papers_or_another_ones(setting):
+    """By task, as its options: what rows share has one conversation."""
+    write(setting.data, 1, ["mm_vet", "ocrbench"])
+    llava = replace(setting, model="llava-1.5-7b", small=False)
+    conversations = {
+        name: llava.task(name).conversations.get("llava-1.5")
+        for name in ("mm_vet", "mm_vet(image=before)", "ocrbench")
+    }
+    assert conversations == {
+        "mm_vet": "llava_v1",
+        "mm_vet(image=before)": "vlmevalkit",
+        "ocrbench": "vlmevalkit",
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "cut"), [("mobilevlm-v2-3b", (2048, 144)), ("llava-1.5-7b", (4096, 576))]
+)
+def test_milebenchs_prompts_are_cut_as_the_releases_configure(setting, model, cut):
+    write(setting.data, 1, ["milebench"])
+    name = "milebench_s4(set=ALFRED)"
+    task = replace(setting, model=model, small=False).task(name)
+    assert task.name == name
+    assert next(task.samples(1, 0)).facts["cut"] == cut

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from itertools import count
 from typing import Any
@@ -46,6 +46,8 @@ class Task:
     ``reference``: the first answer is a reference text; its perplexity is measured under every
     cache, on at most ``reference_length`` tokens. ``divisible``: an answer without its first token
     can be scored. ``fit`` adapts a sample to the model's tokenizer; ``pixels`` bounds images.
+    ``conversations`` are those in which the benchmark's authors asked families of models, where
+    they are not the defaults (:mod:`foveate_lab.eval.conversations`).
     ``unjudged``: the answers need a judge and none is set.
     """
 
@@ -60,6 +62,7 @@ class Task:
     pixels: Pixels = AS_THEY_ARE
     unjudged: bool = False
     reference_length: int | None = None
+    conversations: Mapping[str, str] = field(default_factory=dict)
 
 
 TASKS: dict[str, Task] = {}

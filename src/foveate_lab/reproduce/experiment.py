@@ -12,7 +12,7 @@ from foveate_lab.eval.held import Key
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.ask import Requests
 from foveate_lab.reproduce.calibrations import CalibrationRun
-from foveate_lab.reproduce.models import MODELS, image_note
+from foveate_lab.reproduce.models import MODELS, image_note, prompt_notes
 from foveate_lab.reproduce.published import PublishedProfile, PublishedRun
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.tables.table import Table
@@ -140,8 +140,10 @@ class Experiment:
 
     @property
     def settled(self) -> tuple[str, ...]:
-        """Sentences on images of its models that are read as by the authors."""
-        return tuple(note for name in self.models if (note := image_note(name)))
+        """Sentences on how its models read images and are asked, where authors' code settles it."""
+        images = (note for name in self.models if (note := image_note(name)))
+        tasks = self.trial.tasks()
+        return (*images, *(note for name in self.models for note in prompt_notes(name, tasks)))
 
     def to_json(self, bring: Sequence[str]) -> dict[str, Any]:
         """Return the entry of ``--list --json``."""

@@ -8,15 +8,17 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from foveate.defaults import SEES, DeviceMap
 from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.loading.model import Loaded, is_shipped
+from foveate_lab.eval.conversations import conversation_of
 from foveate_lab.eval.padding import load
 from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
+from foveate_lab.eval.tasks import find_conversations
 from foveate_lab.reproduce.resources import toml
 
 END = 2**20  # bytes at either end of a file of weights that its digest is of
@@ -29,6 +31,11 @@ class Model:
     papers leave open about it, with what is taken here. Where every paper that has it reads images
     otherwise than the hub's processor: ``pad_images`` pads them to squares instead of cropping,
     ``min_pixels`` and ``max_tiles`` bound what is made of one.
+
+    ``family`` is one of :data:`foveate_lab.eval.conversations.FAMILIES`. ``conversations`` are by
+    task those of a paper's own harness, where it asks otherwise than the benchmark's authors.
+    ``template`` says how a model without a family is asked. ``options`` of benchmarks, by what
+    their names begin with, hold for this model alone.
     """
 
     hub: str
@@ -37,6 +44,10 @@ class Model:
     min_pixels: int | None = None
     max_tiles: int | None = None
     open: str = ""
+    family: str = ""
+    conversations: Mapping[str, str] = field(default_factory=dict)
+    template: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def pixels(self) -> Pixels:
@@ -47,6 +58,30 @@ class Model:
             return Pixels(minimum=self.min_pixels, tiles=self.max_tiles, optional=True)
         return AS_THEY_ARE
 
+    def conversations_of(self, task: str, benchmark: Mapping[str, str]) -> Mapping[str, str]:
+        """Return a benchmark's conversations by family, with the paper's own for this model."""
+        own = self.conversations.get(task)
+        return {**benchmark, self.family: own} if own else benchmark
+
+    def with_options(self, task: str) -> str:
+        """Return a benchmark's name with the options that hold for this model."""
+        own = [text for kind, text in self.options.items() if task.startswith(kind)]
+        if not own:
+            return task
+        kind, _, given = task.removesuffix(")").partition("(")
+        return f"{kind}({','.join([given, *own] if given else own)})"
+
+
+ORIGINS = {
+    "": "of the converted model",
+    "vicuna_v1": "of LLaVA's code, with its system prompt",
+    "llava_v1": "of PrefixKV's code, with its system prompt and the image where it puts it",
+    "llava_llama_2": "of MileBench's, LOOK-M's and CSP's workers, with images within the text",
+    "vlmevalkit": "of VLMEvalKit's worker for LLaVA",
+    "internlm2-chat": "of LOOK-M's and CSP's workers, with images within the text",
+    "internvl2_5": "of the authors' chat(), with its system prompt",
+}
+"""Whose code has a conversation."""
 
 MODELS = {name: Model(**entry) for name, entry in toml("models").items()}
 
@@ -96,6 +131,27 @@ def image_note(name: str) -> str:
             "code; the hub's processor alone would cut them into up to 12"
         )
     return ""
+
+
+def prompt_notes(name: str, tasks: Sequence[str]) -> list[str]:
+    """Return how a model is asked these benchmarks, a sentence for each conversation; none where
+    nothing is known of its template.
+    """
+    model = MODELS[name]
+    if not model.family:
+        return [f"{name} is asked {model.template}"] if tasks and model.template else []
+    benchmarks: dict[str, list[str]] = {}
+    for task in tasks:
+        conversations = model.conversations_of(task, find_conversations(task))
+        kind = task.partition("(")[0]
+        kinds = benchmarks.setdefault(conversation_of(model.family, conversations), [])
+        if kind not in kinds:
+            kinds.append(kind)
+    return [
+        f"{name} is asked {', '.join(kinds)} in the conversation {conversation}, "
+        f"{ORIGINS[conversation]}"
+        for conversation, kinds in benchmarks.items()
+    ]
 
 
 def _named(one: str, names: Sequence[str]) -> tuple[str, str]:

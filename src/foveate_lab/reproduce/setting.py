@@ -63,14 +63,27 @@ class Setting:
     def task(self, name: str) -> Task:
         """Return the benchmark of that name, read from the data folder."""
         task_name = small.NEEDLES if self.small and name.startswith("needle_grid") else name
+        if self.model in MODELS and not self.small:
+            task_name = MODELS[self.model].with_options(task_name)
         task = find_task(f"{task_name}={self.data / folder_of(name)}", self.judge, self.outside)
         if not self.small:
-            return replace(task, name=name, pixels=self._pixels(task))
+            return replace(
+                task,
+                name=name,
+                pixels=self._pixels(task),
+                conversations=self._conversations(name, task),
+            )
         longest = min(task.longest, small.ANSWER)
         # images of a stand-in have one size, within any bounds
         return replace(
             task, name=name, longest=longest, reference_length=small.ANSWER, pixels=AS_THEY_ARE
         )
+
+    def _conversations(self, name: str, task: Task) -> Mapping[str, str]:
+        """Return the benchmark's conversations, with those of the paper's own harness."""
+        if self.model not in MODELS:
+            return task.conversations
+        return MODELS[self.model].conversations_of(name, task.conversations)
 
     def _pixels(self, task: Task) -> Pixels:
         """Return the benchmark's own bounds of an image, or else the model's."""

@@ -19,11 +19,12 @@ from foveate.models.token_grids import Box
 from foveate.policies.policy import Policy
 from foveate.policies.pruning import Prune
 from foveate.prompts.evidence import in_text, on_images, tokens_of
-from foveate.prompts.prompt import Prompt, read
+from foveate.prompts.prompt import Prompt, read, takes_videos
 from foveate.prompts.sample import PLACE, Sample
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.shorten import without_middle
 from foveate_lab.eval.contenders import is_oracle, resolved
+from foveate_lab.eval.conversations import in_conversation
 from foveate_lab.eval.pixels import bounded, seen_sizes
 from foveate_lab.eval.task_registry import Task
 
@@ -46,7 +47,7 @@ class Reading:
     with.
 
     ``cut`` is the number of tokens to compress. ``timed`` decodes every answer token by token, on
-    its own.
+    its own. ``conversation`` names the authors' template that the prompt has, "" for the model's.
     """
 
     loaded: Loaded
@@ -55,6 +56,7 @@ class Reading:
     prompt: Prompt
     cut: int
     timed: bool
+    conversation: str = ""
     _last: tuple[bool, Prune | None, Recorded] | None = field(default=None, repr=False)
 
     @property
@@ -111,6 +113,7 @@ def read_prompt(
     Raises:
         InvalidInput: no prompt can be built, or it cannot be cut where its question begins.
     """
+    loaded, conversation = asked_in(loaded, task, sample)
     if task.fit:
         sample = task.fit(loaded.tokenizer, sample)
     if longest_prompt:
@@ -126,7 +129,19 @@ def read_prompt(
     if "box" in sample.facts and sample.images:  # the answer is a position on the image
         facts["view"] = view_of(loaded, prompt, sample.images)
     sample = replace(sample, facts={**sample.facts, **facts})
-    return Reading(loaded, task, sample, prompt, cut, timed)
+    return Reading(loaded, task, sample, prompt, cut, timed, conversation)
+
+
+def asked_in(loaded: Loaded, task: Task, sample: Sample) -> tuple[Loaded, str]:
+    """Return the model with the template for a sample's prompt, and that conversation's name, or ""
+    for the model's own template.
+
+    A processor that takes videos has its own template for them, as the authors' conversations have
+    no place for videos. For others frames are images.
+    """
+    if sample.plain or (sample.videos and takes_videos(loaded)):
+        return loaded, ""
+    return in_conversation(loaded, task.conversations)
 
 
 def _read(loaded: Loaded, task: Task, sample: Sample) -> Prompt:

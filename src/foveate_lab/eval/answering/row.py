@@ -68,6 +68,7 @@ def row(reading: Reading, spec: str, answer: AnswerRow, full: AnswerRow) -> Row:
         "compress_s": round(stats.seconds, 4),
         "decode_s_per_token": _per_step(answer.seconds, len(answer.tokens) - 1),
         **({"batch": answer.batch} if answer.batch > 1 else {}),
+        **({"conversation": reading.conversation} if reading.conversation else {}),
         **answer.figures,
     }
 

@@ -22,7 +22,7 @@ ARCHIVE = "ChartQA Dataset/test/"  # where the authors' archive has the split th
 
 
 def _part(record: Record, images: Images) -> Record:
-    """Whether people asked, which one repository holds as 0 and another as a word."""
+    """Add who asked; one repository has it as 0 or 1, the other as a word."""
     return record.also(type=PARTS[record.index("human_or_machine", 2)])
 
 

@@ -1,4 +1,4 @@
-"""What benchmarks with videos share: where a clip is, which frames are taken, how choices stand."""
+"""Parts that benchmarks with videos share: clips, the frames taken of them, and choices."""
 
 from __future__ import annotations
 
@@ -21,38 +21,39 @@ def video(
     folder: Folder,
     record: Record,
     name: str,
-    places: Sequence[str],
+    paths: Sequence[str],
     fps: int | float | None,
     frames: int | None,
     start: int | float = 0.0,
     end: int | float | None = None,
 ) -> VideoFile:
-    """A clip of a record, which is at one of the places ("data/{}.mp4"); its frames are read later.
+    """Return a record's clip, found at one of ``paths`` ("data/{}.mp4"); frames are read later.
 
     Raises:
         InvalidInput: it is at none of them, or leads out of the folder.
     """
-    path = folder.named_file(name, record.where, *places)
+    path = folder.named_file(name, record.where, *paths)
     frames = FILM_FRAMES if fps is None and frames is None else frames
     return VideoFile(path, fps, frames, start, end)
 
 
 def film_prompt(question: str, choices: Sequence[str] = ()) -> str:
-    """The prompt of a question, whose choices stand below it, or in it."""
+    """Return the prompt of a question, with its choices below it unless they are in it."""
     return "\n".join([ASK, question, *choices])
 
 
 def lettered(options: Sequence[str], form: str = "{}. {}") -> list[str]:
-    """The choices behind their letters, where they do not begin with them already."""
-    if all(one.lstrip().startswith(letter) for one, letter in zip(options, LETTERS, strict=False)):
-        marks = {one.lstrip()[1:2] for one in options}
+    """Return the choices with a letter in front of each, unless they begin with it already."""
+    pairs = [*zip(LETTERS, options, strict=False)]
+    if all(option.lstrip().startswith(letter) for letter, option in pairs):
+        marks = {option.lstrip()[1:2] for option in options}
         if marks <= set(".):"):
             return list(options)
-    return [form.format(letter, one) for letter, one in zip(LETTERS, options, strict=False)]
+    return [form.format(letter, option) for letter, option in pairs]
 
 
 def answer_of(record: Record, field: str = "answer") -> str:
-    """A letter as the right answer.
+    """Return the letter of the right choice.
 
     Raises:
         InvalidInput: it is none.

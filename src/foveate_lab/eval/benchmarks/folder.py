@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,8 @@ Reader = Callable[..., Iterator[Sample]]
 """Takes a folder, and its options by name."""
 Parts = Callable[..., Sources | Mapping[str, Sources]]
 """The data sets that a benchmark reads under its options; several have names."""
+Conversations = Mapping[str, str] | Callable[..., Mapping[str, str]]
+"""Names of conversations by family of models, or a function of the benchmark's options."""
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -32,7 +34,7 @@ def _unread(folder: Folder) -> Iterator[Sample]:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """How a benchmark's folder is read and scored: a decorator of the function that reads it.
+    """A benchmark in a folder, with its scores: a decorator of the function that reads the folder.
 
     Args:
         name: of the task.
@@ -44,6 +46,7 @@ class Benchmark:
         contents: what has to be in the folder, if that is not to be taken from ``sources``.
         judged: scores with a judge.
         reference, divisible, fit: see :class:`Task`.
+        conversations: those in which its authors asked models, or a function of its options.
         read: the function.
     """
 
@@ -59,6 +62,7 @@ class Benchmark:
     reference: bool = False
     divisible: bool = True
     fit: Fit | None = None
+    conversations: Conversations = field(default_factory=dict)
     read: Reader = _unread
 
     def __call__(self, read: Reader) -> Reader:
@@ -67,7 +71,8 @@ class Benchmark:
             self,
             summary=self.summary or (read.__doc__ or "").strip().split("\n")[0],
             data=self.data or self.name,
-            contents=self.contents or "; and ".join(one.contents for one in self.parts().values()),
+            contents=self.contents
+            or "; and ".join(part.contents for part in self.parts().values()),
             read=read,
         )
         return read
@@ -78,16 +83,21 @@ class Benchmark:
         judge: Judge | None = None,
         *,
         outside: bool = False,
-        given: Mapping[str, Any] = NONE,
+        overrides: Mapping[str, Any] = NONE,
     ) -> Task:
-        """The task of the samples in a folder, in the order of the release, by the options
-        ``given``. What its files name has to lie in it, unless ``outside``.
+        """Return the task of the samples in a folder, in the release's order.
+
+        Args:
+            folder: the data set's folder.
+            judge: a language model that grades answers, where the benchmark needs one.
+            outside: whether its files may name files outside the folder.
+            overrides: options that differ from their defaults.
 
         Raises:
             InvalidInput: no such folder.
             InvalidParameter: no such option, or a value that it does not take.
         """
-        taken = options(self.name, self.read, given)
+        taken = options(self.name, self.read, overrides)
         if not folder.is_dir():
             raise InvalidInput(
                 f"{self.name}: the folder {str(folder)!r} does not exist. It has to hold "
@@ -95,8 +105,8 @@ class Benchmark:
             )
 
         def samples(count: int, seed: int) -> Iterator[Sample]:
-            given = Folder(folder, outside)
-            read = first_of_all(self.read(given, **taken.own), lambda: self._another(given))
+            root = Folder(folder, outside)
+            read = first_of_all(self.read(root, **taken.own), lambda: self._another(root))
             return islice(distinct(read), count)
 
         return Task(
@@ -110,42 +120,52 @@ class Benchmark:
             self.fit,
             taken.pixels,
             unjudged=self.judged is not None and not judge and "rules" not in taken.own.values(),
+            conversations=self._conversations(**taken.own),
         )
 
+    def conversations_with(self, overrides: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the conversations of its task, by family; options are checked."""
+        return self._conversations(**options(self.name, self.read, overrides).own)
+
+    def _conversations(self, **own: Any) -> Mapping[str, str]:
+        return self.conversations(**own) if callable(self.conversations) else self.conversations
+
     def parts(self, **own: Any) -> Mapping[str, Sources]:
-        """The data sets that it reads by its own options, by name; one alone has none."""
+        """Return the data sets that it reads under its own options, by name; one alone has none."""
         sources = self.sources if isinstance(self.sources, Sources) else self.sources(**own)
         return {"": sources} if isinstance(sources, Sources) else sources
 
-    def parts_given(self, given: Mapping[str, Any]) -> Mapping[str, Sources]:
-        """The same by the options ``given``, which are checked."""
-        return self.parts(**options(self.name, self.read, given).own)
+    def parts_with(self, overrides: Mapping[str, Any]) -> Mapping[str, Sources]:
+        """Return the data sets that it reads, by name; options are checked."""
+        return self.parts(**options(self.name, self.read, overrides).own)
 
     def _another(self, folder: Folder) -> str:
-        """A sentence on the other data set that a folder holds, if it is known by its files, and
-        nothing of this one is there.
+        """Return a sentence on the other data set that a folder holds, if its files tell and none
+        is of this one; else "".
         """
-        if any(telling_file(one, folder) for one in self.parts().values()):
+        if any(telling_file(sources, folder) for sources in self.parts().values()):
             return ""
-        for one in BENCHMARKS.values():
-            for sources in one.parts().values() if one.data != self.data else ():
+        for other in BENCHMARKS.values():
+            for sources in other.parts().values() if other.data != self.data else ():
                 if name := telling_file(sources, folder):
                     return (
-                        f"{self.name}: {str(folder.path)!r} holds {name} of {one.name}, which is "
+                        f"{self.name}: {str(folder.path)!r} holds {name} of {other.name}, which is "
                         f"another data set. {self.name} is {self.contents}."
                     )
         return ""
 
 
 def first_of_all(read: Iterator[Sample], why: Callable[[], str]) -> Iterator[Sample]:
-    """The samples; where there is not even a first one, as another data set's folder was given,
-    that is said.
+    """Yield the samples.
+
+    Raises:
+        InvalidInput: there is no first sample, with the reason that ``why`` returns, if any.
     """
     try:
         first = next(read, None)
     except InvalidInput as error:
-        if said := why():
-            raise InvalidInput(said) from error
+        if reason := why():
+            raise InvalidInput(reason) from error
         raise
     if first is not None:
         yield first
@@ -153,7 +173,7 @@ def first_of_all(read: Iterator[Sample], why: Callable[[], str]) -> Iterator[Sam
 
 
 def telling_file(sources: Sources, folder: Folder) -> str:
-    """The file that a folder is known by, if it holds one of the forms, whole or in part."""
+    """Return the file that tells that a folder has one of these forms, whole or in part, or ""."""
     try:
         return chosen.paths[0].name if (chosen := sources.known_by(folder)) else ""
     except (InvalidInput, MissingPackage):
@@ -163,13 +183,13 @@ def telling_file(sources: Sources, folder: Folder) -> str:
 BENCHMARKS: dict[str, Benchmark] = {}
 
 
-def prompt_with(mark: str, folder: Folder, name: str, *places: str) -> str:
-    """The prompt of a set, with one ``mark``, out of a file of prompts at one of the places.
+def prompt_with(mark: str, folder: Folder, name: str, *paths: str) -> str:
+    """Return the prompt of a set, with one ``mark``, from the file of prompts at one of the paths.
 
     Raises:
         InvalidInput: there is no such file, or no such prompt in it.
     """
-    prompts = folder.record(*places)
+    prompts = folder.record(*paths)
     prompt = prompts.text(name) if prompts.has(name) else ""
     if prompt.count(mark) != 1:
         raise InvalidInput(f"{prompts.where}: there is no prompt with {mark} for {name!r}.")
@@ -177,11 +197,11 @@ def prompt_with(mark: str, folder: Folder, name: str, *places: str) -> str:
 
 
 def alternating(*several: Iterator[Sample]) -> Iterator[Sample]:
-    """One of each in turn, until all are at their end."""
+    """Yield one sample of each in turn, until all are at their end."""
     waiting = list(several)
     while waiting:
-        for one in tuple(waiting):
-            if (sample := next(one, None)) is None:
-                waiting.remove(one)
+        for samples in tuple(waiting):
+            if (sample := next(samples, None)) is None:
+                waiting.remove(samples)
             else:
                 yield sample

@@ -18,14 +18,14 @@ PADDING = 12
 
 
 def joined(images: Sequence[Image.Image]) -> Image.Image:
-    """The images in a grid that is as wide as the root of their number, rounded up."""
+    """Return a page with the images in a grid, as wide as the root of their number, rounded up."""
     across = math.ceil(math.sqrt(len(images)))
     down = math.ceil(len(images) / across)
     page = Image.new("RGB", (across * SIDE, down * SIDE))
-    for place, image in enumerate(images):
+    for index, image in enumerate(images):
         cell = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.LANCZOS)
-        _write(cell, f"Image {place + 1}")
-        page.paste(cell, (place % across * SIDE, place // across * SIDE))
+        _write(cell, f"Image {index + 1}")
+        page.paste(cell, (index % across * SIDE, index // across * SIDE))
     return page
 
 

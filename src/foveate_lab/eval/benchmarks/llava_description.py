@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from foveate.data import Folder
 from foveate.prompts.sample import PLACE, Sample
 from foveate_lab.eval.benchmarks.folder import Benchmark
-from foveate_lab.eval.benchmarks.mm_vet import GRADE, graded
+from foveate_lab.eval.benchmarks.mm_vet import GRADE, PREFIXKV, graded
 from foveate_lab.eval.benchmarks.source import Source
 from foveate_lab.eval.benchmarks.sources import Sources
 
@@ -38,6 +38,7 @@ SOURCES = Sources(
     longest=1024,
     reference=True,
     divisible=False,
+    conversations=PREFIXKV,
 )
 def llava_description(folder: Folder) -> Iterator[Sample]:
     """Detailed descriptions of photographs, by perplexity and ROUGE-L to the full cache."""
@@ -53,6 +54,6 @@ def llava_description(folder: Folder) -> Iterator[Sample]:
 
 
 def _with_place(text: str) -> str:
-    """The request; where the image does not come first, with its place."""
+    """Return the request, with the image's place unless it comes first."""
     before, _, after = (part.strip() for part in text.partition(MARK))
     return f"{before}\n{PLACE}{after}" if before and MARK in text else before or after

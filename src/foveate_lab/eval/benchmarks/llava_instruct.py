@@ -16,6 +16,7 @@ from foveate.data import Folder, Record
 from foveate.policies.parameters import Count, Positive, Seed
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.benchmarks.folder import Benchmark
+from foveate_lab.eval.benchmarks.mm_vet import PREFIXKV
 from foveate_lab.eval.benchmarks.source import Source
 from foveate_lab.eval.benchmarks.sources import Sources
 
@@ -39,6 +40,7 @@ SOURCES = Sources(
     longest=1024,
     reference=True,
     divisible=False,
+    conversations=PREFIXKV,
 )
 def llava_instruct(
     folder: Folder,
@@ -66,9 +68,9 @@ def llava_instruct(
 
 
 def _turns(record: Record) -> list[str]:
-    """Texts of the complete rounds, without the marks of images."""
+    """Return the texts of the complete rounds, without the marks of images."""
     texts = [
-        one.text("value").replace(MARK, "").strip()
-        for one in record.records("conversations", at_least=2)
+        turn.text("value").replace(MARK, "").strip()
+        for turn in record.records("conversations", at_least=2)
     ]
     return texts[: len(texts) // 2 * 2]

@@ -53,7 +53,7 @@ PLAIN = FIRST_LINE | {"lcc", "repobench-p"}  # read without a chat template
 
 
 def scored(prediction: str, sample: Sample) -> float:
-    """The best answer's score by the metric of the sample's set."""
+    """Return the best answer's score by the metric of the sample's set."""
     name, classes = sample.facts["set"], sample.facts["classes"]
     if name in FIRST_LINE:
         prediction = prediction.lstrip("\n").split("\n")[0]
@@ -63,7 +63,7 @@ def scored(prediction: str, sample: Sample) -> float:
 
 
 def read(name: str, folder: Folder, *, e: bool = False) -> Iterator[Sample]:
-    """The samples of one set, or with ``e`` of its part of LongBench-E."""
+    """Yield the samples of one set, or with ``e`` of its part of LongBench-E."""
     rows = sources_of(name, e=e).rows(folder)
     prompt = prompt_with("{context}", folder, name, *PROMPTS)
     before, _, after = prompt.partition("{context}")
@@ -82,7 +82,7 @@ def read(name: str, folder: Folder, *, e: bool = False) -> Iterator[Sample]:
 
 
 def sources_of(name: str, *, e: bool = False) -> Sources:
-    """A set's file, or that of its part of LongBench-E."""
+    """Return a set's file, or that of its part of LongBench-E."""
     file = f"{name}_e.jsonl" if e else f"{name}.jsonl"
     return Sources(
         f"LongBench {name}",
@@ -96,7 +96,7 @@ def sources_of(name: str, *, e: bool = False) -> Sources:
 
 
 def _labels(name: str, record: Record) -> dict[str, str]:
-    """Set and language, and the length in words in the classes of LongBench-E."""
+    """Return set and language, and the length in words in the classes of LongBench-E."""
     words = record.number("length")
     length = "0-4k" if words < 4000 else "4-8k" if words < 8000 else "8k+"
     return {"set": name, "language": record.text("language"), "length": length}

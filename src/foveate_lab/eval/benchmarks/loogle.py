@@ -34,7 +34,7 @@ CLOZE_METRICS = {"exact": loogle.exact_match, "partial": loogle.partial_match}
 
 
 def scored(prediction: str, sample: Sample) -> float:
-    """By the metric that the task was given."""
+    """Return the score by the metric among the sample's facts."""
     metric = sample.facts["metric"]
     if metric in CLOZE_METRICS:
         return CLOZE_METRICS[metric](prediction, sample.facts["masks"])
@@ -63,12 +63,12 @@ def _samples(
 
 
 def _of_kind(records: Iterator[Record], kind: str | None, folder: Folder) -> Iterator[Record]:
-    """Those of a kind; a file that says no kind of any question is refused."""
+    """Yield the questions of one kind; refuse a file without any kinds."""
     known = False
     for record in records:
-        said = record.text("type") if record.has("type") else ""
-        known = known or said in get_args(Kind)
-        if kind in (None, said):
+        own = record.text("type") if record.has("type") else ""
+        known = known or own in get_args(Kind)
+        if kind in (None, own):
             yield record
     if kind and not known:
         raise InvalidInput(
@@ -78,12 +78,12 @@ def _of_kind(records: Iterator[Record], kind: str | None, folder: Folder) -> Ite
 
 
 def _masks(record: Record) -> Mapping[str, str]:
-    """The entity of every mask."""
-    held = record.fields.get("A")
-    masks = held if isinstance(held, Mapping) else loogle.mapping(str(held))
+    """Return the entity behind every mask."""
+    answer = record.fields.get("A")
+    masks = answer if isinstance(answer, Mapping) else loogle.mapping(str(answer))
     if not masks:
         raise InvalidInput(
-            f"{record.where}: the field 'A' is {held!r}; it has to be a dictionary of masks."
+            f"{record.where}: the field 'A' is {answer!r}; it has to be a dictionary of masks."
         )
     return {str(mask): str(entity) for mask, entity in masks.items()}
 

@@ -22,7 +22,7 @@ TODAY = {"longdep_summarization": "summarization"}  # what the hub calls a set, 
 
 
 def sources_of(name: str) -> Sources:
-    """A set's file in both forms."""
+    """Return a set's file in both published forms."""
     today = TODAY.get(name, name)
     return Sources(
         f"LooGLE {name}",
@@ -49,21 +49,21 @@ def sources_of(name: str) -> Sources:
 
 def _by_document(paths: Sequence[Path]) -> Iterator[Record]:
     for number, record in enumerate(read_lines(paths[0])):
-        for place, question in enumerate(asked_of(record)):
-            yield question.also(name=f"{number}/{place}", input=record.text("input"))
+        for index, question in enumerate(asked_of(record)):
+            yield question.also(name=f"{number}/{index}", input=record.text("input"))
 
 
 def _by_question(paths: Sequence[Path]) -> Iterator[Record]:
-    """Documents are numbered as they come, and questions in each."""
-    places: dict[str, list[int]] = {}
+    """Yield questions, numbered within documents, which are numbered as they come."""
+    counts: dict[str, list[int]] = {}
     for record in read_lines(paths[0]):
         document = record.text_or_number("doc_id" if record.has("doc_id") else "context")
-        number, place = entry = places.setdefault(document, [len(places), 0])
+        number, index = entry = counts.setdefault(document, [len(counts), 0])
         entry[1] += 1
         answer = record.fields.get("answer")
         yield record.also(
             type=record.fields.get("type", record.fields.get("task")),
-            name=f"{number}/{place}",
+            name=f"{number}/{index}",
             input=record.text("context"),
             Q=record.text("question") if record.has("question") else "",
             A=answer if isinstance(answer, Mapping) else record.text_or_number("answer"),
@@ -71,17 +71,17 @@ def _by_question(paths: Sequence[Path]) -> Iterator[Record]:
 
 
 def asked_of(record: Record) -> list[Record]:
-    """The questions of a document: a list, or as the files have it, the Python text of one; a
-    document without any is to be summarized.
+    """Return the questions of a document, which are a list or the Python text of one; without any,
+    the document is to be summarized.
     """
-    held = record.fields.get("qa_pairs", "none")
-    if held == "none":
+    pairs = record.fields.get("qa_pairs", "none")
+    if pairs == "none":
         return [record.also(Q="", A=record.text("output"))]
-    if isinstance(held, str):
+    if isinstance(pairs, str):
         try:
-            held = ast.literal_eval(held)
+            pairs = ast.literal_eval(pairs)
         except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
             raise InvalidInput(
                 f"{record.where}: the field 'qa_pairs' is no list of questions ({error})."
             ) from error
-    return record.also(qa_pairs=held).records("qa_pairs", at_least=1)
+    return record.also(qa_pairs=pairs).records("qa_pairs", at_least=1)

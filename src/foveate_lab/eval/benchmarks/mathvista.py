@@ -46,12 +46,12 @@ def extracted(judge: Judge, prediction: str, sample: Sample) -> float | None:
         return by_rules(prediction, sample)
     answer = plain_answer(prediction, sample.facts)
     if answer is None:
-        answer = reply_of(judge, _asked(prediction, sample))
+        answer = reply_of(judge, _judge_prompt(prediction, sample))
     return right(answer, sample)
 
 
-def _asked(prediction: str, sample: Sample) -> str:
-    """The prompt to the judge; behind the authors' examples, in their form."""
+def _judge_prompt(prediction: str, sample: Sample) -> str:
+    """Return the judge's prompt, in the authors' form behind their examples if those are there."""
     examples = sample.facts["examples"]
     if not examples:
         return EXTRACT.format(query=sample.question, response=prediction)
@@ -59,9 +59,7 @@ def _asked(prediction: str, sample: Sample) -> str:
 
 
 def by_rules(prediction: str, sample: Sample) -> float | None:
-    """1 if the answer that stands in the prediction is the right one; None where a judge has to
-    find it.
-    """
+    """Return 1 if the prediction's answer is right, else 0; None where a judge has to find it."""
     if sample.facts["extraction"] != "rules":
         return None
     answer = plain_answer(prediction, sample.facts)
@@ -69,7 +67,7 @@ def by_rules(prediction: str, sample: Sample) -> float | None:
 
 
 def right(answer: str, sample: Sample) -> float:
-    """Whether what was found is the answer."""
+    """Return 1 if the answer that was found is the right one, else 0."""
     return float(normalised(answer, sample.facts) == sample.facts["answer"])
 
 
@@ -136,8 +134,8 @@ def mathvista(
 
 
 def _facts(problem: Record) -> dict[str, Any]:
-    """What an answer is compared by: the choices of a choice, the digits of a decimal number, which
-    a table does not have; and the answer.
+    """Return the answer and what it is compared by: choices, or the digits of a decimal number,
+    which a table lacks.
     """
     chosen, kind = problem.text("question_type"), problem.text("answer_type")
     tabled = "index" in problem.fields
@@ -156,7 +154,7 @@ def _facts(problem: Record) -> dict[str, Any]:
 
 
 def _labels(problem: Record) -> dict[str, Any]:
-    """By what the authors report: the columns of a table, or the metadata of a problem."""
+    """Return the classes that the authors report, from a table's columns or from metadata."""
     if "index" in problem.fields:
         several = problem.has("skills") and problem.text("skills").startswith("[")
         skills = listed(problem, "skills") if several else problem

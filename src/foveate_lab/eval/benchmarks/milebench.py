@@ -2,9 +2,9 @@
 
 Song et al., arXiv:2404.18532. From https://github.com/MileBench/MileBench; a set is a folder that
 holds a JSON file of its own name and images/. Prompts, their cut, the length of answers and scores
-are the authors': see :mod:`foveate_lab.eval.benchmarks.milebench_prompt`. Departures: the model's
-own chat template words the prompt, not LLaVA's for Llama 2; an answer may be empty, which the
-authors rule out; and a task's score here is the mean over samples, over sets in a report.
+are the authors': see :mod:`foveate_lab.eval.benchmarks.milebench_prompt`. LLaVA-1.5 is asked in the
+conversation of their worker. Departures: an answer may be empty, which the authors rule out; and a
+task's score here is the mean over samples, over sets in a report.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ TASKS = {
     "I-1": ("GPR1200",),
 }
 LONGEST = 512  # tokens of an answer, whatever the task
+CONVERSATIONS = {"llava-1.5": "llava_llama_2", "internvl-chat-v1.5": "internlm2-chat"}
+"""Conversations of workers/model_workers.py: LLaVA's is MileBench's own, and both are LOOK-M's and
+CSP's. LLaVA-1.5 was not trained on Llama 2's.
+"""
 METRICS: dict[str, Metric] = {
     "multi-choice": score.choice,
     "open-ended": score.described,
@@ -50,12 +54,12 @@ METRICS: dict[str, Metric] = {
 
 
 def scored(prediction: str, sample: Sample) -> float | None:
-    """By the metric of the sample's set."""
+    """Return the score by the metric of the sample's set."""
     return METRICS[sample.facts["kind"]](prediction, sample)
 
 
 def read(sets: Sequence[str], folder: Folder, cut: Cut, combined: bool) -> Iterator[Sample]:
-    """The samples of several sets, one of each in turn, so that the first ones are of all sets.
+    """Yield the samples of several sets, one of each in turn, so that the first are of all sets.
 
     Prompts are cut as ``cut`` says. ``combined``: all images of a sample are joined to one.
     """
@@ -94,7 +98,7 @@ def _set(folder: Folder, name: str, cut: Cut, combined: bool) -> Iterator[Sample
 
 
 def sources_of(sets: Sequence[str], combined: bool = False) -> Mapping[str, Sources]:
-    """Each set's file; the authors' file for joined images where that is asked, and there."""
+    """Return each set's file; if ``combined``, the authors' one of joined images, where there."""
     return {name: Sources(f"MileBench {name}", _source(name, combined)) for name in sets}
 
 
@@ -110,7 +114,7 @@ def _source(name: str, combined: bool) -> Source:
 
 
 def _level(record: Record) -> dict[str, str]:
-    """How many images it counts as having; some sets do not say it."""
+    """Return the class of its number of images, which some sets lack."""
     there = record.has("image_quantity_level")
     return {"level": record.text("image_quantity_level")} if there else {}
 
@@ -158,6 +162,7 @@ def _register(short: str, sets: tuple[str, ...]) -> None:
         longest=LONGEST,
         divisible=False,
         fit=fitted,
+        conversations=CONVERSATIONS,
         summary=f"MileBench {short}: {', '.join(sets)}.",
     )(reader)
 

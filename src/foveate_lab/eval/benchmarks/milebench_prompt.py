@@ -22,14 +22,14 @@ UNLETTERED = "GPR1200"  # has more choices than there are letters
 
 
 class Cut(NamedTuple):
-    """The most tokens of a prompt, and those that an image counts."""
+    """Limit of a prompt's tokens, and the tokens that an image counts."""
 
-    most: int | None
+    limit: int | None
     image_tokens: int
 
 
 class Fitting(NamedTuple):
-    """The context that is left, and its images."""
+    """Context that fits, and its images."""
 
     context: str
     images: tuple[Image.Image, ...]
@@ -38,8 +38,8 @@ class Fitting(NamedTuple):
 def read_context(
     meta: Record, record: Record, choices: Sequence[str], name: str, combined: bool
 ) -> tuple[str, str]:
-    """The sample's instruction, and its context with choices, and with places for images; where
-    they are joined to one, their names instead.
+    """Return the sample's instruction, and its context with choices and places for images, or with
+    the images' names if ``combined`` joins them to one.
     """
     instance, instructions = record.record("task_instance"), meta.texts("task_instruction")
     number = record.index("task_instruction_id", len(instructions))
@@ -57,17 +57,17 @@ def read_context(
 
 
 def parts(instruction: str, context: str, combined: bool) -> dict[str, Any]:
-    """What comes up to the last image, what joins, and what comes after it; images that were joined
-    to one stand first.
+    """Return the sample's text up to the last image, that image's place, and the text behind it;
+    one joined image stands first.
     """
     if combined:
         return {"context": PLACE, "between": "\n", "question": f"{instruction}\n{context}"}
-    before, place, after = f"{instruction}\n{context}".rpartition(PLACE)
-    return {"context": before, "between": place, "question": after}
+    before, mark, after = f"{instruction}\n{context}".rpartition(PLACE)
+    return {"context": before, "between": mark, "question": after}
 
 
 def fitted(tokenizer: Any, sample: Sample) -> Sample:
-    """The sample as it is asked: cut, and with a new line between images that follow each other.
+    """Return the sample cut to its limit, with a new line between images that follow each other.
 
     Raises:
         InvalidInput: its instruction alone is too long.
@@ -76,12 +76,12 @@ def fitted(tokenizer: Any, sample: Sample) -> Sample:
         sample.facts[name] for name in ("instruction", "context", "combined")
     )
     cut, images = sample.facts["cut"], sample.images
-    if cut.most is not None:
-        room = cut.most - len(tokens_of(tokenizer, instruction))
+    if cut.limit is not None:
+        room = cut.limit - len(tokens_of(tokenizer, instruction))
         if room < 1:
             raise InvalidInput(
-                f"sample {sample.name}: its instruction alone has longest_prompt={cut.most} tokens "
-                "or more. Give a larger longest_prompt."
+                f"sample {sample.name}: its instruction alone has longest_prompt={cut.limit} "
+                "tokens or more. Give a larger longest_prompt."
             )
         if combined:
             context = _end(tokenizer, context, room)
@@ -95,8 +95,8 @@ def fitted(tokenizer: Any, sample: Sample) -> Sample:
 def shortened(
     tokenizer: Any, context: str, images: Sequence[Image.Image], room: int, image_tokens: int
 ) -> Fitting:
-    """The end of a context, in pieces, that has no more than ``room`` tokens."""
-    left, kept, shown = list(images), list[str](), list[Image.Image]()
+    """Return the end of a context, in whole pieces, that has no more than ``room`` tokens."""
+    left, kept, kept_images = list(images), list[str](), list[Image.Image]()
     used, begins = 0, False  # with an image
     for piece in reversed(context.split(PLACE)):
         used += len(tokens_of(tokenizer, piece))
@@ -107,9 +107,9 @@ def shortened(
         if used + image_tokens > room:
             break
         if left:
-            shown, begins = [left.pop(), *shown], True
+            kept_images, begins = [left.pop(), *kept_images], True
             used += image_tokens
-    return Fitting(PLACE * begins + PLACE.join(kept), tuple(shown))
+    return Fitting(PLACE * begins + PLACE.join(kept), tuple(kept_images))
 
 
 def _end(tokenizer: Any, text: str, room: int) -> str:
@@ -118,6 +118,6 @@ def _end(tokenizer: Any, text: str, room: int) -> str:
 
 
 def tokens_of(tokenizer: Any, text: str) -> list[int]:
-    """A text's tokens, without those that begin or end a prompt."""
+    """Return a text's tokens, without those that begin or end a prompt."""
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids

@@ -31,12 +31,12 @@ TASKS = (
     "7_topic_reasoning",
 )
 PLACES = tuple(
-    f"{place}{{}}" for place in ("video/", "MLVU/video/", "", "videos/", "MLVU_all/video/")
+    f"{folder}{{}}" for folder in ("video/", "MLVU/video/", "", "videos/", "MLVU_all/video/")
 )
 
 
 def _of_tasks(paths: Sequence[Path]) -> Iterator[Record]:
-    """Names of videos are those within a task's folder, and the same in several."""
+    """Yield questions with the folder in their videos' names, which repeat between tasks."""
     for path in paths:
         for number, record in enumerate(read_records(path)):
             choices = record.texts("candidates", at_least=2)
@@ -50,7 +50,7 @@ def _of_tasks(paths: Sequence[Path]) -> Iterator[Record]:
 
 
 def _letter(record: Record, choices: Sequence[str]) -> str:
-    """The answer is one of the choices' texts."""
+    """Return the letter of the choice whose text is the answer."""
     if (answer := record.text("answer")) not in choices:
         raise InvalidInput(f"{record.where}: the answer {answer!r} is none of its candidates.")
     return LETTERS[choices.index(answer)]

@@ -3,8 +3,8 @@
 Yu et al., arXiv:2308.02490. From https://github.com/yuweihao/MM-Vet (mm-vet.zip), as the list that
 https://github.com/THU-MIG/PrefixKV links to, from https://huggingface.co/datasets/lmms-lab/MMVet,
 or as VLMEvalKit's MMVet.tsv. PrefixKV measures perplexity of the answers, and ROUGE-L to the full
-cache's, which need no judge, on all 218, with the image behind the question; ``image=before`` puts
-it first, as all others do.
+cache's, which need no judge, on all 218, with the image behind the question, in the conversation
+``llava_v1``; ``image=before`` puts it first, as all others do.
 
 The judge is asked as the authors ask theirs: what to do, a table of graded examples, and in its
 last row the question, the ground truth, the prediction and a place for the grade. Words and
@@ -28,6 +28,9 @@ from foveate_lab.eval.benchmarks.source import Source, in_kit, on_hub
 from foveate_lab.eval.benchmarks.sources import Sources
 from foveate_lab.eval.judge import Judge, reply_of
 
+PREFIXKV = {"llava-1.5": "llava_v1", "llava-next-vicuna": "llava_v1"}
+"""Conversations of PrefixKV's eval_ppl.py and eval_rouge.py, for every model of Vicuna."""
+
 GRADE = """\
 Grade how correct a prediction is, from 0.0 (nothing is right) to 1.0 (all is right), in steps of
 0.1. Where the ground truth has <AND>, the prediction needs every part; where it has <OR>, one part
@@ -43,10 +46,10 @@ What is odd here? | The man irons his shirt on the roof of a moving taxi. | A ma
 
 
 def graded(judge: Judge, prediction: str, sample: Sample) -> float:
-    """What the judge says, 0 to 1.
+    """Return the judge's grade, 0 to 1.
 
     Raises:
-        InvalidInput: it says anything else.
+        InvalidInput: the reply is anything else.
     """
     truth = sample.answers[0].replace("<AND>", " <AND> ").replace("<OR>", " <OR> ")
     question = sample.question.replace(PLACE, "").strip()
@@ -96,6 +99,7 @@ SOURCES = Sources(
     longest=1024,
     reference=True,
     divisible=False,
+    conversations=lambda image="after": PREFIXKV if image == "after" else {},
 )
 def mm_vet(folder: Folder, *, image: Literal["after", "before"] = "after") -> Iterator[Sample]:
     """Questions that need several abilities at once; graded by a judge."""
@@ -114,7 +118,7 @@ def mm_vet(folder: Folder, *, image: Literal["after", "before"] = "after") -> It
 
 
 def _abilities(record: Record) -> list[str]:
-    """A list of words, or a text with commas; PrefixKV's list does not say any."""
+    """Return the abilities, from a list or a text with commas; PrefixKV's list has none."""
     if not record.has("capability"):
         return []
-    return [one for text in record.one_or_more("capability") for one in text.split(",")]
+    return [word for text in record.one_or_more("capability") for word in text.split(",")]

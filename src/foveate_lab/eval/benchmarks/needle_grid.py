@@ -49,7 +49,7 @@ SOURCES = Sources(
 
 
 def fitted(tokenizer: Any, sample: Sample) -> Sample:
-    """The sample with as many tokens of text as it asks for, and the needle in them."""
+    """Return the sample with as many tokens of text as its length says, and the needle in them."""
     length, depth = sample.labels["length"], sample.labels["depth"]
     needle = sample.facts["needle"]
     room = max(0, length - len(tokens_of(tokenizer, needle)))
@@ -58,8 +58,8 @@ def fitted(tokenizer: Any, sample: Sample) -> Sample:
         hay = tokens_of(tokenizer, sample.context)
         hay = (hay * (1 + room // len(hay)))[:room]
     hay = hay[:room]
-    place = _sentence_end(tokenizer, hay, room * depth // 100) if depth < 100 else room
-    before, after = (tokenizer.decode(part) for part in (hay[:place], hay[place:]))
+    cut = _sentence_end(tokenizer, hay, room * depth // 100) if depth < 100 else room
+    before, after = (tokenizer.decode(part) for part in (hay[:cut], hay[cut:]))
     parts = (part.strip() for part in (before, needle, after))
     context = " ".join(part for part in parts if part)
     return replace(sample, context=context, evidence=(Span(needle),))
@@ -72,6 +72,7 @@ def fitted(tokenizer: Any, sample: Sample) -> Sample:
     longest=48,
     divisible=False,
     fit=fitted,
+    summary="A line in a text of so many tokens, at such depths in percent.",
 )
 def needle_grid(
     folder: Folder,
@@ -79,9 +80,9 @@ def needle_grid(
     lengths: str | int = "1000/2000/4000/8000/16000",
     depths: str | int = "0/11/22/33/44/56/67/78/89/100",
 ) -> Iterator[Sample]:
-    """A line in a text of so many tokens, at such depths in percent."""
+    """Yield questions about a hidden line, for each length in tokens and depth in percent."""
     texts = (record.text("text") for record, _ in SOURCES.rows(folder))
-    haystack, said = "\n\n".join(texts), _needle(folder)
+    haystack, needle = "\n\n".join(texts), _needle(folder)
     if not haystack.strip():
         raise InvalidInput(
             f"{str(folder.path)!r} holds no text to hide a needle in: its files (*.txt) are empty."
@@ -90,10 +91,10 @@ def needle_grid(
         for depth in whole_numbers("depths", depths, 100):
             yield Sample(
                 name=f"{length}/{depth}",
-                question=said["question"],
-                answers=(said["answer"],),
+                question=needle["question"],
+                answers=(needle["answer"],),
                 context=haystack,
-                facts={"needle": said["needle"]},
+                facts={"needle": needle["needle"]},
                 labels={"length": length, "depth": depth},
             )
 
@@ -106,8 +107,8 @@ def _needle(folder: Folder) -> dict[str, str]:
     return {name: record.text(name) for name in OWN}
 
 
-def _sentence_end(tokenizer: Any, hay: Sequence[int], place: int) -> int:
-    """Behind the nearest token before a place that ends a sentence; the beginning if none does."""
-    while place and not tokenizer.decode([hay[place - 1]]).rstrip().endswith(tuple(ENDS)):
-        place -= 1
-    return place
+def _sentence_end(tokenizer: Any, hay: Sequence[int], index: int) -> int:
+    """Return the index behind the last token before ``index`` that ends a sentence, or 0."""
+    while index and not tokenizer.decode([hay[index - 1]]).rstrip().endswith(tuple(ENDS)):
+        index -= 1
+    return index

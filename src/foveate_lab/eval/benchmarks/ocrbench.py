@@ -22,11 +22,11 @@ FORMULAE = "Handwritten Mathematical Expression Recognition"
 
 
 def read_right(prediction: str, sample: Sample) -> float:
-    """1 if an answer stands in the prediction; the benchmark sums this up over 1,000 questions."""
+    """Return 1 if the prediction has an answer in it; the benchmark sums 1,000 questions up."""
     if sample.facts["type"] != FORMULAE:
         return contains(prediction, sample)
-    said = _bare(prediction.lower() if sample.facts["lowered"] else prediction)
-    return float(any(_bare(answer) in said for answer in sample.answers))
+    formula = _bare(prediction.lower() if sample.facts["lowered"] else prediction)
+    return float(any(_bare(answer) in formula for answer in sample.answers))
 
 
 def _bare(text: str) -> str:
@@ -53,9 +53,15 @@ SOURCES = Sources(
 )
 
 
-@Benchmark("ocrbench", SOURCES, metric=read_right, longest=128)
+@Benchmark(
+    "ocrbench",
+    SOURCES,
+    metric=read_right,
+    longest=128,
+    summary="Reading of many kinds: an answer has to stand in what is said.",
+)
 def ocrbench(folder: Folder, *, lowered: bool = False) -> Iterator[Sample]:
-    """Reading of many kinds: an answer has to stand in what is said."""
+    """Yield questions whose answers are read off an image, of ten kinds."""
     for number, (record, images) in enumerate(SOURCES.rows(folder)):
         kind = record.text("question_type", "type")
         yield Sample(
@@ -69,6 +75,6 @@ def ocrbench(folder: Folder, *, lowered: bool = False) -> Iterator[Sample]:
 
 
 def _set(record: Record) -> dict[str, str]:
-    """The data set that the question comes from, which a table does not say."""
+    """Return the data set that the question comes from, which a table lacks."""
     in_table = "index" in record.fields
     return {} if in_table else {"set": record.text("dataset", "dataset_name")}

@@ -1,4 +1,4 @@
-"""What a benchmark takes beside its folder, ``NAME(key=value,...)=FOLDER``, and a drawn task alone.
+"""Options of a benchmark beside its folder, ``NAME(key=value,...)=FOLDER``, and a drawn task alone.
 
 A reader's own options are its keyword-only parameters, and their types say what they take; every
 task has those of :data:`GENERAL` as well. Where a protocol can be departed from, there is an
@@ -22,7 +22,7 @@ GENERAL: dict[str, Any] = {"longest": Positive, "min_pixels": Positive, "max_pix
 
 
 class Options(NamedTuple):
-    """Those of a reader, those of every benchmark, and how both are written."""
+    """Options of a reader, options of every benchmark, and how both are written."""
 
     own: Mapping[str, Any]
     general: Mapping[str, Any]
@@ -35,33 +35,35 @@ class Options(NamedTuple):
 
 
 def parameters(read: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """A reader's own options, with their defaults."""
+    """Return a reader's own options, with their defaults."""
     declared = inspect.signature(read).parameters
-    return {name: one for name, one in declared.items() if one.kind is one.KEYWORD_ONLY}
+    return {name: option for name, option in declared.items() if option.kind is option.KEYWORD_ONLY}
 
 
 def types(read: Callable[..., Any]) -> dict[str, Any]:
-    """What a reader's own options take."""
+    """Return the types that a reader's own options take."""
     hints = get_type_hints(read.func if isinstance(read, partial) else read, include_extras=True)
     return {name: hints[name] for name in parameters(read)}
 
 
-def options(name: str, read: Callable[..., Any], given: Mapping[str, Any]) -> Options:
-    """The options that were given, without those that are as they would have been anyway.
+def options(name: str, read: Callable[..., Any], overrides: Mapping[str, Any]) -> Options:
+    """Return the options that differ from their defaults, and all general ones.
 
     Raises:
         InvalidParameter: there is no such option, or it does not take such a value.
     """
     own, known = parameters(read), {**types(read), **GENERAL}
-    for key in given:
+    for key in overrides:
         if key not in known:
             raise InvalidParameter(f"{name} has no option {short_repr(key)}. {suggest(key, known)}")
-    check(known, given)
-    least, most = given.get("min_pixels"), given.get("max_pixels")
-    if least and most and least > most:
-        raise InvalidParameter(f"{name}: min_pixels={least} is more than max_pixels={most}.")
+    check(known, overrides)
+    least, greatest = overrides.get("min_pixels"), overrides.get("max_pixels")
+    if least and greatest and least > greatest:
+        raise InvalidParameter(f"{name}: min_pixels={least} is more than max_pixels={greatest}.")
     changed = {
-        key: value for key, value in given.items() if key in GENERAL or own[key].default != value
+        key: value
+        for key, value in overrides.items()
+        if key in GENERAL or own[key].default != value
     }
     ordered = {key: changed[key] for key in known if key in changed}
     return Options(
@@ -71,15 +73,15 @@ def options(name: str, read: Callable[..., Any], given: Mapping[str, Any]) -> Op
     )
 
 
-def whole_numbers(name: str, text: str | int, most: int, least: int = 0) -> list[int]:
-    """Those of an option that lists them, "1000/2000".
+def whole_numbers(name: str, text: str | int, greatest: int, least: int = 0) -> list[int]:
+    """Return the numbers of an option that lists them, "1000/2000".
 
     Raises:
-        InvalidParameter: one is none, or not from ``least`` to ``most``.
+        InvalidParameter: a part is no number, or not from ``least`` to ``greatest``.
     """
     parts = str(text).split("/")
-    if not all(part.isdecimal() and least <= int(part) <= most for part in parts):
-        within = f"from {least} to {most}" if least else f"up to {most}"
+    if not all(part.isdecimal() and least <= int(part) <= greatest for part in parts):
+        within = f"from {least} to {greatest}" if least else f"up to {greatest}"
         raise InvalidParameter(
             f"{name}={text!r}: give whole numbers {within}, with a stroke between them."
         )

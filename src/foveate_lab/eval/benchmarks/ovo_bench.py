@@ -51,13 +51,13 @@ SOURCES = Sources(
 
 
 def scored(prediction: str, sample: Sample) -> float:
-    """As the authors score the question's task."""
-    (answer,), said = sample.answers, prediction.strip()
+    """Return the score as the authors compute it for the question's task."""
+    (answer,), reply = sample.answers, prediction.strip()
     if sample.labels["task"] == "REC":
-        return float("".join(re.findall(r"\d+", said)) == answer)
-    if sample.labels["task"] in FORWARD and said == answer[0]:  # "Y" or "N" alone
+        return float("".join(re.findall(r"\d+", reply)) == answer)
+    if sample.labels["task"] in FORWARD and reply == answer[0]:  # "Y" or "N" alone
         return 1.0
-    return float(answer in said)
+    return float(answer in reply)
 
 
 def _samples(
@@ -74,7 +74,7 @@ def _samples(
         moments = [record] if part != "forward" else record.records("test_info", at_least=1)
         for number, moment in enumerate(moments):
             name = record.text_or_number("id") + (f"_{number}" if part == "forward" else "")
-            question, answer = _asked(record, moment, task)
+            question, answer = _prompt_and_answer(record, moment, task)
             yield Sample(
                 name=name,
                 question=question,
@@ -84,15 +84,15 @@ def _samples(
             )
 
 
-def _asked(record: Record, moment: Record, task: str) -> tuple[str, str]:
-    """The prompt, and the right answer."""
+def _prompt_and_answer(record: Record, moment: Record, task: str) -> tuple[str, str]:
+    """Return the prompt and the right answer."""
     if task not in FORWARD:
         options = record.texts("options", at_least=2)
         right = LETTERS[record.index("gt", len(options))]
         return film_prompt(record.text("question"), lettered(options)), right
-    said = moment.text("step") if task == "SSR" else record.text(SAID[task])
+    subject = moment.text("step") if task == "SSR" else record.text(SAID[task])
     right = ("No", "Yes")[moment.index("type", 2)] if task != "REC" else _count(moment)
-    return FORWARD[task].format(said), right
+    return FORWARD[task].format(subject), right
 
 
 def _count(moment: Record) -> str:
@@ -110,13 +110,13 @@ def _seen(
     fps: int | float | None,
     frames: int | None,
 ) -> VideoFile:
-    """The part of a question, or the whole up to its moment, where parts are not there."""
+    """Return the question's part of the video, or without parts the video up to its moment."""
     if folder.find("chunked_videos/*.mp4"):
         return video(folder, record, name, ("chunked_videos/{}.mp4",), fps, frames)
     end = float(moment.number("realtime"))
     source = record.text("video")
-    places = ("src_videos/{}", "{}", "src_videos/{base}")
-    return video(folder, record, source, places, fps, frames, end=end)
+    paths = ("src_videos/{}", "{}", "src_videos/{base}")
+    return video(folder, record, source, paths, fps, frames, end=end)
 
 
 for _part, _what in (

@@ -45,7 +45,7 @@ MODELS: dict[str, Coordinates] = {
 
 
 def inside(prediction: str, sample: Sample) -> float:
-    """1 if the centre of the predicted box, or the predicted point, is in the right box."""
+    """Return 1 if the predicted point, or predicted box's centre, is in the right box, else 0."""
     spot = located(prediction)
     if spot is None:
         return 0.0
@@ -55,7 +55,7 @@ def inside(prediction: str, sample: Sample) -> float:
 
 
 def clicked(spot: Found, size: tuple[int, int], facts: Mapping[str, Any]) -> tuple[float, float]:
-    """Where on an image of that size the answer points, in its pixels.
+    """Return the point that an answer names on an image of that size, in its pixels.
 
     ``facts`` may have the ``coordinates`` that the task was given, the ``model_type``, the sizes
     that the processor made of the images (``seen``), and the box of the image that it leaves of it,
@@ -74,7 +74,7 @@ def clicked(spot: Found, size: tuple[int, int], facts: Mapping[str, Any]) -> tup
 
 
 def _scale(spot: Found, facts: Mapping[str, Any]) -> str:
-    """What the task says, else the answer's own form, else the model's habit."""
+    """Return the unit of coordinates: the task's, else the answer's own, else the model type's."""
     unit = facts.get("coordinates", "model")
     if unit != "model":
         return str(unit)
@@ -89,6 +89,7 @@ def _scale(spot: Found, facts: Mapping[str, Any]) -> str:
     metric=inside,
     longest=128,
     divisible=False,
+    summary="Where on a screen is what is to be clicked? The centre has to be in the box.",
 )
 def screenspot_v2(
     folder: Folder,
@@ -97,7 +98,7 @@ def screenspot_v2(
     coordinates: Coordinates = "model",
     screen: Literal["mobile", "desktop", "web"] | None = None,
 ) -> Iterator[Sample]:
-    """Where on a screen is what is to be clicked? The centre has to be in the box."""
+    """Yield instructions about screenshots, answered by the place to click."""
     words = MIXKV if prompt == "mixkv" else ASK
     numbers = Counter[str]()
     for record, images in sources_of(screen).rows(folder):
@@ -115,7 +116,7 @@ def screenspot_v2(
 
 
 def _labels(screen: str, record: Record) -> dict[str, str]:
-    """Screen and type, and both as the class that papers have a column for."""
+    """Return screen and type, and both as the class that papers have a column for."""
     kind = record.text("data_type")
     source = {"source": record.text("data_source")} if record.has("data_source") else {}
     return {"class": f"{screen} {kind}", "screen": screen, "type": kind, **source}

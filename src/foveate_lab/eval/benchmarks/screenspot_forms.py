@@ -53,7 +53,7 @@ def sources_of(screen: str | None = None) -> Sources:
             contents="VLMEvalKit's ScreenSpot_v2_Mobile.tsv, ScreenSpot_v2_Desktop.tsv and "
             "ScreenSpot_v2_Web.tsv, beside screenspotv2_image/ where the images are not in them",
             address=KIT,
-            splits={"test": tuple(f"ScreenSpot_v2_{one.capitalize()}.tsv" for one in screens)},
+            splits={"test": tuple(f"ScreenSpot_v2_{name.capitalize()}.tsv" for name in screens)},
             columns=("index", "bbox", "data_type"),
             path_fields=lambda path: {"screen": path.stem.rpartition("_")[2].lower()},
             image_column="image",
@@ -64,7 +64,7 @@ def sources_of(screen: str | None = None) -> Sources:
 
 
 def _with_screen(record: Record, images: Images) -> Record:
-    """What kind of screen it is, by how the name of its image begins."""
+    """Add the kind of screen, which the beginning of its image's name tells."""
     cell = record.fields.get("image")
     path = cell.get("path") if isinstance(cell, Mapping) else None
     named = record if "file_name" in record.fields else record.also(file_name=path)
@@ -73,7 +73,7 @@ def _with_screen(record: Record, images: Images) -> Record:
     if beginning not in BEGINNINGS:
         raise InvalidInput(
             f"{record.where}: the image is called {name!r}; its name has to begin with "
-            f"{', '.join(f'{one}_' for one in BEGINNINGS)}, which says what screen it is of."
+            f"{', '.join(f'{kind}_' for kind in BEGINNINGS)}, which says what screen it is of."
         )
     return record.also(screen=BEGINNINGS[beginning])
 

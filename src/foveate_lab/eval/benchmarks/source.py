@@ -97,7 +97,7 @@ class Source:
     prepare: Callable[[Record, Images], Record] = _unchanged
 
     def find(self, folder: Folder) -> list[Path]:
-        """The files of the first split in a folder, or of the only one; none if there are none.
+        """Return the files of the first split in a folder, or of the only one; else none.
 
         Raises:
             InvalidInput: some are missing, or there are two splits and not the first.
@@ -112,14 +112,14 @@ class Source:
         return there.get(first) or next(iter(there.values()), [])
 
     def split(self, paths: Sequence[Path]) -> str:
-        """The split that files are of, as its publisher calls it."""
+        """Return the split that files are of, as its publisher calls it."""
         for name, patterns in self.splits.items():
-            if all(any(path.match(one) for path in paths) for one in patterns):
+            if all(any(path.match(pattern) for path in paths) for pattern in patterns):
                 return name
         return ""
 
     def count(self, paths: Sequence[Path]) -> int:
-        """How many records the files hold; images are not read for it."""
+        """Return the number of records in the files, without reading images."""
         suffix = paths[0].suffix
         if suffix == ".parquet":
             return count_rows(paths)
@@ -128,28 +128,28 @@ class Source:
         return sum(1 for records, _ in self._records(paths) for _ in records)
 
     def fits(self, paths: Sequence[Path]) -> bool:
-        """Whether the first file has the fields of this form, as far as that is quickly known."""
-        wanted = {*self.columns, *filter(None, [self.image_column])}
-        if wanted and paths[0].suffix == ".parquet":
-            return wanted <= {*columns_of(paths[0])}
-        if wanted and paths[0].suffix == ".jsonl":
-            return wanted <= {*next((record.fields for record in read_lines(paths[0])), ())}
+        """Return whether the first file has the fields of this form, as far as is quickly known."""
+        required = {*self.columns, *filter(None, [self.image_column])}
+        if required and paths[0].suffix == ".parquet":
+            return required <= {*columns_of(paths[0])}
+        if required and paths[0].suffix == ".jsonl":
+            return required <= {*next((record.fields for record in read_lines(paths[0])), ())}
         return True
 
     def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
-        """The questions with their images, in the order of the files.
+        """Yield the questions with their images, in the order of the files.
 
         Raises:
             InvalidInput: a file that cannot be read; a column or an image that is not there.
             MissingPackage: pyarrow is not installed, and the files are parquet.
         """
-        for records, said in self._records(paths):
+        for records, fields in self._records(paths):
             for record, images in self._with_images(folder, records, paths[0].suffix):
-                yield BenchmarkRow(self.prepare(self._named(record.also(**said)), images), images)
+                yield BenchmarkRow(self.prepare(self._named(record.also(**fields)), images), images)
 
     def _records(self, paths: Sequence[Path]) -> Iterator[tuple[Iterable[Record], Fields]]:
-        """The records of each file with what its path says of them; of all files where they are
-        read in a way of their own.
+        """Yield the records of each file with the fields that its path tells; those of all files at
+        once where ``read`` is given.
         """
         if self.read:
             yield self.read(paths), {}
@@ -189,8 +189,9 @@ class Source:
                 yield BenchmarkRow(record)
 
     def _named(self, record: Record) -> Record:
-        held = record.fields
-        record = record.also(**{new: held[old] for old, new in self.renamed.items() if old in held})
+        columns = record.fields
+        renamed = {new: columns[old] for old, new in self.renamed.items() if old in columns}
+        record = record.also(**renamed)
         for name in self.lists:
             record = as_list(record, name)
         return record
@@ -199,10 +200,10 @@ class Source:
         patterns = self.splits[split]
         if self.shards:
             (pattern,) = patterns
-            each = (folder.find(f"{place}{pattern}") for place in self.folders)
+            each = (folder.find(f"{inner}{pattern}") for inner in self.folders)
             return _complete(next(filter(None, each), []))
         matches = [
-            [path for place in self.folders for path in folder.find(f"{place}{pattern}")]
+            [path for inner in self.folders for path in folder.find(f"{inner}{pattern}")]
             for pattern in patterns
         ]
         for paths in matches:
@@ -211,7 +212,7 @@ class Source:
                 raise InvalidInput(
                     f"{str(folder.path)!r} holds both {names}. Keep one of them in the folder."
                 )
-        missing = [one for one, paths in zip(patterns, matches, strict=True) if not paths]
+        missing = [pattern for pattern, paths in zip(patterns, matches, strict=True) if not paths]
         there = [path for paths in matches for path in paths]
         if there and missing:
             raise InvalidInput(
@@ -224,8 +225,8 @@ class Source:
 def on_hub(
     repository: str, split: str, *columns: str, folder: str = "data/", **settings: Any
 ) -> Source:
-    """A split in the parquet files of a repository on the hub, with images in cells unless
-    ``image_column`` says otherwise; in ``folder``, or in a folder of its own.
+    """Return a split in the parquet files of a repository on the hub, with images in cells unless
+    ``image_column`` says otherwise. The files are in ``folder``, or at the top.
     """
     files = f"{split}-*.parquet"
     declared: dict[str, Any] = {
@@ -242,7 +243,7 @@ def on_hub(
 
 
 def in_kit(table: str, split: str, columns: Mapping[str, str], **settings: Any) -> Source:
-    """A table of VLMEvalKit, with the names that the benchmark has for its columns."""
+    """Return a table of VLMEvalKit; ``columns`` has the benchmark's names by the table's."""
     return Source(
         publisher="VLMEvalKit",
         contents=f"VLMEvalKit's {table}",
@@ -256,13 +257,15 @@ def in_kit(table: str, split: str, columns: Mapping[str, str], **settings: Any) 
 
 
 def as_list(record: Record, name: str) -> Record:
-    """The record with a list in a cell that holds the text of one, or one text alone."""
+    """Return the record with a list in place of the text of a list, or of one text."""
     text = record.text(name)
     return listed(record, name) if text.startswith("[") else record.also(**{name: [text]})
 
 
 def _complete(shards: list[Path]) -> list[Path]:
-    """As many files as their names say: ...-00000-of-00002.parquet, a digest behind it or none."""
+    """Return the shards, all there as their names count them: ...-00000-of-00002.parquet, with a
+    digest behind it or not.
+    """
     names = (re.search(r"-of-(\d+)(?:-[0-9a-f]+)?\.parquet$", path.name) for path in shards)
     totals = {int(match[1]) for match in names if match}
     if totals and totals != {len(shards)}:

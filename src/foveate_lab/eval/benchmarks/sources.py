@@ -30,11 +30,11 @@ class Sources:
 
     @property
     def contents(self) -> str:
-        """What has to be in a folder, in words."""
-        return "; or ".join(dict.fromkeys(one.contents for one in self.sources))
+        """Contents that a folder has to have, in words."""
+        return "; or ".join(dict.fromkeys(source.contents for source in self.sources))
 
     def rows(self, folder: Folder) -> Iterator[BenchmarkRow]:
-        """The questions in a folder.
+        """Yield the questions in a folder.
 
         Raises:
             InvalidInput: it holds none of the forms or two of them, or what cannot be read.
@@ -44,16 +44,16 @@ class Sources:
         yield from source.rows(folder, paths)
 
     def chosen(self, folder: Folder) -> Chosen:
-        """The form that a folder holds.
+        """Return the form that a folder holds.
 
         Raises:
             InvalidInput: it holds none or two, or one of which a part is missing.
         """
         choices = _found(folder, self.sources)
         if len(choices) > 1:
-            one, other = (chosen.paths[0].name for chosen in choices[:2])
+            first, other = (chosen.paths[0].name for chosen in choices[:2])
             raise InvalidInput(
-                f"{str(folder.path)!r} holds both {one} and {other}. Keep one of them in the "
+                f"{str(folder.path)!r} holds both {first} and {other}. Keep one of them in the "
                 "folder: it decides what is read."
             )
         if not choices:
@@ -64,14 +64,14 @@ class Sources:
         return choices[0]
 
     def known_by(self, folder: Folder) -> Chosen | None:
-        """The form that a folder is known by, if it is known."""
-        forms = _found(folder, [one for one in self.sources if one.identifies])
-        return next((one for one in forms if one.source.fits(one.paths)), None)
+        """Return the form that a folder's files tell, or None."""
+        forms = _found(folder, [source for source in self.sources if source.identifies])
+        return next((form for form in forms if form.source.fits(form.paths)), None)
 
 
 def _found(folder: Folder, sources: Iterable[Source]) -> list[Chosen]:
-    """The form of each group of files; of several that files may be of, the first that they fit,
-    or the first, which says what they lack.
+    """Return the form of each group of files: of several the first that they fit, or else the
+    first, whose error names what they lack.
     """
     groups: dict[tuple[Path, ...], list[Source]] = {}
     for source in sources:
@@ -79,7 +79,8 @@ def _found(folder: Folder, sources: Iterable[Source]) -> list[Chosen]:
             groups.setdefault(tuple(paths), []).append(source)
     return [
         Chosen(
-            next((one for one in mine if len(mine) == 1 or one.fits(paths)), mine[0]), list(paths)
+            next((form for form in mine if len(mine) == 1 or form.fits(paths)), mine[0]),
+            list(paths),
         )
         for paths, mine in groups.items()
     ]

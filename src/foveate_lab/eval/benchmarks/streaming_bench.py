@@ -31,11 +31,11 @@ SAMPLE = re.compile(r"(.+)_(sample_\d+)_\d+$")  # of an id: the folder, and that
 
 
 def _of_parts(paths: Sequence[Path]) -> Iterator[Record]:
-    """Parts of videos, with the questions that are asked in them."""
-    for place, part in enumerate(read_records(paths[0])):
+    """Yield the questions of each part of a video."""
+    for index, part in enumerate(read_records(paths[0])):
         for number, record in enumerate(part.records("questions")):
             name = part.text("video_path").rpartition("/")[2]
-            yield record.also(question_id=f"{place}/{number}", at=f"videos/{name}")
+            yield record.also(question_id=f"{index}/{number}", at=f"videos/{name}")
 
 
 def _with_video(row: Record, images: Images) -> Record:
@@ -50,7 +50,7 @@ def _with_video(row: Record, images: Images) -> Record:
 
 
 def sources_of(name: str) -> Sources:
-    """The two forms of a part."""
+    """Return the two published forms of a part."""
     return Sources(
         f"StreamingBench {name}",
         Source(
@@ -100,20 +100,20 @@ def _seen(
     fps: int | float | None,
     frames: int | None,
 ) -> VideoFile:
-    """What came before the question."""
+    """Return the video before the question, ``context`` seconds of it or all."""
     end = seconds(record)
     start = 0.0 if context is None else max(0.0, end - context)
-    places = ["{}", "src/data/{}", f"data/{name}/{{}}"]
+    paths = ["{}", "src/data/{}", f"data/{name}/{{}}"]
     if record.has("of"):
-        places += [f"{record.text('of')}/{{}}", f"data/{name}/{record.text('of')}/{{}}"]
-    return video(folder, record, record.text("at"), places, fps, frames, start, end)
+        paths += [f"{record.text('of')}/{{}}", f"data/{name}/{record.text('of')}/{{}}"]
+    return video(folder, record, record.text("at"), paths, fps, frames, start, end)
 
 
 def seconds(record: Record) -> float:
-    """Of a time such as "00:03:10".
+    """Return the seconds of a time such as "00:03:10".
 
     Raises:
-        InvalidInput: it is none.
+        InvalidInput: the field is no time.
     """
     text = record.text("time_stamp")
     parts = text.strip().split(":")

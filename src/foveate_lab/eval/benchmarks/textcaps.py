@@ -23,7 +23,7 @@ ASK = "Provide a one-sentence caption for the provided image."
 
 
 def _one_for_each_image(paths: Sequence[Path]) -> Iterable[Record]:
-    """Records of the release are one for each caption, and each has all of its image."""
+    """Return one record for each image; the release has one for each caption, with all of them."""
     records: dict[str, Record] = {}
     for record in read_record(paths[0]).records("data"):
         first = records.setdefault(record.text_or_number("image_id"), record)

@@ -27,6 +27,7 @@ from foveate_lab.eval.tasks import (
 
 __all__ = [
     "drawn",
+    "find_conversations",
     "find_sources",
     "find_task",
     "find_tasks",
@@ -98,7 +99,8 @@ def find_task(
                 f"write {kind}=FOLDER."
             )
         arguments = _with_frames(name, arguments, video_options, parameters(benchmark.read))
-        return benchmark.task(Path(folder).expanduser(), judge, outside=outside, given=arguments)
+        path = Path(folder).expanduser()
+        return benchmark.task(path, judge, outside=outside, overrides=arguments)
     if kind not in TASKS:
         raise InvalidInput(f"no task named {name!r}. {suggest(kind, [*TASKS, *BENCHMARKS])}")
     return _with_options(TASKS[kind], rest)
@@ -148,7 +150,22 @@ def find_sources(name: str) -> Mapping[str, Sources]:
     kind, rest = _kind(name)
     if kind not in BENCHMARKS:
         raise InvalidInput(f"no benchmark named {kind!r}. {suggest(kind, BENCHMARKS)}")
-    return BENCHMARKS[kind].parts_given(_options_and_folder(rest)[0])
+    return BENCHMARKS[kind].parts_with(_options_and_folder(rest)[0])
+
+
+def find_conversations(name: str) -> Mapping[str, str]:
+    """Return the conversations in which a benchmark, with its options, asks families of models.
+
+    Raises:
+        InvalidInput: there is no such benchmark.
+        InvalidParameter: no such option, or a value that it does not take.
+    """
+    kind, rest = _kind(name)
+    if kind in TASKS:
+        return {}
+    if kind not in BENCHMARKS:
+        raise InvalidInput(f"no benchmark named {kind!r}. {suggest(kind, BENCHMARKS)}")
+    return BENCHMARKS[kind].conversations_with(_options_and_folder(rest)[0])
 
 
 def _kind(name: str) -> tuple[str, str]:

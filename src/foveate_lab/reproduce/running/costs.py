@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from foveate.errors import FoveateError
 from foveate.loading.model import Loaded, outline
 from foveate.prompts.prompt import read
+from foveate_lab.eval.answering.reading import asked_in
 from foveate_lab.eval.held import Key
 from foveate_lab.eval.pixels import bounded
 from foveate_lab.reproduce.ask import TaskRequest
@@ -196,6 +197,7 @@ class _Left:
 
 
 def _tokens(loaded: Loaded, task: Any, sample: Any) -> int:
+    loaded, _ = asked_in(loaded, task, sample)
     if task.fit:
         sample = task.fit(loaded.tokenizer, sample)
     images = list(sample.images)

@@ -185,7 +185,8 @@ class Lab(AbstractContextManager["Lab"]):
         """Return the settings in which all rows of a model have to agree."""
         return {
             "model": location.at,
-            **({"pad_images": True} if location.pad_images else {}),
+            # LLaVA-1.5's rows of before its authors' conversations had other prompts
+            **({"pad_images": True, "prompts": "authors"} if location.pad_images else {}),
             **({"weights": weights} if (weights := self._weights(location)) else {}),
             "limit": self.limit,
             "seed": self.seed,
