@@ -114,7 +114,7 @@ def reproduce(
     ] = "a100-80gb",
     gpus: Annotated[
         int,
-        typer.Option(metavar="N", min=1, help="Number of GPUs that --plan predicts for, e.g. 8."),
+        typer.Option(metavar="N", min=1, help="Number of GPUs for --plan to predict, e.g. 8."),
     ] = 1,
     json: console.Json = False,
 ) -> None:
