@@ -22,7 +22,7 @@ K = torch.zeros(1, 2, 40, 4)
 MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "the wrong way round": (
         lambda model: foveate.compress("snapkv:budget=20%", model),
-        "LlamaForCausalLM is no policy.*The model comes first, the policy after it",
+        "LlamaForCausalLM is no policy.*Pass the model first, then the policy",
     ),
     "a method that was not called": (
         lambda model: foveate.compress(model, foveate.snapkv),
@@ -115,7 +115,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a block in a block": (lambda model: nested(model), "Leave that block first"),
     "tensors before the policy": (
         lambda _: foveate.compress_tensors([(K, K, K)], "snapkv:budget=20%"),
-        "this list is no policy.*it comes first, the layers after it",
+        "this list is no policy.*Pass one policy first, then the layers",
     ),
     "a tensor for a layer": (
         lambda _: foveate.compress_tensors("snapkv:budget=90%", [K]),

@@ -27,6 +27,9 @@ LAYOUTS = [
     for bits in (8, 4, 2)
     for group, residual in ((32, 128), (32, 32), (64, 32), (128, 16))
 ]
+TURBO = [f"turboquant(bits={bits})" for bits in (4, 3, 2)]
+TURBO += [f"turboquant(bits={bits},sketch=true)" for bits in (4, 3)]
+TURBO += ["turboquant(bits=4,residual=32)"]
 
 
 @torch.inference_mode()
@@ -87,8 +90,9 @@ def main() -> None:
     ids = prose(tokenizer, tokens + FOLLOWING)
     plain = measure(model, KEEP.format(""), ids, tokens)
     rows = [compared(measure(model, "full", ids, tokens), plain)]
-    for bits, group, residual in LAYOUTS:
-        spec = KEEP.format(f"+kivi(bits={bits},group={group},residual={residual})")
+    stores = [f"kivi(bits={b},group={group},residual={rest})" for b, group, rest in LAYOUTS]
+    for store in (*stores, *TURBO):
+        spec = KEEP.format(f"+{store}")
         rows.append(compared(measure(model, spec, ids, tokens), plain))
         print(table(rows[-1:]), flush=True)
     rows.insert(1, compared(plain, {"logits": plain["logits"]}))

@@ -89,7 +89,7 @@ def answer_missing(run: Run, protocol: Protocol, folder: Path, seed: int = SEED)
     """Answer what is missing of a run, one bit per answer (`asking.py`)."""
     versions = {"weights": ModelIdentity.of(_loaded().model).weights, **versions_of_results()}
     about = {"tasks": [run.task], "protocol": protocol, "seed": seed, "versions": versions}
-    specs = contenders(run.methods, run.budgets.split(","))
+    specs = contenders(run.methods, [b for b in run.budgets.split(",") if b])
     with Results(folder, {"model": "demo", **about}, resume=True) as results:
         for sample in TASKS[run.task].samples(run.limit, seed):
             arguments = (results, _loaded(), TASKS[run.task], sample, specs, protocol)

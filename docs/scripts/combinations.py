@@ -40,6 +40,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "boundary_evidence": {"window": 4},
     "drop_channels": {"recent": 4},
     "head_levels": {"of": "recommended"},
+    "layer_levels": {"of": "recommended"},
     "head_table": {"of": "sparsemm"},
     "lag_relative": {"lag": 5},
     "large_and_drawn": {"recent": 4},
@@ -54,6 +55,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 PROFILES = {
     "foretold_reconstruction": "recommended",
     "head_levels": "recommended",
+    "layer_levels": "recommended",
     "query_filter": "q_filters",
     "distance_preference": "triattention",
     "surrogate_score": "kvzap",

@@ -20,7 +20,7 @@ def table() -> str:
     head = "| method | window | kernel, pooling | other defaults | from |"
     rows = [head, "|---|---|---|---|---|"]
     for name, method in foveate.METHODS.items():
-        cells = (_window(method), _pooling(method), _others(method), method.said.defaults)
+        cells = (_window(method), _pooling(method), _others(method), method.docs.defaults)
         rows.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(rows)
 

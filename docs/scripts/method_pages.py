@@ -54,7 +54,7 @@ def page(method: Method, shown: method_figures.Shown | None) -> str:
     parts = [
         f"# {method.name}",
         paper(method),
-        method.said.text,
+        method.docs.text,
         usage(method),
         "## What it keeps" if shown else "",
         method_figures.figure(shown) if shown else "",
@@ -97,7 +97,7 @@ def parameters(method: Method) -> str:
         default = f"`{print_value(parameter.default)}`" if given else "required"
         cells = (f"`{key}`", default, meaning(method, key), takes)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    whence = method.said.defaults.replace("](", "](../")  # written for a page in docs/
+    whence = method.docs.defaults.replace("](", "](../")  # written for a page in docs/
     if whence:
         rows += ["", f"Where the [defaults](../defaults.md) come from: {whence}."]
     return "\n".join(rows)

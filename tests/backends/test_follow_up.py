@@ -166,4 +166,4 @@ def test_what_cannot_be_asked_is_refused():
         foveate.policy("kvzip:budget=50%,reads=answers,asks=' | '")
     policy = foveate.policy("kvzip:budget=50%,reads=answers,asks='who? | what, then?'")
     assert foveate.policy(policy.spec) == policy
-    assert policy.score.reading.asks == ("who?", "what, then?")
+    assert policy.score.reading.follow_ups == ("who?", "what, then?")

@@ -138,7 +138,7 @@ def test_what_has_no_model_refuses_it():
         foveate.compress_tensors(foveate.kvzip(budget="20%"), [(q, q, q)])
     with pytest.raises(UnsupportedPolicy, match="a second time"):
         check_policy(foveate.kvzip(budget="20%", heads="even"))
-    with pytest.raises(InvalidParameter, match="looks on while more is read after"):
+    with pytest.raises(InvalidParameter, match="needs passes after the complete prompt"):
         foveate.policy("kvzip:budget=20%,when=over_budget")
 
 

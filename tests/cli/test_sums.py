@@ -78,7 +78,7 @@ def test_cite_says_that_a_sum_comes_from_no_paper(foveate: Foveate) -> None:
         ("mixkv+prefixvk:budget=20%", "Did you mean 'prefixkv'?"),
         ("mixkv+lookm.mege:budget=20%", "Did you mean 'merge'?"),
         ("mixkv.score+prefixkv:budget=20%", "gives all its stages"),
-        ("mixkv+:budget=20%", "beside a plus sign"),
+        ("mixkv+:budget=20%", "on each side of every plus sign"),
         ("mixkv+prefixkv:budgte=20%", "Did you mean 'budget'?"),
         ("mixkv+csp:budget=20%,window=8", "window=8 changes nothing in mixkv+csp"),
     ],

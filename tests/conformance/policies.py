@@ -67,6 +67,8 @@ COMPOSED = {
         "prefixkv:budget=50%,merging=position,attend=softmax_n(n=0.5)",
     )
 }
-KEEPING_LESS = {name: p for name, p in METHODS.items() if name not in ("full", "kivi")}
+KEEPING_LESS = {
+    name: p for name, p in METHODS.items() if name not in ("full", "kivi", "turboquant")
+}
 EVERY = {**RANDOM, **KEEPING_LESS, **COMPOSED}
 """Those whose kept set is not random go by what the model attends to."""

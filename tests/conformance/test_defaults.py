@@ -19,7 +19,7 @@ from tests.pairs import pairs
 from .compare import GREEDY
 from .policies import EVERY
 
-POLICIES = {**EVERY, "kivi": foveate.kivi(group=8, residual=3)}
+POLICIES = {**EVERY, "kivi": foveate.kivi(group=8, residual=3), "turboquant": foveate.turboquant()}
 HOW = {**GREEDY, "max_new_tokens": 3}
 
 

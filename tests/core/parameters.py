@@ -44,10 +44,10 @@ def _of_kind(bare: Any, limits: Range | None) -> st.SearchStrategy[Any]:
         return st.just("")
     assert limits is not None, bare
     if bare is float:
-        most = min(limits.most, 9)
+        most = min(limits.high, 9)
         return st.floats(
-            max(limits.least, -9), most, exclude_min=limits.above, exclude_max=limits.below
+            max(limits.low, -9), most, exclude_min=limits.above, exclude_max=limits.below
         )
-    most = MANY if limits.most >= MOST or limits.odd else min(limits.most, MANY)
-    numbers = st.integers(int(limits.least), int(most))
+    most = MANY if limits.high >= MOST or limits.odd else min(limits.high, MANY)
+    numbers = st.integers(int(limits.low), int(most))
     return numbers.filter(lambda x: x % 2 == 1) if limits.odd else numbers

@@ -52,7 +52,7 @@ SINKS = (
     "roco",
     "streaming_llm",
 )
-WHOLE = {"full", "kivi"}  # keep everything: there is no budget
+WHOLE = {"full", "kivi", "turboquant"}  # keep everything: there is no budget
 NAMES = sorted(set(foveate.METHODS) - CALIBRATED)
 every_method = pytest.mark.parametrize("name", sorted(set(NAMES) - WHOLE))
 budgets = st.integers(3, 20) | st.integers(1, 99).map(lambda p: f"{p}%")

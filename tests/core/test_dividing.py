@@ -106,15 +106,15 @@ def test_the_shares_written_out_are_a_spec(spec):
 @pytest.mark.parametrize(
     ("spec", "error", "said"),
     [
-        ("fastv.prune(keep=auto)+full", InvalidBudget, r"keep=auto .* nothing is left to divide"),
-        ("kivi:bits=auto", InvalidBudget, r"bits=auto .* or there is none"),
+        ("fastv.prune(keep=auto)+full", InvalidBudget, r"keep=auto .* keeps everything"),
+        ("kivi:bits=auto", InvalidBudget, r"bits=auto .* keeps everything"),
         ("snapkv+kivi(bits=auto):budget=100%", InvalidBudget, r"below 100% \(budget=10%\)"),
         ("snapkv+kivi(bits=auto):budget=256", InvalidBudget, "budget 256 counts pairs"),
         ("snapkv+kivi(bits=auto):budget=auto(0.9)", InvalidBudget, "counts pairs"),
         ("snapkv+kivi(bits=auto,of=visual):budget=9%", InvalidBudget, "does not say how many"),
         ("h2o+kivi(bits=auto):budget=9%,when=over_budget", InvalidBudget, "9% .*while it grows"),
         ("pyramiddrop.prune(keep=auto)+h2o:budget=9%", InvalidSpec, "no parameter 'keep'"),
-        ("sparsevlm.prune(keep=auto)+h2o:budget=9%", InvalidParameter, "keep=auto is no share"),
+        ("sparsevlm.prune(keep=auto)+h2o:budget=9%", InvalidParameter, "keep=auto needs a budget"),
         ("snapkv:budget=9%,window=auto", InvalidParameter, "window='auto'"),
     ],
 )

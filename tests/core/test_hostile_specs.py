@@ -164,7 +164,7 @@ def called(owner, key, value):
 def test_every_number_has_a_range_that_is_kept_and_said(owner):
     for key, kind, limits in NUMBERS[owner]:
         assert isinstance(limits, Range)
-        beyond = [limits.least - 1, limits.most + 1, 10**40, -(10**40), 10**5000]
+        beyond = [limits.low - 1, limits.high + 1, 10**40, -(10**40), 10**5000]
         if kind is float:
             beyond = [*map(float, beyond[:-1]), math.nan, math.inf, -math.inf, 1e300]
         for value in beyond:
@@ -175,9 +175,9 @@ def test_every_number_has_a_range_that_is_kept_and_said(owner):
 
 def ends(kind, limits):
     """Numbers at both ends of a range, and, of shares, some of many digits."""
-    found = [limits.least, limits.most]
+    found = [limits.low, limits.high]
     if kind is float:
-        found += [5e-324, 1e-9, 1 / 3, math.nextafter(limits.most, 0)]
+        found += [5e-324, 1e-9, 1 / 3, math.nextafter(limits.high, 0)]
     return [kind(number) for number in found if kind(number) in limits]
 
 

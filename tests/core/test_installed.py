@@ -78,7 +78,7 @@ def test_what_is_not_whole_or_of_another_model_is_not_installed(place, shared, t
     file = shared / "recommended.safetensors"
     profile = load_tensors(str(file), "recommended")
     replace(profile, weights="0" * 16).save(file)
-    with pytest.raises(InvalidInput, match=r"as many bytes .* and other ones"):
+    with pytest.raises(InvalidInput, match=r"as many bytes .* but other contents"):
         installed.install(shared)
     share(profile, file, None)
     with pytest.raises(ProfileMismatch, match="says weights="):

@@ -25,7 +25,7 @@ FIVE = ("mixkv", "prefixkv", "csp", "david", "lookm")
 def registry(monkeypatch):
     """The registry, and afterwards only what was in it before."""
     len(foveate.METHODS)
-    monkeypatch.setattr(foveate.METHODS, "_held", dict(foveate.METHODS._held))
+    monkeypatch.setattr(foveate.METHODS, "_entries", dict(foveate.METHODS._entries))
     return foveate.METHODS
 
 

@@ -55,7 +55,7 @@ def test_what_is_no_policy_is_refused_by_its_type(place, value):
 @pytest.mark.parametrize("place", ["compress", "calibrate"])
 @pytest.mark.parametrize("policy", [SPEC, foveate.policy(SPEC)], ids=["text", "policy"])
 def test_the_wrong_way_round_the_order_is_said(place, policy):
-    with pytest.raises(InvalidSpec, match=r"this LlamaForCausalLM is no .* The model comes first"):
+    with pytest.raises(InvalidSpec, match=r"this LlamaForCausalLM is no .* Pass the model first"):
         PLACES[place](policy, zoo.build("llama"))
     with pytest.raises(InvalidSpec, match="this list is no policy"):
         foveate.compress_tensors(LAYERS, policy)

@@ -22,8 +22,9 @@ from .test_compress_tensors import NAMES, of
 GIVEN = prompt([40, 31], h=2, g=2, d=8, e=8, depth=3)
 WEIGHTS = [torch.randn(4, 8, 6, generator=torch.Generator().manual_seed(1))] * 3
 POLICIES = {
-    **{name: of(name, "50%") for name in NAMES if name not in ("full", "kivi")},
+    **{name: of(name, "50%") for name in NAMES if name not in ("full", "kivi", "turboquant")},
     "kivi": foveate.kivi(),
+    "turboquant": foveate.turboquant(),
     "leverage, exact": foveate.leverage(budget="50%", sketch=None),
     "quantised": foveate.random(budget="100%").but(store=Kivi()),
 }

@@ -17,7 +17,7 @@ from .prompts import compressed, prompt
 
 HEADS, DEPTH = 2, 3
 READS_AGAIN = {"kvzip", "streammem"}  # of a model: tests/conformance/test_short_prompts.py
-KEEPS_ALL = {"full", "kivi"}
+KEEPS_ALL = {"full", "kivi", "turboquant"}
 NAMES = sorted(set(foveate.METHODS) - READS_AGAIN - KEEPS_ALL)
 CHANGES = {"": {}, "text": {"protect_text": True}, "half": {"recent": 0.5, "sinks": 9}}
 
@@ -111,7 +111,7 @@ def test_what_is_no_budget_is_refused_as_before(budget):
 
 
 def test_the_log_names_the_first_row_once_of_each_policy(caplog, monkeypatch):
-    monkeypatch.setattr(budgeting, "_said", set())
+    monkeypatch.setattr(budgeting, "_warned", set())
     batch = prompt([40, 50], h=HEADS, d=4, depth=DEPTH)
     with caplog.at_level(logging.WARNING, "foveate"):
         for _ in range(2):

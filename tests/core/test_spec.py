@@ -50,7 +50,7 @@ seeds, shares = st.integers(0, 10**6), st.floats(0, 1, exclude_max=True)
 PARAMETERS = {
     name: of_method(method) for name, method in foveate.METHODS.items() if name not in NEEDS_PROFILE
 }
-WHOLE = {"full", "kivi"}  # keep everything: there is no budget
+WHOLE = {"full", "kivi", "turboquant"}  # keep everything: there is no budget
 nothing_or = st.none().__or__
 labels = st.recursive(
     st.builds(NoMerge) | st.builds(Label, text=st.text(max_size=8)),

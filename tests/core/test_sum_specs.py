@@ -311,10 +311,18 @@ def test_a_file_name_with_colons_after_the_colon_reads_back(tmp_path, name):
             ["'mixkv.score'", "the first method of a sum gives all its stages"],
         ),
         ("mixkv.score:budget=20%", InvalidSpec, ["'mixkv.score'", "the first method"]),
-        ("+mixkv:budget=20%", InvalidSpec, ["'+mixkv' adds nothing", "beside a plus sign"]),
-        ("mixkv+:budget=20%", InvalidSpec, ["'mixkv+' adds nothing", "beside a plus sign"]),
-        (" mixkv + : budget=20%", InvalidSpec, ["adds nothing", "beside a plus sign"]),
-        ("+:budget=20%", InvalidSpec, ["'+' adds nothing"]),
+        (
+            "+mixkv:budget=20%",
+            InvalidSpec,
+            ["'+mixkv' needs a method", "each side of every plus sign"],
+        ),
+        (
+            "mixkv+:budget=20%",
+            InvalidSpec,
+            ["'mixkv+' needs a method", "each side of every plus sign"],
+        ),
+        (" mixkv + : budget=20%", InvalidSpec, ["needs a method", "each side of every plus sign"]),
+        ("+:budget=20%", InvalidSpec, ["'+' needs a method"]),
         (
             "mixkv+prefixkv:budget=20%,windw=4",
             InvalidParameter,
@@ -378,7 +386,7 @@ def test_a_sum_that_cannot_be_read_says_what_is_wrong_with_it(spec, error, says)
 
 
 def test_two_plus_signs_in_a_row_have_no_method_between_them():
-    with pytest.raises(InvalidSpec, match="beside a plus sign"):
+    with pytest.raises(InvalidSpec, match="each side of every plus sign"):
         foveate.policy("mixkv++prefixkv:budget=20%")
 
 
@@ -407,7 +415,7 @@ def test_a_parameter_that_changes_nothing_is_refused_wherever_it_stands(spec, na
     text = str(refused.value)
     assert text.startswith(named)
     assert f"changes nothing in {name}: " in text
-    assert f"that {method} would use it in" in text
+    assert f"in which {method} would use it" in text
     assert text.endswith("Leave it out.")
 
 

@@ -86,6 +86,8 @@ def test_nothing_is_written_to() -> None:
     tokens = table()
     before = [t.clone() for t in by_row(tokens)]
     tokens.extend(VISION, FRAME).rows(torch.tensor([1])).drop(torch.ones(14).bool())
-    tokens.drop_before(1, VISION).note({"ahead": None}).place(torch.zeros(3, 2, dtype=torch.long))
+    tokens.drop_before(1, VISION).note({"ahead": None}).add_positions(
+        torch.zeros(3, 2, dtype=torch.long)
+    )
     assert all(map(torch.equal, before, by_row(tokens)))
     assert len(tokens.dropped) == 1

@@ -29,7 +29,7 @@ def test_every_method_has_a_row_that_says_where_its_defaults_are_from(defaults):
     assert list(found) == list(foveate.METHODS)
     for name, method in foveate.METHODS.items():
         given = [key for key, one in method.parameters.items() if one.default is not one.empty]
-        unsaid = given and not method.said.defaults and method.paper
+        unsaid = given and not method.docs.defaults and method.paper
         assert not unsaid, f"{name}: say in its docstring, under Defaults:, where they are from"
 
 

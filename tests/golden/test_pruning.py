@@ -28,7 +28,7 @@ def entering(length, visual, layer, hidden=None, **more):
         pos=pos,
         image=image,
         spot=torch.where(image >= 0, pos - visual[0], -1),
-        given=(image >= 0).sum(-1),
+        visual_tokens=(image >= 0).sum(-1),
         **more,
     )
 
@@ -65,7 +65,7 @@ def test_pyramiddrop_by_the_attention_that_the_release_works_out_anew():
         before = Layer(q=q, k=k, v=k, slots=slots, scale=q.shape[-1] ** -0.5)
         visual = (pre, pre + int(img * args["image_token_ratio_list"][drop - 1]))
         tokens = entering(len(held), visual, stage.layers(32)[drop - 1], before=before)
-        tokens = type(tokens)(**{**vars(tokens), "given": torch.tensor([img])})
+        tokens = type(tokens)(**{**vars(tokens), "visual_tokens": torch.tensor([img])})
         kept = held[going_on(stage(tokens), tokens)]
         assert kept.tolist() == data[f"kept{drop}"].tolist()
 
@@ -114,7 +114,7 @@ def test_sparsevlm_from_embeddings_to_what_each_layer_is_given():
             before=before,
             notes={"raters": notes[None]},
         )
-        tokens = type(tokens)(**{**vars(tokens), "given": torch.tensor([img])})
+        tokens = type(tokens)(**{**vars(tokens), "visual_tokens": torch.tensor([img])})
         chosen = stage(tokens)
         goes_on = going_on(chosen, tokens)
         found, expected = chosen.hidden[0, goes_on], data[f"next0_{number}"]

@@ -36,7 +36,7 @@ def entering(layer, given=None, seed=0):
         pos=pos.clamp_min(-1),
         image=image,
         spot=torch.where(image >= 0, torch.arange(LENGTH) - 7, -1),
-        given=(image >= 0).sum(-1) if given is None else given,
+        visual_tokens=(image >= 0).sum(-1) if given is None else given,
         before=before if layer else None,
     )
 

@@ -82,7 +82,7 @@ def test_a_layer_that_the_model_does_not_have():
     ("spec", "error", "said"),
     [
         ("fastv.prune(keep=50%)", InvalidSpec, r"\+full"),
-        ("snapkv+fastv.prune(keep=50%):budget=20%", InvalidSpec, "stands first"),
+        ("snapkv+fastv.prune(keep=50%):budget=20%", InvalidSpec, "must be the first term"),
         ("snapkv.prune(keep=50%)+full", UnknownMethod, "prunes. Known"),
         ("fastv.prune(kep=50%)+full", InvalidSpec, "keep"),
         ("random.prune(keep=20)+full", InvalidParameter, "share"),

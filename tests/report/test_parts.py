@@ -92,7 +92,7 @@ def of_the_future(folder: Path) -> None:
     ("spoil", "said"),
     [
         (cut_short, "rows.jsonl' has .* bytes where the manifest says"),
-        (better_score, "rows.jsonl' has as many bytes as the manifest says, and other ones"),
+        (better_score, "rows.jsonl' has as many bytes as the manifest says, but other contents"),
         (another_model, "run.json' has as many bytes"),
         (other_hardware, "bundle.json' was changed after it was written"),
         (no_rows, "rows.jsonl' has no bytes where"),

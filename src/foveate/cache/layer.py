@@ -1,4 +1,4 @@
-"""All that a stage may see of one attention layer.
+"""The tensors of one attention layer that stages work on, and their scores.
 
 Axis letters, used in every signature of the package:
 
@@ -23,8 +23,9 @@ from foveate.errors import InvalidInput
 
 
 class WindowWeights(NamedTuple):
-    """How often each of the last ``w`` queries counts in each of ``c`` sums, over the query heads
-    of a KV head; and the n of the softmax-n that they are sums of.
+    """Weights of the last ``w`` queries in ``c`` weighted sums of attention.
+
+    ``counts`` are per query head of a KV head; the attention is a softmax-n with this ``n``.
     """
 
     counts: Float[Tensor, "b c g w"]
@@ -32,8 +33,9 @@ class WindowWeights(NamedTuple):
 
 
 class WindowSums(NamedTuple):
-    """What the last queries pay to every slot with these weights, where the attention has added it
-    up on its way.
+    """Attention that the last queries pay to every slot, summed with these weights.
+
+    The attention computes the sums as a by-product.
     """
 
     weights: WindowWeights
@@ -45,7 +47,7 @@ class Layer:
     """One layer's queries, keys and values, all post-RoPE, and its slots.
 
     The queries are the last ``m`` of the prompt. ``ordinal`` counts the compressed layers from 0,
-    ``model_index`` all of the model's, where the backend knows it.
+    ``model_index`` all of the model's; it is None where no backend knows it.
     """
 
     q: Float[Tensor, "b hq m d"]
@@ -58,18 +60,19 @@ class Layer:
     depth: int = 1  # number of compressed layers
     state: Mapping[str, Tensor] = field(default_factory=dict)  # running statistics, [b h n] each
     earlier: tuple[Mapping[str, Tensor], ...] = ()  # notes of the layers before this one
-    output_weight: Float[Tensor, "hq e c"] | None = None  # W_o, where the score asks for it
-    # likewise the norms of what the layer adds to, at its queries, before the layer's own norm
+    output_weight: Float[Tensor, "hq e c"] | None = None  # W_o, if the score needs it
+    # norms of the residual stream at the queries, before the layer's own norm; if needed, too
     residual_norm: Float[Tensor, "b m"] | None = None
-    # by-products of the attention, where it has made them on its way
+    # by-products of the attention, if it computed them
     column_sums: Float[Tensor, "b hq n"] | None = None  # sums over queries of the softmax
     window_sums: WindowSums | None = None
     column_maxima: Float[Tensor, "b h n"] | None = None  # over a KV head's queries
 
     @property
     def number(self) -> int:
-        """What messages call the layer: its index in the model, as a model may have layers that
-        are not compressed; its place among the layers at hand where there is no model.
+        """The layer's number in messages: its index in the model, or its ordinal without a model.
+
+        The two differ where a model has layers that are not compressed.
         """
         return self.ordinal if self.model_index is None else self.model_index
 
@@ -78,7 +81,7 @@ class Layer:
         """Query heads per KV head."""
         return self.q.shape[1] // self.k.shape[1]
 
-    # What scores ask most of the slots
+    # Shortcuts to the slots
 
     @property
     def pos(self) -> Int[Tensor, "b h n"]:
@@ -92,17 +95,17 @@ class Layer:
 
     @property
     def valid(self) -> Bool[Tensor, "b h n"]:
-        """True where a slot holds a real token."""
+        """True where a slot contains a real token."""
         return self.slots.valid
 
     @property
     def vision(self) -> Bool[Tensor, "b h n"]:
-        """True at visual tokens; raises MissingModality if nothing told."""
+        """True at visual tokens; raises MissingModality if these are unknown."""
         return self.slots.vision
 
     @property
     def q_vision(self) -> Bool[Tensor, "b m"]:
-        """True at queries of visual tokens; raises MissingModality if nothing told."""
+        """True at queries of visual tokens; raises MissingModality if these are unknown."""
         return self.slots.q_vision
 
     @property
@@ -111,10 +114,10 @@ class Layer:
         return self.slots.lengths
 
     def after_scoring(self, copied: bool) -> Layer:
-        """The layer as the stages after its score see it: the last query alone is left.
+        """Return the layer for the stages after its score, with the last query alone.
 
-        A budget over all layers waits for the last one; it wants it ``copied``, or would hold
-        everybody's queries, which take more memory than the keys and values.
+        A budget over all layers waits for the last layer. It needs the query ``copied``: a view
+        would keep every layer's queries alive, which take more memory than the keys and values.
         """
         last = self.q[:, :, -1:]
         return replace(
@@ -129,12 +132,12 @@ class Layer:
 
 
 class Scores(NamedTuple):
-    """What a score says of one layer.
+    """Result of a score for one layer.
 
-    ``values`` rank the slots, high is important. ``parts`` are named components of them, for a
-    selection that draws on several lists; a part "importance" tells how much each slot matters
-    where ``values`` rank by something else as well. ``notes`` are facts about the layer ([b ...])
-    that the selection of this layer, and the stages of later ones (in ``Layer.earlier``), may read.
+    ``values`` rank the slots; higher is more important. ``parts`` are named components of them, for
+    a selection that draws on several lists. The part "importance" is each slot's importance where
+    ``values`` rank by something else as well. ``notes`` are facts about the layer ([b ...]) for the
+    selection of this layer and the stages of later ones (in ``Layer.earlier``).
     """
 
     values: Float[Tensor, "b h n"]
@@ -144,10 +147,10 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A layer with its scores: what budgets and selections work on.
+    """A layer with its scores: the input of budgets and selections.
 
     In ``scores.values`` a protected slot is +inf and an empty or padded one is -inf, so ranking
-    alone keeps the one and never the other. ``raw`` are the values before that was marked, and
+    alone keeps the first and never the second. ``raw`` are the values before this marking, and
     ``tokens`` is each row's budget per KV head.
     """
 
@@ -155,12 +158,12 @@ class Scored:
     scores: Scores
     raw: Float[Tensor, "b h n"]
     tokens: Int[Tensor, "b"]
-    always: Int[Tensor, "b h"] | None = None  # ``protected``, if they have been counted
-    held: bool = False  # its pairs are those that are held: ``k`` and ``v`` tell sizes alone
+    always: Int[Tensor, "b h"] | None = None  # ``protected``, if already counted
+    is_stored: bool = False  # already the cache's pairs: ``k`` and ``v`` only have their shapes
 
     @property
     def importance(self) -> Float[Tensor, "b h n"]:
-        """How much each slot matters, protected or not; zero at padding."""
+        """Importance of each slot, protected or not; zero at padding."""
         values: Tensor = self.scores.parts.get("importance", self.raw)
         return values.float().masked_fill(~self.layer.valid, 0.0)
 
@@ -171,7 +174,7 @@ class Scored:
 
     @cached_property
     def slots_held(self) -> int:
-        """How many slots all rows and heads can keep. The device is asked once."""
+        """Number of real slots in all rows and heads. Cached, because it needs a device sync."""
         return int(self.available.sum())
 
     @cached_property
@@ -181,27 +184,29 @@ class Scored:
 
 
 def not_finite(layer: Layer, queries: int) -> Float[Tensor, ""]:
-    """NaN where a key, value or query may be no number (also at padding, where that does not
-    matter), otherwise zero; nothing is asked of the device. Of the queries the last so many count.
+    """Return NaN if a key, a value or one of the last ``queries`` queries is not finite, else zero.
+
+    Needs no device sync. NaN may also come from padding, where it does not matter.
     """
     sums = layer.k.new_zeros((), dtype=torch.float32)
     for t in (layer.k, layer.v, layer.q[:, :, -queries:])[: 3 if queries else 2]:
-        least, most = t.detach().aminmax()
-        sums = sums + (most.float() - least.float()) * 0.0  # of what is no number, no number
+        least, greatest = t.detach().aminmax()
+        sums = sums + (greatest.float() - least.float()) * 0.0  # inf * 0 and NaN * 0 are NaN
     return sums
 
 
 def check_finite(layer: Layer, queries: int, user: object) -> None:
-    """Raises InvalidInput where any key, value or query is no number, which models make where
-    activations overflow, as a rule in float16: nothing that attends to what is kept of such a layer
-    would be a number either. ``user`` says what wanted them.
+    """Raise InvalidInput if a key, a value or one of the last ``queries`` queries is not finite.
+
+    Models produce such numbers where activations overflow, usually in float16. Attention to the
+    kept pairs of such a layer would be NaN too. ``user`` names the stage that needs the numbers.
     """
     if bool(not_finite(layer, queries).isnan()):
         refuse_not_finite(layer, queries, user)
 
 
 def refuse_not_finite(layer: Layer, queries: int, user: object) -> None:
-    """The same, with the layer and how many, of real tokens alone."""
+    """Raise InvalidInput with the layer and the number of real tokens that are not finite."""
     for name, t, real in _parts(layer, queries):
         broken = ~t.isfinite().all(-1) & real
         if count := int(broken.flatten(0, -2).any(0).sum()):

@@ -1,8 +1,8 @@
-"""Where the slots and the queries of a pass come from, and what follows from that alone.
+"""Positions, images and masks of the slots and queries of a pass, and values derived from them.
 
-Layers that hold the same slots (as a rule all layers of a prompt) share one ``Slots``, so that what
-follows from positions, images, masks and budgets is worked out once for all of them. Nothing here
-knows keys or values, so nothing that is shared can depend on a layer's own.
+Layers with the same slots (usually all layers of a prompt) share one ``Slots``, so that derived
+values are computed once for all of them. A ``Slots`` has no keys or values, so nothing shared can
+depend on one layer's tensors.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ Found = TypeVar("Found")
 def derived(
     rule: Callable[Concatenate[Slots, P], Found],
 ) -> Callable[Concatenate[Slots, P], Found]:
-    """Decorates a function of slots, so that what it says of the same slots is worked out once. It
-    knows nothing else, and its other arguments are numbers, names and stages. Nobody may write into
-    what comes out.
+    """Cache the results of ``rule``, a function of slots, on the slots.
+
+    ``rule`` may depend on the slots and on its other arguments (numbers, names and stages) alone.
+    Callers must not write into its results.
     """
 
     @functools.wraps(rule)
-    def once(slots: Slots, /, *of: P.args, **none: P.kwargs) -> Found:
+    def once(slots: Slots, /, *arguments: P.args, **options: P.kwargs) -> Found:
         # a window of 1 token and one of 1.0 of the budget are equal numbers and different windows
-        types = list(map(type, of))
-        for known, arguments, their_types, value in slots._derived:
-            if known is rule and arguments == of and their_types == types:
+        types = list(map(type, arguments))
+        for known, known_arguments, their_types, value in slots._derived:
+            if known is rule and known_arguments == arguments and their_types == types:
                 return value  # type: ignore[no-any-return]
-        new = rule(slots, *of, **none)
-        slots._derived.append((rule, of, types, new))
+        new = rule(slots, *arguments, **options)
+        slots._derived.append((rule, arguments, types, new))
         return new
 
     return once
@@ -51,12 +52,12 @@ class Slots:
 
     ``pos`` is the index of a slot's token within its own row, counted without padding; a slot with
     a negative ``pos`` is padding (or empty) and is never scored and never kept. Slots ascend in
-    ``pos``; empty ones stand in front. ``q_pos`` is the same for queries, which are the last ``m``
+    ``pos``, empty ones first. ``q_pos`` are the positions of the queries, which are the last ``m``
     of the prompt. A ``mask`` of None means causal: a query sees every slot with
-    ``0 <= pos <= q_pos``. ``tokens`` is each row's budget, per KV head; scores that read as many
-    queries as the budget allows need it. ``read`` counts the tokens of each row so far, where some
-    were never computed: the last of them may be none of the queries, some of which then stand for
-    no token (``q_pos`` is negative).
+    ``0 <= pos <= q_pos``. ``tokens`` is each row's budget, per KV head; scores whose number of
+    queries depends on the budget need it. ``read`` counts the tokens of each row so far, if some
+    were never computed: then the last token may have no query, and queries with a negative
+    ``q_pos`` have no token.
     """
 
     pos: Int[Tensor, "b h n"]
@@ -72,22 +73,22 @@ class Slots:
     )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what was worked out: it is known by functions that pickle does not find."""
+        """Return the fields without the derived values, whose keys cannot be pickled."""
         return {**vars(self), "_derived": []}
 
     @cached_property
     def valid(self) -> Bool[Tensor, "b h n"]:
-        """True where a slot holds a real token."""
+        """True where a slot contains a real token."""
         return self.where(lambda pos: pos >= 0)
 
     @cached_property
-    def whole(self) -> bool:
-        """Whether all slots hold a real token."""
+    def all_valid(self) -> bool:
+        """True if all slots contain a real token."""
         return bool(once_for_heads(self.valid).all())
 
     @cached_property
     def available(self) -> Int[Tensor, "b h"]:
-        """How many real tokens each head holds."""
+        """Number of real tokens of each head."""
         return once_for_heads(self.valid).sum(-1).expand(self.pos.shape[:2])
 
     @cached_property
@@ -100,18 +101,18 @@ class Slots:
         """True at visual tokens.
 
         Raises:
-            MissingModality: nothing told which tokens are visual.
+            MissingModality: it is unknown which tokens are visual.
         """
         return self.known_image >= 0
 
     @property
     def known_image(self) -> Int[Tensor, "b h n"]:
-        """The image of each slot, -1 for text; raises MissingModality if nothing told."""
+        """Image of each slot, -1: text; raises MissingModality if it is unknown."""
         return known_images(self.image)
 
     @property
     def known_spot(self) -> Int[Tensor, "b h n"]:
-        """Which visual token of its image each is; raises MissingModality if nothing told."""
+        """Each slot's index within its image, -1: text; raises MissingModality if unknown."""
         return known_images(self.spot)
 
     @cached_property
@@ -119,64 +120,69 @@ class Slots:
         """True at queries of visual tokens.
 
         Raises:
-            MissingModality: nothing told which tokens are visual.
+            MissingModality: it is unknown which tokens are visual.
         """
         return known_images(self.q_image) >= 0
 
     @cached_property
     def all_fits(self) -> bool:
-        """Whether every row fits its budget whole."""
+        """True if every row has a budget that all its tokens fit into."""
         return self.tokens is not None and bool((self.available <= self.tokens[:, None]).all())
 
     @cached_property
     def longest_budget(self) -> int:
-        """Of the rows' budgets, in tokens; none is zero."""
+        """The largest budget of a row, in tokens; 0 without budgets."""
         return 0 if self.tokens is None else int(self.tokens.max())
 
     @cached_property
     def last_query(self) -> Slots:
-        """The same slots, and the last query alone."""
+        """These slots with the last query alone."""
         return self.from_query(self.q_pos.shape[1] - 1)
 
     @cached_property
     def last_query_copied(self) -> Slots:
-        """The same in memory of its own, where the other queries need not be held for it."""
-        some = self.last_query
-        q_image, mask = (None if t is None else t.clone() for t in (some.q_image, some.mask))
-        return replace(some, q_pos=some.q_pos.clone(), q_image=q_image, mask=mask)
+        """A copy of ``last_query`` that does not keep the other queries' memory alive."""
+        last = self.last_query
+        q_image, mask = (None if t is None else t.clone() for t in (last.q_image, last.mask))
+        return replace(last, q_pos=last.q_pos.clone(), q_image=q_image, mask=mask)
 
     def where(
-        self, holds: Callable[[Int[Tensor, "b #h n"]], Bool[Tensor, "b #h n"]]
+        self, predicate: Callable[[Int[Tensor, "b #h n"]], Bool[Tensor, "b #h n"]]
     ) -> Bool[Tensor, "b h n"]:
-        """True where ``holds`` says so of the positions; asked once if all heads have the same."""
-        return holds(once_for_heads(self.pos)).expand_as(self.pos)
+        """Evaluate a predicate on the positions of all slots.
+
+        It runs once if all heads have the same positions.
+        """
+        return predicate(once_for_heads(self.pos)).expand_as(self.pos)
 
     def visible(self, w: int) -> Bool[Tensor, "b #h w n"]:
-        """Which slots each of the last ``w`` queries attends to."""
+        """Return the slots that each of the last ``w`` queries attends to, as a mask."""
         return self.visible_to(slice(-w, None))
 
-    def visible_to(self, some: slice | Int[Tensor, "r"]) -> Bool[Tensor, "b #h r n"]:
-        """The same of some of the queries: all of them by all slots may be more than there is
-        memory for.
+    def visible_to(self, queries: slice | Int[Tensor, "r"]) -> Bool[Tensor, "b #h r n"]:
+        """Return the slots that the selected queries attend to, as a mask.
+
+        A mask of all queries and all slots may not fit into memory.
         """
         if self.mask is not None:
-            return self.mask[:, :, some]
+            return self.mask[:, :, queries]
         pos = once_for_heads(self.pos)[:, :, None, :]
-        return (pos >= 0) & (pos <= self.q_pos[:, some][:, None, :, None])
+        return (pos >= 0) & (pos <= self.q_pos[:, queries][:, None, :, None])
 
     @derived
     def last_visible(self, w: int) -> Tensor:
-        """The same of the last slots alone, [b, #h, w, s]: these queries attend to all slots before
-        them.
+        """Return ``visible(w)`` for the last slots alone, [b, #h, w, s].
+
+        The ``w`` queries attend to all slots before these.
         """
         return from_first_hidden(self.visible(w))
 
     def with_budget(self, tokens: Int[Tensor, "b"]) -> Slots:
-        """The same slots where each row has this budget."""
+        """Return these slots with another budget of each row."""
         return replace(self, tokens=tokens)
 
     def from_query(self, first: int) -> Slots:
-        """The same slots, and the queries from ``first`` on."""
+        """Return these slots with the queries from ``first`` on."""
         return replace(
             self,
             q_pos=self.q_pos[:, first:],
@@ -186,13 +192,16 @@ class Slots:
 
 
 def once_for_heads(t: Shaped[Tensor, "b h n"]) -> Shaped[Tensor, "b #h n"]:
-    """One head's part where one was expanded over all of them; otherwise all of it."""
-    # expand() gives the heads no memory of their own; heads that are equal are not looked for
+    """Return the first head's part of a tensor that was expanded over heads, else the tensor.
+
+    Equal heads that were not expanded are not detected.
+    """
+    # expand() gives a dimension the stride 0
     return t[:, :1] if t.stride(1) == 0 else t
 
 
 def known_images(image: Int[Tensor, "..."] | None) -> Int[Tensor, "..."]:
-    """The images of tokens; raises MissingModality if nothing told which are visual."""
+    """Return ``image``; raises MissingModality if it is None."""
     if image is None:
         raise MissingModality(
             "this policy treats visual and text tokens differently, and nothing tells which "

@@ -1,7 +1,7 @@
-"""What is known of every token that a cache has seen, as one table.
+"""A table of facts about every token that a cache has seen.
 
-The table is a value: nothing in it is written to, and every method returns another one. Going back
-to what was known before is to keep the earlier table.
+The table is immutable: every method returns a new one. To go back to an earlier state, keep the
+earlier table.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
-"""Of every token seen: its image (-1: text), and which visual token of that image it is."""
+"""Image of every token seen (-1: text), and the token's index within that image."""
 
 _OF_TOKENS = ("vision", "frame", "image", "slot")
-"""Fields of [b, seen]."""
+"""Names of the fields of [b, seen]."""
 
 
 class Tokens(NamedTuple):
-    """One column per token seen, padding included; one row per row of the batch.
+    """Facts about tokens: a column per token seen, padding included; a row per row of the batch.
 
-    ``vision`` marks visual tokens, and is known if every pass said which of its own are
-    (``vision_known``). ``frame`` marks the first token of each frame of a video. ``image`` and
-    ``slot`` are given by callers that know them (streams); otherwise they follow from the two.
-    ``position`` is noted for one row, on each axis, where somebody asks. ``pad`` counts the padding
-    in front of each row. ``dropped`` marks, by layer of the model, tokens that this layer and later
-    ones never compute. ``extras`` are what the model itself notes of each row, such as the offsets
-    of M-RoPE. ``forgotten`` counts tokens that are columns no more, and ``shift`` is how far
-    positions are ahead of columns because of it.
+    ``vision`` marks visual tokens; it is complete if every pass marked its own (``vision_known``).
+    ``frame`` marks the first token of each frame of a video. ``image`` and ``slot`` are passed by
+    callers that know them (streams); otherwise they follow from ``vision`` and ``frame``.
+    ``position`` is the position on each axis, for one row, if a caller needs it. ``pad`` counts the
+    padding in front of each row. ``dropped`` marks, by layer of the model, tokens that this layer
+    and later ones never compute. ``extras`` are the model's own facts about each row, such as the
+    offsets of M-RoPE. ``forgotten`` counts tokens that no longer have a column, and ``shift`` is
+    how far positions are ahead of columns because of it.
     """
 
     vision: Bool[Tensor, "b seen"] | None = None
@@ -53,9 +53,12 @@ class Tokens(NamedTuple):
         frame: Bool[Tensor, "b t"] | None = None,
         images: Images | None = None,
     ) -> Tokens:
-        """Add a pass: which of its tokens are visual (None: unknown), where frames begin, and their
-        ``images`` if the caller gives them; where earlier passes did and this one does not, its
-        tokens are text.
+        """Add the tokens of a pass.
+
+        Args:
+            vision: True at visual tokens; None: unknown.
+            frame: True at the first token of each frame of a video.
+            images: image and slot of each token; None: text, if an earlier pass had images.
         """
         if vision is None:
             return self._replace(vision_known=False)
@@ -64,9 +67,9 @@ class Tokens(NamedTuple):
             text = torch.full_like(vision, -1, dtype=torch.long)
             new = (text, text) if images is None else images
             image, slot = torch.cat([image, new[0]], dim=1), torch.cat([slot, new[1]], dim=1)
-        whole = vision if self.vision is None else torch.cat([self.vision, vision], dim=1)
+        all_vision = vision if self.vision is None else torch.cat([self.vision, vision], dim=1)
         return self._replace(
-            vision=whole, frame=self._frames(vision, frame), image=image, slot=slot
+            vision=all_vision, frame=self._frames(vision, frame), image=image, slot=slot
         )
 
     def _frames(
@@ -79,7 +82,7 @@ class Tokens(NamedTuple):
         before = before if self.frame is None else self.frame
         return torch.cat([before, none if frame is None else frame], dim=1)
 
-    def place(self, position: Int[Tensor, "axes t"]) -> Tokens:
+    def add_positions(self, position: Int[Tensor, "axes t"]) -> Tokens:
         """Add the positions of a pass, on one axis or on several."""
         before = position[:, :0] if self.position is None else self.position
         axes = max(len(before), len(position))
@@ -88,10 +91,10 @@ class Tokens(NamedTuple):
 
     def drop_before(self, layer: int, dropped: Bool[Tensor, "b s"]) -> Tokens:
         """Add tokens that this layer of the model and later ones do not compute."""
-        whole = dropped.clone()
-        if (known := self.dropped.get(layer)) is not None:
-            whole[:, : known.shape[1]] |= known
-        return self._replace(dropped={**self.dropped, layer: whole})
+        union = dropped.clone()
+        if (earlier := self.dropped.get(layer)) is not None:
+            union[:, : earlier.shape[1]] |= earlier
+        return self._replace(dropped={**self.dropped, layer: union})
 
     def note(self, extras: Mapping[str, Any]) -> Tokens:
         """Add facts of the model's own, or replace them."""
@@ -100,33 +103,33 @@ class Tokens(NamedTuple):
     # Rows and columns
 
     def rows(self, index: Int[Tensor, "r"]) -> Tokens:
-        """Return the table of these rows. What is noted once for all rows stays."""
-        most = int(index.max())
+        """Return the table of the rows ``index``. Facts noted once for all rows stay."""
+        last = int(index.max())
 
-        def some(t: Any) -> Any:
-            if not isinstance(t, Tensor) or t.shape[0] <= most:
+        def selected(t: Any) -> Any:
+            if not isinstance(t, Tensor) or t.shape[0] <= last:
                 return t
             return t.index_select(0, index.to(t.device))
 
         return self._replace(
-            **{name: some(getattr(self, name)) for name in (*_OF_TOKENS, "pad")},
-            dropped={layer: some(t) for layer, t in self.dropped.items()},
-            extras={name: some(t) for name, t in self.extras.items()},
+            **{name: selected(getattr(self, name)) for name in (*_OF_TOKENS, "pad")},
+            dropped={layer: selected(t) for layer, t in self.dropped.items()},
+            extras={name: selected(t) for name, t in self.extras.items()},
         )
 
-    def drop(self, held: Bool[Tensor, "seen"]) -> Tokens:
-        """Return the table of the columns that are held; the others count as forgotten."""
+    def drop(self, kept: Bool[Tensor, "seen"]) -> Tokens:
+        """Return the table of the columns in ``kept``; the others count as forgotten."""
 
-        def some(t: Any) -> Any:
+        def remaining(t: Any) -> Any:
             if t is None:
                 return None
-            whole = torch.nn.functional.pad(t, (0, len(held) - t.shape[1]))
-            return whole[:, held.to(t.device)]
+            padded = torch.nn.functional.pad(t, (0, len(kept) - t.shape[1]))
+            return padded[:, kept.to(t.device)]
 
-        gone = len(held) - int(held.sum())
+        gone = len(kept) - int(kept.sum())
         return self._replace(
-            **{name: some(getattr(self, name)) for name in (*_OF_TOKENS, "position")},
-            dropped={layer: some(t) for layer, t in self.dropped.items()},
+            **{name: remaining(getattr(self, name)) for name in (*_OF_TOKENS, "position")},
+            dropped={layer: remaining(t) for layer, t in self.dropped.items()},
         ).move(gone)
 
     def concat(
@@ -135,53 +138,57 @@ class Tokens(NamedTuple):
         own: Int[Tensor, "seen"],
         new: Int[Tensor, "u"],
     ) -> Tokens:
-        """Return the table with visual tokens that come back: ``images`` [1, u] are theirs,
-        ``new`` the columns that they get, ``own`` those that the tokens of this table get.
-        Positions are known no more.
+        """Return the table with visual tokens that come back; their positions become unknown.
+
+        Args:
+            images: image and slot of the tokens that come back, [1, u] each.
+            own: new columns of the tokens of this table.
+            new: columns of the tokens that come back.
         """
         end = len(own) + int((~torch.isin(new, own)).sum())
 
-        def wide(t: Tensor, fill: Any, back: Any) -> Tensor:
-            whole = t.new_full((1, end), fill)
-            whole[:, new.to(t.device)] = back
-            whole[:, own.to(t.device)] = t
-            return whole
+        def filled(t: Tensor, fill: Any, back: Any) -> Tensor:
+            table = t.new_full((1, end), fill)
+            table[:, new.to(t.device)] = back
+            table[:, own.to(t.device)] = t
+            return table
 
         image, slot = self.image, self.slot
         if image is not None and slot is not None:
-            image, slot = wide(image, -1, images[0].to(image)), wide(slot, -1, images[1].to(slot))
+            image, slot = (
+                filled(image, -1, images[0].to(image)),
+                filled(slot, -1, images[1].to(slot)),
+            )
         return self._replace(
-            vision=None if self.vision is None else wide(self.vision, False, True),
-            frame=None if self.frame is None else wide(self.frame, False, False),
+            vision=None if self.vision is None else filled(self.vision, False, True),
+            frame=None if self.frame is None else filled(self.frame, False, False),
             image=image,
             slot=slot,
             position=None,
         ).move(len(own) - end)
 
     def move(self, gone: int) -> Tokens:
-        """Return the table where so many more tokens are columns no more (fewer: negative)."""
+        """Return the table after ``gone`` more tokens lost their columns (negative: fewer)."""
         offsets = {name: t + gone for name, t in self.extras.items() if isinstance(t, Tensor)}
         return self._replace(forgotten=self.forgotten + gone, shift=self.shift + gone).note(offsets)
 
     def ahead(self, shift: int) -> Tokens:
-        """Return the table where positions are so far ahead of columns, in every row."""
+        """Return the table with positions ``shift`` ahead of columns in every row."""
         tensors = {name: t for name, t in self.extras.items() if isinstance(t, Tensor)}
         offsets = {name: torch.full_like(t, shift) for name, t in tensors.items()}
         return self._replace(shift=shift).note(offsets)
 
-    # What follows
+    # Derived facts
 
     def padding(self, like: Shaped[Tensor, "b *_"]) -> Int[Tensor, "b"]:
-        """Return the padding in front of each row, on the device of a tensor of such rows; zeros
-        where none is noted.
-        """
+        """Return the padding in front of each row, on the device of ``like``; zeros if unknown."""
         if self.pad is None:
             return torch.zeros(len(like), dtype=torch.int64, device=like.device)
         return self.pad.to(like.device)
 
     @property
     def images(self) -> Images | None:
-        """Image and slot of every token; None if nothing told which tokens are visual."""
+        """Image and slot of every token; None if it is unknown which tokens are visual."""
         if self.image is not None and self.slot is not None:
             return self.image, self.slot
         if not self.vision_known or self.vision is None:
@@ -190,26 +197,26 @@ class Tokens(NamedTuple):
 
     @property
     def seen_visual(self) -> Bool[Tensor, "b seen"] | None:
-        """``vision`` where every pass has told it."""
+        """``vision`` if every pass marked its visual tokens, else None."""
         return self.vision if self.vision_known else None
 
     def dropped_before(self, layer: int, seen: int) -> Bool[Tensor, "b n"] | None:
-        """Which of the ``seen`` columns a layer of the model never computed; None if it computed
-        all.
-        """
-        whole: Tensor | None = None
-        for before, which in self.dropped.items():
-            if before <= layer:
-                padded = torch.nn.functional.pad(which, (0, seen - which.shape[1]))
-                whole = padded if whole is None else whole | padded.to(whole.device)
-        return whole
+        """Return the columns that a layer never computed, as a mask; None if there are none."""
+        union: Tensor | None = None
+        for first_layer, dropped in self.dropped.items():
+            if first_layer <= layer:
+                padded = torch.nn.functional.pad(dropped, (0, seen - dropped.shape[1]))
+                union = padded if union is None else union | padded.to(union.device)
+        return union
 
 
 def image_index(
     vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None = None
 ) -> Int[Tensor, "b n"]:
-    """Which image each token belongs to, -1 for text: a run of visual tokens is an image, and each
-    frame of a video is one. ``frames`` is True where a frame begins.
+    """Return the index of each token's image, -1 for text.
+
+    A run of visual tokens is an image, and so is each frame of a video. ``frames`` is True where a
+    frame begins.
     """
     return torch.where(vision, run_starts(vision, frames).cumsum(-1) - 1, -1)
 
@@ -217,7 +224,7 @@ def image_index(
 def spot_index(
     vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None = None
 ) -> Int[Tensor, "b n"]:
-    """Which visual token of its image each is, from 0; -1 for text."""
+    """Return each visual token's index within its image, from 0; -1 for text."""
     counted = vision.cumsum(-1)
     first = (counted * run_starts(vision, frames)).cummax(-1).values  # of this token's image
     return torch.where(vision, counted - first, -1)
@@ -226,6 +233,9 @@ def spot_index(
 def run_starts(
     vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None = None
 ) -> Bool[Tensor, "b n"]:
-    """True at the first token of each image: a run of visual tokens, or a frame of a video."""
+    """Return True at the first token of each image.
+
+    An image is a run of visual tokens, or a frame of a video.
+    """
     runs = vision & ~torch.nn.functional.pad(vision, (1, 0))[:, :-1]
     return runs if frames is None else runs | (vision & frames)

@@ -244,4 +244,4 @@ _SHARED = {
 
 def meaning(method: Method, parameter: str) -> str:
     """Return a parameter's help from the method's docstring or ``_SHARED``; "" without one."""
-    return method.said.arguments.get(parameter) or _SHARED.get(parameter, "")
+    return method.docs.arguments.get(parameter) or _SHARED.get(parameter, "")

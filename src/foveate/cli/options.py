@@ -17,7 +17,7 @@ import typer
 import foveate
 from foveate.defaults import FRAMES, READS, SEES, DtypeName
 from foveate.errors import CannotWrite, InvalidBudget, InvalidInput, UnknownMethod, suggest
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 from foveate.policies.spec import split
 
 _OF_OTHERS = "foveate.methods"
@@ -45,7 +45,7 @@ def known(value: Any) -> Any:
                     break  # another package may have it
                 names = foveate.METHOD_NAMES
                 raise UnknownMethod(
-                    f"no method named {shown(match[1])}. {suggest(match[1], names)}"
+                    f"no method named {short_repr(match[1])}. {suggest(match[1], names)}"
                 )
     return value
 

@@ -1,7 +1,7 @@
-"""Each row's budget: what is asked for, and what it is raised to where a policy always keeps more.
+"""Each row's budget: as requested, or raised if the policy always keeps more.
 
-Sinks, windows, recent tokens and text that must stay are kept whatever is asked for; a budget that
-does not hold them is raised to them, row by row, or, if that is ``strict``, refused.
+Sinks, windows, recent tokens and protected text are always kept. A smaller budget is raised to
+their number, row by row, or refused with ``strict``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from foveate.policies.policy import Policy
 
 
 class Budgeted(NamedTuple):
-    """Slots with each row's budget, and what was asked for."""
+    """Slots with each row's budget, and the budgets as requested."""
 
     slots: Slots
     requested: Int[Tensor, "b"]
@@ -31,11 +31,12 @@ class Budgeted(NamedTuple):
 def budgeted(
     slots: Slots, policy: Policy, within: Bytes | None, to_read: int, strict: bool
 ) -> Budgeted:
-    """The budgets of a prompt of which ``to_read`` tokens are still to come. One in bytes is
-    ``within`` them.
+    """Return the budgets of a prompt of which ``to_read`` tokens are still to come.
+
+    ``within`` are the bytes of a budget in bytes.
 
     Raises:
-        InvalidBudget: bytes that hold less than what is always kept, and this is strict.
+        InvalidBudget: with ``strict``, the bytes do not hold one token.
     """
     lengths = slots.lengths + to_read
     if within is None:
@@ -43,15 +44,17 @@ def budgeted(
     else:
         requested = torch.full_like(lengths, within.tokens(lengths.tolist()))
     if strict:
-        return Budgeted(slots.with_budget(_as_asked(policy, requested, lengths)), requested)
+        return Budgeted(slots.with_budget(_not_raised(policy, requested, lengths)), requested)
     return Budgeted(raised(slots.with_budget(requested.clamp_min(policy.least)), policy), requested)
 
 
-def _as_asked(
+def _not_raised(
     policy: Policy, requested: Int[Tensor, "b"], lengths: Int[Tensor, "b"]
 ) -> Int[Tensor, "b"]:
-    """Not raised; but a row that is no longer than what is always kept is kept whole: there is
-    nothing to choose from. The floor of an auto amount holds what is always kept.
+    """Return the budget without raising it.
+
+    Rows that are no longer than what is always kept are kept completely: there is no choice. An
+    auto amount's floor includes what is always kept.
     """
     if bool((requested < 1).any()):
         raise InvalidBudget(
@@ -65,18 +68,18 @@ def _as_asked(
 
 @derived
 def raised(slots: Slots, policy: Policy) -> Slots:
-    """The same where budgets hold what is protected in their rows, wherever it stands."""
+    """Return the slots with budgets raised to the protected slots of each row."""
     tokens = slots.tokens
-    if tokens is None or policy.keeps_by_position:  # its budget holds it already
+    if tokens is None or policy.keeps_by_position:  # budgeted() raised it
         return slots
     if bool((_least(slots, policy) <= tokens).all()):
         return slots
-    # what is protected grows with the budget where that is a share of it, a token at most for each
+    # Bisection works: protection may grow with the budget, by at most a token per token.
     low, high = tokens, tokens.maximum(slots.available.amax(-1))
     while bool((low < high).any()):
         middle = (low + high) // 2
-        holds = _least(slots.with_budget(middle), policy) <= middle
-        low, high = torch.where(holds, low, middle + 1), torch.where(holds, middle, high)
+        is_enough = _least(slots.with_budget(middle), policy) <= middle
+        low, high = torch.where(is_enough, low, middle + 1), torch.where(is_enough, middle, high)
     return slots.with_budget(high)
 
 
@@ -84,31 +87,32 @@ def _least(slots: Slots, policy: Policy) -> Int[Tensor, "b"]:
     return protected(slots, policy).counts.amax(-1)
 
 
-_said: set[str] = set()  # the policies
-_MOST = 1000  # of them, then anew: a service may be asked for any budget
+_warned: set[str] = set()  # specs of policies
+_LIMIT = 1000  # then it is cleared: a service may get any number of different budgets
 
 
-def say_where_raised(policy: Policy, budgets: Budgeted) -> None:
-    """Names the first row whose budget was raised, if one was, in the log: once in a process for
-    each policy, as a service opens a block for every request.
+def warn_where_raised(policy: Policy, budgets: Budgeted) -> None:
+    """Log a warning that names the first row whose budget was raised, if there is one.
+
+    It appears once per process and policy, because a service opens a ``compress()`` per request.
     """
-    held = budgets.slots.tokens
-    if held is None or policy.amount.kind == "auto" or policy.spec in _said:
+    tokens = budgets.slots.tokens
+    if tokens is None or policy.amount.kind == "auto" or policy.spec in _warned:
         return
     lengths = budgets.slots.lengths
-    kept = held.minimum(lengths)
+    kept = tokens.minimum(lengths)
     rows = (kept > budgets.requested).nonzero()[:, 0].tolist()
     if not rows:
         return
-    if len(_said) >= _MOST:
-        _said.clear()
-    _said.add(policy.spec)
+    if len(_warned) >= _LIMIT:
+        _warned.clear()
+    _warned.add(policy.spec)
     row = rows[0]
     logging.getLogger("foveate").warning(
-        "%s asks for %d of the %d tokens of row %d, and always keeps %d of them (observation "
-        "window and sinks count inside the budget): the budget is raised to that. Said once of "
-        "this policy; session.stats tells it of every prompt (asked, held), and strict=True "
-        "refuses it.%s",
+        "%s asks for %d of the %d tokens of row %d, but always keeps %d of them (observation "
+        "window and sinks count inside the budget), so its budget is raised to that. This warning "
+        "appears once per policy. session.stats has both numbers of every prompt (asked, held); "
+        "strict=True raises an error instead.%s",
         policy,
         int(budgets.requested[row]),
         int(lengths[row]),

@@ -1,11 +1,12 @@
-"""``budget=64MB``: as many tokens as fit, with every tensor counted that the layers hold when the
-prompt has been read: keys, values, columns, starts of heads, codes and scales, channels, running
-sums, and what a rule that decodes remembers.
+"""``budget=64MB``: the largest number of tokens whose tensors fit into these bytes.
 
-The number of tokens is found from lengths and shapes, before anything is scored. What only scores
-tell (heads that keep different numbers, and so are stored ragged) is weighed once it is known, and
-where it is too much, a little less is kept. While an answer grows under a rule that holds heads to
-what they kept (``over_budget``), the bytes of the pair that comes before one goes are counted, too.
+All tensors count that the layers store once the prompt has been read: keys, values, columns, starts
+of heads, codes and scales, channels, running sums, and queries that a decoding rule remembers.
+
+The number of tokens is computed from lengths and shapes, before anything is scored. Ragged storage
+depends on scores, so it is counted once they are known, and fewer tokens are kept if it does not
+fit. Under a rule that bounds heads while the answer grows (``over_budget``), the pair that is added
+before another one is dropped counts, too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored
-from foveate.cache.pairs.form import COLUMN, WHOLE, Form, whole_bytes
+from foveate.cache.pairs.form import COLUMN, COUNT, Form, uncompressed_bytes
 from foveate.cache.slots import Slots
 from foveate.errors import InvalidBudget, UnsupportedModel
 from foveate.policies.policy import Policy
@@ -32,15 +33,15 @@ Counts = Sequence[Int[Tensor, "b h"]]
 class Bytes:
     """A policy's bytes, and the prompt that they are for.
 
-    ``forms`` are those of all compressed layers; ``columns`` are all of the batch up to the
-    prompt's end; ``whole`` tells whether no pair has gone so far; ``strict`` refuses what does not
-    hold what is always kept.
+    ``forms`` are those of all compressed layers. ``columns`` is the number of columns up to the
+    prompt's end. ``uncompressed`` is True while no pair was dropped. ``strict`` refuses budgets
+    smaller than what is always kept.
     """
 
     policy: Policy
     forms: tuple[Form, ...]
     columns: int
-    whole: bool = True
+    uncompressed: bool = True
     strict: bool = False
 
     @property
@@ -51,44 +52,52 @@ class Bytes:
     # Before anything is scored
 
     def tokens(self, lengths: list[int]) -> int:
-        """The most tokens per KV head, in rows that have as many; 0 where not even one fits."""
-        if self._fits_whole(len(lengths)) and not self.policy.beyond:
+        """Return the largest number of tokens per KV head that fits; 0 if not even one does."""
+        if self._fits_uncompressed(len(lengths)) and not self.policy.beyond:
             return max(lengths)
         heads = sum(form.heads for form in self.forms)
-        high = self.allowed // heads + 1  # does not fit: no pair is a byte
-        if not self.policy.beyond:  # the prompt is all that there is to keep
+        high = self.allowed // heads + 1  # too many even at a byte per pair
+        if not self.policy.beyond:  # no more than the prompt is kept
             high = min(high, max(lengths) + 1)
         return _largest(high, lambda tokens: self.at(tokens, lengths) <= self.allowed)
 
     def stays(self, slots: Slots) -> bool:
-        """Whether the layers, which keep every token, may hold them as they are: with the padding,
-        and without columns.
-        """
-        return self._fits_whole(slots.pos.shape[0]) and (slots.whole or not self.policy.beyond)
+        """Return True if layers that keep every token may stay as they are.
 
-    def _fits_whole(self, rows: int) -> bool:
-        if not (self.whole and self.policy.store.exact):
+        Then they include padding, and do not list columns.
+        """
+        return self._fits_uncompressed(slots.pos.shape[0]) and (
+            slots.all_valid or not self.policy.beyond
+        )
+
+    def _fits_uncompressed(self, rows: int) -> bool:
+        if not (self.uncompressed and self.policy.store.exact):
             return False
-        pairs = sum(whole_bytes(form, rows, self.columns) for form in self.forms)
-        beside = [self._beside(place, rows, self.columns) for place in range(len(self.forms))]
-        return pairs + sum(beside) <= self.allowed
+        pairs = sum(uncompressed_bytes(form, rows, self.columns) for form in self.forms)
+        extra = [
+            self._extra_bytes(ordinal, rows, self.columns) for ordinal in range(len(self.forms))
+        ]
+        return pairs + sum(extra) <= self.allowed
 
     def at(self, tokens: int, lengths: list[int], computed: Sequence[int] = ()) -> int:
-        """Bytes of all layers at so many tokens per KV head, in rows that have as many, as far as
-        lengths tell. ``computed`` are the most that each layer has of a row, where not all do.
+        """Return the bytes of all layers at ``tokens`` per KV head, as far as lengths tell.
+
+        ``computed`` limits the tokens of each layer, if some layers computed fewer than
+        ``lengths``.
         """
-        counts = self._foreseen(tokens, lengths)
+        counts = self._counts_by_length(tokens, lengths)
         if computed:
-            counts = [t.clamp_max(most) for t, most in zip(counts, computed, strict=True)]
-        merged = not self.policy.beyond or tokens < max(lengths)  # or it stays whole until it grows
-        size = sum(self.of_layer(place, each, merged) for place, each in enumerate(counts))
-        if self.policy.beyond and len(set(lengths)) > 1:  # rows that are not full yet are ragged
-            size += sum(len(lengths) * form.heads + 1 for form in self.forms) * WHOLE
+            counts = [t.clamp_max(limit) for t, limit in zip(counts, computed, strict=True)]
+        # Pairs of a prompt that fits are not merged until the answer exceeds the budget.
+        merged = not self.policy.beyond or tokens < max(lengths)
+        size = sum(self.of_layer(ordinal, kept, merged) for ordinal, kept in enumerate(counts))
+        if self.policy.beyond and len(set(lengths)) > 1:  # rows below the budget make it ragged
+            size += sum(len(lengths) * form.heads + 1 for form in self.forms) * COUNT
         return size
 
-    def _foreseen(self, tokens: int, lengths: list[int]) -> list[Int[Tensor, "b h"]]:
-        """What heads keep at so many tokens, as far as lengths tell."""
-        if self.policy.beyond:  # answers grow until every row holds that many
+    def _counts_by_length(self, tokens: int, lengths: list[int]) -> list[Int[Tensor, "b h"]]:
+        """Return the pairs of each head at ``tokens`` per KV head, as far as lengths tell."""
+        if self.policy.beyond:  # answers grow until every row has that many
             lengths = [max(tokens, 1)] * len(lengths)
         depth, budget = len(self.forms), self._plan
         select, heads = self.policy.select, self.forms[0].heads
@@ -101,29 +110,30 @@ class Bytes:
             even = torch.tensor(lengths, dtype=torch.long, device="cpu").clamp_max(tokens)[:, None]
             return [even.expand(-1, form.heads) for form in self.forms]
         rows = [rule(tokens, min(always, tokens), n) if tokens < n else (n,) for n in lengths]
-        # a row that stays whole is one number, which is that of all layers and heads alike
+        # a row that fits completely has one number for all layers and heads
         rows = [row * (depth if len(row) == 1 else 1) for row in rows]
-        each = max(map(len, rows)) // depth  # numbers of a layer: one, or one for every head
-        rows = [row if len(row) == each * depth else row * each for row in rows]
+        per_layer = max(map(len, rows)) // depth  # numbers per layer: one, or one per head
+        rows = [row if len(row) == per_layer * depth else row * per_layer for row in rows]
         counts = torch.tensor(rows, dtype=torch.long, device="cpu")
-        layers = counts.view(len(rows), depth, each).unbind(1)
+        layers = counts.view(len(rows), depth, per_layer).unbind(1)
         return [t.expand(-1, f.heads) for t, f in zip(layers, self.forms, strict=True)]
 
     @cached_property
     def _plan(self) -> Foreseeable | ForeseeableByHead | None:
-        """The budget, or the one over layers that one over heads holds, if lengths tell what layers
-        keep.
+        """The budget that determines counts from lengths, or None.
+
+        A budget over heads may have one over layers inside.
         """
         budget = getattr(self.policy.budget, "layers", None) or self.policy.budget
         if isinstance(budget, Foreseeable):
             return budget if budget.foreseeable else None
         return budget if isinstance(budget, ForeseeableByHead) else None
 
-    # What a layer holds
+    # Size of a layer
 
-    def of_layer(self, place: int, counts: Int[Tensor, "b h"], merged: bool = True) -> int:
-        """Bytes of a layer whose heads keep so many pairs, ``merged`` or as they came."""
-        policy, form = self.policy, self.forms[place]
+    def of_layer(self, ordinal: int, counts: Int[Tensor, "b h"], merged: bool = True) -> int:
+        """Return the bytes of a layer with ``counts`` pairs per head, ``merged`` or as computed."""
+        policy, form = self.policy, self.forms[ordinal]
         if not isinstance(policy.store, Weighs):
             raise InvalidBudget(
                 f"budget {policy.amount} counts bytes, and {policy.store!r} does not say how many "
@@ -131,17 +141,17 @@ class Bytes:
             )
         merge, spare, zeroed = policy.merge, self.policy.beyond, 0
         if merged and isinstance(merge, Zeroes):
-            residual = getattr(policy.store, "residual", 0)  # the store holds these whole
+            residual = getattr(policy.store, "residual", 0)  # these keep all channels
             zeroed = merge.zeroed(form.key) if merge.recent <= residual else 0
-        held = policy.store.bytes_of(Held(counts, form, self.columns, spare, zeroed))
-        if policy.rewrites:  # columns of the room, too, and which slot is free
-            held += counts.numel() * (spare * COLUMN + WHOLE)
-        return held + self._beside(place, counts.shape[0], int(counts.max()) + spare)
+        size = policy.store.bytes_of(Held(counts, form, self.columns, spare, zeroed))
+        if policy.rewrites:  # RewrittenPairs: columns of the room, and a free slot
+            size += counts.numel() * (spare * COLUMN + COUNT)
+        return size + self._extra_bytes(ordinal, counts.shape[0], int(counts.max()) + spare)
 
-    def _beside(self, place: int, rows: int, slots: int) -> int:
-        """What is remembered beside so many slots of every head."""
-        policy, form = self.policy, self.forms[place]
-        size = rows * form.heads * slots * self._running[place]
+    def _extra_bytes(self, ordinal: int, rows: int, slots: int) -> int:
+        """Return the bytes of a layer's running sums and remembered queries."""
+        policy, form = self.policy, self.forms[ordinal]
+        size = rows * form.heads * slots * self._running[ordinal]
         if policy.when.decodes and not isinstance(policy.when, Pruning):
             queries = min(policy.score.queries(slots), self.columns)
             size += rows * queries * form.query_heads * form.key * form.dtype.itemsize
@@ -149,32 +159,38 @@ class Bytes:
 
     @cached_property
     def _running(self) -> list[int]:
-        """Bytes of a slot's running sums, of every layer."""
+        """Bytes of the running sums of one slot, per layer."""
         known = {form: _running(self.policy, form) for form in set(self.forms)}
         return [known[form] for form in self.forms]
 
     # Once scores are known
 
     def fitted(self, scored: Sequence[Scored]) -> tuple[Sequence[Scored], Counts]:
-        """The layers, and what each KV head keeps, within the bytes of these layers; with as many
-        tokens as that takes, but no fewer than are always kept.
+        """Return the layers and the pairs of each KV head that fit into the bytes of these layers.
+
+        Budgets are lowered if necessary, but not below what is always kept.
 
         Raises:
-            InvalidBudget: those do not fit, and this is strict.
+            InvalidBudget: what is always kept does not fit, and the budget is ``strict``.
         """
-        allowed, tokens = self._of(scored), scored[0].tokens
+        allowed, tokens = self._allowed_for(scored), scored[0].tokens
         counts = self.policy.budget(scored, tokens)
         if self._weigh(scored, counts) <= allowed:
             return scored, counts
-        least = torch.stack([one.protected.amax(-1).cpu() for one in scored]).amax(0)
+        least = torch.stack(
+            [scored_layer.protected.amax(-1).cpu() for scored_layer in scored]
+        ).amax(0)
 
-        def at(most: int) -> tuple[list[Scored], Counts]:
-            fewer = tokens.clamp_max(max(1, most)).maximum(least.to(tokens.device))
+        def at(limit: int) -> tuple[list[Scored], Counts]:
+            fewer = tokens.clamp_max(max(1, limit)).maximum(least.to(tokens.device))
             fewer = fewer.minimum(tokens)
-            tried = [replace(one, tokens=fewer.to(one.tokens.device)) for one in scored]
-            return tried, self.policy.budget(tried, tried[0].tokens)
+            lowered = [
+                replace(scored_layer, tokens=fewer.to(scored_layer.tokens.device))
+                for scored_layer in scored
+            ]
+            return lowered, self.policy.budget(lowered, lowered[0].tokens)
 
-        fitting = at(_largest(int(tokens.max()), lambda most: self._weigh(*at(most)) <= allowed))
+        fitting = at(_largest(int(tokens.max()), lambda limit: self._weigh(*at(limit)) <= allowed))
         if self.strict and self._weigh(*fitting) > allowed:
             raise InvalidBudget(
                 f"budget {self.policy.amount} does not hold what is always kept (observation "
@@ -182,26 +198,28 @@ class Bytes:
             )
         return fitting
 
-    def _of(self, scored: Sequence[Scored]) -> int:
-        """The bytes of these layers: all, or their share by what lengths tell."""
+    def _allowed_for(self, scored: Sequence[Scored]) -> int:
+        """Return the bytes of these layers: all, or their share as determined by lengths."""
         if len(scored) == len(self.forms):
             return self.allowed
         if self._plan is None and len(set(self.forms)) == 1:
             return self.allowed // len(self.forms)
         slots, tokens = scored[0].layer.slots, int(scored[0].tokens.max())
-        planned = self._foreseen(tokens, slots.lengths.tolist())
-        each = [self.of_layer(place, counts) for place, counts in enumerate(planned)]
-        mine = sum(each[one.layer.ordinal] for one in scored)
-        # more than the share of the bytes only where the budget was raised beyond them
-        return max(mine, self.allowed * mine // sum(each))
+        planned = self._counts_by_length(tokens, slots.lengths.tolist())
+        sizes = [self.of_layer(ordinal, counts) for ordinal, counts in enumerate(planned)]
+        own_size = sum(sizes[scored_layer.layer.ordinal] for scored_layer in scored)
+        # more than its share only if the budget was raised beyond the bytes
+        return max(own_size, self.allowed * own_size // sum(sizes))
 
     def _weigh(self, scored: Sequence[Scored], counts: Counts) -> int:
         layers = zip(scored, counts, strict=True)
-        return sum(self.of_layer(one.layer.ordinal, each.cpu()) for one, each in layers)
+        return sum(
+            self.of_layer(scored_layer.layer.ordinal, kept.cpu()) for scored_layer, kept in layers
+        )
 
 
 def _largest(end: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number below ``end`` that fits, by bisection; 0 where none does."""
+    """Return the largest number below ``end`` that fits, by bisection; 0 if none does."""
     low = 0
     while end - low > 1:
         middle = (low + end) // 2
@@ -210,26 +228,26 @@ def _largest(end: int, fits: Callable[[int], bool]) -> int:
 
 
 def check_form(expected: Form, actual: Form) -> None:
-    """Raises UnsupportedModel where pairs are others than those that bytes were worked out for."""
+    """Raise UnsupportedModel if pairs have another form than bytes were computed for."""
     if actual != expected:
         raise UnsupportedModel(
-            f"bytes were worked out for pairs of {expected}, as the model's configuration has "
-            f"them, and {actual} came. Write the shares out instead of auto, such as keep=50% and "
+            f"the model computes pairs of {actual}, but its configuration says {expected}, so a "
+            "budget in bytes cannot be divided. Replace auto by shares, such as keep=50% and "
             "bits=4."
         )
 
 
 def _running(policy: Policy, form: Form) -> int:
-    """Bytes of the running sums of one slot of a head, as a token of zeros shows."""
+    """Return the bytes of a slot's running sums in one head, measured on one token of zeros."""
     if not (policy.running or policy.reads_again):
         return 0
-    # no score declares how many sums it keeps of a slot, or of which type: one token tells
+    # scores do not declare the number and dtype of their sums: try one token
     layer = _token(form)
     state: dict[str, Tensor] = {}
-    for each in policy.running:
-        state |= each.observe(layer)
+    for score in policy.running:
+        state |= score.observe(layer)
     if policy.reads_again is not None:
-        # read again means a pass behind the prompt: a slot of the prompt, then one of the pass
+        # a re-prefill pass follows the prompt: a slot of the prompt, then one of the pass
         k, v = (t.expand(-1, -1, 2, -1) for t in (layer.k, layer.v))
         pos = layer.pos.new_tensor([[[0, 1]]])
         text = torch.full_like(pos, -1)
@@ -239,7 +257,7 @@ def _running(policy: Policy, form: Form) -> int:
 
 
 def _token(form: Form) -> Layer:
-    """A prompt of one token, under one KV head."""
+    """Return a prompt of one token, under one KV head."""
     groups = form.query_heads // form.heads
     q, k, v = (
         torch.zeros(1, heads, 1, size, dtype=form.dtype, device="cpu")

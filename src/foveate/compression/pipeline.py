@@ -1,11 +1,10 @@
-"""A policy applied to what has been read of a layer: score -> budget -> select -> merge.
+"""Application of a policy to a layer that was read: score -> budget -> select -> merge.
 
-``budget=auto(0.98)`` is as many pairs as hold that share of what the scores say matters: an easy
-prompt keeps little, a hard one what it needs. The smallest budget is searched with which the
-policy's own budget and selection keep that share of the importance: of one layer's, for policies
-that compress layer by layer, and of all layers' together for those that wait for them. What is a
-share of the budget (windows, recent tokens) is one of the floor, as nothing else is known before
-the scores are.
+``budget=auto(0.98)`` keeps as many pairs as have that share of the total importance: an easy prompt
+keeps few, a hard one more. The smallest budget is searched for which the policy's own budget and
+selection keep that share, of one layer's importance for policies that compress layer by layer, and
+of all layers' together for those that wait for them. Windows and recent tokens that are a share of
+the budget are a share of the floor, because nothing else is known before scoring.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from foveate.policies.protocols import AcrossLayers, EachByItself, NoMerge
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """What a policy keeps of one layer.
+    """Pairs that a policy keeps of one layer.
 
-    ``scores`` are the raw scores, with +inf at protected and -inf at padded slots; None where the
-    whole layer fits the budget and nothing was scored. ``told`` is what the budget gave each head,
-    where the selection may keep fewer. If it is ``held``, the pairs are those that the engine has,
-    and ``k`` and ``v`` tell their sizes alone.
+    ``scores`` are the raw scores, with +inf at protected and -inf at padded slots; None if the
+    layer fits its budget and nothing was scored. ``told`` is each head's budget if the selection
+    may keep fewer. If it is ``held``, the engine already stores these pairs, and ``k`` and ``v``
+    only have their shapes.
     """
 
     mask: Bool[Tensor, "b h n"]
     scores: Float[Tensor, "b h n"] | None
     k: Float[Tensor, "b h n d"]
     v: Float[Tensor, "b h n e"]
-    counted: Int[Tensor, "b h"] | None = None  # ``counts``, if they are known
+    counted: Int[Tensor, "b h"] | None = None  # ``counts``, if already known
     told: Int[Tensor, "b h"] | None = None
     held: bool = False
 
@@ -53,71 +52,79 @@ class Kept:
         return self.mask.sum(-1) if self.counted is None else self.counted
 
     def positions(self, row: int, head: int) -> Int[Tensor, "s"]:
-        """Kept positions of one head, ascending, counted in the input as given."""
+        """Return the kept positions of one head, ascending, counted in the padded input."""
         return self.mask[row, head].nonzero()[:, 0]
 
     def keys(self, row: int, head: int) -> Float[Tensor, "s d"]:
-        """Kept (and merged) keys of one head."""
+        """Return the kept (and merged) keys of one head."""
         return self.k[row, head, self.mask[row, head]]
 
     def values(self, row: int, head: int) -> Float[Tensor, "s e"]:
-        """Kept (and merged) values of one head."""
+        """Return the kept (and merged) values of one head."""
         return self.v[row, head, self.mask[row, head]]
 
     def store(self, columns: Int[Tensor, "b h n"], first: int) -> DensePairs | RaggedPairs:
-        """The kept pairs alone, dense or ragged."""
+        """Store the kept pairs alone, dense or ragged."""
         return store(self.k, self.v, columns, self.mask, first, self.counts)
 
 
 def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
-    """The layer's running state after its queries have been seen."""
+    """Return the layer's running state after all running scores have observed its queries."""
     state = dict(layer.state)
-    for each in policy.running:
-        state |= each.observe(layer)
+    for running_score in policy.running:
+        state |= running_score.observe(layer)
     return state
 
 
 def score(
     policy: Policy, layer: Layer, *, recompressed: bool = False, queries: int | None = None
 ) -> Scored | None:
-    """The layer's scores with protected and padded slots marked; None if every row fits its budget
-    (``layer.slots.tokens``). Not where it was compressed before, and is ``recompressed``: what a
-    layer holds then may be fewer than that, and more than a budget that differs between layers
-    gives it. ``queries`` are
-    as many of the last ones as the score reads, if that is known.
+    """Score a layer, and mark protected and padded slots.
+
+    Args:
+        policy: its score and selection are used.
+        layer: its ``slots.tokens`` are the budget.
+        recompressed: True if the layer was compressed before. Then it is scored even if it fits: it
+            may have more pairs than a budget that differs between layers allows it.
+        queries: number of the last queries that the score reads, if known.
+
+    Returns:
+        None if every row fits its budget, unless ``recompressed``.
 
     Raises:
-        InvalidBudget: a row's budget is below what is protected in it.
-        InvalidInput: keys, values or queries that are no numbers.
-        InvalidParameter: scores that are no numbers.
+        InvalidBudget: a row's budget is smaller than its protected slots.
+        InvalidInput: keys, values or queries are NaN or infinite.
+        InvalidParameter: scores are NaN.
     """
     slots, tokens = layer.slots, layer.slots.tokens
     if tokens is None or (slots.all_fits and not recompressed):
         return None
-    least, always = _held_by(slots, policy)
+    least, always = _checked_protection(slots, policy)
     if queries is None:
         queries = policy.score.queries(slots.longest_budget)
     try:
         scores = policy.score(layer)
-    except Exception:  # of what is no number a score may make an error of another library
+    except Exception:  # libraries that a score calls may raise at NaN: name the tensor first
         refuse_not_finite(layer, queries, policy)
         raise
     raw = scores.values.float()
-    values = raw if slots.whole else raw.masked_fill(~slots.valid, -torch.inf)
+    values = raw if slots.all_valid else raw.masked_fill(~slots.valid, -torch.inf)
     alone = recompressed and layer.q.shape[2] == 1
-    _refuse_no_numbers(policy, layer, values.detach(), queries, alone=alone)
+    _refuse_not_finite(policy, layer, values.detach(), queries, alone=alone)
     scores = scores._replace(values=torch.maximum(values, least))
     after = layer.after_scoring(copied=policy.scope == "model")
     return Scored(after, scores, raw, tokens, always)
 
 
-def _refuse_no_numbers(
+def _refuse_not_finite(
     policy: Policy, layer: Layer, values: Float[Tensor, "b h n"], queries: int, *, alone: bool
 ) -> None:
-    """In one question to the device, as long as there is no doubt. Where a token of an answer comes
-    ``alone``, the scores have to tell: at each step, looking at all pairs would take too long.
+    """Refuse scores or tensors that are not finite, with one device sync if all are finite.
+
+    For the single token of a decoding step (``alone``) only scores are checked: checking all pairs
+    at each step would take too long.
     """
-    highest = values.amax()  # which a NaN anywhere becomes
+    highest = values.amax()  # NaN if any value is
     if not alone:
         if not isnan(highest + not_finite(layer, queries)):
             return
@@ -127,8 +134,10 @@ def _refuse_no_numbers(
 
 
 class Protected(NamedTuple):
-    """The least that a score counts as, infinite at slots that are kept whatever it is, minus
-    infinite elsewhere (a maximum takes half of masked_fill's time); and how many are kept so.
+    """Protection of slots.
+
+    ``least`` is a lower bound of scores: +inf at slots that are always kept, -inf elsewhere (a
+    maximum takes half the time of masked_fill). ``counts`` are protected slots per row and head.
     """
 
     least: Float[Tensor, "b h n"]
@@ -137,18 +146,18 @@ class Protected(NamedTuple):
 
 @derived
 def protected(slots: Slots, policy: Policy) -> Protected:
-    """What a policy always keeps of these slots, at their budget."""
+    """Return the protection of the slots that a policy always keeps at their budget."""
     marked = policy.select.protect(slots) & slots.valid
     least = marked.new_full(marked.shape, -torch.inf, dtype=torch.float32)
     return Protected(least.masked_fill_(marked, torch.inf), marked.sum(-1))
 
 
 @derived
-def _held_by(slots: Slots, policy: Policy) -> Protected:
-    """The same, where the budget holds it: not where one was to be taken as it is."""
+def _checked_protection(slots: Slots, policy: Policy) -> Protected:
+    """Return the protection of the slots; raises InvalidBudget if a row's budget is smaller."""
     tokens = slots.lengths if slots.tokens is None else slots.tokens
-    held = protected(slots, policy)
-    counts = held.counts
+    protection = protected(slots, policy)
+    counts = protection.counts
     too_many = (counts > tokens[:, None]) & (slots.available > tokens[:, None])
     if bool(too_many.any()):
         row = int(too_many.any(-1).nonzero()[0, 0])
@@ -158,13 +167,11 @@ def _held_by(slots: Slots, policy: Policy) -> Protected:
             f"{int(counts[row].max())} that are always kept (observation window and "
             f"sinks count inside the budget). Raise the budget or lower the window."
         )
-    return held
+    return protection
 
 
 def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) -> list[Kept]:
-    """Budgets, selects and merges layers that have been scored; a budget in bytes ``within``
-    them.
-    """
+    """Budget, select and merge scored layers; ``within`` are the bytes of a budget in bytes."""
     if policy.across_layers is not None:
         scored = _together(policy.across_layers, scored)
     if policy.amount.kind == "auto":
@@ -175,45 +182,49 @@ def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) 
         counts = policy.budget(scored, scored[0].tokens)
     _check_counts(policy, scored, counts, scored[0].tokens)
     kept = []
-    for one, count in zip(scored, counts, strict=True):
-        mask = policy.select(one, count)
-        _check_mask(policy, one, mask, count)
-        k, v = one.layer.k, one.layer.v
-        if not isinstance(policy.merge, NoMerge):  # which would return the same
-            k, v = policy.merge(one, mask)
-        known, most = (None, count) if policy.spares else (count, None)
-        kept.append(Kept(mask, one.scores.values, k, v, known, most, one.held))
+    for scored_layer, count in zip(scored, counts, strict=True):
+        mask = policy.select(scored_layer, count)
+        _check_mask(policy, scored_layer, mask, count)
+        k, v = scored_layer.layer.k, scored_layer.layer.v
+        if not isinstance(policy.merge, NoMerge):
+            k, v = policy.merge(scored_layer, mask)
+        exact, limit = (None, count) if policy.spares else (count, None)
+        kept.append(
+            Kept(mask, scored_layer.scores.values, k, v, exact, limit, scored_layer.is_stored)
+        )
     return kept
 
 
 def _together(score: AcrossLayers, scored: Sequence[Scored]) -> list[Scored]:
-    """The layers with their last values; what is always kept, or never, stays marked."""
+    """Return the layers with their final values; infinite marks stay."""
     smoothed = []
-    for one, raw in zip(scored, score.together(scored), strict=True):
-        marked = one.scores.values
+    for scored_layer, raw in zip(scored, score.together(scored), strict=True):
+        marked = scored_layer.scores.values
         values = torch.where(marked.isinf(), marked, raw)
-        smoothed.append(replace(one, scores=one.scores._replace(values=values), raw=raw))
+        smoothed.append(
+            replace(scored_layer, scores=scored_layer.scores._replace(values=values), raw=raw)
+        )
     return smoothed
 
 
 def everything(layer: Layer) -> Kept:
-    """All real tokens of a layer that fits its budget."""
+    """Return all real tokens of a layer that fits its budget."""
     return Kept(layer.valid, None, layer.k, layer.v)
 
 
 def _check_mask(
-    policy: Policy, one: Scored, mask: Bool[Tensor, "b h n"], count: Int[Tensor, "b h"]
+    policy: Policy, scored: Scored, mask: Bool[Tensor, "b h n"], count: Int[Tensor, "b h"]
 ) -> None:
-    """Selections keep what they were told to, whoever wrote the select stage."""
-    held = mask.sum(-1)
-    least = torch.minimum(held, count) if policy.spares else count
-    if not torch.equal(held, least):
+    """Check that a selection, from any author, keeps as many slots as its budget says."""
+    kept = mask.sum(-1)
+    expected = torch.minimum(kept, count) if policy.spares else count
+    if not torch.equal(kept, expected):
         raise InvalidParameter(
-            f"{policy.select!r} kept {held.tolist()} slots instead of {count.tolist()} of layer "
-            f"{one.layer.number}."
+            f"{policy.select!r} kept {kept.tolist()} slots instead of {count.tolist()} of layer "
+            f"{scored.layer.number}."
         )
-    if not one.layer.slots.whole and bool((mask & ~one.layer.valid).any()):
-        raise InvalidParameter(f"{policy.select!r} kept padding of layer {one.layer.number}.")
+    if not scored.layer.slots.all_valid and bool((mask & ~scored.layer.valid).any()):
+        raise InvalidParameter(f"{policy.select!r} kept padding of layer {scored.layer.number}.")
 
 
 def _check_counts(
@@ -222,15 +233,15 @@ def _check_counts(
     counts: Sequence[Int[Tensor, "b h"]],
     tokens: Int[Tensor, "b"],
 ) -> None:
-    """Budgets are exact, whoever wrote the budget stage."""
+    """Check that a budget, from any author, adds up exactly."""
     if policy.each_by_itself:
-        requested = _total([of.sum(-1) for of in counts])
+        requested = _total([count.sum(-1) for count in counts])
     elif policy.planned:
-        requested = _total([policy.planned.pairs(one, tokens) for one in scored])
+        requested = _total([policy.planned.pairs(scored_layer, tokens) for scored_layer in scored])
     else:
         heads = 0
-        for one in scored:  # a loop, as every call counts here
-            heads += one.layer.k.shape[1]
+        for scored_layer in scored:  # a loop: faster than sum(), and decoding runs it per layer
+            heads += scored_layer.layer.k.shape[1]
         requested = tokens * heads
     _check_totals(policy, scored, counts, requested)
 
@@ -241,20 +252,22 @@ def _check_totals(
     counts: Sequence[Int[Tensor, "b h"]],
     requested: Int[Tensor, "b"],
 ) -> None:
-    held, room, inside = [0] * len(requested), [0] * len(requested), True
-    for of_rows, one in zip(counts, scored, strict=True):  # numbers: they are few
-        most = one.layer.slots.available
-        rows = zip(of_rows.tolist(), one.protected.tolist(), most.tolist(), strict=True)
+    allocated, room, inside = [0] * len(requested), [0] * len(requested), True
+    for layer_counts, scored_layer in zip(counts, scored, strict=True):  # few: on the host
+        available = scored_layer.layer.slots.available
+        rows = zip(
+            layer_counts.tolist(), scored_layer.protected.tolist(), available.tolist(), strict=True
+        )
         for row, (heads, lows, highs) in enumerate(rows):
-            held[row] += sum(heads)
+            allocated[row] += sum(heads)
             room[row] += sum(highs)
             for low, count, high in zip(lows, heads, highs, strict=True):
                 inside = inside and low <= count <= high
     total = requested.tolist()
-    if held != list(map(min, total, room)) or not inside:
+    if allocated != list(map(min, total, room)) or not inside:
         raise InvalidParameter(
-            f"{policy.budget!r} allocated {held} pairs of each row where {total} were asked for, "
-            "or left a head outside its limits."
+            f"{policy.budget!r} allocated {allocated} pairs of each row instead of {total}, or a "
+            "head's count is outside its limits."
         )
 
 
@@ -266,67 +279,81 @@ Counts = Sequence[Int[Tensor, "b h"]]
 
 
 def holding(policy: Policy, scored: Sequence[Scored]) -> tuple[Sequence[Scored], Counts]:
-    """The layers with the budget that was found for them, and what each KV head keeps."""
+    """Find the smallest budget with the auto amount's share of importance, and its counts."""
     share, budget = float(policy.amount.value), policy.budget
-    least, most = _limits(policy, scored)
+    least, cap = _limits(policy, scored)
     if isinstance(budget, EachByItself):
-        counts = [_within(one, budget.holding(one, share), least, most) for one in scored]
+        counts = [
+            _within(scored_layer, budget.holding(scored_layer, share), least, cap)
+            for scored_layer in scored
+        ]
         return scored, counts
-    weights = [matters(one) for one in scored]
-    goal = share * _added([w.sum((1, 2)) for w in weights])
-    # bisection, of all rows at once: a larger budget is taken to hold no less
-    low, high = least.clone(), most
+    weights = [matters(scored_layer) for scored_layer in scored]
+    goal = share * _sum_of_layers([w.sum((1, 2)) for w in weights])
+    # bisection of all rows at once, assuming that a larger budget keeps no less
+    low, high = least.clone(), cap
     while bool((low < high).any()):
         middle = (low + high) // 2
-        enough = _held(policy, scored, weights, middle) >= goal - EPS * goal
+        enough = _kept_importance(policy, scored, weights, middle) >= goal - EPS * goal
         low, high = torch.where(enough, low, middle + 1), torch.where(enough, middle, high)
-    budgets = [replace(one, tokens=low.to(one.tokens.device)) for one in scored]
+    budgets = [
+        replace(scored_layer, tokens=low.to(scored_layer.tokens.device)) for scored_layer in scored
+    ]
     return budgets, budget(budgets, budgets[0].tokens)
 
 
-EPS = 1e-9  # of sums in another order
+EPS = 1e-9  # relative error of sums in another order
 
 
-def matters(one: Scored) -> Float[Tensor, "b h n"]:
-    """The importance of each slot, from zero on: scores that can be negative (minus a norm) count
-    from the lowest of their head. In float64; zero at padding.
+def matters(scored: Scored) -> Float[Tensor, "b h n"]:
+    """Return the importance of each slot in float64, at least zero; zero at padding.
+
+    If a head has negative scores (such as minus a norm), its lowest counts as zero.
     """
-    importance, valid = one.importance.double(), one.layer.valid
+    importance, valid = scored.importance.double(), scored.layer.valid
     lowest = importance.amin(-1, keepdim=True).clamp_max(0.0)
     return (importance - lowest).masked_fill(~valid, 0.0)
 
 
-def _held(
+def _kept_importance(
     policy: Policy,
     scored: Sequence[Scored],
     weights: Sequence[Float[Tensor, "b h n"]],
     tokens: Int[Tensor, "b"],
 ) -> Float[Tensor, "b"]:
-    """The importance that is kept with this budget."""
-    tried = [replace(one, tokens=tokens.to(one.tokens.device)) for one in scored]
-    counts = policy.budget(tried, tried[0].tokens)
-    masks = [policy.select(one, count) for one, count in zip(tried, counts, strict=True)]
-    return _added([(w * m).sum((1, 2)) for w, m in zip(weights, masks, strict=True)])
+    """Return the importance that is kept with this budget, per row."""
+    at_budget = [
+        replace(scored_layer, tokens=tokens.to(scored_layer.tokens.device))
+        for scored_layer in scored
+    ]
+    counts = policy.budget(at_budget, at_budget[0].tokens)
+    masks = [
+        policy.select(scored_layer, count)
+        for scored_layer, count in zip(at_budget, counts, strict=True)
+    ]
+    return _sum_of_layers([(w * m).sum((1, 2)) for w, m in zip(weights, masks, strict=True)])
 
 
 def _limits(policy: Policy, scored: Sequence[Scored]) -> tuple[Int[Tensor, "b"], Int[Tensor, "b"]]:
-    """Tokens of the floor, which hold what is always kept, and of the cap."""
+    """Return the tokens of the floor, raised to what is always kept, and of the cap."""
     first = scored[0]
     cap, lengths = policy.amount.cap, first.layer.lengths.cpu()
-    most = lengths if cap is None else cap.tokens(lengths, 0)
-    protected = torch.stack([one.protected.amax(-1).cpu() for one in scored]).amax(0)
-    least = torch.maximum(first.tokens.cpu(), protected).minimum(lengths)
-    return least, torch.maximum(most.minimum(lengths), least)
+    upper = lengths if cap is None else cap.tokens(lengths, 0)
+    protected = torch.stack(
+        [scored_layer.protected.amax(-1).cpu() for scored_layer in scored]
+    ).amax(0)
+    lower = torch.maximum(first.tokens.cpu(), protected).minimum(lengths)
+    return lower, torch.maximum(upper.minimum(lengths), lower)
 
 
 def _within(
-    one: Scored, counts: Int[Tensor, "b h"], least: Int[Tensor, "b"], most: Int[Tensor, "b"]
+    scored: Scored, counts: Int[Tensor, "b h"], lower: Int[Tensor, "b"], upper: Int[Tensor, "b"]
 ) -> Int[Tensor, "b h"]:
-    ends = (end.to(counts.device)[:, None] for end in (least, most))
+    ends = (limit.to(counts.device)[:, None] for limit in (lower, upper))
     bounded = counts.maximum(next(ends)).minimum(next(ends))
-    return bounded.maximum(one.protected).minimum(one.available)
+    return bounded.maximum(scored.protected).minimum(scored.available)
 
 
-def _added(of_layers: Sequence[Float[Tensor, "b"]]) -> Float[Tensor, "b"]:
-    """Over layers, which may be on several devices."""
+def _sum_of_layers(of_layers: Sequence[Float[Tensor, "b"]]) -> Float[Tensor, "b"]:
+    """Add up tensors of layers, which may be on several devices."""
     return torch.stack([t.cpu() for t in of_layers]).sum(0)

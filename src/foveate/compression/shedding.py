@@ -1,14 +1,14 @@
-"""What goes before all layers have been read, under a budget that spans them.
+"""Early removal of pairs under a budget that spans all layers.
 
-Such a budget decides after the last layer, and until then every layer would be held whole. But
-where it takes the best pairs of all layers, the lowest score that is still good enough only rises
-as more layers are read: what is not among the best so far never will be. So that can go at once,
-and what is kept in the end is the very same.
+Such a budget decides after the last layer, so every layer's pairs would be stored until then. If it
+keeps the best pairs of all layers, the lowest kept score only rises as more layers are read: a pair
+that is not among the best so far is never kept. Such pairs are removed at once, and the result is
+exactly the same.
 
-Two budgets that span layers look alike and do not allow it. AirCache's share of a layer is over the
-mean of all layers, so it may still rise as others are read. PyramidDrop's counts are known in the
-first layer, but what a later layer cannot fill (after a second prompt it holds less) goes back to
-the earlier ones.
+Two budgets that span layers look alike but do not allow it. AirCache divides a layer's share by the
+mean of all layers, so the share may rise as others are read. PyramidDrop knows its counts in the
+first layer, but returns to earlier layers what a later one cannot fill (after a second prompt it
+has fewer pairs).
 """
 
 from __future__ import annotations
@@ -24,51 +24,59 @@ from foveate.cache.layer import Scored
 from foveate.compression.pipeline import Kept
 from foveate.policies.policy import Policy
 
-WORTH = 4  # of so many parts of what is held one at least has to go, or nothing is stored anew
+WORTH = 4  # at least 1/WORTH of the pairs must go, or copying the others is not worth it
 
 
 def shed(
     policy: Policy, waiting: Sequence[Scored], heads: int
 ) -> tuple[list[Scored], dict[int, Kept]]:
-    """The layers that wait, and what is kept of those, by ordinal, of which a part goes now.
+    """Remove pairs of waiting layers that cannot be kept.
 
-    ``heads`` are the KV heads of all layers, or more: those still to come have their share of what
-    is kept. The layers come back without that part, and without their pairs, which are where they
-    are held.
+    Args:
+        policy: its budget has to span layers.
+        waiting: the layers read so far.
+        heads: KV heads of all layers, or more, as later layers take part of the budget.
+
+    Returns:
+        The waiting layers without the removed slots and without pairs, and the kept pairs of each
+        layer that changed, by ordinal.
     """
-    held, kept = sum(one.slots_held for one in waiting), int(waiting[0].tokens.sum()) * heads
-    if policy.sheds is None or (held - kept) * WORTH < held:
-        return list(waiting), {}  # which asks the device for two numbers a layer
+    stored, kept = (
+        sum(scored.slots_held for scored in waiting),
+        int(waiting[0].tokens.sum()) * heads,
+    )
+    if policy.sheds is None or (stored - kept) * WORTH < stored:
+        return list(waiting), {}
     counts = policy.sheds.at_most(waiting, waiting[0].tokens, heads)
-    left, kept_by_layer = list(waiting), {}
-    for place, (one, most) in enumerate(zip(waiting, counts, strict=True)):
-        if (one.slots_held - int(most.sum())) * WORTH < one.slots_held:
+    remaining, kept_by_layer = list(waiting), {}
+    for index, (scored, limit) in enumerate(zip(waiting, counts, strict=True)):
+        if (scored.slots_held - int(limit.sum())) * WORTH < scored.slots_held:
             continue
-        mask = policy.select(one, most)
-        k, v = one.layer.k, one.layer.v
-        kept_by_layer[one.layer.ordinal] = Kept(mask, None, k, v, most, held=one.held)
-        left[place] = only(one, mask, most)
-    return left, kept_by_layer
+        mask = policy.select(scored, limit)
+        k, v = scored.layer.k, scored.layer.v
+        kept_by_layer[scored.layer.ordinal] = Kept(mask, None, k, v, limit, held=scored.is_stored)
+        remaining[index] = only(scored, mask, limit)
+    return remaining, kept_by_layer
 
 
-def only(one: Scored, kept: Bool[Tensor, "b h n"], counts: Int[Tensor, "b h"]) -> Scored:
-    """The layer with these slots alone, right-aligned, and without its pairs."""
-    most = int(counts.max())
-    order = to_the_right(kept, most)
-    empty = torch.arange(most, device=order.device) < most - counts[..., None]
+def only(scored: Scored, kept: Bool[Tensor, "b h n"], counts: Int[Tensor, "b h"]) -> Scored:
+    """Return the layer with the kept slots alone, right-aligned, and without its pairs."""
+    longest = int(counts.max())
+    order = to_the_right(kept, longest)
+    empty = torch.arange(longest, device=order.device) < longest - counts[..., None]
 
     def taken(t: Shaped[Tensor, "b h n"], where_empty: float | int) -> Shaped[Tensor, "b h s"]:
         return t.gather(-1, order).masked_fill(empty, where_empty)
 
-    layer, slots, scores = one.layer, one.layer.slots, one.scores
+    layer, slots, scores = scored.layer, scored.layer.slots, scored.scores
     pos = taken(slots.pos, -1)
     image, spot = (None if t is None else taken(t, -1) for t in (slots.image, slots.spot))
     return replace(
-        one,
+        scored,
         layer=replace(
             layer,
-            k=_of_no_memory(layer.k, most),
-            v=_of_no_memory(layer.v, most),
+            k=_of_no_memory(layer.k, longest),
+            v=_of_no_memory(layer.v, longest),
             state={},
             slots=replace(slots, pos=pos, image=image, spot=spot, mask=None),
         ),
@@ -76,15 +84,19 @@ def only(one: Scored, kept: Bool[Tensor, "b h n"], counts: Int[Tensor, "b h"]) -
             values=taken(scores.values, -torch.inf),
             parts={name: taken(part, 0) for name, part in scores.parts.items()},
         ),
-        raw=taken(one.raw, 0),
-        held=True,
+        raw=taken(scored.raw, 0),
+        is_stored=True,
     )
 
 
-def to_the_right(kept: Bool[Tensor, "b h n"], most: int) -> Int[Tensor, "b h s"]:
-    """Where the last ``most`` slots come from if the kept ones move to the right, in order."""
-    return kept.int().argsort(dim=-1, stable=True)[..., kept.shape[-1] - most :]
+def to_the_right(kept: Bool[Tensor, "b h n"], size: int) -> Int[Tensor, "b h s"]:
+    """Return the source index of each of the last ``size`` slots if kept ones move to the right.
+
+    Kept slots keep their order.
+    """
+    return kept.int().argsort(dim=-1, stable=True)[..., kept.shape[-1] - size :]
 
 
 def _of_no_memory(t: Float[Tensor, "b h n d"], slots: int) -> Float[Tensor, "b h s d"]:
+    """Return zeros of this shape with ``slots`` slots, expanded from one number."""
     return t.new_zeros(()).expand(*t.shape[:2], slots, t.shape[3])

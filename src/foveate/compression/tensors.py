@@ -31,28 +31,28 @@ def layers_of(
     scale: float | None = None,
     output_weights: Sequence[Tensor] | None = None,
 ) -> list[Layer]:
-    """The layers of a prompt.
+    """Build the layers of a prompt.
 
     Args:
         layers: per layer (q, k, v) of shapes [b, hq, n, d], [b, h, n, d], [b, h, n, e], post-RoPE.
         vision: True at visual tokens.
-        attention_mask: 1 (or True) at tokens, 0 at padding, which must stand on the left.
+        attention_mask: 1 (or True) at tokens, 0 at padding, which must be on the left.
         scale: of the attention logits; 1/sqrt(d) by default.
         output_weights: per layer [hq, e, hidden], the projection of the heads' outputs; only
             criticalkv needs it.
 
     Raises:
-        InvalidInput: shapes that do not fit together, or padding that is not on the left.
+        InvalidInput: shapes do not fit together, or padding is not on the left.
     """
     if not layers:
         raise InvalidInput("layers is empty: give one (q, k, v) per layer.")
-    for index, one in enumerate(layers):
-        if not isinstance(one, Sequence) or len(one) != 3:
+    for index, qkv in enumerate(layers):
+        if not isinstance(qkv, Sequence) or len(qkv) != 3:
             raise InvalidInput(
-                f"layer {index} is a {type(one).__name__}: give (q, k, v) of each layer, shapes "
+                f"layer {index} is a {type(qkv).__name__}: give (q, k, v) of each layer, shapes "
                 "[b, hq, n, d], [b, h, n, d] and [b, h, n, e]."
             )
-        q, k, v = one
+        q, k, v = qkv
         check_shapes(index, q, k, v)
         if (k.shape[0], k.shape[2]) != (layers[0][1].shape[0], layers[0][1].shape[2]):
             raise InvalidInput(
@@ -67,17 +67,17 @@ def layers_of(
             f"and torch.bool."
         )
     pads = left_padding(attention_mask, b, n).to(layers[0][1].device)
-    if vision is not None:  # padding is no part of an image
+    if vision is not None:  # padding belongs to no image
         vision = vision & (torch.arange(n, device=vision.device) >= pads[:, None].to(vision.device))
     image = None if vision is None else image_index(vision)
     spot = None if vision is None else spot_index(vision)
-    made: list[Layer] = []
+    built: list[Layer] = []
     shared: Slots | None = None
     for ordinal, (q, k, v) in enumerate(layers):
         if shared is None or shared.pos.shape != k.shape[:3] or shared.pos.device != k.device:
             shared = slots_of(k, pads, image, spot)
         scale_of_layer = q.shape[-1] ** -0.5 if scale is None else scale
-        made.append(
+        built.append(
             Layer(
                 q=q,
                 k=k,
@@ -89,12 +89,14 @@ def layers_of(
                 output_weight=None if output_weights is None else output_weights[ordinal],
             )
         )
-    return made
+    return built
 
 
 def slots_of(k: Tensor, pads: Tensor, image: Tensor | None, spot: Tensor | None) -> Slots:
-    """Those of a layer with keys ``k`` [b, h, n, d] that holds every column, all of which are
-    queries. ``image`` and ``spot``, [b, n], are those of the columns; ``pads`` [b] are in front.
+    """Build the slots of a layer with keys ``k`` [b, h, n, d] of all columns.
+
+    All columns are queries. ``image`` and ``spot``, [b, n], are those of the columns; ``pads``,
+    [b], count the padding in front.
     """
     pos = torch.arange(k.shape[2], device=k.device) - pads.to(k.device)[:, None]
     image, spot = (None if t is None else t.to(k.device) for t in (image, spot))
@@ -108,13 +110,14 @@ def slots_of(k: Tensor, pads: Tensor, image: Tensor | None, spot: Tensor | None)
 
 
 def left_padding(
-    attention_mask: Tensor | None, b: int, n: int, *, whole: bool = True
+    attention_mask: Tensor | None, b: int, n: int, *, complete: bool = True
 ) -> Int[Tensor, "b"]:
-    """Number of padding columns in front of each row.
+    """Count the padding columns in front of each row.
 
     Raises:
-        InvalidInput: another shape than [b, n], padding elsewhere than on the left, or, unless
-            these are the first columns of longer rows (``whole=False``), a row without a token.
+        InvalidInput: ``attention_mask`` is not of shape [b, n], or has padding elsewhere than on
+            the left, or, if rows are ``complete`` and not only their first columns, a row has no
+            token.
     """
     if attention_mask is None:
         return torch.zeros(b, dtype=torch.long, device="cpu")
@@ -130,13 +133,13 @@ def left_padding(
             "padding stands in the middle or on the right of a row. Pad on the left "
             "(tokenizer.padding_side = 'left')."
         )
-    if whole and bool((pads == n).any()):
+    if complete and bool((pads == n).any()):
         raise InvalidInput(f"row {int((pads == n).nonzero()[0, 0])} is nothing but padding.")
     return pads
 
 
 def check_shapes(index: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raises InvalidInput where q, k and v of a layer do not fit together."""
+    """Raise InvalidInput if q, k and v of a layer do not fit together."""
     fits = (
         q.ndim == k.ndim == v.ndim == 4
         and q.shape[0] == k.shape[0] == v.shape[0]
@@ -155,15 +158,15 @@ def check_shapes(index: int, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def check_output_weights(layers: Sequence[QKV], weights: Sequence[Tensor] | None) -> None:
-    """Raises InvalidInput where output projections do not fit the layers."""
-    wanted = [(q.shape[1], v.shape[3]) for q, _, v in layers]
-    given = (
-        wanted if weights is None else [w.shape[:2] if w.ndim == 3 else w.shape for w in weights]
+    """Raise InvalidInput if output projections do not fit the layers."""
+    expected = [(q.shape[1], v.shape[3]) for q, _, v in layers]
+    actual = (
+        expected if weights is None else [w.shape[:2] if w.ndim == 3 else w.shape for w in weights]
     )
-    if list(map(tuple, given)) != wanted:
+    if list(map(tuple, actual)) != expected:
         raise InvalidInput(
-            f"output_weights of shapes {[tuple(s) for s in given]} for {len(layers)} layers with "
-            f"(query heads, value size) {wanted}: give one [hq, e, hidden] per layer."
+            f"output_weights of shapes {[tuple(s) for s in actual]} for {len(layers)} layers with "
+            f"(query heads, value size) {expected}: give one [hq, e, hidden] per layer."
         )
 
 
@@ -178,26 +181,26 @@ def compress_tensors(
     strict: bool = False,
     **unknown: Any,
 ) -> list[Kept]:
-    """What a policy keeps of a prompt, from its tensors alone.
+    """Apply a policy to a prompt's tensors, and return what it keeps of each layer.
 
     Args:
-        policy: what to keep: a policy, or its spec string.
+        policy: a policy, or its spec string.
         layers: per layer (q, k, v) of shapes [b, hq, n, d], [b, h, n, d], [b, h, n, e], post-RoPE.
         vision: True at visual tokens.
-        attention_mask: 1 (or True) at tokens, 0 at padding, which must stand on the left.
+        attention_mask: 1 (or True) at tokens, 0 at padding, which must be on the left.
         scale: of the attention logits; 1/sqrt(d) by default.
         output_weights: per layer [hq, e, hidden], the projection of the heads' outputs; only
             criticalkv needs it.
-        strict: refuses a budget below what is always kept, which otherwise is raised to that, and
-            said in the log, once of each policy.
-        **unknown: every other argument is refused.
+        strict: refuse a budget smaller than what is always kept. By default it is raised to that,
+            with a warning once per policy.
+        **unknown: refused.
 
     Raises:
         InvalidParameter: an unknown argument, such as ``budget=``, which belongs in the spec.
-        InvalidInput: shapes that do not fit together, padding that is not on the left, a policy
-            that lacks ``output_weights``, or tensors that hold NaN or infinity at real tokens.
-        InvalidSpec: neither a policy nor a spec, such as tensors in its place.
-        InvalidBudget: a budget below what is always kept, if that is ``strict``.
+        InvalidInput: shapes do not fit together, padding is not on the left, the policy needs
+            ``output_weights``, or tensors have NaN or infinity at real tokens.
+        InvalidSpec: ``policy`` is neither a policy nor a spec, such as tensors in its place.
+        InvalidBudget: with ``strict``, the budget is smaller than what is always kept.
         MissingModality: the policy needs ``vision``.
         UnsupportedPolicy: the policy needs the model.
     """
@@ -206,13 +209,15 @@ def compress_tensors(
     chosen = policy_of(policy)
     if strict:
         chosen.check_strictly()
-    made = layers_of(layers, vision, attention_mask, scale, output_weights)
-    return compress_layers(chosen, made, strict=strict)
+    built = layers_of(layers, vision, attention_mask, scale, output_weights)
+    return compress_layers(chosen, built, strict=strict)
 
 
 def compress_layers(policy: Policy, layers: Sequence[Layer], *, strict: bool = False) -> list[Kept]:
-    """Scores, budgets, selects and merges, layer by layer or over all, as the scope says; raises
-    UnsupportedPolicy where that takes the model.
+    """Apply a policy to layers, one by one or all at once, as its scope says.
+
+    Raises:
+        UnsupportedPolicy: the policy needs the model.
     """
     if policy.prune is not None:
         raise UnsupportedPolicy(
@@ -231,4 +236,4 @@ def compress_layers(policy: Policy, layers: Sequence[Layer], *, strict: bool = F
     kept_by_layer: dict[int, Kept] = {}
     for layer in layers:
         kept_by_layer |= reading.completed(layer)
-    return [kept_by_layer.get(place, everything(layer)) for place, layer in enumerate(layers)]
+    return [kept_by_layer.get(ordinal, everything(layer)) for ordinal, layer in enumerate(layers)]

@@ -55,6 +55,7 @@ from foveate.methods.tgv_kv import tgv_kv as tgv_kv
 from foveate.methods.think import think as think
 from foveate.methods.tova import tova as tova
 from foveate.methods.triattention import triattention as triattention
+from foveate.methods.turboquant import turboquant as turboquant
 from foveate.methods.vase import vase as vase
 from foveate.methods.vl_cache import vl_cache as vl_cache
 from foveate.methods.vnorm import vnorm as vnorm

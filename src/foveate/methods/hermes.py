@@ -71,7 +71,9 @@ class PseudoQuestions(WithoutQueries):
     def reading(self) -> Rereading:
         """Probe pass over the three texts."""
         both = f"{self.local}; {self.overall}"
-        return Rereading(chunk=1, prompt=False, asks=(self.local, self.overall, both), bare=True)
+        return Rereading(
+            chunk=1, prompt=False, follow_ups=(self.local, self.overall, both), bare=True
+        )
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """Record the attention of the next text."""

@@ -135,7 +135,7 @@ class MixDiversity(Wrapper):
         extrinsic = domain.lifted(extrinsic)
         level = domain.mean(extrinsic)
 
-        measured = mix_statistics(layer.k, layer.v, None if layer.slots.whole else layer.valid)
+        measured = mix_statistics(layer.k, layer.v, None if layer.slots.all_valid else layer.valid)
         both = measured.of_slots[1:]  # value norms and diversity
         if self.intrinsic == "key":
             both = torch.stack((-measured.key_norm, measured.diversity))

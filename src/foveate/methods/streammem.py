@@ -64,7 +64,7 @@ class ChatAttention(WithoutQueries):
     def reading(self) -> Rereading:
         """Probe pass over the text."""
         texts = (self.words,) if self.words else ()
-        return Rereading(chunk=1, prompt=False, asks=texts, bare=True, closing=not texts)
+        return Rereading(chunk=1, prompt=False, follow_ups=texts, bare=True, closing=not texts)
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """Record the text's attention, and count the pass."""

@@ -1,8 +1,8 @@
-"""Operators on raw tensors, one folder each: a dispatching API beside its plain reference.
+"""Operators on raw tensors: a function that dispatches, and its plain torch reference.
 
-``impl="reference"`` is the oracle and the default on every device; ``impl="triton"``, or a block of
-``with using("triton"):``, runs the Triton kernels. Nothing falls back: an implementation works or
-raises.
+``impl="reference"`` is the oracle and the default on every device. ``impl="triton"``, or a
+``with using("triton"):`` block, runs the Triton kernels. There is no fallback: an implementation
+works or raises.
 """
 
 from foveate.ops.choice import Impl, using

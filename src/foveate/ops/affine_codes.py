@@ -1,4 +1,4 @@
-"""Plain torch: x is read back as least + code * step, several codes to a byte."""
+"""Affine codes in plain torch: x is decoded as minimum + code * step, several codes per byte."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ BITS = (8, 4, 2, 1)
 def extremes(
     x: Float[Tensor, "f c"], group: Int[Tensor, "f"], groups: int
 ) -> tuple[Float[Tensor, "G c"], Float[Tensor, "G c"]]:
-    """Per column, the least and the most of the rows of each group; no group may be empty."""
+    """Return each group's minimum and maximum per column; no group may be empty."""
     index = group[:, None].expand_as(x)
     empty = x.new_empty(groups, x.shape[1])
     least = empty.scatter_reduce(0, index, x, "amin", include_self=False)
     return least, empty.scatter_reduce(0, index, x, "amax", include_self=False)
 
 
-def step_of(least: Float[Tensor, "..."], most: Float[Tensor, "..."], bits: int) -> Tensor:
-    """From one code to the next, in the dtype of the numbers; 1 where all of a group are equal."""
-    step: Tensor = ((most.float() - least.float()) / (2**bits - 1)).to(least.dtype)
-    return step.masked_fill(step == 0, 1.0)  # encode() divides by it; all codes are 0 then
+def step_of(least: Float[Tensor, "..."], greatest: Float[Tensor, "..."], bits: int) -> Tensor:
+    """Return the step between two codes, in the dtype of ``least``; 1 if all numbers are equal."""
+    step: Tensor = ((greatest.float() - least.float()) / (2**bits - 1)).to(least.dtype)
+    return step.masked_fill(step == 0, 1.0)  # encode() divides by it
 
 
 def encode(
     x: Float[Tensor, "f c"], least: Float[Tensor, "f c"], step: Float[Tensor, "f c"], bits: int
 ) -> UInt8[Tensor, "f w"]:
-    """Codes of ``bits`` bits, ``w = ceil(c * bits / 8)``, the first column in the lowest bits."""
+    """Encode each column as codes of ``bits`` bits, ``w = ceil(c * bits / 8)`` bytes per row.
+
+    The first column is in the lowest bits of the first byte.
+    """
     codes = ((x.float() - least.float()) / step.float()).round().clamp(0, 2**bits - 1)
     per = 8 // bits
-    # up to a whole byte; decode() cuts off what was added
+    # pad to complete bytes; decode() removes the padding
     codes = F.pad(codes.to(torch.uint8), (0, -x.shape[1] % per))
     parts = codes.view(len(x), codes.shape[1] // per, per) << _shifts(bits, x.device)
     packed: Tensor = parts.sum(-1, dtype=torch.uint8)
@@ -42,7 +45,7 @@ def encode(
 def decode(
     codes: UInt8[Tensor, "f w"], least: Float[Tensor, "f c"], step: Float[Tensor, "f c"], bits: int
 ) -> Float[Tensor, "f c"]:
-    """What was encoded, to within half a step; in the dtype of ``least``."""
+    """Decode to within half a step, in the dtype of ``least``."""
     parts = (codes[..., None] >> _shifts(bits, codes.device)) & (2**bits - 1)
     numbers = parts.flatten(1)[:, : least.shape[1]]
     x: Tensor = least.float() + numbers.float() * step.float()

@@ -1,4 +1,4 @@
-"""Which implementation an operator runs: the plain torch reference, or a Triton kernel."""
+"""Choice of an operator's implementation: the plain torch reference, or a Triton kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foveate.errors import InvalidParameter, MissingPackage
 Impl = Literal["reference", "triton"]
 
 _NAMES = get_args(Impl)
-_chosen: list[Impl] = ["reference"]  # the latest counts; a ContextVar would break compiled graphs
+_chosen: list[Impl] = ["reference"]  # the last one counts; a ContextVar would break compiled graphs
 _kernels: dict[str, Callable[..., Any]] = {}
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,26 +22,26 @@ R = TypeVar("R")
 
 @contextmanager
 def using(impl: Impl) -> Iterator[None]:
-    """Inside, every operator that is not told otherwise runs as ``impl``; restored on the way out.
+    """Set the default implementation of all operators inside a ``with`` block.
 
-    The choice holds for the whole process. Nothing falls back to the reference: what a kernel
-    cannot do raises.
+    It applies to the whole process. There is no fallback to the reference: unsupported tensors
+    raise.
 
     Raises:
-        InvalidParameter: no implementation of that name.
-        MissingPackage: "triton", and Triton is not installed.
+        InvalidParameter: no implementation has that name.
+        MissingPackage: ``impl`` is "triton", and Triton is not installed.
     """
     chosen(impl)
     depth = len(_chosen)
     try:
-        _chosen.append(impl)  # inside, for an interrupt may fall right behind it
+        _chosen.append(impl)  # inside the try: an interrupt may follow directly
         yield
     finally:
         del _chosen[depth:]
 
 
 def chosen(impl: Impl | None = None) -> Impl:
-    """``impl``, or what :func:`using` says; checked."""
+    """Return ``impl``, or the default set by :func:`using`, after checking it."""
     impl = impl or _chosen[-1]
     if impl not in _NAMES:
         known = " or ".join(map(repr, _NAMES))
@@ -52,14 +52,16 @@ def chosen(impl: Impl | None = None) -> Impl:
 
 
 def operator(reference: Callable[P, R]) -> Callable[P, R]:
-    """Make an operator of its reference: a Triton kernel, the function of the same name in the
-    module of the same name in ``foveate.ops.kernels``, may run in its place.
+    """Turn a reference into an operator that may run a Triton kernel instead.
 
-    The reference takes a keyword ``impl``, which it does not read: "reference" or "triton", or None
-    for what :func:`using` says. An operator raises, under "triton":
+    The kernel is the function of the same name in the module of the same name in
+    ``foveate.ops.kernels``. The reference has a keyword ``impl``, which it ignores: "reference",
+    "triton", or None for the default of :func:`using`.
 
-    * UnsupportedKernel: tensors that the kernel does not take.
-    * MissingPackage: Triton is not installed.
+    Under "triton" an operator raises:
+
+        * UnsupportedKernel: tensors that the kernel does not take.
+        * MissingPackage: Triton is not installed.
     """
     module, name = reference.__module__.rpartition(".")[2], reference.__name__
 

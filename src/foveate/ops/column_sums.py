@@ -1,10 +1,10 @@
-"""Column sums of the causal softmax: how much attention each slot got from all queries.
+"""Column sums of the causal softmax: attention that each slot gets from all queries.
 
-The reference works in blocks of queries that hold their whole key rows, so that no T x T matrix is
-ever made: each is added up, and multiplied with the values, while it is there. A block has lanes,
-one to a thread, each a product of its own: two products side by side take half of the time of one
-that all threads share. Its lanes are KV heads where these can be shared out evenly, and otherwise
-parts of one head's queries.
+The reference works in blocks of queries with complete key rows, so it never builds a T x T matrix:
+a block's weights are added up, and multiplied with the values, before the next block overwrites
+them. A block has lanes, one per thread, each a matrix product of its own: two parallel products
+take half the time of one that all threads share. Lanes are KV heads if their number divides evenly,
+otherwise parts of one head's queries.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch import Tensor
 from foveate.ops.choice import Impl, operator
 from foveate.ops.softmax_n import share
 
-BYTES = 32 * 2**20  # of all lanes' weights
-ROWS = 128  # of a lane's product, over the query heads of a KV head; or 64 queries, if that is more
-LANES = 4  # at most: what a block sees past its own queries is thrown away
+BYTES = 32 * 2**20  # for all lanes' weights
+ROWS = 128  # of a lane's product: query heads times queries; at least 64 queries
+LANES = 4  # at most: a larger block computes more logits that the causal mask hides
 
 
 @operator
@@ -36,19 +36,19 @@ def column_sums(
     *,
     impl: Impl | None = None,
 ) -> Float[Tensor, "b hq n"]:
-    """Sum over queries of the softmax, per query head and slot, in float32.
+    """Sum the softmax over queries, per query head and slot, in float32.
 
-    No m x n matrix is made: the kernel makes one pass for each query's log-sum-exp and one for the
-    sums; the reference has, besides the result, the weights of as many queries of a few KV heads as
-    fit in ``BYTES``, and those heads' queries and keys in float32.
+    No m x n matrix is built: the kernel makes one pass for each query's log-sum-exp and one for the
+    sums. The reference's temporary memory is ``BYTES`` for the weights of some queries of a few KV
+    heads, and those heads' queries and keys in float32.
 
     Args:
         q: the last ``m`` queries of a sequence of ``n``; ``hq = h * g``.
-        k: keys of the whole sequence.
+        k: keys of the complete sequence.
         scale: of the logits.
-        mask: which slots each query attends to. None: causal, query i stands at slot n - m + i.
-        pads: slots in front of each row that are padding: neither query nor key there counts.
-        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
+        mask: True at slots that each query attends to. None: causal, query i is at slot n - m + i.
+        pads: number of padding slots in front of each row: their queries and keys do not count.
+        impl: see :func:`foveate.ops.choice.operator`, also for the errors.
     """
     (b, hq), (h, n) = q.shape[:2], k.shape[1:3]
     sums = q.new_zeros(b, h, hq // h, n, dtype=torch.float32)
@@ -75,7 +75,7 @@ def attention_with_sums(
     *,
     impl: Impl | None = None,
 ) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b hq n"]]:
-    """Causal attention, and its column sums from the same softmax, in float32.
+    """Compute causal attention, and its column sums from the same softmax, in float32.
 
     Arguments are those of :func:`column_sums`. The outputs of padding are zero.
     """
@@ -97,13 +97,13 @@ def attention_with_counted_sums(
     *,
     impl: Impl | None = None,
 ) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b h c n"]]:
-    """Causal attention, and what its queries pay to every slot, added up over a KV head's queries
-    as a softmax-n: the attention itself is the softmax. In float32.
+    """Compute causal attention, and weighted column sums of a softmax-n, in float32.
 
-    ``counts`` says how much each query counts in each of ``c`` sums; ``n`` is softmax-n's, 0 the
-    softmax. All else is as in :func:`attention_with_sums`.
+    The attention itself is the plain softmax. Each of the ``c`` sums is over all queries of a KV
+    head, with the weights ``counts``. ``n`` is softmax-n's; 0 is the softmax. Other arguments are
+    those of :func:`attention_with_sums`.
     """
-    # softmax-n is a share of each query's softmax, so both come from one
+    # softmax-n is each query's softmax times a factor, so one softmax is enough
     sums = q.new_zeros(*k.shape[:2], counts.shape[1], k.shape[2], dtype=torch.float32)
     out = _attention(q, k, v, scale, pads, lambda block: _add_counted(sums, block, counts, n))
     return out, sums
@@ -116,12 +116,13 @@ def attention_with_maxima(
     scale: float,
     pads: list[int] | None = None,
 ) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b h n"]]:
-    """Causal attention, and the most that any of a KV head's queries pays to every slot, from the
-    same softmax, in float32. Arguments are those of :func:`column_sums`.
+    """Compute causal attention, and the largest weight of each slot, in float32.
+
+    The maximum is over all queries of a KV head. Arguments are those of :func:`column_sums`.
     """
-    most = q.new_zeros(k.shape[:3], dtype=torch.float32)
-    out = _attention(q, k, v, scale, pads, lambda block: _raise(most, block))
-    return out, most
+    maxima = q.new_zeros(k.shape[:3], dtype=torch.float32)
+    out = _attention(q, k, v, scale, pads, lambda block: _update_maxima(maxima, block))
+    return out, maxima
 
 
 def attention_of_one(
@@ -130,9 +131,9 @@ def attention_of_one(
     v: Float[Tensor, "b h n e"],
     scale: float,
 ) -> tuple[Float[Tensor, "b hq 1 e"], Float[Tensor, "b hq n"]]:
-    """Attention of one query over pairs that it all sees, and its weights, which are the column
-    sums of one query; in float32, and in any order of the pairs. The query heads of a KV head are
-    rows of one product.
+    """Compute attention of one query to all pairs, and its weights, in float32.
+
+    The weights are the column sums of one query. Pairs may be in any order.
     """
     b, hq, _, d = q.shape
     grouped = q.reshape(b, k.shape[1], -1, d).float() * scale
@@ -149,10 +150,10 @@ def _attention(
     pads: list[int] | None,
     add: Callable[[QueryBlock], None],
 ) -> Float[Tensor, "b hq m e"]:
-    """Causal attention, whose blocks of weights are shown to ``add`` on the way."""
+    """Compute causal attention, and pass each block of weights to ``add``."""
     b, hq, m, _ = q.shape
     h, e = k.shape[1], v.shape[3]
-    # what comes after it wants it query by query
+    # the output projection reads it query by query
     out = q.new_empty(b, m, h, hq // h, e, dtype=torch.float32)
     room = room_for(q, k)
     for part in parts(q, k, pads, room):
@@ -173,42 +174,47 @@ def _attention(
 
 
 def _add(sums: Float[Tensor, "b h g n"], block: QueryBlock) -> None:
-    """Every query counts once, in its own head's sums."""
+    """Add every query's weights to the sums of its head."""
     c, lanes, g, rows, end = block.weights.shape
-    ones = block.weights.new_ones(1, 1, rows).expand(c * lanes * g, 1, rows)
-    added = torch.bmm(ones, block.weights.view(c * lanes * g, rows, end))  # faster than a sum
-    _of(sums, block)[...] += added.view(c, lanes, g, end).sum(1)
+    unit_counts = block.weights.new_ones(1, 1, rows).expand(c * lanes * g, 1, rows)
+    # faster than a sum
+    added = torch.bmm(unit_counts, block.weights.view(c * lanes * g, rows, end))
+    _sums_of_block(sums, block)[...] += added.view(c, lanes, g, end).sum(1)
 
 
 def _add_counted(
     sums: Float[Tensor, "b h c n"], block: QueryBlock, counts: Float[Tensor, "b c g m"], n: float
 ) -> None:
-    """Every query counts as it is told, in each of its KV head's sums."""
+    """Add every query's weights, times its counts, to the sums of its KV head."""
     heads, lanes, g, rows, end = block.weights.shape
     first = block.part.first + block.first
-    some = counts[block.part.row, :, :, first : first + lanes * rows]
-    counted = some.view(-1, g, lanes, rows).permute(2, 0, 1, 3)  # lanes c g rows
+    own_counts = counts[block.part.row, :, :, first : first + lanes * rows]
+    counted = own_counts.view(-1, g, lanes, rows).permute(2, 0, 1, 3)  # lanes c g rows
     if n:
         counted = counted * share(_totals(block), n)[:, :, None]
     counted = counted.expand(heads, lanes, -1, g, rows).flatten(0, 1).flatten(2)
     added = torch.bmm(counted, lanes_of(block.weights))
-    _of(sums, block)[...] += added.view(heads, lanes, -1, end).sum(1)
+    _sums_of_block(sums, block)[...] += added.view(heads, lanes, -1, end).sum(1)
 
 
-def _raise(most: Float[Tensor, "b h n"], block: QueryBlock) -> None:
-    into = _of(most[:, :, None], block)[:, 0]
-    torch.maximum(into, block.weights.amax((1, 2, 3)), out=into)
+def _update_maxima(maxima: Float[Tensor, "b h n"], block: QueryBlock) -> None:
+    own = _sums_of_block(maxima[:, :, None], block)[:, 0]
+    torch.maximum(own, block.weights.amax((1, 2, 3)), out=own)
 
 
-def _of(sums: Float[Tensor, "b h c n"], block: QueryBlock) -> Float[Tensor, "heads c end"]:
-    """The sums that a block adds to."""
+def _sums_of_block(
+    sums: Float[Tensor, "b h c n"], block: QueryBlock
+) -> Float[Tensor, "heads c end"]:
+    """Return the sums that a block adds to."""
     row, heads, start = block.part[:3]
     return sums[row, heads, :, start : start + block.keys.shape[1]]
 
 
 def _totals(block: QueryBlock) -> Float[Tensor, "heads lanes g rows"]:
-    """The logsumexp of each row's logits: that of the query's own slot minus the logarithm of its
-    weight; from all of the row's logits where that weight is too small to tell.
+    """Return the logsumexp of each row's logits.
+
+    It is the logit of the query's own slot minus the logarithm of its weight. If that weight is too
+    small, all of the row's logits are used.
     """
     heads, lanes, g, rows, end = block.weights.shape
     first = end - lanes * rows  # the slot of the block's first query
@@ -224,9 +230,9 @@ def _totals(block: QueryBlock) -> Float[Tensor, "heads lanes g rows"]:
 
 
 def room_for(q: Tensor, k: Tensor) -> Float[Tensor, "lanes rows w"]:
-    """Where the weights of all blocks go, one after the other; two lanes at least.
+    """Allocate memory for the weights of one block at a time; at least two lanes.
 
-    Memory that is new to the process costs more, page by page, than what is done with it.
+    All blocks reuse it, because page faults of new memory cost more than the computation.
     """
     (hq, m), (h, n) = q.shape[1:3], k.shape[1:3]
     g, lanes = hq // h, max(2, min(LANES, torch.get_num_threads()))
@@ -236,7 +242,7 @@ def room_for(q: Tensor, k: Tensor) -> Float[Tensor, "lanes rows w"]:
 
 
 class HeadsOfRow(NamedTuple):
-    """Heads of one row that are worked through together, without the row's padding."""
+    """Heads of one row that are processed together, without the row's padding."""
 
     row: int
     heads: slice
@@ -246,21 +252,21 @@ class HeadsOfRow(NamedTuple):
 
 
 def parts(q: Tensor, k: Tensor, pads: list[int] | None, room: Tensor) -> Iterator[HeadsOfRow]:
-    """As many KV heads at a time as there are lanes, if that comes out even, or one."""
+    """Yield as many KV heads at a time as there are lanes, if that divides evenly, or one."""
     b, hq, m, d = q.shape
     h, n = k.shape[1], k.shape[2]
     grouped = q.reshape(b, h, hq // h, m, d)
     together = room.shape[0] if h % room.shape[0] == 0 else 1
     for row in range(b):
         start = pads[row] if pads else 0
-        first = max(0, start - (n - m))  # query i stands at slot n - m + i
+        first = max(0, start - (n - m))  # query i is at slot n - m + i
         for head in range(0, h, together):
             heads = slice(head, head + together)
             yield HeadsOfRow(row, heads, start, first, grouped[row, heads, :, first:])
 
 
 class EqualBlocks(NamedTuple):
-    """Blocks of a part's queries that follow each other and are equally large, times the scale."""
+    """Consecutive blocks of a part's queries, equally large, with scaled queries."""
 
     part: HeadsOfRow
     first: int  # the first of these queries, counted in the part
@@ -268,17 +274,17 @@ class EqualBlocks(NamedTuple):
 
 
 def runs(part: HeadsOfRow, scale: float, room: Tensor) -> Iterator[EqualBlocks]:
-    """As few blocks as their room allows, of the same size but for the last."""
+    """Yield as few blocks as their room allows, all of one size except the last."""
     c, g, m, d = part.q.shape
-    most = room.shape[0] // c  # lanes that each head has
-    few = max(1, math.ceil(m / (most * room.shape[1])))
-    full = max(1, most * math.ceil(m / (most * few)))
-    # blocks of one size are one view; what is left over is a run of its own, maybe of one lane
+    lanes_per_head = room.shape[0] // c  # lanes that each head has
+    few = max(1, math.ceil(m / (lanes_per_head * room.shape[1])))
+    full = max(1, lanes_per_head * math.ceil(m / (lanes_per_head * few)))
+    # blocks of one size are one view; the remainder is a run of its own, maybe with one lane
     for first, end in ((0, m - m % full), (m - m % full, m)):
-        if some := min(full, end - first):
-            lanes = most if some % most == 0 else 1
+        if queries := min(full, end - first):
+            lanes = lanes_per_head if queries % lanes_per_head == 0 else 1
             scaled = part.q[:, :, first:end].float().mul(scale)
-            blocks = scaled.view(c, g, -1, lanes, some // lanes, d)
+            blocks = scaled.view(c, g, -1, lanes, queries // lanes, d)
             yield EqualBlocks(part, first, blocks.permute(2, 0, 3, 1, 4, 5).contiguous())
 
 
@@ -298,22 +304,22 @@ def blocks_of(
     mask: Bool[Tensor, "#c m n"] | None,
     room: Float[Tensor, "lanes rows w"],
 ) -> Iterator[QueryBlock]:
-    """One block after the other."""
+    """Yield the blocks of a run, one after the other."""
     (c, lanes, g, rows, d), n = run.q.shape[1:], keys.shape[1]
-    some, m = lanes * rows, run.part.q.shape[2]
-    later = keys.new_full((some, some), -torch.inf, dtype=torch.float32).triu_(1)
-    later = later.view(lanes, 1, rows, some)
-    for first, q in zip(count(run.first, some), run.q, strict=False):
+    queries, m = lanes * rows, run.part.q.shape[2]
+    later = keys.new_full((queries, queries), -torch.inf, dtype=torch.float32).triu_(1)
+    later = later.view(lanes, 1, rows, queries)
+    for first, q in zip(count(run.first, queries), run.q, strict=False):
         # causal: no query of the block sees past the last one
-        end = n if mask is not None else n - m + first + some
-        weights = room.flatten()[: c * g * some * end].view(c, lanes, g, rows, end)
+        end = n if mask is not None else n - m + first + queries
+        weights = room.flatten()[: c * g * queries * end].view(c, lanes, g, rows, end)
         columns = keys[:, None, :end].transpose(2, 3).expand(c, lanes, d, end)
         torch.bmm(lanes_of(q), columns.flatten(0, 1), out=lanes_of(weights))
         if mask is None:
-            weights[..., end - some :] += later  # a fill takes 7 x that
+            weights[..., end - queries :] += later  # masked_fill_ takes 7 times as long
             torch.softmax(weights, -1, out=weights)
         else:
-            hidden = ~mask[:, first : first + some].reshape(-1, lanes, 1, rows, end)
+            hidden = ~mask[:, first : first + queries].reshape(-1, lanes, 1, rows, end)
             weights.masked_fill_(hidden, -torch.inf)
             torch.softmax(weights, -1, out=weights)
             weights.masked_fill_(hidden.all(-1, keepdim=True), 0.0)
@@ -321,5 +327,5 @@ def blocks_of(
 
 
 def lanes_of(x: Float[Tensor, "c lanes g rows w"]) -> Float[Tensor, "c*lanes g*rows w"]:
-    """What is multiplied side by side."""
+    """Flatten to the batch of parallel matrix products."""
     return x.flatten(0, 1).flatten(1, 2)

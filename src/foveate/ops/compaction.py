@@ -1,4 +1,4 @@
-"""Kept pairs, one after the other."""
+"""Kept pairs of all heads, one after the other in flat tensors."""
 
 from __future__ import annotations
 
@@ -29,35 +29,38 @@ def compaction(
     *,
     impl: Impl | None = None,
 ) -> Compacted:
-    """Copy the kept slots of every head, head after head, row after row, in their order.
+    """Copy the kept slots of every head, head after head, row after row, in order.
 
     Args:
         k: keys.
         v: values.
         columns: a number for each slot, below 2^31.
-        kept: which slots to copy.
-        counts: how many that are of each row and head, on k's device; only kernels need them.
-        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
+        kept: True at slots to copy.
+        counts: number of kept slots per row and head, on k's device; only kernels need it.
+        impl: see :func:`foveate.ops.choice.operator`, also for the errors.
     """
-    places = _places(kept.flatten())
-    columns = columns.reshape(-1).index_select(0, places)
-    return Compacted(_rows(k, kept, places), _rows(v, kept, places), columns.to(torch.int32))
+    indices = _true_indices(kept.flatten())
+    columns = columns.reshape(-1).index_select(0, indices)
+    return Compacted(_rows(k, kept, indices), _rows(v, kept, indices), columns.to(torch.int32))
 
 
-def _places(marked: Bool[Tensor, "s"]) -> Int[Tensor, "f"]:
-    """NumPy finds them in a third of torch's time."""
+def _true_indices(marked: Bool[Tensor, "s"]) -> Int[Tensor, "f"]:
+    """Return the indices of true elements. NumPy takes a third of torch's time on a CPU."""
     if marked.device.type == "cpu":
         return torch.from_numpy(marked.numpy().nonzero()[0])
     return marked.nonzero()[:, 0]
 
 
 def _rows(
-    t: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"], places: Int[Tensor, "f"]
+    t: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"], indices: Int[Tensor, "f"]
 ) -> Float[Tensor, "f d"]:
-    """Rows take 0.4 of a boolean index's time; but a slice would be copied whole to have them."""
-    return t.flatten(0, 2).index_select(0, places) if t.is_contiguous() else t[kept]
+    """Return the kept rows.
+
+    index_select takes 0.4 of a boolean index's time, but would first copy a tensor that is a slice.
+    """
+    return t.flatten(0, 2).index_select(0, indices) if t.is_contiguous() else t[kept]
 
 
 def starts_of(counts: Int[Tensor, "b h"]) -> Int[Tensor, "heads"]:
-    """Where each head's slots start in flat tensors, and where the last one's end: b * h + 1."""
+    """Return the start of each head's slots in flat tensors, and the end of the last: b * h + 1."""
     return torch.nn.functional.pad(counts.flatten().cumsum(0), (1, 0))

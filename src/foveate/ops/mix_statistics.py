@@ -1,4 +1,4 @@
-"""Plain torch, in float32."""
+"""Norms, diversity and redundancy of keys and values, in plain torch, in float32."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from torch.linalg import vector_norm
 from foveate.ops.choice import Impl, operator
 from foveate.ops.numbers import numbers
 
-EPSILON = 1e-12  # what a key of zeros is divided by
+EPSILON = 1e-12  # lower bound of norms: a key of zeros is divided by it
 
 
 class MixStatistics(NamedTuple):
-    """``diversity`` is minus the similarity of a key's direction to the mean direction of all, zero
-    at slots without a token; ``redundancy`` the mean cosine of all pairs of different keys, which
-    may be below zero. Norms are L2 norms, of every slot.
+    """Statistics of MixKV.
+
+    ``diversity`` is minus the similarity of a key's direction to the mean direction of all keys,
+    zero at slots without a token. ``redundancy`` is the mean cosine of all pairs of different keys,
+    which may be negative. Norms are L2 norms of every slot.
     """
 
     of_slots: Float[Tensor, "3 b h n"]
@@ -48,14 +50,14 @@ def mix_statistics(
 ) -> MixStatistics:
     """Compute all statistics together, in float32, head by head.
 
-    The reference multiplies with the keys as they are: no direction is written out. The kernel
-    reads values once and keys twice: diversity needs the mean of all keys first.
+    The reference multiplies with the keys directly, and stores no directions. The kernel reads
+    values once and keys twice, because diversity needs the mean of all keys first.
 
     Args:
         k: keys.
         v: values.
-        valid: which slots hold a token, at least one of each head; None: all of them.
-        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
+        valid: True at slots with a token, at least one per head; None: all of them.
+        impl: see :func:`foveate.ops.choice.operator`, also for the errors.
 
     Source: MixKV (arXiv:2510.20707), section 3.2 and equation 4.
     """
@@ -63,9 +65,9 @@ def mix_statistics(
     of_slots = k.new_empty(3, *k.shape[:3], dtype=torch.float32)
     norm, value_norm, diversity = of_slots.unbind()
     vector_norm(keys, dim=-1, out=norm)
-    inverse = norm.clamp_min(EPSILON).reciprocal_()  # what makes a key its direction
+    inverse = norm.clamp_min(EPSILON).reciprocal_()  # key * inverse is its direction
     tokens: int | Tensor = k.shape[2]
-    if valid is not None:  # padding may hold anything
+    if valid is not None:  # padding may contain any numbers
         tokens = valid.sum(-1, keepdim=True)
         keys, inverse = keys.masked_fill(~valid[..., None], 0.0), inverse.masked_fill(~valid, 0.0)
     by_head, directions = keys.flatten(0, 1), inverse.flatten(0, 1)[:, None]
@@ -74,15 +76,17 @@ def mix_statistics(
     total.view(*keys.shape[:2], -1).div_(-tokens)
     likeness = torch.bmm(total, by_head.mT).view(inverse.shape)
     torch.mul(likeness, inverse, out=diversity)  # section 3.2
-    vector_norm(numbers(v), dim=-1, out=value_norm)  # at last: until then the cache is the keys'
+    vector_norm(numbers(v), dim=-1, out=value_norm)  # last: it evicts the keys from the CPU's cache
     return MixStatistics(of_slots, r)
 
 
 def redundancy_of(
     products: Float[Tensor, "b h"], tokens: int | Int[Tensor, "b h 1"]
 ) -> Float[Tensor, "b h"]:
-    """MixKV eq. 4, in O(T): from the product of the sum of T directions with itself, which is the
-    sum of the cosines of all pairs, those of a key with itself included.
+    """Compute MixKV's eq. 4 in O(T).
+
+    ``products`` are the product of the sum of T directions with itself: the sum of the cosines of
+    all pairs, including those of a key with itself.
     """
     if isinstance(tokens, int):
         return (products - tokens) / (tokens * max(tokens - 1, 1))

@@ -1,4 +1,4 @@
-"""First and second moments of vectors, added up in double precision."""
+"""First and second moments of vectors, summed in double precision."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from torch import Tensor
 def moments(
     q: Float[Tensor, "b hq m d"], counted: Bool[Tensor, "b m"], groups: int
 ) -> dict[str, Tensor]:
-    """How many vectors are counted, and for each of the ``groups`` query heads of a KV head the sum
-    of them, [h g d], and of their products, [h g d d].
+    """Return the number of counted vectors, their sum, and the sum of their outer products.
+
+    The keys are "count", "total" [h g d] and "products" [h g d d], for each of the ``groups`` query
+    heads of a KV head.
     """
     heads = [head[counted].double() for head in q.transpose(0, 1)]
     sums = {

@@ -1,4 +1,4 @@
-"""What kernels that give no gradients work on."""
+"""Conversion of tensors for kernels without gradients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from torch import Tensor
 
 
 def numbers(t: Float[Tensor, "*x"]) -> Float[Tensor, "*x"]:
-    """The numbers alone, in float32: as a rule ``t`` itself, without a call into torch."""
+    """Return ``t`` in float32 without gradients: usually ``t`` itself, with no torch call."""
     t = t.detach() if t.requires_grad else t
     return t if t.dtype == torch.float32 else t.float()

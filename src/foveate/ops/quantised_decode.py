@@ -1,4 +1,4 @@
-"""One decoding step's attention over pairs of which the oldest are codes of a few bits."""
+"""One decoding step's attention to pairs of which the oldest are quantised."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from foveate.ops.ragged_decode import FlatPairs, ragged_decode
 class FlatCodes(NamedTuple):
     """``f`` pairs as codes, head after head, row after row, in the layout of ``affine_codes``.
 
-    Keys have a least value and a step per group of pairs and channel, values per pair and group of
-    ``channels`` channels. ``starts`` (b * h + 1) says where each head's pairs start, and where the
-    last one's end; ``longest`` is the most that a head has.
+    Keys have a minimum and a step per group of pairs and channel, values per pair and group of
+    ``channels`` channels. ``starts`` (b * h + 1) are the starts of each head's pairs, and the end
+    of the last head's. ``longest`` is the largest number of pairs of a head.
     """
 
     k: UInt8[Tensor, "f w"]
@@ -46,22 +46,23 @@ def quantised_decode(
     *,
     impl: Impl | None = None,
 ) -> Float[Tensor, "b hq 1 e"]:
-    """Attention of one query per row over its heads' codes, then what is flat in full precision,
-    then the tails; nothing is masked. Softmax in float32. A head without any pair gets zeros.
+    """Compute attention of one query per row to codes, then flat pairs, then tails.
 
-    The reference opens the codes, in a transient copy; the kernel reads them as they are, so that
-    nothing of the size of the cache is made. Both read a number back as least + code * step, in the
-    type of the query.
+    Nothing is masked. Softmax in float32. A head without any pair gets zeros.
+
+    The reference decodes the codes to a temporary copy; the kernel reads the codes directly, and
+    allocates nothing of the size of the cache. Both decode a number as minimum + code * step, in
+    the dtype of the query.
 
     Args:
         q: one query per row and query head, ``hq = h * g``.
         coded: the oldest pairs, quantised.
-        rest: pairs that heads hold different numbers of, in full precision.
+        rest: pairs in full precision, with different numbers per head.
         tail_k: keys of the newest pairs, the same number for every head.
         tail_v: their values.
         scale: of the logits.
         n: of softmax-n; 0 is the softmax.
-        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
+        impl: see :func:`foveate.ops.choice.operator`, also for the errors.
     """
     k, v = opened(coded, tail_v.shape[3])
     spans = coded.starts.diff(), rest.starts.diff()
@@ -73,7 +74,7 @@ def quantised_decode(
 
 
 def opened(coded: FlatCodes, width: int) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
-    """Keys and values, to within half a step each; ``width`` is the channels of a value."""
+    """Decode keys and values to within half a step; ``width`` is a value's channels."""
     channels = torch.arange(width, device=coded.v.device) // coded.channels
     k = decode(coded.k, coded.k_least[coded.group], coded.k_step[coded.group], coded.bits)
     return k, decode(coded.v, coded.v_least[:, channels], coded.v_step[:, channels], coded.bits)

@@ -1,4 +1,4 @@
-"""One decoding step's attention over heads that hold different numbers of pairs.
+"""One decoding step's attention to heads with different numbers of pairs.
 
 On a CPU the reference is PyTorch's own flash attention, for bodies and for tails, which are joined
 by their log-sum-exps; elsewhere, a loop of products.
@@ -17,24 +17,26 @@ from torch import Tensor
 from foveate.ops.choice import Impl, operator
 from foveate.ops.softmax_n import share, softmax_n
 
-# What scaled_dot_product_attention calls on a CPU. It keeps the log-sum-exps to itself.
+# scaled_dot_product_attention calls this on a CPU, but does not return the log-sum-exps.
 _attention = torch._scaled_dot_product_flash_attention_for_cpu
 
-# pairs of all heads times the numbers of a KV head's queries; below, one call is faster
+# pairs of all heads times the elements of a KV head's queries; below, one call is faster
 FEW = 2**17
-# the same; from here on several threads share a head. With two, whole steps of 32k to 128k tokens
-# take .95 to .6 of the time of a head for each, of 16k .98, since pairs come from memory and are
-# read once; where they lie in a cache, attention alone is slower below twice this, up to 1.15
+# same unit; from here on several threads share a head. With two threads, complete steps of 32k to
+# 128k tokens take .95 to .6 of the time of one thread per head, of 16k .98, because pairs are read
+# once from memory. With pairs in the CPU's cache, attention alone takes up to 1.15 below 2 * MANY
 MANY = 2**21
-SHORT = 64  # pairs for each thread: of fewer, a head is one thread's
+SHORT = 64  # pairs per thread: a head with fewer runs on one thread
 
 Part = tuple[Float[Tensor, "a m g e"], Float[Tensor, "a m g"]]
-"""Attention over some of the pairs, and the log-sum-exps of their logits."""
+"""Attention to some of the pairs, and the log-sum-exps of their logits."""
 
 
 class FlatPairs(NamedTuple):
-    """Pairs of all heads, head after head, row after row: where each head's start, and the last
-    one's end, in ``starts`` (b * h + 1), and the most that a head has.
+    """Pairs of all heads, head after head, row after row.
+
+    ``starts`` (b * h + 1) are the starts of each head's pairs, and the end of the last head's.
+    ``longest`` is the largest number of pairs of a head.
     """
 
     k: Float[Tensor, "f d"]
@@ -59,10 +61,10 @@ def ragged_decode(
     tail_length: Int[Tensor, "1"] | None = None,
     impl: Impl | None = None,
 ) -> Float[Tensor, "b hq 1 e"]:
-    """Attention of one query per row over its heads' bodies and tails; nothing is masked.
+    """Compute attention of one query per row to its heads' bodies and tails; nothing is masked.
 
     Softmax in float32. A head without any pair gets zeros. The reference is a loop over the KV
-    heads or, where it may be used, PyTorch's flash attention for CPUs.
+    heads or, if possible, PyTorch's flash attention for CPUs.
 
     Args:
         q: one query per row and query head, ``hq = h * g``.
@@ -73,14 +75,14 @@ def ragged_decode(
         tail_v: their values.
         scale: of the logits.
         n: of softmax-n; 0 is the softmax.
-        starts: where each body starts, and where the last one ends, in 64 bits, on q's device. The
-            kernel reads them instead of ``lengths``; None: they are made anew, at every call.
-        longest: the largest of ``lengths``; None: it is looked for. Only the kernel needs it.
-        tail_length: how many pairs of the tail count, on q's device; None: all.
-        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
+        starts: start of each body, and the end of the last one, in 64 bits, on q's device. The
+            kernel reads them instead of ``lengths``; None: it computes them at every call.
+        longest: the largest of ``lengths``; None: it is computed. Only the kernel needs it.
+        tail_length: number of pairs of the tail that count, on q's device; None: all.
+        impl: see :func:`foveate.ops.choice.operator`, also for the errors.
 
-    With ``starts``, ``longest`` and ``tail_length`` given, the kernel's launches depend on the
-    shapes alone and nothing waits for the device, as a CUDA graph requires.
+    With ``starts``, ``longest`` and ``tail_length`` the kernel's launches depend on shapes alone
+    and need no device sync, as a CUDA graph requires.
     """
     if tail_length is None and _may_flash(q, flat_k, flat_v, tail_k, tail_v):
         return flash_decode(q, flat_k, flat_v, lengths, tail_k, tail_v, scale, n)
@@ -98,32 +100,38 @@ def by_products(
     n: float,
     tail_length: Int[Tensor, "1"] | None = None,
 ) -> Float[Tensor, "b hq 1 e"]:
-    """The products are in the inputs' dtype. Nothing is asked of the device, so that a step can be
-    captured: what does not count of a tail is masked.
+    """Compute the attention by matrix products in the inputs' dtype.
+
+    It needs no device sync, so a step can be captured: tail pairs beyond ``tail_length`` are
+    masked.
     """
     b, hq, _, d = q.shape
-    h, t, most = tail_k.shape[1], tail_k.shape[2], max(lengths)
+    h, t, longest = tail_k.shape[1], tail_k.shape[2], max(lengths)
     queries = (q * scale).reshape(b * h, hq // h, d).transpose(1, 2)
-    logits = q.new_full((b * h, most + t, hq // h), -torch.inf)
+    logits = q.new_full((b * h, longest + t, hq // h), -torch.inf)
     for head, keys in enumerate(torch.split(flat_k, [*lengths])):
-        # keys first: few queries against many keys is up to three times as slow the other way round
+        # keys first: (few queries) @ (many keys) is up to three times as slow
         logits[head, : lengths[head]] = keys @ queries[head]
-    logits[:, most:] = tail_k.reshape(b * h, t, d) @ queries
+    logits[:, longest:] = tail_k.reshape(b * h, t, d) @ queries
     if tail_length is not None:
         empty = (torch.arange(t, device=q.device) >= tail_length)[:, None]
-        logits[:, most:].masked_fill_(empty, -torch.inf)
-        tail_v = tail_v.masked_fill(empty, 0.0)  # which may hold anything
+        logits[:, longest:].masked_fill_(empty, -torch.inf)
+        tail_v = tail_v.masked_fill(empty, 0.0)  # they may be NaN, and 0 * NaN is NaN
     weights = softmax_n(logits.transpose(1, 2), n).to(q.dtype)
-    of_tail = weights[..., most:] @ tail_v.reshape(b * h, t, tail_v.shape[3])
+    of_tail = weights[..., longest:] @ tail_v.reshape(b * h, t, tail_v.shape[3])
     heads = zip(of_tail, weights, lengths, torch.split(flat_v, [*lengths]), strict=True)
-    out = [torch.addmm(last, mine[:, :length], values) for last, mine, length, values in heads]
+    out = [
+        torch.addmm(tail_out, own_weights[:, :length], values)
+        for tail_out, own_weights, length, values in heads
+    ]
     return torch.stack(out).view(b, hq, 1, -1)
 
 
 def _may_flash(q: Tensor, *pairs: Tensor) -> bool:
-    """Whether flash attention can do it: on a CPU, for keys and values of one width, where no
-    gradients are recorded. It takes .7 to .9 of the loop's time with one thread, .7 to 1.0 with
-    two (benchmarks/speed/ragged_step.py).
+    """Return True if flash attention is possible.
+
+    It needs a CPU, keys and values of one width, and no gradients. It takes .7 to .9 of the loop's
+    time with one thread, .7 to 1.0 with two (benchmarks/speed/ragged_step.py).
     """
     recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (q, *pairs))
     return q.device.type == "cpu" and q.shape[3] == pairs[1].shape[1] and not recorded
@@ -139,7 +147,7 @@ def flash_decode(
     scale: float,
     n: float,
 ) -> Float[Tensor, "b hq 1 d"]:
-    """As the reference's loop, for keys and values of one width on a CPU. It has no gradients."""
+    """Compute what :func:`by_products` does, by flash attention on a CPU, without gradients."""
     heads, (t, d) = len(lengths), tail_k.shape[2:]
     queries = q.reshape(heads, 1, -1, d)
     keys, values = (_rows(x).view(1, 1, *x.shape) for x in (flat_k, flat_v))
@@ -158,7 +166,7 @@ def flash_decode(
 
 
 class _Bodies(NamedTuple):
-    """What one query a head attends to beside the tails, ``lengths`` pairs of each head."""
+    """Queries of one step and the bodies that they attend to, ``lengths`` pairs of each head."""
 
     queries: Float[Tensor, "heads 1 g d"]
     keys: Float[Tensor, "1 1 f d"]
@@ -167,7 +175,7 @@ class _Bodies(NamedTuple):
     scale: float
 
     def attend(self) -> Part:
-        """Attend in the way that is fastest for as many pairs."""
+        """Attend by the method that is fastest for this number of pairs."""
         work = self.keys.shape[2] * self.queries.shape[2] * self.queries.shape[3]
         if min(self.lengths) and work <= FEW:
             return self._under_a_mask()
@@ -177,7 +185,7 @@ class _Bodies(NamedTuple):
         return self._one_by_one()
 
     def _under_a_mask(self) -> Part:
-        """Show every head all pairs at once, of which its own count; it has some."""
+        """Attend in one call, with a mask per head; every head needs a pair."""
         heads, (f, d) = len(self.lengths), self.keys.shape[2:]
         hidden = self.queries.new_full((heads * f,), -torch.inf)
         ends = accumulate(self.lengths)
@@ -190,11 +198,11 @@ class _Bodies(NamedTuple):
         return out.view(self.queries.shape), total.view(self.queries.shape[:3])
 
     def _one_by_one(self) -> Part:
-        """Make a call for each head."""
-        g, apart = self.queries.shape[2], not _folds(self.queries, max(self.lengths))
+        """Attend with one call per head."""
+        g, separate = self.queries.shape[2], not _folds(self.queries, max(self.lengths))
         parts = []
         for query, k, v in self._heads():
-            if apart:
+            if separate:
                 query = query.transpose(1, 2)
                 k, v = k.expand(1, g, -1, -1), v.expand(1, g, -1, -1)
             parts.append(_attended(query, k, v, self.scale))
@@ -202,14 +210,15 @@ class _Bodies(NamedTuple):
         return out.view(self.queries.shape), total.view(self.queries.shape[:3])
 
     def _in_parts(self, threads: int) -> Part:
-        """Cut each head's pairs, of which it has some, into as many parts as there are threads,
-        since a head is one thread's work; what cannot be shared out evenly, and a head of few, is
-        one part more.
+        """Attend with each head's pairs split into one part per thread.
+
+        Without the split, flash attention runs a head on one thread. The remainder of the division
+        is one part more, and so are all pairs of a short head. Every head needs a pair.
         """
         parts: list[Part] = []
         for query, k, v in self._heads():
-            each, d = k.shape[2] // threads, k.shape[3]
-            even = each * threads if each >= SHORT else 0
+            part_length, d = k.shape[2] // threads, k.shape[3]
+            even = part_length * threads if part_length >= SHORT else 0
             rows, shape = query.expand(1, threads, -1, -1), (1, threads, -1, d)
             (k, last_k), (v, last_v) = (
                 torch.split(x, [even, x.shape[2] - even], 2) for x in (k, v)
@@ -226,18 +235,18 @@ class _Bodies(NamedTuple):
         return (out * weights).sum(1, keepdim=True), total.logsumexp(1, keepdim=True)
 
     def _heads(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Each head's query, keys and values."""
+        """Yield each head's query, keys and values."""
         bodies = (torch.split(x, [*self.lengths], 2) for x in (self.keys, self.values))
         return zip(torch.split(self.queries, 1), *bodies, strict=True)
 
 
 def _folds(queries: Float[Tensor, "heads 1 g d"], longest: int) -> bool:
-    """Whether the query heads of a KV head are queries of one head, which reads its pairs once.
+    """Return True if the query heads of a KV head should be queries of one head.
 
-    Measured, as shares of the time that query heads of their own take: .6 to .9 for 4 groups and
-    more, with one thread and with two, 1.1 to 1.2 below 100 pairs; for 3 groups and two threads 1.3
-    to 1.5 at every length, since one head is one thread's work, and for one thread 1.0 to 1.1 below
-    4,096 pairs, .85 above.
+    Then pairs are read once. Measured, as shares of the time of separate query heads: .6 to .9 for
+    4 groups and more, with one thread and with two, 1.1 to 1.2 below 100 pairs; for 3 groups and
+    two threads 1.3 to 1.5 at every length, because one head runs on one thread, and for one thread
+    1.0 to 1.1 below 4,096 pairs, .85 above.
     """
     if queries.shape[2] >= 4 or queries.dtype != torch.float32:
         return True
@@ -245,7 +254,7 @@ def _folds(queries: Float[Tensor, "heads 1 g d"], longest: int) -> bool:
 
 
 def _threads() -> int | None:
-    """None while a step is compiled, which cannot ask for them."""
+    """Return the number of threads; None during compilation, which cannot query it."""
     return None if torch.compiler.is_compiling() else torch.get_num_threads()
 
 
@@ -255,7 +264,7 @@ def _attended(
     v: Float[Tensor, "1 m n d"],
     scale: float,
 ) -> Part:
-    """A call where there are pairs: for none it would divide by zero and end the process."""
+    """Call flash attention; without pairs it would divide by zero and end the process."""
     if not k.shape[2]:
         return _nothing(query)
     attended: Part = _attention(query, k, v, scale=scale)
@@ -268,5 +277,5 @@ def _nothing(query: Float[Tensor, "1 m q d"]) -> Part:
 
 
 def _rows(x: Float[Tensor, "*x d"]) -> Float[Tensor, "*x d"]:
-    """With the numbers of a row side by side, which the attention takes for granted."""
+    """Return ``x`` with contiguous rows, which flash attention assumes."""
     return x if x.stride(-1) == 1 else x.contiguous()

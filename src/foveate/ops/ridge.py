@@ -1,4 +1,4 @@
-"""Ridge regression from sums of products, so that no sample has to be held."""
+"""Ridge regression from sums of products, without storing samples."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-LEAST = 1e-12  # of a feature's variance
+LEAST = 1e-12  # lower bound of a feature's variance
 
 
 class Linear(NamedTuple):
-    """One map a head: ``weights @ features + offset``."""
+    """One linear map per head: ``weights @ features + offset``."""
 
     weights: Float[Tensor, "h f"]
     offset: Float[Tensor, "h"]
@@ -21,12 +21,14 @@ class Linear(NamedTuple):
 def ridge_regression(
     products: Float[Tensor, "h f1 f1"], goals: Float[Tensor, "h f1"], ridge: float
 ) -> Linear:
-    """The map of each head that minimises the mean squared error plus ``ridge`` times the squared
-    weights, every feature scaled to its deviation first; the offset is not penalised.
+    """Fit a linear map per head by ridge regression.
+
+    It minimises the mean squared error plus ``ridge`` times the squared weights, with every feature
+    scaled by its deviation first. The offset is not penalised.
 
     Args:
         products: sums over samples of (1, features) times themselves.
-        goals: sums over samples of (1, features) times what is to be foretold.
+        goals: sums over samples of (1, features) times the target.
         ridge: above zero.
     """
     count = products[:, :1, :1]

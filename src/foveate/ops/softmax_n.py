@@ -1,4 +1,4 @@
-"""Plain torch, in float32, stable for logits of any size."""
+"""Softmax-n in plain torch, in float32, stable for logits of any size."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 
 def softmax_n(logits: Float[Tensor, "*x n"], n: float) -> Float[Tensor, "*x n"]:
-    """exp(x_i) / (n + sum_j exp(x_j)) over the last dimension, for any n >= 0.
+    """Compute exp(x_i) / (n + sum_j exp(x_j)) over the last dimension, for any n >= 0.
 
-    The same as a softmax over one more logit, log n, whose weight is left out; so it is a softmax
+    It equals a softmax with one more logit, log n, whose weight is dropped; so it is a softmax
     times sigmoid(logsumexp(x) - log n).
 
     Source: CSP (arXiv:2412.04652), eqs. 7 and 10.
@@ -29,7 +29,7 @@ def attention_n(
     n: float,
     visible: Bool[Tensor, "b #h m n"] | None = None,
 ) -> Float[Tensor, "b hq m e"]:
-    """Attention whose weights are softmax-n; None as the mask shows every slot to every query.
+    """Compute attention with softmax-n; without a mask every query sees every slot.
 
     Softmax in float32; the products in the inputs' dtype. A query that sees no slot gets zeros.
     """
@@ -47,7 +47,8 @@ def attention_n(
 
 
 def share(totals: Float[Tensor, "*x"], n: float) -> Float[Tensor, "*x"]:
-    """What the weights of a softmax are multiplied with to be those of softmax-n, from the
-    logsumexp of its logits; zero where there is no finite logit.
+    """Return the factor between softmax and softmax-n, from the logsumexp of the logits.
+
+    It is zero if no logit is finite.
     """
     return (totals - math.log(n)).sigmoid() if n else torch.ones_like(totals)

@@ -1,8 +1,7 @@
-"""Attention that the last queries of a prompt pay to every slot; softmax in float32, whatever the
-inputs' dtype.
+"""Attention of a prompt's last queries to every slot, with a softmax in float32.
 
-The reference takes one head at a time: its products take less time than its part of a batch, and
-what the next step reads is still in the core's cache.
+The reference takes one head at a time: its product is faster than its part of a batched one, and
+the next step reads the result from the core's cache.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ def window_attention(
     *,
     impl: Impl | None = None,
 ) -> Float[Tensor, "b h g w n"]:
-    """Attention probabilities of ``w`` queries over all slots, in float32.
+    """Compute the attention probabilities of ``w`` queries over all slots, in float32.
 
     Args:
         q: queries, ``hq = h * g``; query head ``i`` reads KV head ``i // g``.
         k: keys.
-        visible: which of the last ``s`` slots each query attends to; it does to all before them.
-            A query that sees none gets zeros.
+        visible: True at those of the last ``s`` slots that a query attends to; it attends to all
+            earlier ones. A query that sees no slot gets zeros.
         scale: of the logits.
         n: of softmax-n; 0 is the softmax.
-        impl: as :func:`foveate.ops.choice.operator` says, which also lists the errors.
+        impl: see :func:`foveate.ops.choice.operator`, also for the errors.
     """
     (b, hq, w, _), (h, slots) = q.shape, k.shape[1:3]
     hidden = _hidden(visible, slots)
     paid = k.new_empty(b, h, hq // h, w, slots, dtype=torch.float32)
     for head, out in zip(_heads(q, k, hidden), paid.flatten(0, 1), strict=True):
-        _pay(*head, scale, n, _place(out, hidden))
+        _write_weights(*head, scale, n, _output(out, hidden))
     return paid
 
 
@@ -58,36 +57,37 @@ def window_sums(
     *,
     impl: Impl | None = None,
 ) -> Float[Tensor, "b h c n"]:
-    """Add up what :func:`window_attention` gives over a KV head's queries, in float32.
+    """Add up :func:`window_attention` over a KV head's queries, in float32.
 
-    ``counts`` says how much each counts in each of ``c`` sums; all else is as there.
+    ``counts`` are the weights of each query in each of ``c`` sums; other arguments are the same.
     """
-    if chosen(impl) == "triton":  # a product with the whole matrix
+    if chosen(impl) == "triton":  # no kernel sums: multiply all weights
         paid = window_attention(q, k, visible, scale, n, impl=impl)
         return counts.flatten(2)[:, None] @ paid.flatten(2, 3)
-    # all heads are worked out in one and the same place
+    # all heads reuse the memory of one
     (b, c, g, w), (h, slots) = counts.shape, k.shape[1:3]
     hidden = _hidden(visible, slots)
-    place = _place(k.new_empty(g, w, slots, dtype=torch.float32), hidden)
+    output = _output(k.new_empty(g, w, slots, dtype=torch.float32), hidden)
     sums = k.new_empty(b * h, c, slots, dtype=torch.float32)
-    counted = [of for of in counts.flatten(2).unbind() for _ in range(h)]
-    for head, of, out in zip(_heads(q, k, hidden), counted, sums, strict=True):
-        _pay(*head, scale, n, place)
-        torch.mm(of, place.rows, out=out)
+    counted = [head_counts for head_counts in counts.flatten(2).unbind() for _ in range(h)]
+    for head, head_counts, out in zip(_heads(q, k, hidden), counted, sums, strict=True):
+        _write_weights(*head, scale, n, output)
+        torch.mm(head_counts, output.rows, out=out)
     return sums.view(b, h, c, slots)
 
 
 def from_first_hidden(visible: Bool[Tensor, "b #h w n"]) -> Bool[Tensor, "b #h w s"]:
     """Return the slots from the first that one of the queries does not attend to, as a copy."""
-    # as a rule the window's own slots; bytes have a vectorised minimum, booleans none
+    # usually the window's own slots. torch vectorises the minimum of bytes, not of booleans
     seen_by_all = visible.flatten(0, 2).view(torch.uint8).amin(0)
     first = int(seen_by_all.cumprod(0).sum())
     return visible[..., first:].clone()
 
 
-class _Place(NamedTuple):
-    """Where one KV head's weights go, seen in three ways: ``rows`` as a matrix, ``last`` are the
-    slots that some query does not see.
+class _Output(NamedTuple):
+    """Views of the memory for one KV head's weights.
+
+    ``rows`` is a matrix; ``last`` are the slots that some query does not see.
     """
 
     rows: Float[Tensor, "m n"]
@@ -95,20 +95,20 @@ class _Place(NamedTuple):
     last: Float[Tensor, "g w s"]
 
 
-def _place(paid: Float[Tensor, "g w n"], hidden: Bool[Tensor, "b h w s"]) -> _Place:
+def _output(paid: Float[Tensor, "g w n"], hidden: Bool[Tensor, "b h w s"]) -> _Output:
     slots = paid.shape[-1]
-    return _Place(paid.view(-1, slots), paid, paid[..., slots - hidden.shape[-1] :])
+    return _Output(paid.view(-1, slots), paid, paid[..., slots - hidden.shape[-1] :])
 
 
 def _hidden(visible: Bool[Tensor, "b #h w _"], slots: int) -> Bool[Tensor, "b #h w s"]:
-    """Which of the last slots each query does not see, from the first that is hidden to one."""
+    """Return a mask of hidden slots, from the first slot that is hidden from a query."""
     return ~(from_first_hidden(visible) if visible.shape[-1] == slots else visible)
 
 
 def _heads(
     q: Float[Tensor, "b hq w d"], k: Float[Tensor, "b h n d"], hidden: Bool[Tensor, "b #h w s"]
 ) -> Iterator[tuple[Float[Tensor, "m d"], Float[Tensor, "d n"], Bool[Tensor, "w s"]]]:
-    """Queries of every KV head, its keys, and what the queries do not see."""
+    """Yield the queries, keys and hidden slots of every KV head."""
     b, h, _, d = k.shape
     queries = numbers(q).reshape(b, h, -1, d)
     of_heads = (queries, numbers(k).mT, hidden.expand(b, h, -1, -1))
@@ -116,23 +116,23 @@ def _heads(
 
 
 def _each_head(t: Shaped[Tensor, "b h n d"]) -> list[Shaped[Tensor, "n d"]]:
-    """Views, row by row."""
+    """Return views of all heads, row by row."""
     heads: list[Tensor] = []
     for row in t.unbind():
         heads += row.unbind()
     return heads
 
 
-def _pay(
+def _write_weights(
     queries: Float[Tensor, "m d"],
     keys: Float[Tensor, "d n"],
     hidden: Bool[Tensor, "w s"],
     scale: float,
     n: float,
-    place: _Place,
+    output: _Output,
 ) -> Float[Tensor, "g w n"]:
-    """The weights of one KV head, in its place."""
-    rows, weights, last = place
+    """Write the weights of one KV head to its output."""
+    rows, weights, last = output
     torch.addmm(rows, queries, keys, beta=0, alpha=scale, out=rows)
     last.masked_fill_(hidden, -torch.inf)
     if n:

@@ -1,4 +1,4 @@
-"""How much is kept: a share of the prompt, a number of tokens or of bytes, or what matters."""
+"""Amounts of a budget: a share of the prompt, tokens, bytes, or a share of importance."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.errors import InvalidBudget
-from foveate.policies.parameters import MOST, shown
+from foveate.policies.parameters import MOST, short_repr
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 LIMITS = {"floor": "5%", "cap": "100%"}
 AUTO = "auto"
-"""What a stage's own share is written as where one budget is to be divided among several."""
+"""Value of a stage's own share if one budget is divided among several."""
 Kind = Literal["fraction", "tokens", "bytes", "auto"]
-LEAST, LONGEST = Fraction(1, 10**9), 30  # share of a prompt, and letters of an amount
+LEAST, LONGEST = Fraction(1, 10**9), 30  # limits: share of a prompt, letters of an amount
 MOST_BYTES = 2**50
 _AMOUNT = re.compile(
     r"([+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?)\s*(%|[kKmMgG]?[iI]?[bB])?", re.ASCII
 )
 WAY_OUT = (
     "Give a fraction in (0, 1] (0.2 or '20%'), a number of tokens (256) or of bytes ('64MB'), or a "
-    "share of what the scores say matters ('auto(0.98)')."
+    "share of the scores' importance ('auto(0.98)')."
 )
 _AUTO = re.compile(r"auto\((.{1,80})\)", re.ASCII)
 _AUTO_WAY_OUT = "Write auto(0.98), or with limits auto(0.98, floor=5%, cap=50%)."
@@ -40,7 +40,7 @@ class Amount:
 
     ``kind`` is ``"fraction"`` (of the tokens seen, exact rational arithmetic), ``"tokens"``,
     ``"bytes"`` (of all compressed layers and all rows of the batch together), or ``"auto"``: as
-    many as hold the share ``value`` of the scores' importance, from ``floor`` to ``cap``, which are
+    many as have the share ``value`` of the scores' importance, from ``floor`` to ``cap``, which are
     fractions or tokens (see :mod:`foveate.compression.pipeline`).
     """
 
@@ -52,24 +52,24 @@ class Amount:
 
     @classmethod
     def of(cls, raw: object) -> Amount:
-        """Reads 0.2, "20%", 256, "64MB" or "auto(0.98, floor=5%, cap=50%)".
+        """Parse 0.2, "20%", 256, "64MB" or "auto(0.98, floor=5%, cap=50%)".
 
         Raises:
-            InvalidBudget: no amount at all, zero, negative, NaN, a fraction below a thousand
-                millionth or over 1, 2^31 tokens or more, or over 2^50 bytes; the same of what
-                stands in auto(), or a floor above the cap.
+            InvalidBudget: ``raw`` is no amount, zero, negative, NaN, a fraction below 1e-9 or over
+                1, 2^31 tokens or more, or over 2^50 bytes; the same for values in auto(), or a
+                floor above the cap.
         """
         if isinstance(raw, Amount):
             return raw
         if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
-            raise InvalidBudget(f"budget {shown(raw)} is no amount. {WAY_OUT}")
+            raise InvalidBudget(f"budget {short_repr(raw)} is no amount. {WAY_OUT}")
         if isinstance(raw, float) and not math.isfinite(raw):
             raise InvalidBudget(f"budget {raw!r} is not a finite number. {WAY_OUT}")
         if isinstance(raw, str) and (match := _AUTO.fullmatch(raw.strip())):
             return _auto(raw, match[1])
         kind, value = _read(raw)
         if problem := _problem(kind, value):
-            raise InvalidBudget(f"budget {shown(raw)} {problem} {WAY_OUT}")
+            raise InvalidBudget(f"budget {short_repr(raw)} {problem} {WAY_OUT}")
         return cls(kind, value, _print(kind, value))
 
     @property
@@ -79,38 +79,39 @@ class Amount:
 
     @property
     def or_share(self) -> str:
-        """Where a number of tokens may be meant as a share: how that is written; or nothing."""
+        """Hint for errors if a number of tokens may be meant as a percentage; may be empty."""
         if self.kind != "tokens" or self.value > 100:
             return ""
         return f" For {self} % of the prompt write '{self}%'."
 
     def tokens(self, lengths: Int[Tensor, "b"], pair_bytes: int) -> Int[Tensor, "b"]:
-        """Tokens kept per KV head and layer, one number a row; those of an auto amount's floor.
+        """Return the tokens kept per KV head and layer, one number per row.
+
+        A fraction is rounded down, but at least one token is kept. An auto amount returns its
+        floor.
 
         Args:
             lengths: tokens seen by each row, padding excluded.
-            pair_bytes: bytes of one token's keys and values over all heads of all compressed
-                layers (only used by a budget in bytes).
-
-        A fraction is rounded down, and at least one token is kept.
+            pair_bytes: bytes of one token's keys and values over all heads of all compressed layers
+                (only used by a budget in bytes).
 
         Raises:
-            InvalidBudget: the bytes do not hold one token a row.
+            InvalidBudget: the bytes do not hold one token per row.
         """
         if self.floor is not None:
             return self.floor.tokens(lengths, pair_bytes)
         if self.kind == "tokens":
             return torch.full_like(lengths, int(self.value))
         if self.kind == "bytes":
-            each = int(self.value) // (pair_bytes * lengths.numel())
-            if each < 1:
+            kept_tokens = int(self.value) // (pair_bytes * lengths.numel())
+            if kept_tokens < 1:
                 least = pair_bytes * lengths.numel()
                 raise InvalidBudget(
                     f"budget {self.text} holds no token: one token of this batch takes {least} "
                     f"bytes over all layers. Give at least that."
                 )
-            return torch.full_like(lengths, each)
-        # in whole numbers: 0.29 of 100 is 29, where the product of doubles is below it
+            return torch.full_like(lengths, kept_tokens)
+        # integers: 0.29 of 100 is 29, but 0.29 * 100 < 29 in floating point
         kept = [
             max(1, length * self.value.numerator // self.value.denominator)
             for length in lengths.tolist()
@@ -122,20 +123,22 @@ class Amount:
 
 
 def _auto(raw: str, inside: str) -> Amount:
-    """The share, and its limits: "0.98, floor=5%, cap=50%"."""
+    """Parse the share and its limits, such as "0.98, floor=5%, cap=50%"."""
     first, *others = (part.strip() for part in inside.split(","))
     limits = dict(part.replace(" ", "").partition("=")[::2] for part in others)
     unknown = [name for name in limits if name not in ("floor", "cap")]
     if unknown or len(limits) != len(others):
-        raise InvalidBudget(f"budget {raw!r} has {shown(inside)} in it. {_AUTO_WAY_OUT}")
+        raise InvalidBudget(
+            f"budget {raw!r} has the invalid contents {short_repr(inside)}. {_AUTO_WAY_OUT}"
+        )
     try:
         share = Fraction(first.removesuffix("%")) / (100 if first.endswith("%") else 1)
     except (ValueError, ZeroDivisionError):
         share = Fraction(0)
     if not 0 < share <= 1:
         raise InvalidBudget(
-            f"budget {raw!r} asks for {first} of what the scores say matters: give a share above "
-            f"0, up to 1 (or 100%). {_AUTO_WAY_OUT}"
+            f"budget {raw!r} asks for {first} of the scores' importance: give a share above 0, up "
+            f"to 1 (or 100%). {_AUTO_WAY_OUT}"
         )
     try:
         floor, cap = (Amount.of(limits.get(name, text)) for name, text in LIMITS.items())
@@ -145,9 +148,9 @@ def _auto(raw: str, inside: str) -> Amount:
         raise InvalidBudget(f"budget {raw!r}: its limits are shares or tokens. {_AUTO_WAY_OUT}")
     if floor.kind == cap.kind and floor.value > cap.value:
         raise InvalidBudget(f"budget {raw!r}: the floor is above the cap. {_AUTO_WAY_OUT}")
-    given = [("floor", floor), ("cap", cap)]
-    said = [f"{name}={one}" for name, one in given if str(one) != LIMITS[name]]
-    text = ",".join((_print("fraction", share), *said))
+    parsed = [("floor", floor), ("cap", cap)]
+    options = [f"{name}={limit}" for name, limit in parsed if str(limit) != LIMITS[name]]
+    text = ",".join((_print("fraction", share), *options))
     return Amount("auto", share, f"auto({text})", floor, cap)
 
 
@@ -155,11 +158,11 @@ def _read(raw: int | float | str) -> tuple[Kind, Fraction]:
     if isinstance(raw, int):
         return "tokens", Fraction(raw)
     if isinstance(raw, float):
-        return "fraction", Fraction(str(raw))  # 0.1 as it was written, not the double next to it
+        return "fraction", Fraction(str(raw))  # 0.1 as written, not its binary approximation
     text = raw.strip()
     number = _AMOUNT.fullmatch(text) if len(text) <= LONGEST else None
     if number is None:
-        raise InvalidBudget(f"budget {shown(raw)} is no amount. {WAY_OUT}")
+        raise InvalidBudget(f"budget {short_repr(raw)} is no amount. {WAY_OUT}")
     value, unit = Fraction(number[1]), (number[2] or "").upper()
     if unit == "%":
         return "fraction", value / 100
@@ -171,7 +174,7 @@ def _read(raw: int | float | str) -> tuple[Kind, Fraction]:
 
 
 def _problem(kind: str, value: Fraction) -> str:
-    """What is wrong with an amount; nothing if it is in its range."""
+    """Return the error text of an amount out of its range, else an empty text."""
     if value <= 0:
         return "keeps nothing."
     if kind == "fraction" and value > 1:
@@ -179,12 +182,12 @@ def _problem(kind: str, value: Fraction) -> str:
         return f"is more than the whole prompt.{write if 2 <= value <= MOST else ''}"
     if kind == "fraction" and value < LEAST:
         return "is less than 0.0000001 % of a prompt."
-    most = {"tokens": MOST, "bytes": MOST_BYTES}.get(kind, 1)
-    return f"is more than {most} {kind}, the most that is counted." if value > most else ""
+    limit = {"tokens": MOST, "bytes": MOST_BYTES}.get(kind, 1)
+    return f"is more than {limit} {kind}, the limit." if value > limit else ""
 
 
 def _print(kind: str, value: Fraction) -> str:
-    """The shortest text that reads back as the same amount."""
+    """Return the shortest text that parses to the same amount."""
     if kind == "tokens":
         return str(int(value))
     if kind == "bytes":
@@ -198,4 +201,4 @@ def _print(kind: str, value: Fraction) -> str:
 
 
 AmountLike = Amount | float | int | str
-"""What a budget may be written as."""
+"""Types that a budget may be written as."""

@@ -1,7 +1,7 @@
-"""What a method's docstring says: a summary, a text, what its parameters do, whence its defaults.
+"""Parser of a method's docstring: summary, text, parameters, and origin of its defaults.
 
-The sections are Google's: ``Args:`` with a line or more for each parameter that other methods do
-not have in the same sense, and ``Defaults:``, where the values come from that nobody gave.
+The sections are Google's: ``Args:`` with an entry for each parameter whose meaning is specific to
+this method, and ``Defaults:``, the source of the default values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ARGUMENT = re.compile(r"^(\w+): (.*(?:\n {4}.*)*)", re.MULTILINE)
 
 
 class Docstring(NamedTuple):
-    """``arguments`` are sentences by parameter; ``text`` is all beside the two sections."""
+    """Parts of a docstring; ``arguments`` are sentences by parameter, ``text`` has no sections."""
 
     summary: str
     text: str
@@ -25,14 +25,14 @@ class Docstring(NamedTuple):
 
 
 def read(docstring: str | None) -> Docstring:
-    """The parts of a docstring; what it lacks is empty."""
-    whole = f"{inspect.cleandoc(docstring or '')}\n"
-    sections = {name: inspect.cleandoc(body) for name, body in _SECTION.findall(whole)}
-    text = _SECTION.sub("", whole).strip()
-    said = _ARGUMENT.findall(sections.get("Args", ""))
+    """Split a docstring into its parts; missing ones are empty."""
+    cleaned = f"{inspect.cleandoc(docstring or '')}\n"
+    sections = {name: inspect.cleandoc(body) for name, body in _SECTION.findall(cleaned)}
+    text = _SECTION.sub("", cleaned).strip()
+    entries = _ARGUMENT.findall(sections.get("Args", ""))
     return Docstring(
         summary=text.split("\n")[0],
         text=text,
-        arguments={name: " ".join(sentence.split()) for name, sentence in said},
+        arguments={name: " ".join(sentence.split()) for name, sentence in entries},
         defaults=" ".join(sections.get("Defaults", "").split()),
     )

@@ -1,4 +1,4 @@
-"""What a method adds up over all queries of some prompts, where numbers of each would not do."""
+"""Measurement of profiles of tensors: sums over all queries of some prompts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from foveate.policies.registry import Registry
 
 Sums = Mapping[str, Tensor]
 TURNS = ("frequencies", "pairs")
-"""The tensors of a profile that say how a layer turns keys and queries by their positions."""
+"""Names of a profile's tensors that describe a layer's rotary positions."""
 
 
 class Asked(NamedTuple):
-    """What is asked about a prompt: ``questions`` as token ids, up to where the model answers, each
-    in place of all that follows the prompt's first ``after`` tokens.
+    """Questions about a prompt, as token ids up to where the model answers.
+
+    Each replaces all that follows the prompt's first ``after`` tokens.
     """
 
     questions: tuple[tuple[int, ...], ...] = ()
@@ -30,11 +31,11 @@ class Asked(NamedTuple):
 
 @runtime_checkable
 class Gathering(Protocol):
-    """How a profile of tensors is measured, layer by layer: sums over the queries of every prompt,
-    and what follows from them. It is told how the model turns queries by their positions if it
-    ``turns_back``, for which prompts have to be texts. With a ``watched`` score it sees each layer
-    when that score has been made (after a second reading), and its state. A class that inherits
-    from this one does neither unless it says so.
+    """Measurement of a profile of tensors from sums over the queries of every prompt, per layer.
+
+    A class with ``turns_back`` gets the model's rotary positions, and needs prompts without images.
+    A class with a ``watched`` score sees each layer, and its state, once that score was computed
+    (after a re-prefill). By default neither is set.
     """
 
     turns_back: ClassVar[bool] = False
@@ -42,21 +43,22 @@ class Gathering(Protocol):
     names: ClassVar[tuple[str, ...]]
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
-        """The sums over one pass; those of other passes and prompts are added."""
+        """Return the sums over one pass; those of other passes and prompts are added."""
         ...
 
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
-        """The profile's tensors of a layer, by their ``names``."""
+        """Return the profile's tensors of a layer, by their ``names``."""
         ...
 
 
 @runtime_checkable
 class Targeted(Gathering, Protocol):
-    """One whose tensors are fitted to one of several ``targets``, the best first: a model that
-    cannot give what the first needs, or prompts without questions, take one that comes later. The
-    profile says which. ``watching`` gives the score that notes what a target is made of, and stands
-    for ``watched``; ``reached`` which target a layer's sums are of in the end, as a model may have
-    answered nothing.
+    """Measurement whose tensors can be fitted to one of several ``targets``, the best first.
+
+    A later target is used if the model or the prompts lack what the first one needs, such as
+    questions. The profile names its target. ``watching`` returns the score that records a target's
+    ingredients, instead of ``watched``. ``reached`` returns the target that a layer's sums allow in
+    the end, because a model may have answered nothing.
     """
 
     targets: ClassVar[tuple[str, ...]]
@@ -67,20 +69,22 @@ class Targeted(Gathering, Protocol):
 
 
 def targets_of(gathering: Gathering) -> tuple[str, ...]:
-    """What its tensors may be fitted to; nothing where there is no choice."""
+    """Return the targets that its tensors may be fitted to; empty if there is no choice."""
     return gathering.targets if isinstance(gathering, Targeted) else ()
 
 
 def turns_far_keys(gathering: Gathering) -> bool:
-    """Whether its tensors are maps of keys as they are held, which ask of keys far behind its
-    prompts that they are turned back (``foveate.profiles.far_keys``): a class says so by
-    ``turns_far_keys = True``. Its profiles say how, of models whose rotation is known.
+    """Return True if its tensors map stored keys, and far keys must be rotated back.
+
+    Far keys are those behind the profile's prompts (``foveate.profiles.far_keys``). A class
+    declares this by ``turns_far_keys = True``; its profiles store the rotation, if the model's is
+    known.
     """
     return bool(getattr(gathering, "turns_far_keys", False))
 
 
 def check_text(layer: Layer) -> None:
-    """Raise InvalidInput where a prompt has an image, and positions do not count the tokens."""
+    """Raise InvalidInput if a prompt has an image, so that positions do not count tokens."""
     if layer.slots.image is not None and bool((layer.slots.image >= 0).any()):
         raise InvalidInput(
             "this profile is measured on texts, where positions count the tokens, and a prompt "
@@ -89,7 +93,7 @@ def check_text(layer: Layer) -> None:
 
 
 def as_tensors(rotation: Rotation) -> Mapping[str, Tensor]:
-    """A rotation as a profile holds it."""
+    """Return a rotation as tensors of a profile."""
     pairs = torch.stack([rotation.first, rotation.second])
     return dict(zip(TURNS, (rotation.frequencies.cpu(), pairs.cpu()), strict=True))
 

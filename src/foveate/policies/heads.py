@@ -1,7 +1,7 @@
-"""How a method scores attention heads: by where they look as an answer is generated, or by scores
-that its authors publish.
+"""Scores of attention heads, from their attention while an answer is generated, or from files.
 
-A method whose authors do says how their files are read: ``HEAD_FILES["its_name"] = HeadFile(...)``.
+A method whose authors publish scores registers a reader of their files:
+``HEAD_FILES["its_name"] = HeadFile(...)``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from foveate.policies.registry import Registry
 
 @dataclass(frozen=True)
 class Shown:
-    """A prompt, and where it shows what.
+    """A prompt, and the positions of the texts that it shows.
 
     ``inputs`` are those of one prompt, as ``generate`` takes them. ``spans`` are texts that its
     tokens show (a line of a document, a needle), each with the indices of these tokens in the
-    prompt. ``answer`` is what the model should say, where a method wants to know.
+    prompt. ``answer`` is the expected answer, for methods that use it.
     """
 
     inputs: Mapping[str, Any]
@@ -39,16 +39,16 @@ class Shown:
 
 @runtime_checkable
 class HeadReading(Protocol):
-    """What is read off the attention, in two steps, so that little has to be remembered."""
+    """Measurement of head scores from attention, in two steps, so that little must be stored."""
 
-    def notice(self, attention: Float[Tensor, "hq n"], shown: Shown) -> Float[Tensor, "hq"]:
-        """Of the query that a token is generated from: what it pays to prompt and answer so far."""
+    def notice(self, attention: Float[Tensor, "hq n"], prompt: Shown) -> Float[Tensor, "hq"]:
+        """Return a number per query head from one generated token's attention to the past."""
         ...
 
     def score(
-        self, noticed: Float[Tensor, "s hq"], tokens: Sequence[str], shown: Shown
+        self, noticed: Float[Tensor, "s hq"], tokens: Sequence[str], prompt: Shown
     ) -> Float[Tensor, "hq"] | None:
-        """One layer's heads in one answer of ``s`` tokens; None if the answer does not count."""
+        """Score a layer's heads in an answer of ``s`` tokens; None if it does not count."""
         ...
 
 
@@ -56,10 +56,10 @@ HEAD_READINGS: Registry[HeadReading] = Registry()
 
 
 def head_reading(method: str) -> HeadReading:
-    """How the method of that name scores heads.
+    """Return the measurement of head scores of a method.
 
     Raises:
-        InvalidInput: it scores none.
+        InvalidInput: the method scores no heads.
     """
     if method not in HEAD_READINGS:
         raise InvalidInput(f"{method!r} scores no heads. {suggest(method, HEAD_READINGS)}")
@@ -67,9 +67,11 @@ def head_reading(method: str) -> HeadReading:
 
 
 class HeadFile(NamedTuple):
-    """``read`` gives the scores of all ``kind`` heads of a file, [layers, heads] in float64 on the
-    CPU, and how many samples they are the mean of; it raises InvalidInput for what is no such file.
-    ``only``: the file is the one way to such scores, as they are not measured here.
+    """Reader of published head scores.
+
+    ``read`` returns the scores of all ``kind`` heads of a file, [layers, heads] in float64 on the
+    CPU, and the number of samples that they are the mean of; it raises InvalidInput for other
+    files. ``only``: such scores cannot be measured here, only read from files.
     """
 
     kind: Literal["query", "KV"]
@@ -78,28 +80,30 @@ class HeadFile(NamedTuple):
 
 
 HEAD_FILES: Registry[HeadFile] = Registry()
-"""By the name of the method."""
+"""Readers of published head scores, by the name of the method."""
 
 
 def read(path: str | Path) -> tuple[Float[Tensor, "L hq"], int]:
-    """Of a JSON object that maps "layer-head", of query heads, to a list of scores, one a sample:
-    the mean score of every query head, in float64, and how many samples it is the mean of.
+    """Read scores of heads from a JSON object that maps "layer-head" to one score per sample.
+
+    Returns:
+        The mean score of every query head, in float64, and the number of samples.
 
     Raises:
-        InvalidInput: no such file, no such object, or one that lacks a head.
+        InvalidInput: the file does not exist, is no such object, or lacks a head.
     """
     try:
-        held = read_record(Path(path)).fields
-        means = {_place(name): _mean(scores) for name, scores in held.items()}
-        samples = max(len(s) if isinstance(s, list) else 1 for s in held.values())
+        record = read_record(Path(path)).fields
+        means = {_parse_key(name): _mean(scores) for name, scores in record.items()}
+        samples = max(len(s) if isinstance(s, list) else 1 for s in record.values())
     except (ValueError, TypeError, OverflowError) as error:  # InvalidInput is a ValueError
         raise InvalidInput(
             f"{path} holds no scores of heads ({error}); expected a JSON object such as "
             '{"0-0": [0.5, ...], "0-1": ...}, layer and query head.'
         ) from error
-    layers, heads = (1 + max(place[i] for place in means) for i in (0, 1))
-    places = ((a, b) for a in range(layers) for b in range(heads))
-    missing = [f"{a}-{b}" for a, b in islice((one for one in places if one not in means), 6)]
+    layers, heads = (1 + max(key[i] for key in means) for i in (0, 1))
+    keys = ((a, b) for a in range(layers) for b in range(heads))
+    missing = [f"{a}-{b}" for a, b in islice((key for key in keys if key not in means), 6)]
     if missing:
         raise InvalidInput(
             f"{path} lacks the heads {', '.join(missing[:5])}{', ...' if missing[5:] else ''} of "
@@ -110,7 +114,7 @@ def read(path: str | Path) -> tuple[Float[Tensor, "L hq"], int]:
 
 
 def of_kv_heads(scores: Float[Tensor, "L hq"], heads: int) -> Float[Tensor, "L h"]:
-    """The mean over the query heads that share a KV head."""
+    """Return the mean over the query heads that share a KV head."""
     layers, query_heads = scores.shape
     if query_heads % heads:
         raise InvalidInput(f"{query_heads} query heads cannot share {heads} KV heads evenly.")
@@ -118,19 +122,19 @@ def of_kv_heads(scores: Float[Tensor, "L hq"], heads: int) -> Float[Tensor, "L h
 
 
 def is_read(method: str) -> bool:
-    """Whether its profiles are trained, and only read from their authors' files here."""
+    """Return True if a method's profiles are trained, and can only be read from files here."""
     trained = method in HEAD_FILES and method not in HEAD_READINGS
     return trained and HEAD_FILES[method].only
 
 
-def made_by(method: str) -> str:
-    """How a profile of that method is made."""
+def instruction_for(method: str) -> str:
+    """Return an instruction that creates a profile of this method."""
     if is_read(method):
         return f"Make one with foveate.import_head_scores(model, '{method}', FILE)"
     return f"Make one with 'foveate calibrate {method} --model MODEL'"
 
 
-def _place(name: str) -> tuple[int, int]:
+def _parse_key(name: str) -> tuple[int, int]:
     numbers = re.fullmatch(r"(\d+)-(\d+)", name)
     if numbers is None:
         raise ValueError(f"{name!r} is no layer and head")

@@ -1,8 +1,8 @@
-"""A method is defined once: ``@method("li2024snapkv")`` on the function that builds its policy.
+"""Definitions of methods: ``@method("li2024snapkv")`` on the function that builds a policy.
 
 The name, the command line, the docs row, the citation and the conformance tests derive from that
-definition. A method's file imports from here what every definition is written with: ``Amount``,
-``Policy``, ``method`` and ``stage``. Other packages register theirs through the entry point group
+definition. A method's file imports all that it needs from here: ``Amount``, ``Policy``, ``method``
+and ``stage``. Other packages register their methods through the entry point group
 ``foveate.methods``.
 """
 
@@ -20,8 +20,8 @@ from foveate.errors import InvalidParameter, UnknownMethod, suggest
 from foveate.policies import docstring
 from foveate.policies.amount import Amount as Amount
 from foveate.policies.gathering import GATHERINGS
-from foveate.policies.heads import HEAD_READINGS, is_read, made_by
-from foveate.policies.parameters import check, shown
+from foveate.policies.heads import HEAD_READINGS, instruction_for, is_read
+from foveate.policies.parameters import check, short_repr
 from foveate.policies.policy import Origin
 from foveate.policies.policy import Policy as Policy
 from foveate.policies.registry import Registry, load_own_before
@@ -31,7 +31,7 @@ from foveate.policies.spec import stage as stage
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """Where a method comes from."""
+    """The paper of a method."""
 
     title: str
     authors: tuple[str, ...]
@@ -98,14 +98,14 @@ def find_paper(cited: Paper | str | None) -> Paper | None:
         return cited
     if cited not in references():
         raise InvalidParameter(
-            f"no paper {shown(cited)} in methods/references.bib. {suggest(cited, references())} "
-            "Give a paper of your own as Paper(title=...)."
+            f"no paper {short_repr(cited)} in methods/references.bib. "
+            f"{suggest(cited, references())} Give a paper of your own as Paper(title=...)."
         )
     return references()[cited]
 
 
 class Method:
-    """A named, cited way to make a policy. Call it with keyword arguments."""
+    """A named, cited way to build a policy. Call it with keyword arguments."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Method:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the methods it consists of."""
+        """Name of the method, as a tuple like :attr:`Sum.names`."""
         return (self.name,)
 
     @functools.cached_property
@@ -141,11 +141,11 @@ class Method:
     @property
     def summary(self) -> str:
         """The first line of the method's docstring."""
-        return self.said.summary
+        return self.docs.summary
 
     @functools.cached_property
-    def said(self) -> docstring.Docstring:
-        """What the method's docstring says, in parts."""
+    def docs(self) -> docstring.Docstring:
+        """Parts of the method's docstring."""
         return docstring.read(self.function.__doc__)
 
     @property
@@ -155,39 +155,40 @@ class Method:
 
     @functools.cached_property
     def hints(self) -> Mapping[str, Any]:
-        """What each parameter takes: its type, with its range."""
+        """Type and range of each parameter."""
         return get_type_hints(self.function, include_extras=True)
 
-    def given(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Those arguments that differ from the defaults."""
+    def non_default(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments that differ from the defaults."""
         return {k: v for k, v in arguments.items() if v != self.parameters[k].default}
 
     def __call__(self, *unnamed: Any, **arguments: Any) -> Policy:
-        """The policy, which remembers the call for its spec.
+        """Build the policy, which remembers the call for its spec.
 
         Raises:
-            InvalidParameter: an unknown parameter, or one that is missing, without its name, or
-                out of range.
+            InvalidParameter: a parameter is unknown, missing, passed without its name, or out of
+                range.
             InvalidBudget: a budget that cannot be met.
         """
         if unnamed:
             first = next(iter(self.parameters), "")
-            example = f"{first}={shown(unnamed[0])}" if first else ""
+            example = f"{first}={short_repr(unnamed[0])}" if first else ""
             raise InvalidParameter(
                 f"{self.name} takes its parameters by name: {self.name}({example})."
             )
         for key in arguments:
             if key not in self.parameters:
                 raise InvalidParameter(
-                    f"{self.name} has no parameter {shown(key)}. {suggest(key, self.parameters)}"
+                    f"{self.name} has no parameter {short_repr(key)}. "
+                    f"{suggest(key, self.parameters)}"
                 )
         for key, parameter in self.parameters.items():
             if parameter.default is inspect.Parameter.empty and key not in arguments:
                 example = {"budget": "20%", "profile": "FILE"}.get(key, "...")
-                maker = _maker(self.name) if key == "profile" else ""
+                hint = _profile_hint(self.name) if key == "profile" else ""
                 raise InvalidParameter(
                     f"{self.name} needs a {key}: '{self.name}:{key}={example}' as a spec, "
-                    f"{self.name}({key}={example!r}) in Python.{maker}"
+                    f"{self.name}({key}={example!r}) in Python.{hint}"
                 )
         if "budget" in arguments:
             arguments["budget"] = Amount.of(arguments["budget"])
@@ -206,27 +207,28 @@ class Method:
         return (_lookup, (self.name,))
 
 
-def _maker(name: str) -> str:
-    """What makes a profile for that method, where a command does."""
+def _profile_hint(name: str) -> str:
+    """Return a sentence about how to create a profile for that method, if a command can."""
     if is_read(name):
-        return f" {made_by(name)}."
+        return f" {instruction_for(name)}."
     calibrated = name in HEAD_READINGS or name in GATHERINGS
     return f" 'foveate calibrate {name} --model MODEL' makes one." if calibrated else ""
 
 
 class Methods(Registry[Method]):
-    """All methods by name, as they were defined: the package's own, the five papers first, and
-    those that other packages registered.
+    """All methods by name, in the order of their definition.
+
+    The package's own come first, and of these the five papers; methods of other packages follow.
     """
 
     def add(self, new: Method) -> None:
-        """Registers a method.
+        """Register a method.
 
         Raises:
-            InvalidParameter: the name is taken by another function.
+            InvalidParameter: another function has the same name.
         """
         load_own_before(new.function.__module__)
-        old = self._held.get(new.name)
+        old = self._entries.get(new.name)
         if old is not None and old.function.__module__ != new.function.__module__:
             raise InvalidParameter(
                 f"a method named {new.name!r} exists already, in {old.function.__module__}. "
@@ -235,7 +237,7 @@ class Methods(Registry[Method]):
         self[new.name] = new
 
     def unknown(self, name: str) -> UnknownMethod:
-        return UnknownMethod(f"no method named {shown(name)}. {suggest(name, self._held)}")
+        return UnknownMethod(f"no method named {short_repr(name)}. {suggest(name, self._entries)}")
 
 
 METHODS = Methods()
@@ -248,14 +250,15 @@ def method(
     wraps: bool = False,
     foretold: str = "",
 ) -> Callable[[Callable[..., Policy]], Method]:
-    """Registers the function that builds a method's policy; all its parameters are keyword-only.
+    """Register the function that builds a method's policy; all its parameters are keyword-only.
 
-    ``paper`` is a ``Paper``, or the key of one in ``methods/references.bib``.
-    ``adds`` names the stages that the method brings along when it is added to another one with a
-    plus sign; with ``wraps`` its score then wraps the one that is there, instead of replacing it.
-    ``foretold`` are arguments ("profile=FILE") under which what is kept follows from a prompt's
-    length alone, where it does not by default: servers that free memory before they know any score
-    name them.
+    Args:
+        paper: a ``Paper``, or the key of one in ``methods/references.bib``.
+        adds: the stages that the method adds to another one with a plus sign.
+        wraps: in a sum, its score wraps the current one instead of replacing it.
+        foretold: arguments ("profile=FILE") with which kept slots follow from a prompt's length
+            alone, if they do not by default. Servers that free memory before they know scores name
+            them.
     """
     if isinstance(adds, str) or not set(adds) <= set(SLOTS):
         raise InvalidParameter(f"adds={adds!r}: give a tuple of stages, of {SLOTS}.")

@@ -1,7 +1,8 @@
-"""A policy is data: score -> budget -> select -> merge -> when, how the answer attends, and how the
-kept pairs are held; before all of these, which visual tokens are computed.
+"""Policies as data: score -> budget -> select -> merge -> when, attend, store, and prune.
 
-A policy is one of each of the stages that the Protocols in ``foveate.policies.protocols`` describe.
+A policy has one stage for each of the Protocols in ``foveate.policies.protocols``. ``attend`` is
+the answer's attention, ``store`` the storage of kept pairs; ``prune`` comes first and chooses the
+visual tokens to compute.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from foveate.policies.traits import trait, wrapped
 
 
 class Origin(NamedTuple):
-    """The method call that a policy came from: what its spec string prints."""
+    """The method call that built a policy, which its spec prints."""
 
     build: Any  # foveate.policies.method.Method
     arguments: Mapping[str, Any]
@@ -57,10 +58,10 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Score -> budget -> select -> merge -> when, how the answer attends to what is kept, and how
-    that is stored. ``prune``, if there is one, says before that which visual tokens are computed.
+    """Score -> budget -> select -> merge -> when, the answer's attention, and the storage of pairs.
 
-    Immutable; prints as a spec that parses back.
+    The optional ``prune`` comes before these: it chooses the visual tokens to compute. Immutable;
+    prints as a spec that parses back.
     """
 
     score: Score
@@ -83,8 +84,8 @@ class Policy:
             elsewhere = slot == "merge" and isinstance(value, others)
             if isinstance(value, type) or elsewhere or not isinstance(value, protocol):
                 raise InvalidParameter(
-                    f"{slot}={value!r} is not a {slot} stage: it lacks what "
-                    f"{protocol.__module__}.{protocol.__name__} asks for."
+                    f"{slot}={value!r} is not a {slot} stage: it does not implement "
+                    f"{protocol.__module__}.{protocol.__name__}."
                 )
         self._check_bytes()
         self._check_auto()
@@ -92,7 +93,7 @@ class Policy:
         self._check_growing()
 
     def check_strictly(self) -> None:
-        """Raises InvalidBudget where no long prompt's budget could hold what is always kept."""
+        """Raise InvalidBudget if no long prompt's budget can hold what is always kept."""
         amount, protected = self.amount, self.select.protects
         if amount.kind == "tokens" and amount.value < protected:
             raise InvalidBudget(
@@ -111,17 +112,17 @@ class Policy:
             )
         if not self.store.exact and self.beyond:
             raise InvalidBudget(
-                f"budget {self.amount} bounds the answer, too, under {self.when!r}, and how many "
-                f"bytes {self.store!r} comes to while it grows is not known beforehand. Give a "
-                "share (20%) or a number of tokens, or when=after_prefill."
+                f"budget {self.amount} also limits the answer under {self.when!r}, and the size of "
+                f"{self.store!r} while it grows is not known beforehand. Give a share (20%) or a "
+                "number of tokens, or when=after_prefill."
             )
 
     def _check_auto(self) -> None:
         auto, rule = self.amount.kind == "auto", self.when
         if isinstance(self.budget, EachByItself) and not auto:
             raise InvalidBudget(
-                f"budget {self.amount}: {self.budget!r} has no total, as every head keeps what "
-                "holds a share of its own importance. Give an auto amount, such as auto(0.98)."
+                f"budget {self.amount}: {self.budget!r} has no total, because every head keeps a "
+                "share of its own importance. Give an auto amount, such as auto(0.98)."
             )
         absolute = trait(self.budget, "absolute")
         if auto and not absolute and (rule.reads or self.compresses_again):
@@ -137,8 +138,8 @@ class Policy:
         goes_on = score is not None and rule.reads and score.reading.prompt
         if goes_on or (score and self.compresses_again):
             raise InvalidParameter(
-                f"{score!r} looks on while more is read after the whole prompt, and {rule!r} "
-                "compresses as tokens arrive. Use when=after_prefill."
+                f"{score!r} needs passes after the complete prompt, and {rule!r} compresses as "
+                "tokens arrive. Use when=after_prefill."
             )
 
     def _check_growing(self) -> None:
@@ -146,7 +147,7 @@ class Policy:
             return
         if self.amount.kind != "fraction":
             raise InvalidBudget(
-                f"budget {self.amount} does not grow with the answer, as {self.when!r} asks for. "
+                f"budget {self.amount} does not grow with the answer, as {self.when!r} needs. "
                 "Give a share (20%), or leave growing out."
             )
         if self.budget.scope == "model" or isinstance(self.budget, (Planned, ForeseeableByHead)):
@@ -163,19 +164,21 @@ class Policy:
 
     @cached_property
     def amount(self) -> Amount:
-        """How much is kept."""
+        """The amount of the budget."""
         return Amount.of(self.budget.amount)
 
     @cached_property
     def left_open(self) -> tuple[str, ...]:
-        """What it leaves to its budget to say (:mod:`foveate.compression.dividing`): "keep", the
-        share of visual tokens that its prune stage has computed, and "bits", those of its store.
+        """Shares with ``auto``, which the budget decides (:mod:`foveate.compression.dividing`).
+
+        "keep" is the share of visual tokens that the prune stage computes; "bits" are those of the
+        store.
         """
-        said = {"keep": self.prune, "bits": self.store}
-        return tuple(name for name, stage in said.items() if getattr(stage, name, None) == AUTO)
+        stages = {"keep": self.prune, "bits": self.store}
+        return tuple(name for name, stage in stages.items() if getattr(stage, name, None) == AUTO)
 
     def tokens(self, lengths: Int[Tensor, "b"], pair_bytes: int) -> Int[Tensor, "b"]:
-        """Each row's budget, in tokens per KV head and layer.
+        """Return each row's budget, in tokens per KV head and layer.
 
         It is at least what the selection always keeps by position (observation window and sinks).
 
@@ -184,55 +187,55 @@ class Policy:
             pair_bytes: as for :meth:`Amount.tokens`.
 
         Raises:
-            InvalidBudget: bytes that do not hold one token a row.
+            InvalidBudget: the bytes do not hold one token per row.
         """
         return self.amount.tokens(lengths, pair_bytes).clamp_min(self.least)
 
-    # What stages say of themselves, asked once: whether a Protocol is met takes long to find out
+    # Facts about the stages, cached because isinstance() with a Protocol is slow
 
     @cached_property
     def keeps_by_position(self) -> bool:
-        """Whether what it always keeps follows from positions and the budget alone."""
+        """True if protected slots follow from positions and the budget alone."""
         return bool(trait(self.select, "by_position"))
 
     @cached_property
     def spares(self) -> bool:
-        """Whether its selection may keep fewer slots than it is told."""
+        """True if the selection may keep fewer slots than its budget."""
         return bool(trait(self.select, "spares"))
 
     @cached_property
     def beyond(self) -> int:
-        """How many pairs more than it kept last a head may hold; 0: without a bound."""
+        """Limit of a head's growth beyond the pairs it kept last; 0: no limit."""
         return int(trait(self.when, "beyond"))
 
     @cached_property
     def grows(self) -> bool:
-        """Whether its budget grows with what is seen."""
+        """True if the budget grows with the tokens seen."""
         return bool(trait(self.when, "growing"))
 
     @cached_property
     def prunes(self) -> Pruning | None:
-        """Its rule, if that says by itself which slots stay while decoding."""
+        """The rule, if it chooses the slots that stay while decoding, else None."""
         return self.when if isinstance(self.when, Pruning) else None
 
     @cached_property
     def compresses_again(self) -> bool:
-        """Whether layers are scored and compressed while decoding."""
+        """True if layers are scored and compressed while decoding."""
         return self.when.decodes and self.prunes is None
 
     @cached_property
     def stores_by_modality(self) -> StoresByModality | None:
-        """Its store, if that holds visual tokens otherwise than text."""
+        """The store, if it treats visual tokens and text differently, else None."""
         return self.store if isinstance(self.store, StoresByModality) else None
 
     @cached_property
     def each_by_itself(self) -> bool:
-        """Whether its budget has no total."""
+        """True if the budget has no total."""
         return isinstance(self.budget, EachByItself)
 
     @cached_property
     def sheds(self) -> KnownAtMost | None:
-        """Its budget, if layers can let a part of their pairs go before all of them are read."""
+        """The budget, if layers can drop pairs before all of them are read, else None."""
         known = (
             isinstance(self.budget, KnownAtMost)
             and self.scope == "model"
@@ -247,71 +250,71 @@ class Policy:
 
     @property
     def least(self) -> int:
-        """The smallest budget that holds what is always kept by position, and one token."""
+        """The smallest budget that holds one token, and what is always kept by position."""
         return max(1, self.select.protects)
 
     @cached_property
     def scope(self) -> Scope:
-        """Whether it compresses layer by layer during the prefill, or once after all layers (and
-        after what reads the prompt again).
+        """Scope of compression: "layer" one by one during the prefill, "model" all layers at once.
+
+        "model" compresses after the last layer, and after a re-prefill.
         """
         later = self.reads_again or self.across_layers
         return "model" if later else self.budget.scope
 
     @cached_property
     def across_layers(self) -> AcrossLayers | None:
-        """The score that goes by those of other layers, if one does."""
-        scores = (one for one in wrapped(self.score) if isinstance(one, AcrossLayers))
+        """The score that depends on those of other layers, if any."""
+        scores = (score for score in wrapped(self.score) if isinstance(score, AcrossLayers))
         return next(scores, None)
 
     @cached_property
     def running(self) -> tuple[RunningScore, ...]:
-        """The scores, wrapped ones included, that follow every query."""
-        return tuple(each for each in wrapped(self.score) if isinstance(each, RunningScore))
+        """All scores, wrapped ones included, that observe every query."""
+        return tuple(score for score in wrapped(self.score) if isinstance(score, RunningScore))
 
     @cached_property
     def planned(self) -> Planned | None:
-        """Its budget, if that plans a total for each layer."""
+        """The budget, if it plans a total for each layer, else None."""
         planned = self.scope == "layer" and isinstance(self.budget, Planned)
         return self.budget if planned else None  # type: ignore[return-value]
 
     @cached_property
     def reads_column_sums(self) -> bool:
-        """Whether a score asks for the attention's column sums."""
-        return any(trait(each, "reads_column_sums") for each in wrapped(self.score))
+        """True if a score needs the attention's column sums."""
+        return any(trait(score, "reads_column_sums") for score in wrapped(self.score))
 
     @cached_property
     def reads_column_maxima(self) -> bool:
-        """Whether the score that looks on while the prompt is read again asks for the maxima of the
-        attention's columns.
-        """
+        """True if the score that observes a re-prefill needs the attention's column maxima."""
         return bool(self.reads_again) and bool(trait(self.reads_again, "reads_column_maxima"))
 
     @cached_property
     def reads_output_weight(self) -> bool:
-        """Whether a score asks for the projection of the heads' outputs."""
-        return any(trait(each, "reads_output_weight") for each in wrapped(self.score))
+        """True if a score needs the projection of the heads' outputs."""
+        return any(trait(score, "reads_output_weight") for score in wrapped(self.score))
 
     @cached_property
     def reads_residual_norm(self) -> bool:
-        """Whether a score asks for the norms of the residual stream."""
-        return any(trait(each, "reads_residual_norm") for each in wrapped(self.score))
+        """True if a score needs the norms of the residual stream."""
+        return any(trait(score, "reads_residual_norm") for score in wrapped(self.score))
 
     @cached_property
     def reads_window_sums(self) -> ReadsWindowSums | None:
-        """The innermost score that reads what the last queries pay in all, if one does."""
-        scores = [each for each in wrapped(self.score) if isinstance(each, ReadsWindowSums)]
+        """The innermost score that needs sums of the last queries' attention, if any."""
+        scores = [score for score in wrapped(self.score) if isinstance(score, ReadsWindowSums)]
         return scores[-1] if scores else None
 
     @cached_property
     def reads_again(self) -> ReadsAgain | None:
-        """The score that looks on while the prompt is read again, if one does."""
-        return next((one for one in wrapped(self.score) if isinstance(one, ReadsAgain)), None)
+        """The score that observes a re-prefill, if any."""
+        return next((score for score in wrapped(self.score) if isinstance(score, ReadsAgain)), None)
 
     @cached_property
     def rewrites(self) -> bool:
-        """Whether heads that hold the same number lose one pair for each that comes while decoding,
-        the one whose running sum is lowest.
+        """True if heads stay equally long while decoding, because each new pair replaces one.
+
+        The replaced pair is the one with the lowest running sum.
         """
         plain = isinstance(self.merge, NoMerge) and self.store.exact and not self.attend.n
         return (
@@ -325,26 +328,26 @@ class Policy:
 
     @property
     def spec(self) -> str:
-        """The text from which ``foveate.policy`` makes an equal policy."""
+        """The text that ``foveate.policy`` parses to an equal policy."""
         if self.origin is None:
-            usual = {"attend": Softmax(), "store": FullPrecision(), "prune": None}
+            defaults = {"attend": Softmax(), "store": FullPrecision(), "prune": None}
             slots = {s: getattr(self, s) for s in EVERY_SLOT}
-            said = {s: stage for s, stage in slots.items() if stage != usual.get(s)}
-            return f"policy:{print_arguments(said)}"
+            printed = {s: stage for s, stage in slots.items() if stage != defaults.get(s)}
+            return f"policy:{print_arguments(printed)}"
         overrides = {s: self.origin.overrides[s] for s in EVERY_SLOT if s in self.origin.overrides}
-        given = self.origin.build.given(self.origin.arguments) | overrides
-        return f"{self.name}:{print_arguments(given)}" if given else self.name
+        arguments = self.origin.build.non_default(self.origin.arguments) | overrides
+        return f"{self.name}:{print_arguments(arguments)}" if arguments else self.name
 
     def __str__(self) -> str:
         return self.spec
 
     def but(self, **changes: Any) -> Policy:
-        """A copy in which some stages, or some of the method's parameters, are others.
+        """Return a copy with other stages, or with other parameters of the method.
 
         ``policy.but(budget=0.1)``, ``.but(window=16)``, ``.but(select=TopK(recent=8))``.
 
         Raises:
-            InvalidParameter: a name that is neither a stage nor a parameter of the method.
+            InvalidParameter: a name is neither a stage nor a parameter of the method.
         """
         stages = {
             slot: make_stage(new, {}) if isinstance(new, str) else new
@@ -361,16 +364,16 @@ class Policy:
         elif "budget" in stages and "budget" in build.parameters:
             others["budget"] = amount_of(stages["budget"])
         fresh: Policy = build(**{**arguments, **others})
-        made: Policy = dataclasses.replace(
+        changed: Policy = dataclasses.replace(
             fresh,
             **overrides,
             origin=fresh.origin._replace(overrides=overrides),  # type: ignore[union-attr]
         )
-        return made
+        return changed
 
     @property
     def _slots(self) -> tuple[str, ...]:
-        """What names a stage in a spec: a method may have a parameter of the name "prune"."""
+        """Names of stages in a spec, except a name that is a parameter of the method ("prune")."""
         taken = self.origin is not None and "prune" in self.origin.build.parameters
         return SLOTS if taken else EVERY_SLOT
 
@@ -384,10 +387,10 @@ class Policy:
 
 
 def amount_of(stage: Any) -> Any:
-    """The amount of a budget stage.
+    """Return the amount of a budget stage.
 
     Raises:
-        InvalidParameter: the stage is another one.
+        InvalidParameter: the stage is no budget.
     """
     if not isinstance(stage, Budget):
         raise InvalidParameter(f"budget={stage!r} is no budget stage: it has no amount.")
@@ -395,7 +398,12 @@ def amount_of(stage: Any) -> Any:
 
 
 def with_amount(stage: Any, amount: AmountLike) -> Any:
-    """The same budget stage, of another amount; errors as above."""
+    """Return the same budget stage with another amount.
+
+    Raises:
+        InvalidParameter: the stage is no budget.
+        InvalidBudget: the amount is invalid.
+    """
     amount_of(stage)
     return dataclasses.replace(stage, amount=Amount.of(amount))
 

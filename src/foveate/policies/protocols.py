@@ -1,8 +1,8 @@
-"""What each stage of a policy has to do: Protocols of pure functions of tensors.
+"""Protocols of a policy's stages: pure functions of tensors.
 
-What a stage may also say of itself is in ``policies/traits.py``. The identity stages live here too
-(:class:`NoMerge`, :class:`AfterPrefill`, :class:`Softmax`, :class:`FullPrecision`); all others are
-in ``foveate.stages`` and in the papers' files.
+Further facts that a stage may declare are in ``policies/traits.py``. The identity stages are here
+too (:class:`NoMerge`, :class:`AfterPrefill`, :class:`Softmax`, :class:`FullPrecision`); all others
+are in ``foveate.stages`` and in the methods' files.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Scope = Literal["layer", "model"]
 
 @runtime_checkable
 class Score(Protocol):
-    """How important each slot is. One that wraps another holds it in a field named ``of``.
+    """Importance of each slot. A score that wraps another has it in a field named ``of``.
 
-    ``queries`` tells how many of the prompt's last queries it reads (0: none), given the budget in
-    tokens (of the row with the largest one).
+    ``queries`` returns the number of the prompt's last queries that the score reads (0: none), for
+    the largest budget of a row in tokens.
     """
 
     def queries(self, tokens: int) -> int: ...
@@ -38,10 +38,10 @@ class Score(Protocol):
 
 @runtime_checkable
 class RunningScore(Score, Protocol):
-    """A score that adds something up over all queries, whichever way they arrive.
+    """A score that sums up something over all queries, in any number of passes.
 
     ``observe`` is called once per forward pass with that pass's queries, and returns the new
-    ``layer.state``: tensors [b h n], one number a slot, which travel with the slots.
+    ``layer.state``: tensors [b h n], one number per slot, which move with the slots.
     """
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]: ...
@@ -49,28 +49,30 @@ class RunningScore(Score, Protocol):
 
 @runtime_checkable
 class ReadsWindowSums(Protocol):
-    """A score that reads ``layer.window_sums``: a backend whose attention can add up on its way
-    what the last queries pay does so, with the weights that this declares of the prompt's slots.
+    """A score that reads ``layer.window_sums``, attention of the last queries.
+
+    ``window_weights`` declares the weights of the sums for the prompt's slots, so that a backend's
+    attention can compute them as a by-product.
     """
 
     def window_weights(self, slots: Slots, groups: int) -> WindowWeights: ...
 
 
 class Rereading(NamedTuple):
-    """What is read after a prompt, while a score looks on.
+    """Tokens read after a prompt, in probe passes that a score observes.
 
-    ``prompt``: the prompt itself, at most ``chunk`` tokens at a time, each image by itself if
-    ``by_image``. ``asks``: texts that the model is asked there; each is read with the model's own
-    greedy answer, of at most ``longest`` tokens; if ``bare``, as it is and without an answer.
-    ``closing``: what the model's chat template puts behind a user's words, as it is.
-    ``questions`` are the same as token ids, which follow the prompt's first ``after`` tokens in
-    place of its others, for a score that :class:`ReadsGradients`.
+    ``prompt``: the prompt itself, at most ``chunk`` tokens at a time, each image separately if
+    ``by_image``. ``follow_ups``: questions as texts; each is read with the model's own greedy
+    answer, of at most ``longest`` tokens; if ``bare``, as it is and without an answer. ``closing``:
+    the text that the model's chat template puts after a user's message. ``questions`` are questions
+    as token ids, which follow the prompt's first ``after`` tokens and replace the others, for a
+    score that :class:`ReadsGradients`.
     """
 
     chunk: int
     prompt: bool = True
     by_image: bool = False
-    asks: tuple[str, ...] = ()
+    follow_ups: tuple[str, ...] = ()
     longest: int = 1
     bare: bool = False
     questions: tuple[tuple[int, ...], ...] = ()
@@ -80,14 +82,15 @@ class Rereading(NamedTuple):
 
 @runtime_checkable
 class ReadsAgain(Protocol):
-    """A score that looks on while more is read after a prompt's own cache, such as the prompt once
-    more: a backend that has the model feeds what ``reading`` says, and then lets it go.
+    """A score that observes probe passes after a prompt's own cache, such as the prompt once more.
 
-    ``again`` is called once for each such pass. The layer's queries are those of the pass, its last
-    slots their own, and what it returns is added to ``layer.state`` as of a :class:`RunningScore`:
-    tensors of the slots before those, [b h n]. A token of the prompt stands at its own position and
-    the prompt's length more; what was asked and answered stands after all of these. The score
-    itself comes after all passes.
+    A backend with the model feeds the tokens of ``reading``, and then discards their pairs.
+
+    ``again`` is called once per pass. The layer's queries are those of the pass, its last slots
+    their own. The returned tensors of the slots before those, [b h n], are added to ``layer.state``
+    as for a :class:`RunningScore`. A token of the prompt has its own position plus the prompt's
+    length; questions and answers come after all of these. The score itself is computed after all
+    passes.
     """
 
     @property
@@ -98,8 +101,9 @@ class ReadsAgain(Protocol):
 
 @runtime_checkable
 class AcrossLayers(Score, Protocol):
-    """A score that goes by those of other layers, too: once all layers have been scored,
-    ``together`` gives them their last values, layer after layer. Its policy has scope "model".
+    """A score that also depends on the scores of other layers. Its policy has scope "model".
+
+    Once all layers have been scored, ``together`` returns their final values, layer after layer.
     """
 
     def together(self, scored: Sequence[Scored]) -> list[Float[Tensor, "b h n"]]: ...
@@ -107,9 +111,11 @@ class AcrossLayers(Score, Protocol):
 
 @runtime_checkable
 class ReadsGradients(ReadsAgain, Protocol):
-    """One that also looks on at the ``questions`` of its ``reading``, with the gradient of how sure
-    the model is of its own answer by each head's output, [b, m, hq, e]. What ``answered`` returns
-    is of all slots of the prompt, [b, h, n], those after the first ``after`` included.
+    """A score that also observes the ``questions`` of its ``reading``, with gradients.
+
+    The gradient is that of the model's confidence in its own answer with respect to each head's
+    output, [b, m, hq, e]. ``answered`` returns tensors of all slots of the prompt, [b, h, n],
+    including those after the first ``after``.
     """
 
     def answered(
@@ -119,13 +125,13 @@ class ReadsGradients(ReadsAgain, Protocol):
 
 @runtime_checkable
 class Budget(Protocol):
-    """How many slots each KV head keeps.
+    """Number of slots that each KV head keeps.
 
     With scope "layer" it is called with one layer at a time, as soon as that layer's prefill is
-    done; with scope "model" once, with all layers, so the full cache is held until then.
+    done; with scope "model" once, with all layers, whose full caches are stored until then.
     ``tokens`` is the average per KV head and layer, per row. The counts of a row add up to
-    ``tokens`` times the heads it was given (less only where fewer slots exist), and lie between
-    what is protected and what is available.
+    ``tokens`` times the number of heads (less only if fewer slots exist), and are between the
+    protected and the available slots.
     """
 
     @property
@@ -141,18 +147,20 @@ class Budget(Protocol):
 
 @runtime_checkable
 class EachByItself(Protocol):
-    """A budget whose KV heads each keep what holds a share of their own importance, and that has no
-    total: it takes an auto amount alone.
+    """A budget without a total: each KV head keeps slots with a share of its own importance.
+
+    It needs an auto amount.
     """
 
-    def holding(self, one: Scored, share: float) -> Int[Tensor, "b h"]: ...
+    def holding(self, scored: Scored, share: float) -> Int[Tensor, "b h"]: ...
 
 
 @runtime_checkable
 class KnownAtMost(Protocol):
-    """A budget with scope "model" that tells, once some of the layers have been scored, how many of
-    their best pairs it gives each of their heads at most, whatever the layers to come hold.
-    ``heads`` are the KV heads of all layers, or more.
+    """A budget with scope "model" that knows limits of each head before all layers are scored.
+
+    ``at_most`` returns the largest number of their best pairs that heads may get, whatever the
+    later layers have. ``heads`` are the KV heads of all layers, or more.
     """
 
     def at_most(
@@ -164,27 +172,28 @@ class KnownAtMost(Protocol):
 class Planned(Protocol):
     """A budget with scope "layer" whose layers keep different totals, which are known beforehand.
 
-    ``pairs`` is how many pairs of each row a layer keeps over all its KV heads. Over all layers of
-    a prompt they add up to the budget.
+    ``pairs`` is the number of pairs of each row that a layer keeps over all its KV heads. Over all
+    layers of a prompt they add up to the budget.
     """
 
-    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]: ...
+    def pairs(self, scored: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]: ...
 
 
 LayerCounts = Callable[[int, int, int], tuple[int, ...]]
-"""Tokens that each KV head keeps, of every layer (or of every KV head, layer after layer), given
-their average, how many of them are protected, and the prompt's length. Hashable, and can be
+"""Function from (average tokens, protected tokens, prompt length) to tokens per KV head.
+
+It returns a number per layer, or per KV head, layer after layer. It is hashable, and can be
 pickled.
 """
 
 
 @runtime_checkable
 class Foreseeable(Protocol):
-    """A budget whose layers may keep different numbers, all heads of a layer the same, and whose
-    numbers follow from lengths alone: they are known before anything is computed.
+    """A budget whose layers may keep different numbers, which follow from lengths alone.
 
-    ``foreseeable`` is False while something is missing for that. ``by_length`` gives the rule for
-    ``depth`` compressed layers, in exact integers.
+    All heads of a layer keep the same number, known before anything is computed. ``foreseeable`` is
+    False while information for that is missing. ``by_length`` returns the rule for ``depth``
+    compressed layers, in exact integers.
     """
 
     @property
@@ -195,8 +204,9 @@ class Foreseeable(Protocol):
 
 @runtime_checkable
 class ForeseeableByHead(Protocol):
-    """The same of a budget whose KV heads may keep different numbers: ``by_head`` gives the rule
-    for the ``heads`` of each of ``depth`` layers, layer after layer.
+    """A budget whose KV heads may keep different numbers, which follow from lengths alone.
+
+    ``by_head`` returns the rule for the ``heads`` of each of ``depth`` layers, layer after layer.
     """
 
     def by_head(self, depth: int, heads: int) -> LayerCounts: ...
@@ -204,10 +214,10 @@ class ForeseeableByHead(Protocol):
 
 @runtime_checkable
 class Select(Protocol):
-    """Which slots are kept, given scores and counts.
+    """Choice of the slots to keep, from scores and counts.
 
-    ``protects`` is the smallest budget that holds what ``protect`` marks by position alone (sinks,
-    recent tokens) in a long prompt: a smaller one is raised to it.
+    ``protects`` is the smallest budget that holds the slots that ``protect`` marks by position
+    alone (sinks, recent tokens) in a long prompt: a smaller budget is raised to it.
     """
 
     @property
@@ -220,7 +230,7 @@ class Select(Protocol):
 
 @runtime_checkable
 class Merge(Protocol):
-    """What the kept pairs take over from the others.
+    """Merging of dropped pairs into kept ones.
 
     Returns all slots' keys and values; those of the kept slots are stored.
     """
@@ -231,12 +241,12 @@ class Merge(Protocol):
 
 
 class Moment(NamedTuple):
-    """When a rule is asked: after a forward pass of one layer.
+    """State of one layer after a forward pass, when a rule is evaluated.
 
-    ``prompt`` is True when that pass completed the prompt. ``stored`` counts the pairs that each KV
-    head holds now, ``seen`` the tokens that each row has read, ``length`` those of the prompt that
-    was completed last. ``kept`` counts the pairs that each head kept when the layer was compressed
-    last; if it never was, it is the row's budget.
+    ``prompt`` is True when that pass completed the prompt. ``stored`` counts the pairs of each KV
+    head now, ``seen`` the tokens that each row has read, ``length`` those of the prompt that was
+    completed last. ``kept`` counts the pairs that each head kept when the layer was last
+    compressed; if it never was, it is the row's budget.
     """
 
     prompt: bool
@@ -248,9 +258,10 @@ class Moment(NamedTuple):
 
 @runtime_checkable
 class When(Protocol):
-    """When a layer is compressed. ``decodes`` is False if the answer stays every time "no" during
-    decoding, which then costs nothing; ``reads`` likewise between the passes of a prompt that
-    arrives in several.
+    """Rule about the moments at which a layer is compressed.
+
+    ``decodes`` is False if the rule is False at every decoding step, which then costs nothing;
+    ``reads`` is the same for the passes of a prompt before its last one.
     """
 
     @property
@@ -264,7 +275,7 @@ class When(Protocol):
 
 @runtime_checkable
 class Pruning(When, Protocol):
-    """A rule that says itself which slots stay while decoding: nothing is scored then.
+    """A rule that chooses the slots that stay while decoding, without scores.
 
     ``keeps`` marks them among ``slots`` slots, right-aligned; ``moment.stored`` of them are in use.
     """
@@ -274,9 +285,10 @@ class Pruning(When, Protocol):
 
 @runtime_checkable
 class EvenPruning(Pruning, Protocol):
-    """A pruning rule that says in plain numbers which pairs leave where all heads hold the same:
-    what ``keeps`` says for one head, as the range of their places in order. Numbers are those of
-    :class:`Moment`.
+    """A pruning rule that works on plain numbers if all heads have the same.
+
+    ``leave`` returns the pairs that ``keeps`` drops of one head, as a range of their indices in
+    order. Arguments are fields of :class:`Moment`.
     """
 
     def leave(self, stored: int, seen: int, length: int, kept: int) -> range: ...
@@ -284,7 +296,7 @@ class EvenPruning(Pruning, Protocol):
 
 @runtime_checkable
 class Attend(Protocol):
-    """How later queries attend to a compressed layer: exp(x_i) / (n + sum_j exp(x_j))."""
+    """Attention of later queries to a compressed layer: exp(x_i) / (n + sum_j exp(x_j))."""
 
     @property
     def n(self) -> float: ...
@@ -292,9 +304,9 @@ class Attend(Protocol):
 
 @runtime_checkable
 class Store(Protocol):
-    """How kept pairs are held. ``exact`` is True if they are held as they come.
+    """Storage of kept pairs. ``exact`` is True if it does not change them.
 
-    Called whenever some pairs of a layer have been kept, also with pairs that it made itself.
+    Called whenever some pairs of a layer were kept, also with pairs that it returned earlier.
     """
 
     @property
@@ -305,17 +317,19 @@ class Store(Protocol):
 
 @runtime_checkable
 class StoresByModality(Store, Protocol):
-    """A store that holds visual tokens otherwise than text: it is called with which of the columns
-    seen so far are visual. What it is not told of is text.
+    """A store that treats visual tokens and text differently.
+
+    ``visual`` marks the visual ones of the columns seen so far; later columns are text.
     """
 
     def of_modality(self, pairs: Pairs, visual: Bool[Tensor, "b c"]) -> Pairs: ...
 
 
 class Held(NamedTuple):
-    """What a store is to hold of a layer: ``counts`` pairs of each row and head, of a prompt of so
-    many ``columns``, and room for ``spare`` more in every head. The merge has ``zeroed`` so many
-    channels of all keys but the last.
+    """Pairs of one layer that a store will contain.
+
+    ``counts`` are pairs of each row and head, of a prompt of ``columns``; every head needs room for
+    ``spare`` more. The merge has zeroed ``zeroed`` channels of all keys but the last.
     """
 
     counts: Int[Tensor, "b h"]
@@ -327,15 +341,16 @@ class Held(NamedTuple):
 
 @runtime_checkable
 class Weighs(Store, Protocol):
-    """A store that says beforehand what pairs take, so that a budget may be one in bytes."""
+    """A store that knows the size of pairs beforehand, so that a budget may be in bytes."""
 
-    def bytes_of(self, held: Held) -> int: ...
+    def bytes_of(self, content: Held) -> int: ...
 
 
 @runtime_checkable
 class Zeroes(Merge, Protocol):
-    """A merge that zeroes some channels of each head's keys, except in the last ``recent`` tokens:
-    of so many channels, at least ``zeroed`` of them.
+    """A merge that zeroes some channels of each head's keys, except in the last ``recent`` tokens.
+
+    ``zeroed`` returns the minimum number of zeroed channels.
     """
 
     @property
@@ -346,9 +361,10 @@ class Zeroes(Merge, Protocol):
 
 @runtime_checkable
 class Restores(Store, Protocol):
-    """A store whose pairs can be saved: it makes them again from what their ``tensors()`` were.
-    ``first`` is their first column that is not listed. A store that hands on pairs in full
-    precision needs none.
+    """A store that can rebuild its pairs from their ``tensors()``, so that they can be saved.
+
+    ``first`` is the first column that is not listed. A store that returns pairs in full precision
+    does not need it.
     """
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> Pairs: ...
@@ -363,21 +379,21 @@ class Softmax:
 
 @stage("full_precision")
 class FullPrecision:
-    """Kept pairs are held as the model made them."""
+    """Storage of kept pairs as the model computed them."""
 
     exact: bool = field(default=True, init=False)
 
     def __call__(self, pairs: Pairs) -> Pairs:
         return pairs
 
-    def bytes_of(self, held: Held) -> int:
-        """Keys, values and columns."""
-        return exact_bytes(held.counts, held.form.pair, held.spare)
+    def bytes_of(self, content: Held) -> int:
+        """Return the bytes of keys, values and columns."""
+        return exact_bytes(content.counts, content.form.pair, content.spare)
 
 
 @stage("no_merge", head_by_head=True)
 class NoMerge:
-    """Kept pairs stay as they are."""
+    """No merging: kept pairs are unchanged."""
 
     def __call__(
         self, scored: Scored, kept: Bool[Tensor, "b h n"]
@@ -387,7 +403,7 @@ class NoMerge:
 
 @stage("after_prefill")
 class AfterPrefill:
-    """Once, when the prompt is complete."""
+    """Compression once, when the prompt is complete."""
 
     decodes: bool = field(default=False, init=False)
     reads: bool = field(default=False, init=False)

@@ -1,5 +1,6 @@
-"""What prunes, by name: ``@prunes("fastv")`` on a stage has ``fastv.prune(...)`` stand in specs,
-first in a sum of methods. In other places the stage is called ``fastv_prune``.
+"""Prune stages by name: ``@prunes("fastv")`` on a stage makes ``fastv.prune(...)`` valid in specs.
+
+There it is first in a sum of methods. Elsewhere the stage is called ``fastv_prune``.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ class PruneMethod:
 
     @property
     def stage_name(self) -> str:
-        """What the stage is called in specs, where it does not stand first."""
+        """Name of the stage in specs, if it is not first in a sum."""
         return f"{self.name}_prune"
 
     @property
     def paper(self) -> Paper | None:
-        """Its own, or that of the method of the same name."""
+        """Its own paper, or that of the method of the same name."""
         if self.cited is not None or self.name not in METHODS:
             return find_paper(self.cited)
         return METHODS[self.name].paper
@@ -47,8 +48,9 @@ PRUNES: Registry[PruneMethod] = Registry()
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def prunes(name: str, paper: Paper | str | None = None) -> Callable[[T], T]:
-    """Make a class, which is a :class:`foveate.policies.pruning.Prune`, a stage. Without ``paper``
-    it has that of the method of its name, if there is one.
+    """Turn a class, a :class:`foveate.policies.pruning.Prune`, into a named stage.
+
+    Without ``paper`` it has that of the method of its name, if there is one.
     """
 
     def register(cls: T) -> T:

@@ -1,6 +1,7 @@
-"""Which visual tokens of a prompt are computed at all: what the stage ``prune`` of a policy sees,
-and what it says. What is dropped before a layer is neither read by that layer nor by any behind it,
-and has no keys and values there; what stays keeps the position that it had.
+"""Protocol of the stage ``prune``, which chooses the visual tokens of a prompt to compute.
+
+A token dropped before a layer is not read by that layer or any later one, and has no keys and
+values there. The others keep their positions.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from foveate.policies.amount import AUTO, Amount, AmountLike
 
 
 class TowerAttention(NamedTuple):
-    """How the image tower looked at each visual token, in the layer whose output it gives to the
-    decoder: what the token was ``paid`` there, the mean over heads of what the class token pays it
-    or, in a tower without one, the mean over all queries of its image; and its ``keys``, the mean
-    over heads. A token that is made of several patches has their means; one that is made of none,
-    as the end of a line of tiles, is paid -inf, and its key is zeros. Zeros at text.
+    """Attention that visual tokens get in the image tower, in the layer that feeds the decoder.
+
+    ``paid`` is the mean over heads of the class token's attention or, in a tower without one, the
+    mean over all queries of the token's image. ``keys`` are means over heads. A token made of
+    several patches has their means; one made of none, such as the end of a line of tiles, has -inf
+    and zeros. Text has zeros.
     """
 
     paid: Float[Tensor, "b t"]
@@ -33,16 +35,16 @@ class TowerAttention(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EnteringTokens:
-    """The tokens of one pass of a prompt that are about to enter the layer ``layer`` of the model's
-    ``depth``; those that were dropped before an earlier layer are not among them.
+    """Tokens of one pass of a prompt before the layer ``layer`` of the model's ``depth``.
 
-    ``pos`` is each token's index within its own row, -1 where a place stands for no token.
-    ``image`` and ``spot`` are as those of slots: the image that a token belongs to, and which
-    visual token of it it is, as the prompt was given; -1 for text. ``given`` counts the visual
-    tokens of the pass before any was dropped. ``before`` is the layer before this one, as it has
-    read the pass: the queries are those of these tokens, and its last slots are theirs; None before
-    the first layer. ``notes`` is what the stage noted of these tokens before earlier layers.
-    ``tower`` is there before the first layer, for stages that say ``reads_tower = True``.
+    Tokens dropped before an earlier layer are not among them. ``pos`` is each token's index within
+    its own row, -1 at an empty position. ``image`` and ``spot`` are as in slots: the index of a
+    token's image, and its index among the image's visual tokens before any was dropped; -1 for
+    text. ``visual_tokens`` counts the visual tokens of the pass before any was dropped. ``before``
+    is the layer before this one, after it has read the pass: its queries, and its last slots, are
+    those of these tokens; None before the first layer. ``notes`` are the stage's own notes about
+    these tokens before earlier layers. ``tower`` is set before the first layer, for stages with
+    ``reads_tower = True``.
     """
 
     layer: int
@@ -51,7 +53,7 @@ class EnteringTokens:
     pos: Int[Tensor, "b t"]
     image: Int[Tensor, "b t"]
     spot: Int[Tensor, "b t"]
-    given: Int[Tensor, "b"]
+    visual_tokens: Int[Tensor, "b"]
     before: Layer | None = None
     notes: Mapping[str, Shaped[Tensor, "b t"]] = field(default_factory=dict)
     tower: TowerAttention | None = None
@@ -62,36 +64,38 @@ class EnteringTokens:
         return (self.image >= 0) & (self.pos >= 0)
 
     def attended(self) -> Layer:
-        """The layer before this one.
+        """Return the layer before this one.
 
         Raises:
-            UnsupportedModel: there is none, or it is one whose cache is not compressed.
+            UnsupportedModel: there is none, or its cache is not compressed.
         """
         if self.before is None:
             raise UnsupportedModel(
-                f"tokens are to be chosen before layer {self.layer} by the attention of the layer "
-                "before it, which has no full attention here. Choose another layer."
+                f"the layer before layer {self.layer} has no full attention to choose tokens by. "
+                "Choose another layer."
             )
         return self.before
 
     def seen(self) -> TowerAttention:
-        """How the image tower looked at the tokens.
+        """Return the image tower's attention to the tokens.
 
         Raises:
-            UnsupportedModel: nothing noted it.
+            UnsupportedModel: it was not recorded.
         """
         if self.tower is None:
             raise UnsupportedModel(
-                "tokens are to be chosen by the image tower's attention, and nobody noted it: the "
-                "stage has to say reads_tower = True, and to choose before layer 0."
+                "the image tower's attention was not recorded. A stage that chooses tokens by it "
+                "needs reads_tower = True, and has to choose before layer 0."
             )
         return self.tower
 
 
 class Pruned(NamedTuple):
-    """Which of the tokens go on, and, if some of them take over others, the hidden states with
-    which all do (those of tokens that are dropped are not read). Text goes on whatever it says.
-    ``notes``, one number for each token, come back with those that go on, before later layers.
+    """Tokens that go on, as a mask.
+
+    ``hidden`` are the hidden states of all tokens if some take over others (those of dropped tokens
+    are not read). Text always goes on. ``notes``, one number per token, come back before later
+    layers, for the tokens that went on.
     """
 
     goes_on: Bool[Tensor, "b t"]
@@ -101,10 +105,10 @@ class Pruned(NamedTuple):
 
 @runtime_checkable
 class Prune(Protocol):
-    """Chooses the visual tokens that are computed.
+    """Choice of the visual tokens that are computed.
 
-    ``layers`` are those of a model of ``depth`` layers before which it is asked, ascending, 0 for
-    the first. It is asked once for each pass of a prompt, about all rows.
+    ``layers`` are those of a model of ``depth`` layers before which it is called, ascending, 0 for
+    the first. It is called once for each pass of a prompt, with all rows.
     """
 
     def layers(self, depth: int) -> tuple[int, ...]: ...
@@ -114,15 +118,17 @@ class Prune(Protocol):
 
 @runtime_checkable
 class ForeseeablePrune(Prune, Protocol):
-    """One whose numbers follow from lengths alone: ``counts`` has, for each of ``layers(depth)``,
-    how many visual tokens of a row go on into it, where its images have so many (0: text alone).
+    """A prune stage whose counts follow from lengths alone.
+
+    ``counts`` returns, for each of ``layers(depth)``, the visual tokens of a row that go on into
+    it. ``images`` are the visual tokens of each image (0: text alone).
     """
 
     def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]: ...
 
 
 def share_or_auto(keep: AmountLike) -> AmountLike:
-    """The share of visual tokens that goes on; "auto" where it follows from the policy's budget.
+    """Return the share of visual tokens that goes on; "auto" if the policy's budget decides it.
 
     Raises:
         InvalidParameter: it is neither.
@@ -131,15 +137,15 @@ def share_or_auto(keep: AmountLike) -> AmountLike:
 
 
 def share(keep: AmountLike) -> Amount:
-    """The share of visual tokens that goes on.
+    """Return the share of visual tokens that goes on.
 
     Raises:
-        InvalidParameter: it is none.
+        InvalidParameter: ``keep`` is no share.
     """
     if keep == AUTO:
         raise InvalidParameter(
-            "keep=auto is no share before a budget has been divided, and this stage or this "
-            "place divides none. Give a share, such as keep=50%."
+            "keep=auto needs a budget to divide, and none is divided for this stage or here. Give "
+            "a share, such as keep=50%."
         )
     try:
         amount = Amount.of(keep)
@@ -153,11 +159,11 @@ def share(keep: AmountLike) -> Amount:
     return amount
 
 
-def going_on(keep: Amount, given: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-    """How many of so many visual tokens that is: rounded down, at least one, if there is one."""
-    return keep.tokens(given, 0).minimum(given)
+def going_on(keep: Amount, visual_tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+    """Return the number of visual tokens that go on: rounded down, at least one if there is one."""
+    return keep.tokens(visual_tokens, 0).minimum(visual_tokens)
 
 
-def number_going_on(keep: Amount, given: int) -> int:
-    """The same of one row."""
-    return int(going_on(keep, torch.tensor([given], dtype=torch.long, device="cpu"))[0])
+def number_going_on(keep: Amount, visual_tokens: int) -> int:
+    """Return the number of visual tokens of one row that go on."""
+    return int(going_on(keep, torch.tensor([visual_tokens], dtype=torch.long, device="cpu"))[0])

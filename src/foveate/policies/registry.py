@@ -1,6 +1,4 @@
-"""Things that register themselves by name when their module is imported: methods, stages, and what
-methods measure.
-"""
+"""Registries by name, filled by imports: methods, stages, and measurements of methods."""
 
 from __future__ import annotations
 
@@ -12,70 +10,70 @@ from typing import TypeVar
 
 V = TypeVar("V")
 
-OWN = "foveate.methods"  # a name, as entry points have one: what is registered here is known above
+OWN = "foveate.methods"  # a name, because this package must not import packages above it
 ENTRY_POINTS = "foveate.methods"
 
 
 def load_own() -> None:
-    """Imports all of Foveate's methods, and with them the stages that they are made of. Whatever
-    looks something up calls it first, as ``import foveate`` by itself imports none of them.
+    """Import all of Foveate's methods, and with them their stages.
+
+    Every look-up calls it first, because ``import foveate`` alone imports none of them.
     """
     import_module(OWN)
 
 
-@cache  # once: what a module registers as it is loaded may be looked up meanwhile
+@cache  # one iterator: a look-up while a module is loaded must not load it again
 def _points() -> Iterator[EntryPoint]:
     return iter(entry_points(group=ENTRY_POINTS))
 
 
 def load_all() -> None:
-    """Imports Foveate's own, then what other packages have registered as entry points: loading a
-    module registers its methods and its stages.
-    """
+    """Import Foveate's methods, then the entry points of other packages, which register theirs."""
     load_own()
     for point in _points():
         point.load()
 
 
 def load_own_before(module: str) -> None:
-    """Of what another package's module registers Foveate's comes first, in listings as in rank."""
+    """Import Foveate's methods before another package's module registers one."""
     if module.partition(".")[0] != OWN.partition(".")[0]:
         load_own()
 
 
 class Registry(MutableMapping[str, V]):
-    """A dict that holds all of Foveate's own by the time anything looks into it, and what other
-    packages registered, where it is none of these.
+    """A dict that imports Foveate's own entries before any look-up.
+
+    Entries of other packages are imported if a name is not among these.
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, V] = {}
+        self._entries: dict[str, V] = {}
 
     def __setitem__(self, name: str, value: V) -> None:
-        self._held[name] = value
+        self._entries[name] = value
 
     def __delitem__(self, name: str) -> None:
-        del self._held[name]
+        del self._entries[name]
 
     def __contains__(self, name: object) -> bool:
         for load in (load_own, load_all):
-            if name not in self._held:
+            if name not in self._entries:
                 load()
-        return name in self._held
+        return name in self._entries
 
     def __getitem__(self, name: str) -> V:
         if name not in self:
             raise self.unknown(name)
-        return self._held[name]
+        return self._entries[name]
 
     def unknown(self, name: str) -> Exception:
-        """The error of a name that nothing registered."""
+        """Return the error for a name that is not registered."""
         return KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
         load_all()
-        return iter(list(self._held))
+        return iter(list(self._entries))
 
     def __len__(self) -> int:
         load_all()
-        return len(self._held)
+        return len(self._entries)

@@ -14,15 +14,15 @@ from dataclasses import field
 from typing import Any, TypeVar, dataclass_transform, get_type_hints
 
 from foveate.errors import InvalidParameter, InvalidSpec, UnknownMethod, suggest
-from foveate.policies.parameters import check, is_protocol, shown
+from foveate.policies.parameters import check, is_protocol, short_repr
 from foveate.policies.registry import Registry, load_own_before
 
 SLOTS = ("score", "budget", "select", "merge", "when", "attend", "store")
-"""The stages that every policy has."""
+"""Stages that every policy has."""
 EVERY_SLOT = ("prune", *SLOTS)
-"""With the one that most have not."""
+"""All stages, including the optional one."""
 STAGES: Registry[type] = Registry()
-LONGEST, DEEPEST = 10_000, 32  # letters of a spec, and parentheses in parentheses
+LONGEST, DEEPEST = 10_000, 32  # limits: letters of a spec, nested parentheses
 _WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
@@ -31,9 +31,10 @@ T = TypeVar("T", bound=type)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def stage(name: str, **traits: bool) -> Callable[[T], T]:
-    """Make a class a stage: a frozen, keyword-only dataclass, found under its name in specs. Its
-    fields are checked whenever one is made: see :mod:`foveate.policies.parameters`. ``traits`` are
-    what it says of itself, such as ``head_by_head=True``: see :mod:`foveate.policies.traits`.
+    """Turn a class into a stage: a frozen, keyword-only dataclass, which specs find by its name.
+
+    Its fields are checked at every construction: see :mod:`foveate.policies.parameters`. ``traits``
+    are facts about it, such as ``head_by_head=True``: see :mod:`foveate.policies.traits`.
     """
 
     def register(cls: T) -> T:
@@ -60,7 +61,9 @@ def _checked(cls: T) -> T:
     def init(self: Any, *args: Any, **values: Any) -> None:
         if args:
             name = cls.__name__
-            raise InvalidParameter(f"{name} takes its parameters by name, not {shown(args[0])}.")
+            raise InvalidParameter(
+                f"{name} takes its parameters by name, not {short_repr(args[0])}."
+            )
         check(_hints(cls), values)
         fill(self, **values)
 
@@ -69,12 +72,12 @@ def _checked(cls: T) -> T:
 
 
 def print_arguments(arguments: Mapping[str, Any]) -> str:
-    """``a=1,b=top_k(recent=16)``, in the order given."""
+    """Print ``a=1,b=top_k(recent=16)``, in the order of ``arguments``."""
     return ",".join(f"{key}={print_value(value)}" for key, value in arguments.items())
 
 
 def print_value(value: Any) -> str:
-    """One value as it stands in a spec. Stages print the fields that differ from the default."""
+    """Print a value for a spec. Stages print the fields that differ from the default."""
     if hasattr(value, "spec_name"):
         return f"{value.spec_name}({print_arguments(_set_fields(value))})"
     for word, meaning in _WORDS.items():
@@ -88,7 +91,7 @@ def print_value(value: Any) -> str:
 
 
 def parse_value_safely(text: str) -> Any:
-    """The value that the bare text would read as, or None where it does not parse."""
+    """Parse the bare text; None if it does not parse."""
     try:
         return parse_value(text)
     except (InvalidSpec, UnknownMethod):
@@ -96,31 +99,33 @@ def parse_value_safely(text: str) -> Any:
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """The ``key=value`` pairs of a spec.
+    """Parse the ``key=value`` pairs of a spec.
 
     Raises:
-        InvalidSpec: a pair without "=", a key given twice, an unclosed parenthesis or quote.
-        UnknownMethod: a stage that does not exist.
+        InvalidSpec: a pair lacks "=", a key appears twice, or a parenthesis or quote is not closed.
+        UnknownMethod: a stage does not exist.
     """
     arguments: dict[str, Any] = {}
     for part in (part.strip() for part in split(text, ",") if part.strip()):
         key, equals, value = part.partition("=")
         key = key.strip()
         if not equals or not key.isidentifier() or not value.strip():
-            raise InvalidSpec(f"{shown(part)} is not of the form key=value.{_meant(part)}")
+            raise InvalidSpec(
+                f"{short_repr(part)} is not of the form key=value.{_suggestion(part)}"
+            )
         if key in arguments:
-            raise InvalidSpec(f"{shown(key)} is given twice in {shown(text)}.")
+            raise InvalidSpec(f"{short_repr(key)} is given twice in {short_repr(text)}.")
         arguments[key] = parse_value(value)
     return arguments
 
 
-def _meant(part: str) -> str:
-    """An amount alone is most often a budget."""
+def _suggestion(part: str) -> str:
+    """Suggest ``budget=`` for an amount alone."""
     return f" Did you mean budget={part}?" if re.fullmatch(r"[\d.]+(%|[KMG]i?B)?", part) else ""
 
 
 def parse_value(text: str) -> Any:
-    """One value: number, word, string, stage, or the text itself (amounts are read later)."""
+    """Parse a number, word, string or stage; other texts, such as amounts, stay texts."""
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] == "'":
         return re.sub(r"\\(.)", r"\1", text[1:-1])
@@ -137,19 +142,19 @@ def parse_value(text: str) -> Any:
 
 
 def make_stage(name: str, arguments: Mapping[str, Any]) -> Any:
-    """The stage of that name.
+    """Build the stage of that name.
 
     Raises:
-        UnknownMethod: no such stage.
+        UnknownMethod: no stage has that name.
         InvalidSpec: the stage has no such parameter, or lacks one.
     """
     if name not in STAGES:
-        raise UnknownMethod(f"no stage named {shown(name)}. {suggest(name, STAGES)}")
+        raise UnknownMethod(f"no stage named {short_repr(name)}. {suggest(name, STAGES)}")
     fields = [f for f in dataclasses.fields(STAGES[name]) if f.init]
     known = [f.name for f in fields]
     for key in arguments:
         if key not in known:
-            raise InvalidSpec(f"{name} has no parameter {shown(key)}. {suggest(key, known)}")
+            raise InvalidSpec(f"{name} has no parameter {short_repr(key)}. {suggest(key, known)}")
     for f in fields:
         optional = (
             f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
@@ -160,7 +165,7 @@ def make_stage(name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def _bare_stages(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A bare word where a stage belongs is that stage with its defaults: ``of=key_norm``."""
+    """Build stages from bare words, with their defaults: ``of=key_norm``."""
     hints = _hints(cls)
     words = {key: word for key, word in arguments.items() if isinstance(word, str)}
     return {key: make_stage(word, {}) for key, word in words.items() if is_protocol(hints[key])}
@@ -175,10 +180,11 @@ def _set_fields(value: Any) -> dict[str, Any]:
 
 
 def split(text: str, separator: str) -> list[str]:
-    """Splits at the separators that stand outside parentheses and quotes.
+    """Split at the separators outside parentheses and quotes.
 
     Raises:
-        InvalidSpec: an unclosed parenthesis or quote, or a text that is too long or too deep.
+        InvalidSpec: a parenthesis or quote is not closed, or the text is too long or nested too
+            deep.
     """
     if len(text) > LONGEST:
         raise InvalidSpec(f"a spec of {len(text)} letters: {text[:40]!r}... Use at most {LONGEST}.")
@@ -189,7 +195,7 @@ def split(text: str, separator: str) -> list[str]:
         depth += 0 if quoted else (char == "(") - (char == ")")
         if not 0 <= depth <= DEEPEST:
             what = "a parenthesis that nothing opened" if depth < 0 else "too many parentheses"
-            raise InvalidSpec(f"{shown(text)} has {what}.")
+            raise InvalidSpec(f"{short_repr(text)} has {what}.")
         escaped = char == "\\" and not escaped
         if char == separator and depth == 0 and not quoted:
             parts.append(current)
@@ -197,5 +203,7 @@ def split(text: str, separator: str) -> list[str]:
         else:
             current += char
     if depth or quoted:
-        raise InvalidSpec(f"{shown(text)} has an unclosed {'quote' if quoted else 'parenthesis'}.")
+        raise InvalidSpec(
+            f"{short_repr(text)} has an unclosed {'quote' if quoted else 'parenthesis'}."
+        )
     return [*parts, current]

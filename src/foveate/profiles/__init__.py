@@ -1,1 +1,1 @@
-"""Profiles: what methods measured on a model beforehand, in files."""
+"""Profiles: measurements of methods on a model, in files."""

@@ -1,9 +1,9 @@
-"""Keys that stand behind the longest prompt of a profile whose maps read keys as they are held.
+"""Keys behind the longest prompt of a profile whose maps read stored keys.
 
-Keys are turned by their positions, and maps were fitted to keys at the positions of the profile's
-prompts. What they say of a key much farther away follows from where it stands, and not from what it
-is. So such keys are read as if they stood where the longest prompt ended: they are turned back to
-there, where the profile says how the model turns them (positions that count tokens, so not M-RoPE).
+Keys are rotated by their positions, and maps were fitted to keys at the positions of the profile's
+prompts. For a key much farther away, a map's output depends on the position instead of the key. So
+such keys are rotated back to where the longest prompt ended, if the profile stores the model's
+rotation (positions that count tokens, so not M-RoPE).
 """
 
 from __future__ import annotations
@@ -18,46 +18,53 @@ from foveate.ops.rotation import turned
 from foveate.profiles.tensor_profile import TensorProfile
 
 FARTHEST = 2
-"""Times the longest prompt: behind it answers get lost (docs/quality.md, a page among many)."""
+"""Limit of a prompt's length, as a multiple of the longest prompt of the profile.
+
+Beyond it answers become wrong (docs/quality.md, a page among many).
+"""
 PIECE = 4096
-"""Tokens that are turned at a time: in double precision, so all would take a cache's memory."""
+"""Tokens that are rotated at a time.
+
+Rotation is in double precision, so all tokens at once would take a cache's memory.
+"""
 
 
 def read_nearer(layer: Layer, profile: TensorProfile, path: str) -> Layer:
-    """The layer as a profile's maps read it. The log says once of a profile, the file ``path``, at
-    WARNING, that a prompt is far longer than its own.
+    """Return the layer with far keys rotated back, as a profile's maps read it.
+
+    Logs a warning, once per profile file ``path``, if a prompt is far longer than the profile's.
 
     Raises:
-        ProfileMismatch: the profile turns other channels than the keys have.
+        ProfileMismatch: the profile rotates other channels than the keys have.
     """
     if not profile.longest or (tokens := _tokens(layer.slots)) <= profile.longest:
         return layer
     if tokens > FARTHEST * profile.longest:
-        _say_once(path, profile.method, profile.longest)
+        _warn_once(path, profile.method, profile.longest)
     rotation = profile.rotation(layer)
     if not len(rotation.frequencies):
         return layer
-    # slots ascend in their positions, so no others than the last ones are behind
+    # slots ascend in their positions, so only the last ones can be far
     far = min(tokens - profile.longest, layer.k.shape[2])
     back = (profile.longest - 1 - once_for_heads(layer.pos)).clamp_max(0)
     keys = layer.k.clone()
     for end in range(keys.shape[2], keys.shape[2] - far, -PIECE):
-        some = slice(max(end - PIECE, keys.shape[2] - far), end)
-        keys[:, :, some] = turned(keys[:, :, some], back[:, :, some], rotation)
+        piece = slice(max(end - PIECE, keys.shape[2] - far), end)
+        keys[:, :, piece] = turned(keys[:, :, piece], back[:, :, piece], rotation)
     return replace(layer, k=keys)
 
 
 @derived
 def _tokens(slots: Slots) -> int:
-    """Of the longest row."""
+    """Return the length of the longest row."""
     return int(slots.lengths.max())
 
 
 @cache
-def _say_once(path: str, method: str, longest: int) -> None:
+def _warn_once(path: str, method: str, longest: int) -> None:
     logging.getLogger("foveate").warning(
-        f"{path} was made of prompts of up to {longest} tokens, and this one has more than "
-        f"{FARTHEST} times as many: it foretells less of keys that far away. Make one of prompts "
-        f"as long as yours ('foveate calibrate {method} --model MODEL --prompts FILE'), or take a "
-        "method without one ('foveate methods')."
+        f"the profile {path} was measured on prompts of up to {longest} tokens, and this prompt "
+        f"has more than {FARTHEST} times as many: it predicts keys that far away less well. "
+        f"Measure one on prompts as long as yours ('foveate calibrate {method} --model MODEL "
+        "--prompts FILE'), or use a method without a profile ('foveate methods')."
     )

@@ -1,4 +1,4 @@
-"""What every profile says of itself, whatever it holds: its method, and what it was measured on."""
+"""The heading of every profile: its method, and the model that was measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from foveate.errors import InvalidInput, ProfileMismatch
-from foveate.policies.heads import made_by
+from foveate.policies.heads import instruction_for
 from foveate.policies.method import METHODS
 
 SCHEMA = "foveate-profile-1"
@@ -16,10 +16,10 @@ SCHEMA = "foveate-profile-1"
 
 @dataclass(frozen=True, kw_only=True)
 class Heading:
-    """What was measured for ``method`` on ``model``, over ``samples`` prompts.
+    """Facts about a measurement of ``method`` on ``model``, over ``samples`` prompts.
 
-    ``budget`` is the amount that it was measured at; empty where it does not depend on it.
-    ``weights`` are a digest of the model's; empty where they are not known.
+    ``budget`` is the amount that it was measured at; empty if the result does not depend on it.
+    ``weights`` is a digest of the model's weights; empty if unknown.
     """
 
     method: str
@@ -31,7 +31,7 @@ class Heading:
     weights: str = ""
 
     def check_layers(self, depth: int) -> None:
-        """Raises ProfileMismatch unless it was made for that many compressed layers."""
+        """Raise ProfileMismatch unless it was measured with ``depth`` compressed layers."""
         if self.layers != depth:
             raise self.mismatch(
                 f"is of {self.model!r} with {self.layers} layers, and {depth} layers are to be "
@@ -39,13 +39,14 @@ class Heading:
             )
 
     def check_model(self, model: str) -> None:
-        """Raises ProfileMismatch unless it was made for the model of that name."""
+        """Raise ProfileMismatch unless it was measured on the model of that name."""
         if self.model != model:
             raise self.mismatch(f"is of the model {self.model!r}, not of {model!r}")
 
     def check_weights(self, weights: str) -> None:
-        """Raises ProfileMismatch where both are known and differ: a model of the same name that was
-        trained on is another one.
+        """Raise ProfileMismatch if both digests are known and differ.
+
+        Fine-tuning changes a model's weights, but not always its name.
         """
         if self.weights and weights and self.weights != weights:
             raise self.mismatch(
@@ -54,43 +55,43 @@ class Heading:
             )
 
     def check_budget(self, budget: str) -> None:
-        """Raises ProfileMismatch unless it was made at that budget."""
+        """Raise ProfileMismatch unless it was measured at that budget."""
         if self.budget != budget:
             raise self.mismatch(f"was made at the budget {self.budget}, not {budget}")
 
     def mismatch(self, how: str) -> ProfileMismatch:
-        """The error that says how it does not fit, and what to do."""
-        return ProfileMismatch(f"this {self.method} profile {how}. {self.way_out}")
+        """Return an error with the reason and the remedy."""
+        return ProfileMismatch(f"this {self.method} profile {how}. {self.remedy}")
 
     @property
-    def way_out(self) -> str:
-        """What to do about one that does not fit."""
-        made = made_by(self.method)
+    def remedy(self) -> str:
+        """Remedy for a profile that does not fit."""
+        instruction = instruction_for(self.method)
         parameters = METHODS[self.method].parameters if self.method in METHODS else {}
-        taken = parameters.get("profile")
-        needed = taken is not None and taken.default is taken.empty
-        return f"{made}." if needed else f"{made}, or leave profile out."
+        parameter = parameters.get("profile")
+        required = parameter is not None and parameter.default is parameter.empty
+        return f"{instruction}." if required else f"{instruction}, or leave profile out."
 
 
 Read = TypeVar("Read", bound=Heading)
 
 
 def load_as(path: str, method: str, read: Callable[[Path, int], Read]) -> Read:
-    """Return the profile in a file, as ``read`` from it and from when it was written last.
+    """Load a profile by ``read(path, modification time)``, and check its method.
 
     Raises:
-        InvalidInput: no such file, or no profile of this version.
-        ProfileMismatch: a profile of another method.
+        InvalidInput: the file does not exist, or is no profile of this version.
+        ProfileMismatch: the profile is of another method.
     """
-    place = Path(path).absolute()
-    if not place.exists():
-        raise InvalidInput(f"the profile {str(place)!r} does not exist. {made_by(method)}.")
+    file = Path(path).absolute()
+    if not file.exists():
+        raise InvalidInput(f"the profile {str(file)!r} does not exist. {instruction_for(method)}.")
     try:
-        profile = read(place, place.stat().st_mtime_ns if place.is_file() else 0)
+        profile = read(file, file.stat().st_mtime_ns if file.is_file() else 0)
     except (InvalidInput, OSError) as error:
-        raise InvalidInput(f"{error} {made_by(method)}.") from error
+        raise InvalidInput(f"{error} {instruction_for(method)}.") from error
     if profile.method != method:
         raise ProfileMismatch(
-            f"{path} is a profile of {profile.method}, not of {method}. {made_by(method)}."
+            f"{path} is a profile of {profile.method}, not of {method}. {instruction_for(method)}."
         )
     return profile

@@ -1,8 +1,8 @@
-"""Profiles that are installed: found for the model that they are of, wherever it is used.
+"""Installed profiles, which are found by the model that they were measured on.
 
-They stand in one folder, ``$FOVEATE_PROFILES``, or ``foveate/profiles`` where data of applications
-stand (``$XDG_DATA_HOME``, by default ``~/.local/share``): one folder for each, which holds the
-profile and, where it came with one, the manifest that it was shared with.
+They are in one folder, ``$FOVEATE_PROFILES``, or ``foveate/profiles`` in the folder for
+applications' data (``$XDG_DATA_HOME``, by default ``~/.local/share``). Each has a folder there,
+with the profile and, if it was shared with one, its manifest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENDINGS = (".safetensors", ".json")
 
 
 class Installed(NamedTuple):
-    """A profile, where it lies, and what its manifest says, if it has one."""
+    """A profile, its path, and the contents of its manifest, if it has one."""
 
     path: Path
     profile: Heading
@@ -36,7 +36,7 @@ class Installed(NamedTuple):
 
 
 def folder() -> Path:
-    """Where profiles are installed."""
+    """Return the folder of installed profiles."""
     if path := os.environ.get(VARIABLE):
         return Path(path).expanduser()
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
@@ -44,91 +44,99 @@ def folder() -> Path:
 
 
 def listed() -> tuple[list[Installed], list[FoveateError]]:
-    """Those that are installed, by model and method, and what is wrong with others."""
+    """Return the installed profiles, sorted by model and method, and the errors of others."""
     profiles: list[Installed] = []
     broken: list[FoveateError] = []
-    for one in sorted(path for path in folder().glob("*") if path.is_dir()):
+    for subfolder in sorted(path for path in folder().glob("*") if path.is_dir()):
         try:
-            profiles.append(opened(one))
+            profiles.append(opened(subfolder))
         except FoveateError as error:
             broken.append(error)
     return profiles, broken
 
 
 def find(method: str, model: str, weights: Callable[[], str] = str) -> Path | None:
-    """The installed profile of a method for the model of that name; if there is one, its digest of
-    ``weights`` is asked for, and has to be the same where both are known.
+    """Return the installed profile of a method for the model of that name; None if there is none.
+
+    ``weights`` returns the model's digest. It is called only if there is a profile, and has to
+    match it if both digests are known.
 
     Raises:
-        ProfileMismatch: those for that name are of other weights.
+        ProfileMismatch: all profiles for that name are of other weights.
     """
     named = [
-        one for one in listed()[0] if (one.profile.method, one.profile.model) == (method, model)
+        candidate
+        for candidate in listed()[0]
+        if (candidate.profile.method, candidate.profile.model) == (method, model)
     ]
     if not named:
         return None
-    mine = weights()
-    fits = [one for one in named if not mine or one.profile.weights in ("", mine)]
+    digest = weights()
+    fits = [
+        candidate for candidate in named if not digest or candidate.profile.weights in ("", digest)
+    ]
     if not fits:
-        named[-1].profile.check_weights(mine)
+        named[-1].profile.check_weights(digest)
     return fits[-1].path
 
 
 def install(path: Path, model: str | None = None) -> Installed:
-    """Copies a profile, or the folder of one that was shared, to where it is found; one of the same
-    method and weights is replaced.
+    """Copy a profile, or the folder of a shared one, to the folder of installed profiles.
+
+    It replaces one of the same model, method and weights.
 
     Raises:
-        InvalidInput: no such file, a damaged one, or not as its manifest says.
-        ProfileMismatch: it is of another model than ``model``, if that is given.
-        CannotWrite: the place cannot be written to.
+        InvalidInput: the file does not exist, is damaged, or differs from its manifest.
+        ProfileMismatch: it is of another model than ``model``, if that is not None.
+        CannotWrite: the folder is not writable.
     """
-    one = opened(path)
+    source_profile = opened(path)
     if model is not None:
-        one.profile.check_model(model)
-    own_profile = one.profile
-    name = "-".join(x for x in (own_profile.model, own_profile.method, own_profile.weights) if x)
+        source_profile.profile.check_model(model)
+    heading = source_profile.profile
+    name = "-".join(x for x in (heading.model, heading.method, heading.weights) if x)
     target = folder() / re.sub(r"[^\w.-]|^\.", "_", name)
     with files.reporting(target):
         target.mkdir(parents=True, exist_ok=True)
-        for each in target.iterdir():
-            each.unlink()
-    for source in (one.path, *([path / MANIFEST] if one.manifest else [])):
+        for old_file in target.iterdir():
+            old_file.unlink()
+    for source in (source_profile.path, *([path / MANIFEST] if source_profile.manifest else [])):
         files.write(target / source.name, source.read_bytes())
     return opened(target)
 
 
-def remove(one: Installed) -> None:
-    """Takes an installed profile away."""
-    with files.reporting(one.path.parent):
-        shutil.rmtree(one.path.parent)
+def remove(installed: Installed) -> None:
+    """Delete an installed profile."""
+    with files.reporting(installed.path.parent):
+        shutil.rmtree(installed.path.parent)
 
 
 def opened(path: Path) -> Installed:
-    """The profile in a file, or in a folder, checked against the manifest that lies beside it.
+    """Read a profile from a file, or from a folder, checked against the manifest in it.
 
     Raises:
-        InvalidInput: there is none, it is damaged, or not as its manifest says.
-        ProfileMismatch: its manifest says another model or other weights.
+        InvalidInput: there is none, or not exactly one, it is damaged, or differs from its
+            manifest.
+        ProfileMismatch: its manifest names another model or other weights.
     """
-    place = path / MANIFEST
+    manifest_path = path / MANIFEST
     if not path.is_dir():
         check_file(path)
         return Installed(path, _read(path))
-    said = manifest.read(place, SCHEMA, AGAIN) if place.is_file() else None
-    names = list(said["files"]) if said else [p.name for p in _profiles(path)]
+    contents = manifest.read(manifest_path, SCHEMA, AGAIN) if manifest_path.is_file() else None
+    names = list(contents["files"]) if contents else [p.name for p in _profiles(path)]
     if len(names) != 1 or Path(names[0]).name != names[0]:
         raise InvalidInput(
             f"{str(path)!r} holds {len(names)} profiles, not one: {', '.join(names) or 'none'}."
             " Name the file."
         )
     file = path / names[0]
-    if said is None:
+    if contents is None:
         return Installed(file, _read(file))
-    manifest.check(file, said["files"][file.name], AGAIN)
+    manifest.check(file, contents["files"][file.name], AGAIN)
     heading = _read(file)
-    _agree(place, said, heading)
-    return Installed(file, heading, said)
+    _agree(manifest_path, contents, heading)
+    return Installed(file, heading, contents)
 
 
 def _profiles(path: Path) -> list[Path]:
@@ -136,17 +144,17 @@ def _profiles(path: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Heading:
-    """Whichever kind it is."""
+    """Read a profile of tensors or numbers, by the file's ending."""
     if path.suffix == ".safetensors":
         return tensor_profile.load_tensors(str(path), tensor_profile.method_of(str(path)))
     method = profile.method_of(str(path))
     return profile.load(str(path), method or path.stem)
 
 
-def _agree(place: Path, said: Mapping[str, Any], heading: Heading) -> None:
+def _agree(path: Path, contents: Mapping[str, Any], heading: Heading) -> None:
     for name in ("method", "model", "weights"):
-        if said.get(name) != getattr(heading, name):
+        if contents.get(name) != getattr(heading, name):
             raise ProfileMismatch(
-                f"{str(place)!r} says {name}={said.get(name)!r}, and its profile "
+                f"{str(path)!r} says {name}={contents.get(name)!r}, and its profile "
                 f"{getattr(heading, name)!r}. {AGAIN}"
             )

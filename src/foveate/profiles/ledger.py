@@ -1,4 +1,4 @@
-"""What has been measured so far, in a file, so that a long measurement can go on after a break."""
+"""Files of partial measurements, so that a long measurement can resume after a break."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from foveate.profiles.tensor_profile import read_tensors, write_tensors
 
 
 class SampleLedger(ABC):
-    """What has been measured of samples, in a file. Ask :meth:`lacks` for each sample in turn, and
-    add what was measured if it says so: it is on disk then. Without a path nothing is written.
+    """Measurements of samples so far, in a file.
+
+    Call :meth:`lacks` for each sample in turn, and add its measurement if that returns True: it is
+    written to disk at once. Without a path nothing is written.
 
     Raises:
         InvalidInput: the file is of another measurement.
@@ -29,30 +31,30 @@ class SampleLedger(ABC):
     def __init__(self, path: Path | None, heading: Mapping[str, Any]):
         self.path, self.heading = path, dict(heading)
         self.samples: list[str] = []  # fingerprints
-        self._asked = 0
+        self._next_index = 0
         if path is not None and path.exists():
             self._read(path)
 
     @abstractmethod
     def _read(self, path: Path) -> None:
-        """Read what an earlier run measured."""
+        """Read the measurements of an earlier run."""
 
     def lacks(self, sample: str) -> bool:
-        """Whether the next sample, of that fingerprint, has to be measured.
+        """Return True if the next sample, with that fingerprint, has to be measured.
 
         Raises:
-            InvalidInput: another sample stands in its place.
+            InvalidInput: the file has another sample at this index.
         """
-        place, self._asked = self._asked, self._asked + 1
-        if place >= len(self.samples):
+        index, self._next_index = self._next_index, self._next_index + 1
+        if index >= len(self.samples):
             self._next = sample
             return True
-        if self.samples[place] != sample:
-            raise self._of_another(f"sample {place + 1} is another one")
+        if self.samples[index] != sample:
+            raise self._of_another(f"sample {index + 1} is another one")
         return False
 
     def close(self) -> None:
-        """All is measured: the file is not needed any more."""
+        """Delete the file, once everything is measured."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
@@ -64,8 +66,9 @@ class SampleLedger(ABC):
 
 
 class Ledger(SampleLedger):
-    """Numbers of one sample after the other, as JSON lines beneath a heading. A line that a kill
-    cut short does not count.
+    """Numbers per sample, as JSON lines after a heading.
+
+    An incomplete last line, after a kill, does not count.
     """
 
     def __init__(self, path: Path | None, heading: Mapping[str, Any]):
@@ -85,7 +88,7 @@ class Ledger(SampleLedger):
             self._write(path)
 
     def add(self, numbers: Any) -> None:
-        """Add what the sample asked for last has."""
+        """Add the numbers of the last sample that :meth:`lacks` was called with."""
         self.samples.append(self._next)
         self.numbers.append(numbers)
         if self.path is None:
@@ -100,18 +103,18 @@ class Ledger(SampleLedger):
 
 
 class SumsLedger(SampleLedger):
-    """What samples add up to, layer by layer, in a safetensors file."""
+    """Sums over samples, layer by layer, in a safetensors file."""
 
     def __init__(self, path: Path | None, heading: Mapping[str, Any]):
         self.by_layer: list[dict[str, Tensor]] = []
         super().__init__(path, heading)
 
     def add(self, by_layer: Sequence[Sums]) -> None:
-        """Add what the sample asked for last has."""
+        """Add the sums of the last sample that :meth:`lacks` was called with."""
         old = self.by_layer or [{} for _ in by_layer]
         self.by_layer = [
-            {name: had[name] + t.cpu() if had else t.cpu() for name, t in new.items()}
-            for had, new in zip(old, by_layer, strict=True)
+            {name: sums[name] + t.cpu() if sums else t.cpu() for name, t in new.items()}
+            for sums, new in zip(old, by_layer, strict=True)
         ]
         self.samples.append(self._next)
         if self.path is not None:
@@ -125,10 +128,10 @@ class SumsLedger(SampleLedger):
         try:
             note, tensors = read_tensors(path)
             heading, self.samples = json.loads(note["heading"]), json.loads(note["samples"])
-            places = {name: name.rpartition(".") for name in tensors}
-            layers = 1 + max(int(number) for _, _, number in places.values())
+            keys = {name: name.rpartition(".") for name in tensors}
+            layers = 1 + max(int(number) for _, _, number in keys.values())
             self.by_layer = [{} for _ in range(layers)]
-            for name, (kind, _, number) in places.items():
+            for name, (kind, _, number) in keys.items():
                 self.by_layer[int(number)][kind] = tensors[name]
         except (SafetensorError, OSError, ValueError, KeyError) as error:
             raise self._of_another(f"it cannot be read: {error!r}") from error
@@ -137,15 +140,15 @@ class SumsLedger(SampleLedger):
 
 
 def fingerprint(*parts: Any) -> str:
-    """Of tensors, mappings and plain values."""
+    """Return a digest of tensors, mappings and plain values."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, Mapping):
             digest.update(fingerprint(*(x for pair in sorted(part.items()) for x in pair)).encode())
         elif isinstance(part, Tensor):
-            whole = part.detach().cpu().contiguous()
-            digest.update(f"{whole.dtype}{tuple(whole.shape)}".encode())
-            digest.update(whole.float().numpy().tobytes())
+            contiguous = part.detach().cpu().contiguous()
+            digest.update(f"{contiguous.dtype}{tuple(contiguous.shape)}".encode())
+            digest.update(contiguous.float().numpy().tobytes())
         else:
             digest.update(f"{part!r};".encode())
     return digest.hexdigest()[:16]

@@ -1,9 +1,9 @@
-"""Profiles: what a method measured on a model beforehand, in a small JSON file.
+"""Profiles of numbers: measurements of a method on a model, in a small JSON file.
 
-Which numbers a profile holds is up to its method: one per layer, or one per layer and KV head. A
+The method decides which numbers a profile has: one per layer, or one per layer and KV head. A
 method that can be calibrated registers a function that reads them off one run
-(:func:`calibration`); a profile is their mean over several runs. What takes more than some numbers
-is in :mod:`foveate.profiles.tensor_profile`.
+(:func:`calibration`); a profile is their mean over several runs. Profiles of tensors are in
+:mod:`foveate.profiles.tensor_profile`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from foveate.data import files
 from foveate.data.texts import read_json
 from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.policies.gathering import GATHERINGS
-from foveate.policies.parameters import Range, shown
+from foveate.policies.parameters import Range, short_repr
 from foveate.policies.policy import Policy
 from foveate.policies.registry import Registry
 from foveate.profiles.heading import SCHEMA, Heading, load_as
 
 Numbers = list[float] | list[list[float]]
 NUMBERS = Range(0, 1_000_000)
-"""Shares, redundancies and scores: none of them is negative."""
+"""Range of shares, redundancies and scores: none of them is negative."""
 
 
 class Run(NamedTuple):
-    """One prompt compressed: per layer the pairs kept and the notes, and the rows' lengths."""
+    """One compressed prompt: per layer the pairs kept and the notes, and the rows' lengths."""
 
     kept: Sequence[Int[Tensor, "b h"]]
     lengths: Int[Tensor, "b"]
@@ -44,15 +44,15 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Profile(Heading):
-    """``by_layer`` numbers of ``method`` on ``model``, the mean over ``samples`` prompts."""
+    """Numbers of ``method`` on ``model``, by layer: the mean over ``samples`` prompts."""
 
     by_layer: Any
 
     def save(self, path: str | Path) -> Path:
-        """Writes the file.
+        """Write the file.
 
         Raises:
-            CannotWrite: and then a file that was there is what it was.
+            CannotWrite: an existing file is unchanged then.
         """
         path = Path(path)
         files.write(path, json.dumps(asdict(self), indent=1) + "\n")
@@ -60,49 +60,54 @@ class Profile(Heading):
         return path
 
     def check_heads(self, layer: Layer) -> None:
-        """Raises ProfileMismatch unless it has a number for each of the layer's KV heads."""
+        """Raise ProfileMismatch unless it has a number for each of the layer's KV heads."""
         self.check_row(layer.ordinal, layer.k.shape[1], layer.number)
 
     def check_row(self, ordinal: int, heads: int, number: int) -> None:
-        """The same of a layer with that many KV heads, which messages call by ``number``."""
+        """Raise ProfileMismatch unless it has ``heads`` numbers for the layer ``ordinal``.
+
+        ``number`` is the layer's number in messages.
+        """
         row = self.by_layer[ordinal]
-        held = len(row) if isinstance(row, list) else 1
-        if not isinstance(row, list) or held != heads:
+        count = len(row) if isinstance(row, list) else 1
+        if not isinstance(row, list) or count != heads:
             raise self.mismatch(
-                f"of {self.model!r} has {held} numbers for layer {number}, which has {heads} KV "
+                f"of {self.model!r} has {count} numbers for layer {number}, which has {heads} KV "
                 "heads"
             )
 
 
 def load(path: str, method: str) -> Profile:
-    """Reads a profile; a file that has not changed is read once.
+    """Read a profile; a file that has not changed is read once.
 
     Raises:
-        InvalidInput: no such file, or no profile of this version.
-        ProfileMismatch: a profile of another method.
+        InvalidInput: the file does not exist, or is no profile of this version.
+        ProfileMismatch: the profile is of another method.
     """
     return load_as(path, method, _read)
 
 
 def method_of(path: str) -> str | None:
-    """Whose profile a file is; None where it is no profile, which whoever loads it will say."""
-    place = Path(path).absolute()
+    """Return the method of a profile; None if the file is no profile, which loading reports."""
+    file = Path(path).absolute()
     try:
-        return _read(place, place.stat().st_mtime_ns).method
+        return _read(file, file.stat().st_mtime_ns).method
     except (InvalidInput, OSError):
         return None
 
 
 @lru_cache(maxsize=32)
 def _read(path: Path, stamp: int) -> Profile:
-    """``stamp`` is when the file was written last."""
+    """Read a file whose modification time is ``stamp``, which only keys the cache."""
     try:
         record = read_json(path)
     except InvalidInput as error:
         raise InvalidInput(f"{path} is not a profile: {error}") from error
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         version = record.get("schema") if isinstance(record, dict) else None
-        raise InvalidInput(f"{path} has the profile schema {shown(version)}, expected {SCHEMA!r}.")
+        raise InvalidInput(
+            f"{path} has the profile schema {short_repr(version)}, expected {SCHEMA!r}."
+        )
     _check_fields(path, record)
     try:
         profile = Profile(**record)
@@ -110,28 +115,28 @@ def _read(path: Path, stamp: int) -> Profile:
         raise InvalidInput(f"{path} is not a profile: {error}.") from error
     if len(profile.by_layer) != profile.layers:
         raise InvalidInput(
-            f"{path} says {shown(profile.layers)} layers and lists {len(profile.by_layer)}."
+            f"{path} says {short_repr(profile.layers)} layers and lists {len(profile.by_layer)}."
         )
     return profile
 
 
 def _check_fields(path: Path, record: Mapping[str, Any]) -> None:
-    """Raises InvalidInput, which names the field, where one does not hold what it should."""
+    """Raise InvalidInput, with the name of the field, if one has an invalid value."""
     for name, expected in get_type_hints(Profile).items():
         if expected in (int, str) and name in record and type(record[name]) is not expected:
             what = "whole number" if expected is int else "text"
             raise InvalidInput(
-                f"{path} is not a profile: its {name} is no {what}, but {shown(record[name])}."
+                f"{path} is not a profile: its {name} is no {what}, but {short_repr(record[name])}."
             )
     if "by_layer" in record and not _is_table(record["by_layer"]):
         raise InvalidInput(
-            f"{path} is not a profile: its by_layer is no list of numbers from {NUMBERS.least} to "
-            f"{NUMBERS.most}, or of as many numbers for every layer."
+            f"{path} is not a profile: its by_layer is no list of numbers from {NUMBERS.low} to "
+            f"{NUMBERS.high}, or of as many numbers for every layer."
         )
 
 
 def _is_table(value: Any) -> bool:
-    """Whether it is a list of such numbers, or of equally long lists of them."""
+    """Return True for a list of valid numbers, or of equally long lists of them."""
     if not isinstance(value, list) or not value:
         return False
     lists = [row if isinstance(row, list) else [row] for row in value]
@@ -147,7 +152,7 @@ Reading = Callable[[Run], Numbers]
 
 
 class Calibration(NamedTuple):
-    """How a method's numbers are read off one run, and whether they depend on the budget."""
+    """A function that reads a method's numbers off one run; they may depend on the budget."""
 
     read: Reading
     at_a_budget: bool
@@ -157,7 +162,7 @@ CALIBRATIONS: Registry[Calibration] = Registry()
 
 
 def calibration(name: str, *, at_a_budget: bool = False) -> Callable[[Reading], Reading]:
-    """Registers the function that reads a method's numbers off one run."""
+    """Register the function that reads a method's numbers off one run."""
 
     def register(read: Reading) -> Reading:
         CALIBRATIONS[name] = Calibration(read, at_a_budget)
@@ -167,10 +172,10 @@ def calibration(name: str, *, at_a_budget: bool = False) -> Callable[[Reading], 
 
 
 def calibrated_method(policy: Policy) -> str:
-    """The method of a policy that can be calibrated.
+    """Return the method of a policy that can be calibrated.
 
     Raises:
-        InvalidParameter: none of its methods has anything to calibrate, or more than one has.
+        InvalidParameter: none of its methods can be calibrated, or more than one can.
     """
     names = policy.origin.build.names if policy.origin else ()
     known = {*CALIBRATIONS, *GATHERINGS}
@@ -188,7 +193,7 @@ def calibrated_method(policy: Policy) -> str:
 
 
 def mean(samples: Sequence[Numbers]) -> Numbers:
-    """The mean of several runs' numbers."""
+    """Return the mean of several runs' numbers."""
     stacked = torch.tensor(samples, dtype=torch.float64, device="cpu")
     averaged: Numbers = stacked.mean(0).tolist()
     return averaged

@@ -1,4 +1,4 @@
-"""Files of layers and of redundancies, as PrefixKV's and MixKV's authors publish them."""
+"""Readers of files that authors publish: PrefixKV's layers and MixKV's redundancies."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from foveate.errors import InvalidInput
 from foveate.policies.registry import Registry
 
 LayerFile = Callable[[str | Path], list[float]]
-"""Reads the share of a prompt that each layer keeps; raises InvalidInput for what is no such file.
-"""
+"""Function that reads the share of a prompt that each layer keeps; raises InvalidInput."""
 LAYER_FILES: Registry[LayerFile] = Registry()
-"""By the name of the method."""
-ROUNDED = 1.001  # the most that a mean of cosines comes to in half precision
+"""Readers by the name of the method."""
+ROUNDED = 1.001  # largest mean of cosines after rounding in half precision
 
 
 def read_forgotten(path: str | Path) -> list[float]:
-    """Of a JSON list, ``confs/prefixkv_MODEL_FORGOTTEN.json``: a number a layer, the share of the
-    prompt that it forgets, from 0 to 1. Given back is what is kept.
+    """Read the share of a prompt that each layer keeps, from a JSON list of shares that it forgets.
+
+    Such files are ``confs/prefixkv_MODEL_FORGOTTEN.json``.
 
     Raises:
-        InvalidInput: no such file, or no such list.
+        InvalidInput: the file does not exist, or is no such list.
     """
     forgotten = read_json(Path(path))
     shares = [_number(x) for x in forgotten] if isinstance(forgotten, list) else []
@@ -42,13 +42,18 @@ def read_forgotten(path: str | Path) -> list[float]:
 
 
 def read_redundancies(path: str | Path) -> tuple[Float[Tensor, "L h"], int]:
-    """How redundant the keys of every KV head are, in float64, and of how many samples it is the
-    mean: of a JSON object that maps "layer-head-key" to a list, a number a sample
-    (``qwen_kv_similarity.json``; "layer-head-value" is left aside), or of a list of layers with a
-    number a head (``key_avg_scores.json``). They are held within 0 and 1.
+    """Read the redundancy of the keys of every KV head.
+
+    The file is a JSON object that maps "layer-head-key" to a number per sample
+    (``qwen_kv_similarity.json``; "layer-head-value" is ignored), or a list of layers with a number
+    per head (``key_avg_scores.json``).
+
+    Returns:
+        Redundancies in float64, clamped to [0, 1], and the number of samples that they are the mean
+        of.
 
     Raises:
-        InvalidInput: no such file, no such table, or one that lacks a head.
+        InvalidInput: the file does not exist, is no such table, or lacks a head.
     """
     redundancies = read_json(Path(path))
     if isinstance(redundancies, dict):
@@ -56,8 +61,14 @@ def read_redundancies(path: str | Path) -> tuple[Float[Tensor, "L h"], int]:
         rows, samples = _rows(keys), max((len(_listed(x)) for x in keys.values()), default=0)
     else:
         rows, samples = [[_number(x) for x in _listed(row)] for row in _listed(redundancies)], 1
-    whole = not any(math.isnan(x) for row in rows for x in row)
-    if not samples or not rows or not rows[0] or not whole or len({len(row) for row in rows}) > 1:
+    is_complete = not any(math.isnan(x) for row in rows for x in row)
+    if (
+        not samples
+        or not rows
+        or not rows[0]
+        or not is_complete
+        or len({len(row) for row in rows}) > 1
+    ):
         raise InvalidInput(
             f"{path} holds no redundancies of heads; expected a JSON object such as "
             '{"0-0-key": [0.99, ...], "0-1-key": ...}, layer and KV head, or a list of layers with '
@@ -67,14 +78,14 @@ def read_redundancies(path: str | Path) -> tuple[Float[Tensor, "L h"], int]:
 
 
 def _rows(record: dict[str, Any]) -> list[list[float]]:
-    """By layer and head; NaN where one is missing, or has no numbers."""
+    """Return the mean by layer and head; NaN if one is missing, or has no numbers."""
     means = {}
     for name, values in record.items():
-        if place := re.fullmatch(r"(\d{1,4})-(\d{1,4})-key", name):
+        if key := re.fullmatch(r"(\d{1,4})-(\d{1,4})-key", name):
             numbers = [_number(x) for x in _listed(values)]
             mean = sum(numbers) / len(numbers) if numbers else math.nan
-            means[int(place[1]), int(place[2])] = mean
-    layers, heads = (1 + max((place[i] for place in means), default=-1) for i in (0, 1))
+            means[int(key[1]), int(key[2])] = mean
+    layers, heads = (1 + max((key[i] for key in means), default=-1) for i in (0, 1))
     return [[means.get((a, b), math.nan) for b in range(heads)] for a in range(layers)]
 
 

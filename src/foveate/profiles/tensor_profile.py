@@ -1,7 +1,7 @@
-"""Profiles that hold tensors: what a method measured on a model, in a safetensors file.
+"""Profiles of tensors: measurements of a method on a model, in a safetensors file.
 
-The file's metadata is the heading that JSON profiles have, and every tensor is named after what it
-is and the layer's place among those that are compressed: "filters.0".
+The file's metadata is the same heading as in JSON profiles. A tensor's name is its kind and its
+layer's index among the compressed ones: "filters.0".
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from foveate.data.texts import check_file
 from foveate.errors import InvalidInput
 from foveate.ops.rotation import Rotation, no_rotation
 from foveate.policies.gathering import GATHERINGS, TURNS, targets_of, turns_far_keys
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 from foveate.profiles.heading import SCHEMA, Heading, load_as
 
 FIELDS = ("schema", "method", "model", "layers", "samples", "budget")
-LATER = ("weights", "target", "prompts", "longest")  # earlier files say nothing of these
+LATER = ("weights", "target", "prompts", "longest")  # not in earlier files
 
 
 def write_tensors(
     path: Path, by_layer: Sequence[Mapping[str, Tensor]], note: Mapping[str, str]
 ) -> None:
-    """Write the tensors of every layer, as "name.layer", and a note."""
+    """Write the tensors of every layer, as "name.layer", and metadata."""
     tensors = {
         f"{name}.{layer}": tensor.cpu().clone(memory_format=torch.contiguous_format)
         for layer, named in enumerate(by_layer)
@@ -42,7 +42,7 @@ def write_tensors(
 
 
 def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Return the note and the tensors of a file."""
+    """Return the metadata and the tensors of a file."""
     with safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return file.metadata() or {}, tensors
@@ -50,9 +50,10 @@ def read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TensorProfile(Heading):
-    """The tensors of every compressed layer, by name; ``target`` is what they were fitted to, where
-    their method has several, ``prompts`` a digest of the prompts, and ``longest`` the tokens of the
-    longest, 0 where it is not known.
+    """Tensors of every compressed layer, by name.
+
+    ``target`` is what they were fitted to, if their method has several targets. ``prompts`` is a
+    digest of the prompts. ``longest`` are the tokens of the longest prompt, 0 if unknown.
     """
 
     by_layer: Sequence[Mapping[str, Tensor]]
@@ -61,10 +62,10 @@ class TensorProfile(Heading):
     longest: int = 0
 
     def save(self, path: str | Path) -> Path:
-        """Writes the file.
+        """Write the file.
 
         Raises:
-            CannotWrite: and then a file that was there is what it was.
+            CannotWrite: an existing file is unchanged then.
         """
         path = Path(path)
         note = {name: str(getattr(self, name)) for name in (*FIELDS, *LATER)}
@@ -73,10 +74,10 @@ class TensorProfile(Heading):
         return path
 
     def of(self, layer: Layer, **shapes: tuple[int, ...]) -> list[Tensor]:
-        """The tensors of a layer, which have to have these shapes, on its device.
+        """Return the tensors of a layer, on its device, after checking their shapes.
 
         Raises:
-            ProfileMismatch: it was made for other layers, heads or channels.
+            ProfileMismatch: it was measured with other layers, heads or channels.
         """
         self.check_layers(layer.depth)
         tensor = self.by_layer[layer.ordinal]
@@ -89,17 +90,17 @@ class TensorProfile(Heading):
         return [tensor[name].to(layer.k.device) for name in shapes]
 
     def rotation(self, layer: Layer) -> Rotation:
-        """How the layer turns keys by their positions, on its device; of no channels where it does
-        not say.
+        """Return the layer's rotation of keys, on its device; of no channels if none is stored.
 
         Raises:
-            ProfileMismatch: it was made for other layers, or turns channels that keys do not have.
+            ProfileMismatch: it was measured with other layers, or rotates channels that keys do not
+                have.
         """
         self.check_layers(layer.depth)
-        held = self.by_layer[layer.ordinal]
-        if not held.keys() >= set(TURNS):
+        tensors = self.by_layer[layer.ordinal]
+        if not tensors.keys() >= set(TURNS):
             return no_rotation(layer.k.device)
-        frequencies, pairs = (held[name] for name in TURNS)
+        frequencies, pairs = (tensors[name] for name in TURNS)
         r, channels = len(frequencies), layer.k.shape[-1]
         if pairs.shape != (2, r) or bool(((pairs < 0) | (pairs >= channels)).any()):
             raise self.mismatch(
@@ -110,28 +111,28 @@ class TensorProfile(Heading):
 
 
 def load_tensors(path: str, method: str) -> TensorProfile:
-    """Reads a profile of tensors; a file that has not changed is read once.
+    """Read a profile of tensors; a file that has not changed is read once.
 
     Raises:
-        InvalidInput: no such file, a damaged one, or no profile of this version.
-        ProfileMismatch: a profile of another method.
+        InvalidInput: the file does not exist, is damaged, or is no profile of this version.
+        ProfileMismatch: the profile is of another method.
     """
     return load_as(path, method, _read)
 
 
 def method_of(path: str) -> str:
-    """Whose profile of tensors a file is.
+    """Return the method of a profile of tensors.
 
     Raises:
-        InvalidInput: a damaged one, or no profile of this version.
+        InvalidInput: the file is damaged, or is no profile of this version.
     """
-    place = Path(path).absolute()
-    return _read(place, place.stat().st_mtime_ns).method
+    file = Path(path).absolute()
+    return _read(file, file.stat().st_mtime_ns).method
 
 
 @lru_cache(maxsize=8)
 def _read(path: Path, stamp: int) -> TensorProfile:
-    """``stamp`` is when the file was written last."""
+    """Read a file whose modification time is ``stamp``, which only keys the cache."""
     try:
         check_file(path)
         note, tensors = read_tensors(path)
@@ -141,19 +142,23 @@ def _read(path: Path, stamp: int) -> TensorProfile:
         ) from error
     if note.get("schema") != SCHEMA:
         raise InvalidInput(
-            f"{path} has the profile schema {shown(note.get('schema'))}, expected {SCHEMA!r}."
+            f"{path} has the profile schema {short_repr(note.get('schema'))}, expected {SCHEMA!r}."
         )
     for name in (*FIELDS, "longest"):
-        said = note.get(name, "0" if name in LATER else None)
+        entry = note.get(name, "0" if name in LATER else None)
         counts = name in ("layers", "samples", "longest")
-        if said is None or (counts and not (said.isascii() and said.isdigit())):
-            raise InvalidInput(f"{path} is not a profile of tensors: its {name} is {shown(said)}.")
+        if entry is None or (counts and not (entry.isascii() and entry.isdigit())):
+            raise InvalidInput(
+                f"{path} is not a profile of tensors: its {name} is {short_repr(entry)}."
+            )
     layers = int(note["layers"][:9])
     by_layer: list[dict[str, Tensor]] = [{} for _ in range(min(layers, len(tensors)))]
     for name, tensor in tensors.items():
         kind, _, number = name.rpartition(".")
         if not number.isdigit() or int(number[:9]) >= len(by_layer):
-            raise InvalidInput(f"{path} says {layers} layers and holds the tensor {shown(name)}.")
+            raise InvalidInput(
+                f"{path} says {layers} layers and holds the tensor {short_repr(name)}."
+            )
         by_layer[int(number)][kind] = tensor
     profile = TensorProfile(
         method=note["method"],
@@ -173,25 +178,26 @@ def _read(path: Path, stamp: int) -> TensorProfile:
 
 
 def _check_tensors(path: Path, profile: TensorProfile) -> None:
-    """Raises InvalidInput unless it holds what its method measures, in finite numbers."""
+    """Raise InvalidInput unless it has the tensors of its method, with finite numbers."""
     gathering = GATHERINGS[profile.method]
     names, targets = set(gathering.names), targets_of(gathering)
     may_have = TURNS if turns_far_keys(gathering) else ()
     if targets and profile.target not in targets:
         raise InvalidInput(
-            f"{path} is a profile of {profile.method} whose target is {shown(profile.target)}: it "
-            f"is of another version, and this one knows {', '.join(targets)}."
+            f"{path} is a profile of {profile.method} whose target is "
+            f"{short_repr(profile.target)}: it is of another version, and this one knows "
+            f"{', '.join(targets)}."
         )
     if len(profile.by_layer) != profile.layers or not profile.layers:
         raise InvalidInput(
             f"{path} says {profile.layers} layers and holds tensors of {len(profile.by_layer)}."
         )
-    for layer, held in enumerate(profile.by_layer):
-        if not names <= set(held) <= names.union(may_have):
+    for layer, tensors in enumerate(profile.by_layer):
+        if not names <= set(tensors) <= names.union(may_have):
             raise InvalidInput(
                 f"{path} is not a profile of {profile.method}: layer {layer} has the tensors "
-                f"{sorted(held)} instead of {sorted(names)}."
+                f"{sorted(tensors)} instead of {sorted(names)}."
             )
-        for name, tensor in held.items():
+        for name, tensor in tensors.items():
             if not bool(tensor.isfinite().all()):
                 raise InvalidInput(f"{path} holds numbers in {name}.{layer} that are not finite.")

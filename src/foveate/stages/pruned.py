@@ -24,7 +24,7 @@ from foveate.stages.select import highest
 def highest_visual(tokens: EnteringTokens, values: Float[Tensor, "b t"], keep: Amount) -> Pruned:
     """Keep a share of each row's visual tokens with the highest values; of equals the earlier."""
     ranked = values.masked_fill(~tokens.vision, -torch.inf)
-    counts = going_on(keep, tokens.given).minimum(tokens.vision.sum(-1))
+    counts = going_on(keep, tokens.visual_tokens).minimum(tokens.vision.sum(-1))
     return Pruned(highest(ranked[:, None], counts[:, None])[:, 0] & tokens.vision)
 
 

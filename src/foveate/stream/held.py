@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from foveate.cache.pairs import GROWTH
-from foveate.cache.pairs.form import COLUMN, WHOLE
+from foveate.cache.pairs.form import COLUMN, COUNT
 from foveate.hf.layer.cache_layer import FoveateLayer
 from foveate.policies.policy import Policy
 
@@ -55,7 +55,7 @@ class Bound:
         for layer in layers:
             form = layer.form(1)
             each = self.tokens(self._budget(layer)) * (form.pair + COLUMN)
-            total += form.heads * (each + WHOLE) + WHOLE + layer.memory.nbytes
+            total += form.heads * (each + COUNT) + COUNT + layer.memory.nbytes
         return total
 
     def _budget(self, layer: FoveateLayer) -> int:

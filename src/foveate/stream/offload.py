@@ -17,7 +17,7 @@ from torch import Tensor
 from foveate.data import files
 from foveate.errors import InvalidBudget, InvalidInput, InvalidParameter
 from foveate.policies.amount import Amount
-from foveate.policies.parameters import Positive, check, shown
+from foveate.policies.parameters import Positive, check, short_repr
 from foveate.policies.policy import Policy
 from foveate.policies.spec import print_value
 from foveate.stream.places import Positions
@@ -51,7 +51,7 @@ class Offload:
                 raise InvalidParameter(f"folder={self.folder!r}: give a path.") from error
         amount = Amount.of(self.most)
         if amount.kind != "bytes":
-            raise InvalidBudget(f"most={shown(self.most)} is no number of bytes: give '4GB'.")
+            raise InvalidBudget(f"most={short_repr(self.most)} is no number of bytes: give '4GB'.")
         check({"fetch": Positive}, {"fetch": self.fetch})
 
     @property

@@ -119,8 +119,8 @@ def _show_estimates(estimates: Sequence[ModelEstimate], devices: str) -> None:
     console.show(tables.table(estimates, *_ESTIMATES))
     low, high = (sum(estimate.seconds[end] for estimate in estimates) for end in (0, 1))
     typer.echo(
-        f"Predicted for {devices}: {duration(low)} to {duration(high)}, without tables of time "
-        "alone."
+        f"Predicted for {devices}: {duration(low)} to {duration(high)}, "
+        "without tables of time alone."
     )
     weights = sum(estimate.weights for estimate in estimates)
     data = {name: gb for estimate in estimates for name, gb in estimate.data.items()}

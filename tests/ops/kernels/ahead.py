@@ -17,6 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from foveate.ops.kernels.launch import STAGES
+from foveate.ops.turbo_codes import encode
 
 
 class Absent:
@@ -95,6 +96,12 @@ def every(dtype, d, b, h, g, n, w):
         )
         rest = codes.FlatPairs(flat, flat, starts, n)
         codes.quantised_decode(q[:, :, :1], coded, rest, k, v, 1.0, 0.0)
+    turbo = compiled("turbo_decode")
+    for bits, sketch in ((4, False), (3, True)):
+        packed, norms = encode(flat, bits, sketch)
+        values, value_norms = encode(flat, bits)
+        coded = turbo.TurboCodes(packed, norms, values, value_norms, starts, n, bits)
+        turbo.turbo_decode(q[:, :, :1], coded, rest, k, v, 1.0, 0.0)
     compiled("window_attention").window_attention(q[:, :, :w], k, seen[:, :, :w], 1.0, 0.0)
     compiled("mix_statistics").mix_statistics(k, v, kept)
     compiled("compaction").compaction(k, v, slots, kept, kept.sum(-1))

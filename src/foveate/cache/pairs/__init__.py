@@ -1,17 +1,17 @@
-"""Kept pairs, stored for real.
+"""Storage of the kept KV pairs.
 
-:class:`DensePairs` when every head keeps the same number, :class:`RaggedPairs` otherwise. Both grow
-at the end while decoding; :class:`RewrittenPairs` are dense ones of which one goes for each that
-comes. :class:`QuantisedPairs` hold all but the newest in codes, :class:`NarrowPairs` keys without
-the channels that are zero. All know the original column of each slot: a token's index in the
-batch's padded input, counted from the start of the conversation. :class:`Pairs` is what every way
-to hold them can do; :class:`ModalityPairs` hold visual tokens in fewer bits than text.
+:class:`DensePairs` if every head keeps the same number, :class:`RaggedPairs` otherwise. Both grow
+at the end while decoding; :class:`RewrittenPairs` are dense ones in which each new pair replaces
+another. :class:`QuantisedPairs` store all but the newest as codes, :class:`NarrowPairs` keys
+without the channels that are zero, :class:`ModalityPairs` visual tokens in fewer bits than text.
+All store the original column of each slot: a token's index in the batch's padded input, counted
+from the start of the conversation. :class:`Pairs` is the protocol of them all.
 """
 
-from foveate.cache.pairs.body import Along, CodeLayout
+from foveate.cache.pairs.body import Along, Body, CodeLayout, Layout, short_columns
 from foveate.cache.pairs.by_modality import ModalityPairs, bits_held
 from foveate.cache.pairs.dense import GROWTH, DensePairs, Padded, listed
-from foveate.cache.pairs.form import Form, exact_bytes, whole_bytes
+from foveate.cache.pairs.form import Form, exact_bytes, uncompressed_bytes
 from foveate.cache.pairs.narrow import NarrowPairs
 from foveate.cache.pairs.pairs import Coded, Pairs, Renumbered, Roomy
 from foveate.cache.pairs.quantised import QuantisedPairs
@@ -21,10 +21,12 @@ from foveate.cache.pairs.rewritten import RewrittenPairs, rewritten
 __all__ = [
     "GROWTH",
     "Along",
+    "Body",
     "CodeLayout",
     "Coded",
     "DensePairs",
     "Form",
+    "Layout",
     "ModalityPairs",
     "NarrowPairs",
     "Padded",
@@ -40,6 +42,7 @@ __all__ = [
     "listed",
     "only",
     "rewritten",
+    "short_columns",
     "store",
-    "whole_bytes",
+    "uncompressed_bytes",
 ]

@@ -2,34 +2,88 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from foveate.ops.affine_codes import decode, encode, extremes, step_of
+from foveate.ops.choice import chosen
+from foveate.ops.compaction import starts_of
+from foveate.ops.quantised_decode import FlatCodes, quantised_decode
 
 Along = Literal["token", "channel"]
 
 
 class CodeLayout(NamedTuple):
-    """How numbers become codes of ``bits`` bits: ``group`` of them share a least value and a step.
+    """Layout of quantised numbers: codes of ``bits`` bits, a minimum and a step per ``group``.
 
-    Of keys these are of one channel, of tokens that follow each other. ``values`` are by "token":
-    of one token, channels that follow each other; or by "channel", as keys are.
+    A group of keys is one channel of consecutive tokens. A group of ``values`` is either
+    consecutive channels of one token ("token"), or like that of keys ("channel").
     """
 
     bits: int
     group: int
     values: Along = "token"
 
+    @property
+    def decodes_as_codes(self) -> bool:
+        """True if decoding reads the codes directly. The reference decodes them first."""
+        return self.values == "token" and chosen() != "reference"
+
+    def encode(
+        self,
+        k: Float[Tensor, "f d"],
+        v: Float[Tensor, "f e"],
+        columns: Int[Tensor, "f"],
+        counts: Int[Tensor, "b h"],
+    ) -> Body:
+        """Quantise the pairs of each head in groups; a head's last group may be smaller."""
+        return _quantised(k, v, columns, counts, self)
+
+    def decode(
+        self, body: Body, key: int, value: int
+    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
+        """Return keys and values of these sizes, each accurate to half a step."""
+        owner = owners(body.sizes)
+        k = decode(body.k, body.k_least[owner], body.k_step[owner], self.bits)
+        least, step = (_of_numbers(x, owner, value, self) for x in (body.v_least, body.v_step))
+        return k, decode(body.v, least, step, self.bits)
+
+    def flat(self, body: Body, longest: int) -> FlatCodes:
+        """Return what :attr:`attention` takes, ``longest`` being the most pairs of a head.
+
+        Starts of groups and heads are temporary.
+        """
+        return FlatCodes(
+            body.k,
+            body.k_least,
+            body.k_step,
+            owners(body.sizes, len(body.k)),
+            body.v,
+            body.v_least,
+            body.v_step,
+            starts_of(body.counts),
+            longest,
+            self.bits,
+            self.group,
+        )
+
+    @property
+    def attention(self) -> Callable[..., Float[Tensor, "b hq 1 e"]]:
+        """Operator of a decoding step."""
+        return quantised_decode
+
 
 class Body(NamedTuple):
-    """``f`` pairs in ``G`` groups of keys; groups hold ``sizes`` pairs that follow each other.
+    """``f`` pairs whose keys are quantised in ``G`` groups of ``sizes`` consecutive pairs.
 
-    Keys have a least value and a step per group and channel; values per pair and group of channels,
-    or where they go by channel, as keys have (``s`` is ``f`` or ``G``).
+    Keys have a minimum and a step per group and channel. Values have these per pair and group of
+    channels (``s`` is ``f``), or as keys do if the layout's ``values`` are "channel" (``s`` is
+    ``G``). No ``sizes`` at all mean that every pair is a group. Other layouts store what they need
+    of a group in place of minima and steps.
     """
 
     k: UInt8[Tensor, "f w"]
@@ -43,14 +97,47 @@ class Body(NamedTuple):
     counts: Int[Tensor, "b h"]
 
 
-def quantised(
+@runtime_checkable
+class Layout(Protocol):
+    """A way to encode pairs, such as :class:`CodeLayout`, and to attend to them.
+
+    ``bits`` are those of a number; pairs are encoded ``group`` at a time while decoding.
+    """
+
+    @property
+    def bits(self) -> int: ...
+
+    @property
+    def group(self) -> int: ...
+
+    @property
+    def decodes_as_codes(self) -> bool: ...
+
+    def encode(
+        self,
+        k: Float[Tensor, "f d"],
+        v: Float[Tensor, "f e"],
+        columns: Int[Tensor, "f"],
+        counts: Int[Tensor, "b h"],
+    ) -> Body: ...
+
+    def decode(
+        self, body: Body, key: int, value: int
+    ) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]: ...
+
+    def flat(self, body: Body, longest: int) -> Any: ...
+
+    @property
+    def attention(self) -> Callable[..., Float[Tensor, "b hq 1 e"]]: ...
+
+
+def _quantised(
     k: Float[Tensor, "f d"],
     v: Float[Tensor, "f e"],
     columns: Int[Tensor, "f"],
     counts: Int[Tensor, "b h"],
     layout: CodeLayout,
 ) -> Body:
-    """The pairs of each head in groups, and one of what is left over."""
     bits = layout.bits
     sizes = _sizes(counts.flatten(), layout.group)
     owner = owners(sizes)
@@ -71,77 +158,72 @@ def quantised(
         encode(v, least, step, bits),
         v_least.contiguous(),
         v_step.contiguous(),
-        _narrow(columns),
+        short_columns(columns),
         counts,
     )
-
-
-def restored(
-    body: Body, layout: CodeLayout, width: int
-) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
-    """Keys and values, to within half a step each; ``width`` is the channels of a value."""
-    owner = owners(body.sizes)
-    k = decode(body.k, body.k_least[owner], body.k_step[owner], layout.bits)
-    least, step = (_of_numbers(x, owner, width, layout) for x in (body.v_least, body.v_step))
-    return k, decode(body.v, least, step, layout.bits)
 
 
 def _of_numbers(
     scales: Float[Tensor, "s c"], owner: Int[Tensor, "f"], width: int, layout: CodeLayout
 ) -> Float[Tensor, "f e"]:
-    """The least value, or the step, of each of ``width`` numbers of every value."""
+    """Expand minima or steps of values to each of their ``width`` channels."""
     if layout.values == "channel":
         return scales[owner]
     return scales[:, _channels(width, layout, scales.device)]
 
 
 def _channels(width: int, layout: CodeLayout, device: torch.device) -> Int[Tensor, "e"]:
-    """The group of each channel of a value that goes by token."""
+    """Return the group of each channel of a value quantised by token."""
     return torch.arange(width, device=device) // layout.group
 
 
 def joined(first: Body, second: Body) -> Body:
-    """Of each head, the pairs of the first, then those of the second."""
+    """Concatenate two bodies per head: the first's pairs, then the second's."""
     pairs = torch.cat([_heads(first), _heads(second)]).argsort(stable=True)
     groups = torch.cat([_heads_of_groups(first), _heads_of_groups(second)]).argsort(stable=True)
     both = Body(*(torch.cat(parts) for parts in zip(first, second, strict=True)))
-    return _picked(both, pairs, groups, both.sizes[groups], first.counts + second.counts)
+    return _picked(both, pairs, groups, _some_sizes(both, groups), first.counts + second.counts)
 
 
-def some(body: Body, kept: Bool[Tensor, "f"]) -> Body:
-    """The pairs where ``kept`` is true, in the groups that they were quantised in."""
-    sizes = torch.zeros_like(body.sizes).index_add_(0, owners(body.sizes), kept.to(torch.int32))
+def selected(body: Body, kept: Bool[Tensor, "f"]) -> Body:
+    """Return the pairs where ``kept`` is true, in the groups that they were quantised in."""
     counts = torch.zeros_like(body.counts.flatten()).index_add_(0, _heads(body), kept.long())
-    groups = sizes.nonzero()[:, 0]
     pairs = kept.nonzero()[:, 0]
-    return _picked(body, pairs, groups, sizes[groups], counts.view_as(body.counts))
+    groups, sizes = pairs, body.sizes
+    if len(sizes):
+        sizes = torch.zeros_like(sizes).index_add_(0, owners(sizes), kept.to(torch.int32))
+        groups = sizes.nonzero()[:, 0]
+        sizes = sizes[groups]
+    return _picked(body, pairs, groups, sizes, counts.view_as(body.counts))
 
 
 def renumbered(body: Body, table: Int[Tensor, "c"]) -> Body:
-    """The same pairs, of which column i is column ``table[i]``."""
-    return body._replace(columns=_narrow(table[body.columns.long()]))
+    """Return the pairs with column i replaced by ``table[i]``."""
+    return body._replace(columns=short_columns(table[body.columns.long()]))
 
 
 def of_rows(body: Body, rows: Int[Tensor, "r"]) -> Body:
-    """The batch becomes these rows of it, in this order, repeats allowed."""
+    """Select rows of the batch, in this order, repeats allowed."""
     h = body.counts.shape[1]
     pairs, groups = (_of_rows(heads // h, rows) for heads in (_heads(body), _heads_of_groups(body)))
-    return _picked(body, pairs, groups, body.sizes[groups], body.counts.index_select(0, rows))
+    counts = body.counts.index_select(0, rows)
+    return _picked(body, pairs, groups, _some_sizes(body, groups), counts)
 
 
 def _of_rows(row: Int[Tensor, "m"], rows: Int[Tensor, "r"]) -> Int[Tensor, "s"]:
-    """Where the elements of these rows stand, given the row of each element."""
-    return torch.cat([(row == one).nonzero()[:, 0] for one in rows])
+    """Return the indices of the elements of ``rows``, given each element's row."""
+    return torch.cat([(row == index).nonzero()[:, 0] for index in rows])
 
 
 def _picked(
     body: Body,
     pairs: Int[Tensor, "s"],
     groups: Int[Tensor, "g"],
-    sizes: Int[Tensor, "g"],
+    sizes: Int[Tensor, "z"],
     counts: Int[Tensor, "b h"],
 ) -> Body:
-    # as many scales of values as pairs: by token; or groups of one pair, and then both are the same
+    # Values by token have a scale per pair. Groups of one pair have as many, and then pairs and
+    # groups are equal.
     scales = pairs if len(body.v_least) == len(body.v) else groups
     return Body(
         body.k[pairs],
@@ -165,22 +247,27 @@ def _sizes(counts: Int[Tensor, "m"], group: int) -> Int[Tensor, "G"]:
 
 
 def owners(sizes: Int[Tensor, "G"], pairs: int | None = None) -> Int[Tensor, "f"]:
-    """The group of each pair. Told how many ``pairs`` there are, nothing waits for the device."""
+    """Return the group of each pair. With the number of ``pairs``, no device sync is needed."""
     groups = torch.arange(len(sizes), device=sizes.device)
     return groups.repeat_interleave(sizes.long(), output_size=pairs)
 
 
 def _heads(body: Body) -> Int[Tensor, "f"]:
-    """The (row, head) of each pair, counted through."""
+    """Return the head of each pair, as a flat index of (row, head)."""
     counts = body.counts.flatten()
     return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
 
 
 def _heads_of_groups(body: Body) -> Int[Tensor, "G"]:
-    return _heads(body)[body.sizes.cumsum(0) - 1]
+    heads = _heads(body)
+    return heads[body.sizes.cumsum(0) - 1] if len(body.sizes) else heads
 
 
-def _narrow(columns: Int[Tensor, "f"]) -> Int[Tensor, "f"]:
-    """In 16 bits where they fit."""
+def _some_sizes(body: Body, groups: Int[Tensor, "g"]) -> Int[Tensor, "z"]:
+    return body.sizes[groups] if len(body.sizes) else body.sizes
+
+
+def short_columns(columns: Int[Tensor, "f"]) -> Int[Tensor, "f"]:
+    """Return columns as int16 if they fit, else as int32."""
     fits = not columns.numel() or int(columns.max()) < 2**15
     return columns.to(torch.int16 if fits else torch.int32)

@@ -1,4 +1,4 @@
-"""Pairs whose visual tokens are held in codes, and whose text in more bits, or as it came."""
+"""Pairs with visual tokens in codes, and text in more bits or in full precision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.cache.pairs.body import Body, CodeLayout, joined, restored, some
+from foveate.cache.pairs.body import Body, Layout, joined, selected
 from foveate.cache.pairs.dense import Padded
 from foveate.cache.pairs.pairs import Exact, Pairs
 from foveate.cache.pairs.quantised import CodedPairs, QuantisedPairs, codes_of
@@ -16,13 +16,14 @@ Text = Exact | QuantisedPairs
 
 
 class ModalityPairs(CodedPairs[Text]):
-    """A quantised ``body`` of visual tokens, and all other pairs (``rest``), to which what comes
-    later is added. Visual ones among these go to the body once they are told of (:meth:`see`).
+    """A quantised ``body`` of visual tokens, and all other pairs (``rest``).
+
+    Later pairs are added to the rest; :meth:`see` moves visual ones of them to the body.
     """
 
     name = "visual"
 
-    def __init__(self, body: Body, rest: Text, layout: CodeLayout):
+    def __init__(self, body: Body, rest: Text, layout: Layout):
         self.body, self.rest, self.layout = body, rest, layout
 
     @classmethod
@@ -30,12 +31,14 @@ class ModalityPairs(CodedPairs[Text]):
         cls,
         pairs: Exact,
         visual: Bool[Tensor, "b c"],
-        layout: CodeLayout,
-        text: CodeLayout | None,
+        layout: Layout,
+        text: Layout | None,
         residual: int,
     ) -> ModalityPairs:
-        """The pairs with those of ``visual`` columns in codes; the others in codes of the layout
-        ``text``, but the last ``residual`` of a head, or as they are.
+        """Quantise the pairs of ``visual`` columns.
+
+        The others get codes of the layout ``text``, except a head's last ``residual``; or they stay
+        in full precision if ``text`` is None.
         """
         chosen = of_columns(visual, pairs.columns)
         exact = only(pairs, (pairs.columns >= 0) & ~chosen)
@@ -43,14 +46,14 @@ class ModalityPairs(CodedPairs[Text]):
         return cls(codes_of(pairs, chosen, layout), others, layout)
 
     def see(self, visual: Bool[Tensor, "b c"]) -> ModalityPairs:
-        """The same pairs, of which those of ``visual`` columns that came later are in codes."""
+        """Return these pairs, with later ones in ``visual`` columns quantised, too."""
         text, exact = self.rest, self._exact
         chosen = of_columns(visual, exact.columns)
         if not bool(chosen.any()):
             return self
-        left = only(exact, (exact.columns >= 0) & ~chosen)
+        remaining = only(exact, (exact.columns >= 0) & ~chosen)
         body = joined(self.body, codes_of(exact, chosen, self.layout))
-        rest = text.but(left) if isinstance(text, QuantisedPairs) else left
+        rest = text.but(remaining) if isinstance(text, QuantisedPairs) else remaining
         copied: ModalityPairs = self.but(rest, body)
         return copied
 
@@ -61,9 +64,9 @@ class ModalityPairs(CodedPairs[Text]):
         return columns.sort(dim=-1).values[..., columns.shape[2] - self.longest :]
 
     def padded(self) -> Padded:
-        """All slots in full precision, in the order of their columns: a transient copy."""
+        """Return all slots in full precision, in the order of their columns: a temporary copy."""
         text = self.rest.padded()
-        k, v = restored(self.body, self.layout, text.v.shape[3])
+        k, v = self.layout.decode(self.body, text.k.shape[3], text.v.shape[3])
         early = (self._padded(k, 0), self._padded(v, 0), self._padded(self.body.columns.long(), -1))
         k, v, columns = (torch.cat(both, dim=2) for both in zip(early, text, strict=True))
         order = columns.argsort(dim=-1)[..., columns.shape[2] - self.longest :]
@@ -71,7 +74,7 @@ class ModalityPairs(CodedPairs[Text]):
         return Padded(k, v, columns.gather(2, order))
 
     def _padded(self, flat: Tensor, empty: int) -> Tensor:
-        """What is said of each pair of the body, [f, ...], as [b, h, n, ...], left-aligned."""
+        """Return a number per pair of the body, [f, ...], as [b, h, n, ...], left-aligned."""
         counts = self.body.counts
         slots = torch.arange(int(counts.max()), device=counts.device) < counts[..., None]
         out = flat.new_full((*slots.shape, *flat.shape[1:]), empty)
@@ -79,7 +82,7 @@ class ModalityPairs(CodedPairs[Text]):
         return out
 
     def opened(self) -> Exact:
-        """All in full precision: a transient copy."""
+        """Return all pairs in full precision: a temporary copy."""
         k, v, columns = self.padded()
         return store(k, v, columns, columns >= 0, self._exact.next_column)
 
@@ -89,21 +92,24 @@ class ModalityPairs(CodedPairs[Text]):
         return self.rest.rest if isinstance(self.rest, QuantisedPairs) else self.rest
 
     def only(self, kept: Bool[Tensor, "b h n"]) -> ModalityPairs:
-        """A copy that holds the kept slots; codes stay as they are."""
+        """Return a copy with the kept slots only; codes stay as they are."""
         early, newer = self._padded(self.body.columns.long(), -1), self.rest.columns
         columns = torch.cat([early, newer], dim=2)
         order = columns.argsort(dim=-1)[..., columns.shape[2] - self.longest :]
-        held = torch.zeros_like(columns, dtype=torch.bool).scatter(2, order, kept)
-        coded, left = torch.split(held, [early.shape[2], newer.shape[2]], dim=2)
-        body = some(self.body, coded[early >= 0])
-        text, left = self.rest, left & (newer >= 0)
-        rest = text.only(left) if isinstance(text, QuantisedPairs) else only(text, left)
+        kept_by_column = torch.zeros_like(columns, dtype=torch.bool).scatter(2, order, kept)
+        kept_body, kept_rest = torch.split(kept_by_column, [early.shape[2], newer.shape[2]], dim=2)
+        body = selected(self.body, kept_body[early >= 0])
+        text, kept_rest = self.rest, kept_rest & (newer >= 0)
+        rest = text.only(kept_rest) if isinstance(text, QuantisedPairs) else only(text, kept_rest)
         copied: ModalityPairs = self.but(rest, body)
         return copied
 
 
 def of_columns(visual: Bool[Tensor, "b c"], columns: Int[Tensor, "b h n"]) -> Bool[Tensor, "b h n"]:
-    """Which slots hold a visual token, given that of every column; what is not told of is text."""
+    """Return the slots with a visual token, as a mask.
+
+    ``visual`` marks visual columns; columns beyond it are text.
+    """
     known = visual.to(columns.device)[:, None].expand(-1, columns.shape[1], -1)
     in_prompt = (columns >= 0) & (columns < visual.shape[1])
     if not visual.shape[1]:
@@ -111,12 +117,14 @@ def of_columns(visual: Bool[Tensor, "b c"], columns: Int[Tensor, "b h n"]) -> Bo
     return known.gather(2, columns.clamp(0, visual.shape[1] - 1)) & in_prompt
 
 
-def bits_held(pairs: Pairs, made: int) -> float:
-    """Bits of a number, the mean over all pairs: those of the code where it is one, without its
-    group's scale, and ``made``, those that the model made it in, elsewhere.
+def bits_held(pairs: Pairs, model_bits: int) -> float:
+    """Return the mean bits per stored number.
+
+    A number in codes counts the bits of its code, without its group's minimum and step; any other
+    counts ``model_bits``, those of the model's dtype.
     """
     if not isinstance(pairs, QuantisedPairs | ModalityPairs):
-        return float(made)
+        return float(model_bits)
     coded, others = int(pairs.body.counts.sum()), int(pairs.rest.counts.sum())
-    bits = coded * pairs.layout.bits + others * bits_held(pairs.rest, made)
-    return bits / max(1, coded + others)
+    total = coded * pairs.layout.bits + others * bits_held(pairs.rest, model_bits)
+    return total / max(1, coded + others)

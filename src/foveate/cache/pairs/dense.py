@@ -1,6 +1,6 @@
-"""Pairs of heads that all hold the same number, with room to grow.
+"""Pairs of heads that all have the same number, with room to grow.
 
-Growing copies rarely: by a sixteenth, at least ``GROWTH`` tokens.
+Growth copies rarely: it adds a sixteenth, at least ``GROWTH`` tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 GROWTH = 32
 
 Turning = Callable[[Float[Tensor, "*x d"], Int[Tensor, "*x"]], Float[Tensor, "*x d"]]
-"""What keys become, given the column of each."""
+"""Function from keys and the column of each to new keys."""
 
 
 class Padded(NamedTuple):
@@ -30,7 +30,7 @@ class Padded(NamedTuple):
 class DensePairs:
     """Pairs [b, h, n, d] with spare room at the end.
 
-    Slots before ``mixed`` hold the columns listed in ``columns``; later slots hold consecutive
+    Slots before ``mixed`` have the columns listed in ``columns``; later slots have consecutive
     columns, starting at ``first``. With ``mixed == 0`` and ``first == 0`` slot i is column i.
     """
 
@@ -47,13 +47,13 @@ class DensePairs:
         self.mixed = 0 if columns is None else columns.shape[2]  # slots with a column listed
         self.compressed = first != 0 or self.mixed != 0  # False while slot i is column i
         self.size = k.shape[2]
-        self.most: int | None = None  # slots that there may be room for
+        self.max_size: int | None = None  # upper limit of the room, in slots
 
     @classmethod
     def empty(
         cls, k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], room: int
     ) -> DensePairs:
-        """No pairs yet, and room for ``room`` slots of the kind of ``k`` and ``v``."""
+        """Return empty pairs like ``k`` and ``v``, with room for ``room`` slots."""
         pairs = cls(
             k.new_empty(*k.shape[:2], room, k.shape[3]), v.new_empty(*v.shape[:2], room, v.shape[3])
         )
@@ -62,20 +62,21 @@ class DensePairs:
 
     @property
     def k(self) -> Float[Tensor, "b h n d"]:
-        """Keys of all slots, not a copy: where all are in use, without a call into torch."""
+        """Keys of all slots, not a copy."""
         k = self._k
-        whole = self.size == k.shape[2] and not torch.compiler.is_compiling()
-        return k if whole else k[:, :, : self.size]
+        # Slicing is a call into torch: skip it if all slots are in use.
+        is_full = self.size == k.shape[2] and not torch.compiler.is_compiling()
+        return k if is_full else k[:, :, : self.size]
 
     @property
     def v(self) -> Float[Tensor, "b h n e"]:
-        """Values of all slots, likewise."""
+        """Values of all slots, not a copy."""
         v = self._v
-        whole = self.size == v.shape[2] and not torch.compiler.is_compiling()
-        return v if whole else v[:, :, : self.size]
+        is_full = self.size == v.shape[2] and not torch.compiler.is_compiling()
+        return v if is_full else v[:, :, : self.size]
 
     def both(self) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n e"]]:
-        """``k`` and ``v``, in one call: it is made at every layer."""
+        """Return ``k`` and ``v``. One call, because decoding makes it at every layer."""
         k, v, size = self._k, self._v, self.size
         if size == k.shape[2] and not torch.compiler.is_compiling():
             return k, v
@@ -83,22 +84,22 @@ class DensePairs:
 
     @property
     def with_room(self) -> tuple[Float[Tensor, "b h r d"], Float[Tensor, "b h r e"]]:
-        """Keys and values with the room at the end."""
+        """Keys and values including the spare room."""
         return self._k, self._v
 
     @property
     def counts(self) -> Int[Tensor, "b h"]:
-        """Pairs held per row and KV head."""
+        """Pairs stored per row and KV head."""
         return self._k.new_full(self._k.shape[:2], self.size, dtype=torch.long)
 
     @property
     def longest(self) -> int:
-        """The most pairs that one head holds."""
+        """Largest number of pairs of a head."""
         return self.size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of every tensor held, spare room included."""
+        """Bytes of all stored tensors, spare room included."""
         listed = 0 if self.columns_of_mixed is None else self.columns_of_mixed.nbytes
         return self._k.nbytes + self._v.nbytes + listed
 
@@ -113,42 +114,42 @@ class DensePairs:
         return torch.cat([self.columns_of_mixed.long(), tail], dim=2)
 
     def opened(self) -> DensePairs:
-        """Themselves."""
+        """Return self: the pairs are in full precision."""
         return self
 
     def padded(self) -> Padded:
-        """All slots; nothing is copied."""
+        """Return all slots; nothing is copied."""
         return Padded(self.k, self.v, self.columns)
 
     @property
     def next_column(self) -> int:
-        """The column that the next token will have."""
+        """The column of the next token."""
         return self.first + self.size - self.mixed
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor held, by name, without spare room."""
+        """Return every stored tensor by name, without spare room."""
         listed = {} if self.columns_of_mixed is None else {"columns": self.columns_of_mixed}
         return {"k": self.k, "v": self.v} | listed
 
     def reserve(self, room: int) -> None:
-        """Makes room for ``room`` slots in all, copying once if need be."""
+        """Make room for ``room`` slots in all, copying once if necessary."""
         if room <= self._k.shape[2]:
             return
         self._k, self._v = (_enlarged(t, self.size, room) for t in (self._k, self._v))
 
     def bound(self, more: int) -> None:
-        """From now on there is room for ``more`` slots beyond those in use, and for no others."""
-        self.most = self.size + more
-        if self._k.shape[2] > self.most:
-            self._k, self._v = (_enlarged(t, self.size, self.most) for t in (self._k, self._v))
+        """Limit the room to ``more`` slots beyond those in use."""
+        self.max_size = self.size + more
+        if self._k.shape[2] > self.max_size:
+            self._k, self._v = (_enlarged(t, self.size, self.max_size) for t in (self._k, self._v))
 
     def cut(self) -> None:
-        """Gives spare room back; there will be some again when more pairs come."""
+        """Free the spare room; later pairs allocate some again."""
         if self._k.shape[2] > self.size:
             self._k, self._v = self.k.clone(), self.v.clone()
 
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
-        """Adds the next columns. What a graph holds is not written to."""
+        """Add the next columns. Tensors that autograd needs are not written to."""
         if torch.is_grad_enabled() and (k.requires_grad or self._k.requires_grad):
             self._k, self._v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
             self.size = self._k.shape[2]
@@ -156,69 +157,71 @@ class DensePairs:
         end = self.size + k.shape[2]
         if end > self._k.shape[2]:
             room = end + max(GROWTH, end // 16)
-            self.reserve(room if self.most is None else max(end, min(room, self.most)))
+            self.reserve(room if self.max_size is None else max(end, min(room, self.max_size)))
         elif not torch.compiler.is_compiling() and (
             self._k.is_inference() and not torch.is_inference_mode_enabled()
-        ):  # what inference_mode() made cannot be written to outside of it
+        ):  # tensors created in inference_mode() cannot be written to outside of it
             self._k, self._v = self._k.clone(), self._v.clone()
         self._k[:, :, self.size : end] = k
         self._v[:, :, self.size : end] = v
         self.size = end
 
     def crop(self, count: int) -> bool:
-        """Takes back the newest ``count`` columns; False if they are among the compressed ones."""
+        """Remove the newest ``count`` columns; False if they are among the compressed ones."""
         if count > self.size - self.mixed:
             return False
         self.size -= count
         return True
 
     def renumber(self, table: Int[Tensor, "c"]) -> None:
-        """Column i becomes ``table[i]``: as many as there are, in the same order, without gaps
-        where all are held that follow each other. The last is of the next token.
+        """Replace column i by ``table[i]``, whose last entry is the next token's column.
+
+        The table ascends, and consecutive columns that are all stored stay consecutive.
         """
         if self.columns_of_mixed is not None:
             self.columns_of_mixed = table[self.columns_of_mixed.long()].to(torch.int32)
         self.first = int(table[self.first])
 
     def turn(self, rule: Turning) -> None:
-        """Keys become what the rule says of them and of their columns."""
+        """Replace the keys by ``rule`` of keys and columns."""
         self._k = self._k.clone()
         self._k[:, :, : self.size] = rule(self.k, self.columns)
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
-        """The batch becomes these rows of it, in this order, repeats allowed."""
+        """Select rows of the batch, in this order, repeats allowed."""
         self._k, self._v = self._k.index_select(0, rows), self._v.index_select(0, rows)
         if self.columns_of_mixed is not None:
             self.columns_of_mixed = self.columns_of_mixed.index_select(0, rows)
 
     def fork(self) -> DensePairs:
-        """An independent copy, without spare room."""
+        """Return an independent copy, without spare room."""
         other = DensePairs(self.k.clone(), self.v.clone(), self.columns_of_mixed, self.first)
-        other.most = self.most
+        other.max_size = self.max_size
         return other
 
     def __deepcopy__(self, memo: dict[int, object]) -> DensePairs:
-        """With the spare room, and without the graph, which cannot be copied."""
+        """Copy with spare room, and without the autograd graph, which cannot be copied."""
         other = copy(self)
         other._k, other._v = self._k.detach().clone(), self._v.detach().clone()
         return other
 
 
 def listed(
-    held: Padded | None,
+    stored: Padded | None,
     k: Float[Tensor, "b h m d"],
     v: Float[Tensor, "b h m e"],
     columns: Int[Tensor, "b h m"],
     first: int,
 ) -> DensePairs:
-    """The pairs ``held`` (None: none) and new ones of these ``columns``, -1 where there is none;
-    heads that have fewer than others have empty slots in front. ``first`` is the column of the next
-    token. Other pairs than dense ones are held opened: until the prompt has been read.
+    """Append new pairs with ``columns``, -1 where there is none, to the ``stored`` ones, if any.
+
+    Heads with fewer pairs than others get empty slots in front. ``first`` is the next token's
+    column. Pairs stored in another form become dense ones until the prompt has been read.
     """
-    if held is None:
+    if stored is None:
         return DensePairs(k, v, columns, first)
-    k, v = torch.cat([held.k, k], dim=2), torch.cat([held.v, v], dim=2)
-    columns = torch.cat([held.columns.to(columns), columns], dim=2)
+    k, v = torch.cat([stored.k, k], dim=2), torch.cat([stored.v, v], dim=2)
+    columns = torch.cat([stored.columns.to(columns), columns], dim=2)
     real = columns >= 0
     longest = max(1, int(real.sum(-1).max()))
     if longest < columns.shape[2]:

@@ -1,4 +1,4 @@
-"""What pairs take, in bytes, before there are any: what budgets in bytes are worked out from."""
+"""Sizes of stored pairs in bytes, computed before they exist, for budgets in bytes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 COLUMN = torch.int32.itemsize
-WHOLE = torch.int64.itemsize  # of what counts, or says where heads start
+COUNT = torch.int64.itemsize  # of a head's count or start
 
 
 class Form(NamedTuple):
-    """One layer's pairs: the number of KV and query heads, the sizes of a key and a value, and what
-    their numbers are.
-    """
+    """Numbers of heads, sizes of a key and a value, and the dtype of one layer's pairs."""
 
     heads: int
     query_heads: int
@@ -25,7 +23,7 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, query_heads: int, k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"]) -> Form:
-        """That of a layer's tensors."""
+        """Return the form of a layer's tensors."""
         return cls(k.shape[1], query_heads, k.shape[3], v.shape[3], k.dtype)
 
     @property
@@ -34,15 +32,21 @@ class Form(NamedTuple):
         return (self.key + self.value) * self.dtype.itemsize
 
 
-def whole_bytes(form: Form, rows: int, columns: int) -> int:
-    """Of pairs of which none has gone: padding is held as well, and no column is listed."""
+def uncompressed_bytes(form: Form, rows: int, columns: int) -> int:
+    """Return the bytes of uncompressed pairs: with padding, without listed columns."""
     return rows * form.heads * columns * form.pair
 
 
 def exact_bytes(counts: Int[Tensor, "b h"], pair: int, spare: int = 0) -> int:
-    """Of kept pairs of ``pair`` bytes in full precision, and room for ``spare`` more in every head:
-    dense where all heads hold the same number, otherwise ragged, with each head's start.
+    """Return the bytes of kept pairs in full precision.
+
+    Pairs are dense if all heads have the same number, otherwise ragged, with each head's start.
+
+    Args:
+        counts: kept pairs per row and KV head.
+        pair: bytes of one pair.
+        spare: further pairs that every head has room for.
     """
-    each = set(counts.flatten().tolist())
-    starts = (counts.numel() + 1) * WHOLE if len(each) > 1 else 0
+    distinct = set(counts.flatten().tolist())
+    starts = (counts.numel() + 1) * COUNT if len(distinct) > 1 else 0
     return int(counts.sum()) * (pair + COLUMN) + counts.numel() * spare * pair + starts

@@ -1,4 +1,4 @@
-"""Pairs whose keys are held without the channels that are zero."""
+"""Pairs whose keys are stored without the channels that are zero."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from foveate.cache.pairs.ragged import RaggedPairs, only, store
 
 
 class NarrowPairs(BodyAndRest[Exact]):
-    """A ``body`` whose keys have some ``channels`` only, which never changes, and pairs with all
-    channels that came later (``rest``). The channels that are not held are zero.
+    """An immutable ``body`` whose keys have only some ``channels``, and later pairs (``rest``).
+
+    Keys of the rest have all channels. Channels that are not stored are zero.
     """
 
     body: Exact
@@ -23,8 +24,9 @@ class NarrowPairs(BodyAndRest[Exact]):
 
     @classmethod
     def of(cls, pairs: Exact, residual: int) -> NarrowPairs | Exact:
-        """The pairs without the channels that are zero in all but the last ``residual`` of a head:
-        as many for every head. The pairs themselves where there are none.
+        """Return the pairs without channels that are zero in all but each head's ``residual`` last.
+
+        Every head loses the same number of channels. Returns ``pairs`` if that number is 0.
         """
         k, v, columns = pairs.padded()
         slots, n, d = columns >= 0, k.shape[2], k.shape[3]
@@ -41,7 +43,7 @@ class NarrowPairs(BodyAndRest[Exact]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of every tensor held."""
+        """Bytes of all stored tensors."""
         return self.body.nbytes + self.channels.nbytes + self.rest.nbytes
 
     @property
@@ -50,46 +52,49 @@ class NarrowPairs(BodyAndRest[Exact]):
         return self.opened().columns
 
     def opened(self) -> Exact:
-        """All with all channels: a transient copy."""
+        """Return all pairs with all channels: a temporary copy."""
         early, body = self.body.padded(), self.rest.padded()
-        parts = zip((self._wide(early.k, body.k), early.v, early.columns), body, strict=True)
+        parts = zip((self._widened(early.k, body.k), early.v, early.columns), body, strict=True)
         k, v, columns = (torch.cat(both, dim=2) for both in parts)
         end = self.rest.next_column
         if isinstance(self.body, DensePairs) and isinstance(self.rest, DensePairs):
             return DensePairs(k, v, columns, end)
         return store(k, v, columns, columns >= 0, end)
 
-    def _wide(
+    def _widened(
         self, k: Float[Tensor, "b h n c"], like: Float[Tensor, "b h m d"]
     ) -> Float[Tensor, "b h n d"]:
         index = self.channels.long()[:, :, None].expand_as(k)
         return k.new_zeros(*k.shape[:3], like.shape[3]).scatter(3, index, k)
 
     def padded(self) -> Padded:
-        """All slots, padded to the longest head: a transient copy."""
+        """Return all slots, padded to the longest head: a temporary copy."""
         return self.opened().padded()
 
     def bound(self, more: int) -> None:
-        """From now on there is room for ``more`` columns beyond those held, and for no others."""
+        """Limit the room to ``more`` columns beyond those stored."""
         self.rest.bound(more)
 
     def renumber(self, table: Int[Tensor, "c"]) -> None:
-        """Column i becomes ``table[i]``; the last one is of the next token."""
+        """Replace column i by ``table[i]``, whose last entry is the next token's column."""
         self.body.renumber(table)
         self.rest.renumber(table)
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
-        """The batch becomes these rows of it, in this order, repeats allowed."""
+        """Select rows of the batch, in this order, repeats allowed."""
         self.channels = self.channels.index_select(0, rows)
         self.body.take_rows(rows)
         self.rest.take_rows(rows)
 
     def fork(self) -> NarrowPairs:
-        """An independent copy."""
+        """Return an independent copy."""
         return NarrowPairs(self.body.fork(), self.channels, self.rest.fork())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor held, by name, without spare room; the body flat, head after head."""
+        """Return every stored tensor by name, without spare room.
+
+        The body is flat, head after head.
+        """
         body, counts = self.body, self.body.counts
         if isinstance(body, RaggedPairs):
             k, v, columns = body.flat_k, body.flat_v, body.flat_columns

@@ -1,4 +1,4 @@
-"""What every way to hold pairs can do: dense, ragged or quantised."""
+"""Protocols of stored pairs, whether dense, ragged or quantised, and their common base."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ P = TypeVar("P")
 
 @runtime_checkable
 class Pairs(Protocol):
-    """One layer's pairs, which know the original column of each."""
+    """One layer's stored pairs and their original columns."""
 
     @property
     def counts(self) -> Int[Tensor, "b h"]: ...
@@ -36,7 +36,7 @@ class Pairs(Protocol):
     def first(self) -> int: ...
 
     def opened(self) -> DensePairs | RaggedPairs:
-        """The same in full precision: transient where that is not what is held."""
+        """Return the pairs in full precision; a temporary copy if they are stored otherwise."""
         ...
 
     def padded(self) -> Padded: ...
@@ -54,23 +54,23 @@ class Pairs(Protocol):
 
 @runtime_checkable
 class Roomy(Pairs, Protocol):
-    """Pairs that can be told how many more may come, so that no room is made for others."""
+    """Pairs whose spare room can be limited to a number of later pairs."""
 
     def bound(self, more: int) -> None: ...
 
 
 @runtime_checkable
 class Coded(Pairs, Protocol):
-    """Pairs that are held as codes, which stay as they are where some of them go."""
+    """Pairs stored as codes, which do not change if some of them are removed."""
 
     def only(self, kept: Bool[Tensor, "b h n"]) -> Pairs:
-        """A copy that holds the kept slots."""
+        """Return a copy with the kept slots only."""
         ...
 
 
 @runtime_checkable
 class Renumbered(Pairs, Protocol):
-    """Pairs whose columns can be counted anew, once some are held by nobody."""
+    """Pairs whose columns can be renumbered once some columns are stored nowhere."""
 
     def renumber(self, table: Int[Tensor, "c"]) -> None: ...
 
@@ -90,8 +90,9 @@ Others = TypeVar("Others", bound=Renumbered)
 
 
 class BodyAndRest(Generic[Others]):
-    """Pairs of which a ``body`` is held in a form of its own, and all others (``rest``) in another
-    one, to which those that come later are added.
+    """Pairs in two forms: a ``body`` in a form of its own, and all others (``rest``).
+
+    Later pairs are added to the rest.
     """
 
     body: Counted
@@ -99,22 +100,22 @@ class BodyAndRest(Generic[Others]):
 
     @property
     def counts(self) -> Int[Tensor, "b h"]:
-        """Pairs held per row and KV head."""
+        """Pairs stored per row and KV head."""
         return self.body.counts + self.rest.counts
 
     @property
     def longest(self) -> int:
-        """The most pairs that one head holds."""
+        """Largest number of pairs of a head."""
         return int(self.counts.max())
 
     @property
     def compressed(self) -> bool:
-        """Always True: they are not what the model wrote."""
+        """True: the pairs are not what the model computed."""
         return True
 
     @property
     def first(self) -> int:
-        """The column of the first pair of the rest that is not listed."""
+        """The column of the rest's first pair whose column is not listed."""
         return self.rest.first
 
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
@@ -122,5 +123,5 @@ class BodyAndRest(Generic[Others]):
         self.rest.append(k, v)
 
     def crop(self, count: int) -> bool:
-        """Take back the newest ``count`` columns; False if they are not in the rest."""
+        """Remove the newest ``count`` columns; False if they are not in the rest."""
         return self.rest.crop(count)

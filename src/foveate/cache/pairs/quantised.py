@@ -1,9 +1,9 @@
 """Pairs of which all but the newest are quantised.
 
-Why own code: transformers' quantised caches and the libraries beneath them hold whole layers whose
-heads all have the same length, and cannot take tokens back or reorder a batch's rows; hqq packs
-numbers of different heads into one byte; torchao's public operators round the least value to a step
-and leave a code a byte; optimum-quanto packs weights, symmetrically.
+Reasons for own code: transformers' quantised caches and the libraries beneath them need the same
+length in all heads of a layer, and cannot remove tokens or reorder a batch's rows; hqq packs
+numbers of different heads into one byte; torchao's public operators round the minimum to a step and
+use a byte per code; optimum-quanto packs weights, symmetrically.
 """
 
 from __future__ import annotations
@@ -15,44 +15,31 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.cache.pairs.body import (
-    Body,
-    CodeLayout,
-    joined,
-    of_rows,
-    owners,
-    quantised,
-    renumbered,
-    restored,
-    some,
-)
+from foveate.cache.pairs.body import Body, Layout, joined, of_rows, renumbered, selected
 from foveate.cache.pairs.dense import DensePairs, Padded
 from foveate.cache.pairs.pairs import BodyAndRest, Exact, Others
 from foveate.cache.pairs.ragged import RaggedPairs, only
-from foveate.ops.choice import chosen
-from foveate.ops.compaction import starts_of
-from foveate.ops.quantised_decode import FlatCodes
 from foveate.ops.ragged_decode import FlatPairs
 
 
 class CodedPairs(BodyAndRest[Others]):
-    """Pairs whose ``body`` is in codes, and never changes. ``tensors()`` has it as ``name``."""
+    """Pairs with an immutable ``body`` in codes, which ``tensors()`` prefixes with ``name``."""
 
     body: Body
     name: ClassVar[str]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of every tensor held: codes, scales, and what is in full precision."""
+        """Bytes of all stored tensors: codes, scales, and pairs in full precision."""
         return sum(t.nbytes for t in self.body) + self.rest.nbytes
 
     def renumber(self, table: Int[Tensor, "c"]) -> None:
-        """Column i becomes ``table[i]``; the last one is of the next token."""
+        """Replace column i by ``table[i]``, whose last entry is the next token's column."""
         self.body = renumbered(self.body, table)
         self.rest.renumber(table)
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
-        """The batch becomes these rows of it, in this order, repeats allowed."""
+        """Select rows of the batch, in this order, repeats allowed."""
         self.body = of_rows(self.body, rows)
         self.rest.take_rows(rows)
 
@@ -61,7 +48,7 @@ class CodedPairs(BodyAndRest[Others]):
         return self.but(self.rest.fork())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return every tensor held, by name, without spare room."""
+        """Return every stored tensor by name, without spare room."""
         body = {f"{self.name}.{name}": t for name, t in self.body._asdict().items()}
         return self.rest.tensors() | body
 
@@ -73,26 +60,26 @@ class CodedPairs(BodyAndRest[Others]):
 
 
 class QuantisedPairs(CodedPairs[Exact]):
-    """A quantised body, and pairs in full precision that came later (``rest``).
+    """A quantised body, and later pairs in full precision (``rest``).
 
-    Pairs move from the rest to the body before new ones arrive, as soon as ``residual + group`` of
-    a head are in it; so those that came last can always be taken back.
+    Pairs move from the rest to the body before new ones are added, once a head's rest has at least
+    ``residual + group`` pairs; so the newest ones can always be removed again.
     """
 
     name = "body"
 
-    def __init__(self, body: Body, rest: Exact, layout: CodeLayout, residual: int):
+    def __init__(self, body: Body, rest: Exact, layout: Layout, residual: int):
         self.body, self.rest = body, rest
         self.layout, self.residual = layout, residual
-        self._longest: tuple[Body, int] | None = None  # of the body that it was looked for in
+        self._longest: tuple[Body, int] | None = None  # cached with its body, needs a sync
 
     @classmethod
-    def of(cls, pairs: Exact, layout: CodeLayout, residual: int) -> QuantisedPairs:
-        """The pairs with all but the last ``residual`` of every head quantised."""
-        none = torch.zeros_like(pairs.padded().columns, dtype=torch.bool)
-        made = cls(codes_of(pairs, none, layout), pairs, layout, residual)
-        made._settle()
-        return made
+    def of(cls, pairs: Exact, layout: Layout, residual: int) -> QuantisedPairs:
+        """Quantise all but the last ``residual`` pairs of every head."""
+        no_slots = torch.zeros_like(pairs.padded().columns, dtype=torch.bool)
+        quantised_pairs = cls(codes_of(pairs, no_slots, layout), pairs, layout, residual)
+        quantised_pairs._settle()
+        return quantised_pairs
 
     @property
     def columns(self) -> Int[Tensor, "b h n"]:
@@ -103,52 +90,42 @@ class QuantisedPairs(CodedPairs[Exact]):
         return torch.full_like(slots, -1, dtype=rest.dtype).masked_scatter(slots, columns)
 
     def _slots(self) -> Bool[Tensor, "b h n"]:
-        """Which slots hold a pair, right-aligned."""
+        """Return the slots with a pair as a mask, right-aligned."""
         counts, n = self.counts, self.longest
         return torch.arange(n, device=counts.device) >= n - counts[:, :, None]
 
     def _coded(self) -> Bool[Tensor, "m"]:
-        """Which pairs are in the body, head after head: of each, the body's come first."""
+        """Return the pairs of the body as a mask over all pairs; a head's body comes first."""
         counts = self.counts.flatten()
-        place = torch.cat([torch.arange(n, device=counts.device) for n in counts.tolist()])
-        return place < self.body.counts.flatten().repeat_interleave(counts)
+        index = torch.cat([torch.arange(n, device=counts.device) for n in counts.tolist()])
+        return index < self.body.counts.flatten().repeat_interleave(counts)
 
     @property
-    def decodes_as_codes(self) -> bool:
-        """Whether the kernels read these codes as they are; the reference opens all the same."""
-        return self.layout.values == "token" and chosen() != "reference"
+    def parts(self) -> tuple[Any, FlatPairs, Tensor, Tensor]:
+        """Inputs of decoding: codes, flat pairs in full precision, and the tail's keys and values.
 
-    @property
-    def parts(self) -> tuple[FlatCodes, FlatPairs, Tensor, Tensor]:
-        """What decoding reads: codes, flat pairs in full precision, and the tail's keys and values.
-        Where groups and heads start is transient.
+        Codes are in the form of the layout's ``attention``.
         """
         body, rest = self.body, self.rest
         if self._longest is None or self._longest[0] is not body:
             self._longest = body, int(body.counts.max())
-        coded = FlatCodes(
-            body.k,
-            body.k_least,
-            body.k_step,
-            owners(body.sizes, len(body.k)),
-            body.v,
-            body.v_least,
-            body.v_step,
-            starts_of(body.counts),
-            self._longest[1],
-            self.layout.bits,
-            self.layout.group,
-        )
+        coded = self.layout.flat(body, self._longest[1])
         if isinstance(rest, RaggedPairs):
             flat = FlatPairs(rest.flat_k, rest.flat_v, rest.starts, rest.longest_body)
             return coded, flat, rest.tail.k, rest.tail.v
         no_k, no_v = (x.new_empty(0, x.shape[3]) for x in (rest.k, rest.v))
         return coded, FlatPairs(no_k, no_v, torch.zeros_like(coded.starts), 0), rest.k, rest.v
 
+    def attend(
+        self, q: Float[Tensor, "b hq 1 d"], scale: float, n: float
+    ) -> Float[Tensor, "b hq 1 e"]:
+        """Compute a decoding step's attention without opening the codes; ``n`` is softmax-n's."""
+        return self.layout.attention(q, *self.parts, scale, n)
+
     def opened(self) -> DensePairs | RaggedPairs:
-        """All in full precision: a transient copy."""
+        """Return all pairs in full precision: a temporary copy."""
         body, rest = self.body, self.rest
-        k, v = restored(body, self.layout, rest.tensors()["v"].shape[-1])
+        k, v = self.layout.decode(body, *(rest.tensors()[x].shape[-1] for x in "kv"))
         columns, counts = body.columns.int(), body.counts
         if isinstance(rest, DensePairs) and bool((counts == counts[0, 0]).all()):
             shape = (*counts.shape, int(counts[0, 0]))
@@ -168,20 +145,22 @@ class QuantisedPairs(CodedPairs[Exact]):
                 torch.cat(both)[order] for both in zip((k, v, columns), later, strict=True)
             )
             counts = counts + rest.body_counts
-        whole = RaggedPairs(k, v, columns, counts, tail.first)
-        whole.tail = tail
-        return whole
+        ragged = RaggedPairs(k, v, columns, counts, tail.first)
+        ragged.tail = tail
+        return ragged
 
     def padded(self) -> Padded:
-        """All slots in full precision, padded to the longest head: a transient copy."""
+        """Return all slots in full precision, padded to the longest head: a temporary copy."""
         return self.opened().padded()
 
     def only(self, kept: Bool[Tensor, "b h n"]) -> QuantisedPairs:
-        """A copy that holds the kept slots; codes stay as they are."""
-        held, coded, rest = kept[self._slots()], self._coded(), self.rest
+        """Return a copy with the kept slots only; codes stay as they are."""
+        kept_pairs, coded, rest = kept[self._slots()], self._coded(), self.rest
         slots = rest.columns >= 0
-        left = torch.zeros_like(slots).masked_scatter(slots, held[~coded])
-        copied: QuantisedPairs = self.but(only(rest, left), some(self.body, held[coded]))
+        kept_rest = torch.zeros_like(slots).masked_scatter(slots, kept_pairs[~coded])
+        copied: QuantisedPairs = self.but(
+            only(rest, kept_rest), selected(self.body, kept_pairs[coded])
+        )
         return copied
 
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
@@ -191,7 +170,7 @@ class QuantisedPairs(CodedPairs[Exact]):
         super().append(k, v)
 
     def _settle(self) -> None:
-        """Quantises all but the last ``residual`` pairs of every head."""
+        """Quantise all but the last ``residual`` pairs of every head."""
         columns = self.rest.columns
         slots, n = columns >= 0, columns.shape[2]
         old = slots & (torch.arange(n, device=columns.device) < n - self.residual)
@@ -199,7 +178,7 @@ class QuantisedPairs(CodedPairs[Exact]):
         self.body, self.rest = joined(self.body, new), only(self.rest, slots & ~old)
 
 
-def codes_of(pairs: Exact, chosen: Bool[Tensor, "b h n"], layout: CodeLayout) -> Body:
-    """The chosen pairs, quantised."""
+def codes_of(pairs: Exact, chosen: Bool[Tensor, "b h n"], layout: Layout) -> Body:
+    """Quantise the chosen pairs."""
     k, v, columns = (t[chosen] for t in pairs.padded())
-    return quantised(k, v, columns, chosen.sum(-1), layout)
+    return layout.encode(k, v, columns, chosen.sum(-1))

@@ -1,4 +1,4 @@
-"""Pairs of heads that hold different numbers, flat, and never padded to the longest."""
+"""Pairs of heads with different numbers, flat, and never padded to the longest."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from foveate.ops.compaction import compaction, starts_of
 
 
 class RaggedPairs:
-    """Pairs of heads that keep different numbers: a flat body that never changes, and a dense tail.
+    """Pairs of heads with different numbers: an immutable flat body and a dense tail.
 
-    The body lists the pairs of row 0's head 0, then row 0's head 1, and so on. The tail holds what
-    was appended later, the same number for every head.
+    The body lists the pairs of row 0's head 0, then row 0's head 1, and so on. The tail has the
+    pairs that were appended later, the same number for every head.
     """
 
     def __init__(
@@ -27,17 +27,17 @@ class RaggedPairs:
         body_counts: Int[Tensor, "b h"],
         first: int,
     ):
-        # of 32 bits: columns are below 2^31, and half the bytes count in every budget in bytes
+        # int32: columns are below 2^31, and their bytes count in every budget in bytes
         self.flat_k, self.flat_v, self.flat_columns = k, v, columns.to(torch.int32)
         self.compressed = True  # only kept pairs are stored like this
-        self._hold(body_counts)
+        self._set_counts(body_counts)
         shape = (*body_counts.shape, 0)
         self.tail = DensePairs(
             k.new_empty(*shape, k.shape[1]), v.new_empty(*shape, v.shape[1]), first=first
         )
 
-    def _hold(self, counts: Int[Tensor, "b h"]) -> None:
-        """Where each head's body starts, on the device and, for what runs on the host, here."""
+    def _set_counts(self, counts: Int[Tensor, "b h"]) -> None:
+        """Store each head's start and length, on the device and on the host."""
         self.heads: tuple[int, ...] = tuple(counts.shape)
         self.starts = starts_of(counts)
         self.lengths: list[int] = counts.flatten().tolist()
@@ -55,17 +55,17 @@ class RaggedPairs:
 
     @property
     def counts(self) -> Int[Tensor, "b h"]:
-        """Pairs held per row and KV head."""
+        """Pairs stored per row and KV head."""
         return self.body_counts + self.tail.size
 
     @property
     def longest(self) -> int:
-        """The most pairs that one head holds."""
+        """Largest number of pairs of a head."""
         return self.longest_body + self.tail.size
 
     @property
     def nbytes(self) -> int:
-        """Bytes of every tensor held, spare room included."""
+        """Bytes of all stored tensors, spare room included."""
         body = (self.flat_k, self.flat_v, self.flat_columns, self.starts)
         return sum(t.nbytes for t in body) + self.tail.nbytes
 
@@ -82,16 +82,16 @@ class RaggedPairs:
         return self.tail.first
 
     def opened(self) -> RaggedPairs:
-        """Themselves."""
+        """Return self: the pairs are in full precision."""
         return self
 
     @property
     def next_column(self) -> int:
-        """The column that the next token will have."""
+        """The column of the next token."""
         return self.tail.next_column
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor held, by name, without spare room."""
+        """Return every stored tensor by name, without spare room."""
         return {
             "flat_k": self.flat_k,
             "flat_v": self.flat_v,
@@ -101,7 +101,7 @@ class RaggedPairs:
         }
 
     def padded(self) -> Padded:
-        """All slots, padded to the longest head: a transient copy."""
+        """Return all slots, padded to the longest head: a temporary copy."""
         index, empty = self._index()
         body = self.flat_columns[index].long().masked_fill(empty, -1)
         return Padded(
@@ -111,48 +111,48 @@ class RaggedPairs:
         )
 
     def _index(self) -> tuple[Int[Tensor, "b h s"], Bool[Tensor, "b h s"]]:
-        """Where each right-aligned body slot stands in the flat tensors, and which are empty."""
+        """Return the index of each right-aligned body slot, and a mask of empty slots."""
         ends = self.starts[1:].view(self.heads)
         back = torch.arange(-self.longest_body, 0, device=ends.device)
         empty = -back > self.body_counts[..., None]
-        # the first head's empty slots would lead to before the flat tensors; they are masked later
+        # the first head's empty slots would have negative indices; callers mask them
         return (ends[..., None] + back).clamp_min(0), empty
 
     def bound(self, more: int) -> None:
-        """From now on there is room for ``more`` columns beyond those held, and for no others."""
+        """Limit the room to ``more`` columns beyond those stored."""
         self.tail.bound(more)
 
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
-        """Adds the next columns."""
+        """Add the next columns."""
         self.tail.append(k, v)
 
     def crop(self, count: int) -> bool:
-        """Takes back the newest ``count`` columns; False if they are among the compressed ones."""
+        """Remove the newest ``count`` columns; False if they are among the compressed ones."""
         return self.tail.crop(count)
 
     def renumber(self, table: Int[Tensor, "c"]) -> None:
-        """Column i becomes ``table[i]``; the last one is of the next token."""
+        """Replace column i by ``table[i]``, whose last entry is the next token's column."""
         self.flat_columns = table[self.flat_columns.long()].to(torch.int32)
         self.tail.renumber(table)
 
     def turn(self, rule: Turning) -> None:
-        """Keys become what the rule says of them and of their columns."""
+        """Replace the keys by ``rule`` of keys and columns."""
         self.flat_k = rule(self.flat_k, self.flat_columns.long())
         self.tail.turn(rule)
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
-        """The batch becomes these rows of it, in this order, repeats allowed."""
-        # all heads of a row stand together, so a row is one slice
+        """Select rows of the batch, in this order, repeats allowed."""
+        # all heads of a row are stored together, so a row is one slice
         heads, starts = self.heads[1], self.starts.tolist()
         spans = [(starts[r * heads], starts[(r + 1) * heads]) for r in rows.tolist()]
         for name in ("flat_k", "flat_v", "flat_columns"):
             flat = getattr(self, name)
             setattr(self, name, torch.cat([flat[start:end] for start, end in spans]))
-        self._hold(self.body_counts.index_select(0, rows))
+        self._set_counts(self.body_counts.index_select(0, rows))
         self.tail.take_rows(rows)
 
     def fork(self) -> RaggedPairs:
-        """An independent copy: it shares the body, which never changes, and copies the tail."""
+        """Return an independent copy, which shares the immutable body and copies the tail."""
         other = RaggedPairs(
             self.flat_k, self.flat_v, self.flat_columns, self.body_counts, self.tail.first
         )
@@ -168,39 +168,40 @@ def store(
     first: int,
     counts: Int[Tensor, "b h"] | None = None,
 ) -> DensePairs | RaggedPairs:
-    """Stores the kept slots: dense if every head keeps the same number, ragged otherwise.
+    """Store the kept slots: dense if every head keeps the same number, ragged otherwise.
 
-    ``first`` is the column that the next token will have; ``counts`` are those of ``kept``.
+    ``first`` is the next token's column; ``counts`` are those of ``kept``.
     """
     counts = kept.sum(-1) if counts is None else counts
     flat = compaction(k, v, columns, kept, counts)
-    # the one question to the device: which kind of storage it is
+    # the one device sync: heads of equal length decide the kind of storage
     if len(set(lengths := counts.flatten().tolist())) > 1:
         return RaggedPairs(*flat, counts, first)
     shape = (*counts.shape, lengths[0])
-    keys, values, places = flat
+    keys, values, stored_columns = flat
     return DensePairs(
         keys.view(*shape, keys.shape[1]),
         values.view(*shape, values.shape[1]),
-        places.view(shape),
+        stored_columns.view(shape),
         first,
     )
 
 
 def only(pairs: DensePairs | RaggedPairs, kept: Bool[Tensor, "b h n"]) -> DensePairs | RaggedPairs:
-    """A copy that holds the kept slots."""
+    """Return a copy with the kept slots only."""
     return store(*pairs.padded(), kept, pairs.next_column)
 
 
 def exact(tensors: Mapping[str, Tensor], first: int) -> DensePairs | RaggedPairs:
-    """The pairs that have these ``tensors()``, and maybe others; ``first`` is the first column that
-    is not listed.
+    """Return the pairs that have these ``tensors()``; other names are ignored.
+
+    ``first`` is the first column that is not listed.
     """
     if "flat_k" not in tensors:
         return DensePairs(tensors["k"], tensors["v"], tensors.get("columns"), first)
     k, v, columns, counts = (tensors[name] for name in ("flat_k", "flat_v", "columns", "counts"))
     ragged = RaggedPairs(k, v, columns, counts, first)
-    # the body holds what was kept; what came after it was saved under the names of the dense tail
+    # the body has the kept pairs; later ones are saved under the names of the dense tail
     if tensors["k"].shape[2]:
         ragged.append(tensors["k"], tensors["v"])
     return ragged

@@ -117,7 +117,7 @@ class LaterTurns:
                 go_on(self._axes, state)
         if state.tokens.position is not None:
             positions = _axes(_positions(inputs, seen - count))
-            state.tokens = state.tokens.place(positions[:, 0])
+            state.tokens = state.tokens.add_positions(positions[:, 0])
 
 
 def note_positions(state: CacheState, positions: Any, seen: int) -> None:

@@ -32,7 +32,6 @@ from foveate.ops.column_sums import (
     attention_with_maxima,
     attention_with_sums,
 )
-from foveate.ops.quantised_decode import quantised_decode
 from foveate.ops.ragged_decode import ragged_decode
 from foveate.ops.softmax_n import attention_n
 from foveate.policies.policy import Policy
@@ -86,8 +85,8 @@ def compute_attention(
     ours = queries.attention.replaceable
     if n and not ours:
         _refuse_softmax_n(n)
-    if sees_all and ours and isinstance(pairs, QuantisedPairs) and pairs.decodes_as_codes:
-        return Attended(quantised_decode(queries.q, *pairs.parts, queries.scale, n).transpose(1, 2))
+    if sees_all and ours and isinstance(pairs, QuantisedPairs) and pairs.layout.decodes_as_codes:
+        return Attended(pairs.attend(queries.q, queries.scale, n).transpose(1, 2))
     if sees_all and isinstance(pairs, RewrittenPairs):
         return _decode(queries, pairs, n)
     pairs = pairs if isinstance(pairs, DensePairs) else pairs.opened()

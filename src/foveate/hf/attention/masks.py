@@ -112,7 +112,7 @@ def examine(
         return MaskFacts(no_pads if pads is None else pads, True, True)
     visible = as_bool(mask).expand(b, 1, m, n)[:, 0]
     if pads is None:
-        pads = left_padding(visible[:, -1], b, n, whole=False)
+        pads = left_padding(visible[:, -1], b, n, complete=False)
     columns = torch.arange(n, device=device)
     real = columns >= pads[:, None]
     is_open = bool((visible[:, -1] == real).all())

@@ -247,7 +247,7 @@ class CacheState:
         layer.
         """
         if mask is None or (isinstance(mask, Tensor) and mask.shape == (b, n)):
-            self.update_tokens(pad=left_padding(mask, b, n, whole=False))
+            self.update_tokens(pad=left_padding(mask, b, n, complete=False))
             self.update_turn(padding_told=True)
 
     def look(self, own_mask: Any, rows: int, new: int, seen: int, device: torch.device) -> PassView:

@@ -33,7 +33,7 @@ from foveate.policies.gathering import (
     turns_far_keys,
 )
 from foveate.policies.method import METHODS
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Score
 from foveate.profiles.ledger import SumsLedger, fingerprint
@@ -58,7 +58,8 @@ def gathered_method(spec: str) -> str | None:
     for key in arguments:
         if key not in METHODS[name].parameters:
             raise InvalidParameter(
-                f"{name} has no parameter {shown(key)}. {suggest(key, METHODS[name].parameters)}"
+                f"{name} has no parameter {short_repr(key)}. "
+                f"{suggest(key, METHODS[name].parameters)}"
             )
     return name
 
@@ -207,7 +208,7 @@ def _with_questions(
             raise InvalidInput(
                 "questions= needs one foveate.policies.gathering.Asked for each of the prompts, as "
                 "many as there are: this is "
-                f"{shown(question if question is not missing else 'none')}."
+                f"{short_repr(question if question is not missing else 'none')}."
             )
         yield inputs, question  # type: ignore[misc]
 

@@ -89,10 +89,10 @@ class Asker(NamedTuple):
         """
         score = policy.reads_again
         if score is None or not any(
-            (score.reading.asks, score.reading.closing, score.reading.questions)
+            (score.reading.follow_ups, score.reading.closing, score.reading.questions)
         ):
             return None
-        if (score.reading.asks or score.reading.closing) and tokenizer is None:
+        if (score.reading.follow_ups or score.reading.closing) and tokenizer is None:
             raise InvalidInput(
                 f"{score!r} asks the model questions, which needs its tokenizer. Pass "
                 "compress(model, policy, tokenizer=...)."

@@ -210,7 +210,7 @@ def read_again(decoder: nn.Module, asker: Asker | None, cache: DynamicCache) -> 
                     decoder(**inputs, **{argument: cache}, use_cache=True)
         if asker is not None:
             start = _start(passes)
-            for text in reading.asks:
+            for text in reading.follow_ups:
                 if reading.bare:
                     asker.read_bare(text, cache, start)
                 else:

@@ -79,7 +79,7 @@ class PassToCut:
             pos=torch.where(real, self.columns - pads, -1),
             image=image,
             spot=spot,
-            given=self.visual,
+            visual_tokens=self.visual,
             before=self.state.before if layer else None,
             notes=self.notes,
             tower=tower,

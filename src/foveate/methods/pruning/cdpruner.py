@@ -38,7 +38,7 @@ class CDPrunerPrune(BeforeAllLayers):
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         goes_on = torch.zeros_like(tokens.vision)
         unit = F.normalize(tokens.hidden.float(), dim=-1)
-        counts = going_on(share(self.keep), tokens.given).tolist()
+        counts = going_on(share(self.keep), tokens.visual_tokens).tolist()
         for row, count in enumerate(counts):
             visual = tokens.vision[row].nonzero()[:, 0]
             text = (tokens.pos[row] >= 0) & ~tokens.vision[row]

@@ -27,6 +27,6 @@ class DivPrunePrune(BeforeAllLayers):
     keep: AmountLike = "9.8%"
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
-        counts, visual = going_on(share(self.keep), tokens.given), tokens.vision[:, None]
+        counts, visual = going_on(share(self.keep), tokens.visual_tokens), tokens.vision[:, None]
         none = torch.zeros_like(visual)
         return Pruned(spread(tokens.hidden[:, None], visual, none, counts[:, None])[:, 0])

@@ -20,7 +20,7 @@ class SpatialPrune(BeforeAllLayers):
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         visual = tokens.vision
-        number, total = visual.long().cumsum(-1), tokens.given[:, None]
-        count = going_on(share(self.keep), tokens.given)[:, None]
+        number, total = visual.long().cumsum(-1), tokens.visual_tokens[:, None]
+        count = going_on(share(self.keep), tokens.visual_tokens)[:, None]
         total = total.clamp_min(1)  # a row without visual tokens marks none anyway
         return Pruned(visual & (number * count // total > (number - 1) * count // total))

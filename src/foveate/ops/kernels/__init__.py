@@ -1,5 +1,4 @@
-"""Triton kernels of the operators, a module each, under the operator's own name.
+"""Triton kernels of the operators, one module each, with the operators' names.
 
-An operator and what launches its kernels have the same arguments, whose shapes and meanings stand
-at the operator.
+A function here has the operator's arguments; see there for shapes and meanings.
 """

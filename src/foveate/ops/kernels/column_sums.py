@@ -1,8 +1,8 @@
-"""Two passes: the log-sum-exp of every query (and its output, if asked), then sums over queries.
+"""Column sums in two passes: log-sum-exp of every query (and its output), then sums over queries.
 
-The first is flash attention's running softmax (Dao, arXiv:2307.08691); the second makes each weight
-again as exp(logit - lse), with a block of slots staying where it is and all later queries passing
-by. Products of keys and queries are exact and added up in float32.
+The first is flash attention's running softmax (Dao, arXiv:2307.08691). The second recomputes each
+weight as exp(logit - lse), with a fixed block of slots and a loop over all later queries. Products
+of keys and queries are exact and added up in float32.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from foveate.ops.kernels.tiles import of_head, product, tile
 def column_sums(
     q: Tensor, k: Tensor, scale: float, mask: Tensor | None = None, pads: list[int] | None = None
 ) -> Tensor:
-    """First pass without values, then the second."""
-    check("column_sums", q, k, beside=() if mask is None else (mask,))
+    """Run the first pass without values, then the second."""
+    check("column_sums", q, k, others=() if mask is None else (mask,))
     row_pads = _pads(q, pads)
     _, lse = _softmax(q, k, None, scale, mask, row_pads)
     return _sums(q, k, scale, mask, row_pads, lse)
@@ -33,7 +33,7 @@ def column_sums(
 def attention_with_sums(
     q: Tensor, k: Tensor, v: Tensor, scale: float, pads: list[int] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Both passes; the weights are multiplied with the values in the values' type."""
+    """Run both passes. The weights are multiplied with the values in the values' dtype."""
     check("attention_with_sums", q, k, v)
     row_pads = _pads(q, pads)
     out, lse = _softmax(q, k, v, scale, None, row_pads)
@@ -49,8 +49,11 @@ def attention_with_counted_sums(
     n: float = 0.0,
     pads: list[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Softmax-n has log n for one more logit, so the second pass takes a larger log-sum-exp."""
-    check("attention_with_counted_sums", q, k, v, beside=(counts,))
+    """Run both passes, the second with a larger log-sum-exp if n > 0.
+
+    Softmax-n is a softmax with log n as one more logit.
+    """
+    check("attention_with_counted_sums", q, k, v, others=(counts,))
     row_pads = _pads(q, pads)
     out, lse = _softmax(q, k, v, scale, None, row_pads)
     if n:
@@ -67,8 +70,9 @@ def _pads(q: Tensor, pads: list[int] | None) -> Tensor:
 def _softmax(
     q: Tensor, k: Tensor, v: Tensor | None, scale: float, mask: Tensor | None, pads: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Output [b hq m e] (of no width without values) and log2-sum-exp2 [b hq m], +inf for queries
-    that see nothing.
+    """Return outputs [b hq m e] and log2-sum-exp2 [b hq m].
+
+    Outputs have no width without values. The log-sum-exp is +inf for queries that see nothing.
     """
     b, hq, m, d = q.shape
     h, n, e = k.shape[1], k.shape[2], 0 if v is None else v.shape[3]
@@ -109,7 +113,7 @@ def _sums(
     lse: Tensor,
     counts: Float[Tensor, "b c g m"] | None = None,
 ) -> Float[Tensor, "b hq *c n"]:
-    """Over all queries alike, or ``c`` sums in which each counts as told."""
+    """Return sums over all queries with equal weights, or ``c`` sums with weights ``counts``."""
     b, hq, m, d = q.shape
     h, n = k.shape[1], k.shape[2]
     c = 1 if counts is None else counts.shape[1]
@@ -143,7 +147,7 @@ def _sums(
 @triton.jit
 @no_type_check
 def _visible(seen, row, slot, m, n, HAS_MASK: tl.constexpr):
-    """[rows, slots]: which slots each query attends to."""
+    """Return a [rows, slots] mask of the slots that each query attends to."""
     inside = (row < m)[:, None] & (slot < n)[None, :]
     if HAS_MASK:
         return tile(seen, row, slot, m, n) != 0
@@ -169,14 +173,14 @@ def _softmax_kernel(
     M: tl.constexpr,
     N: tl.constexpr,
 ):
-    """One block of queries of one query head."""
+    """Process one block of queries of one query head."""
     hq, g, m, n, d, e = sizes
     blocks = tl.cdiv(m, M)
     head = (tl.program_id(0) // blocks).to(tl.int64)  # counted through all rows
     block = tl.program_id(0) % blocks
-    b, of = head // hq, (head % hq) // g
+    b, kv_head = head // hq, (head % hq) // g
     row, column, channel = block * M + tl.arange(0, M), tl.arange(0, D), tl.arange(0, E)
-    k, v, seen = of_head(k, b, of), of_head(v, b, of), of_head(seen, b, of)
+    k, v, seen = of_head(k, b, kv_head), of_head(v, b, kv_head), of_head(seen, b, kv_head)
     pad = tl.load(pads + b)
     queries = tile(of_head(q, b, head % hq), row, column, m, d)
     top = tl.full([M], -float("inf"), tl.float32)
@@ -201,7 +205,7 @@ def _softmax_kernel(
             added = product(weights.to(values.dtype), values)
             mixed = mixed * shrunk[:, None] + added
         top = new
-    counts = (total > 0) & (row >= pad - (n - m))  # padding does not ask
+    counts = (total > 0) & (row >= pad - (n - m))  # padding is no query
     total = tl.where(counts, total, 1.0)
     found = tl.where(counts, top + tl.log2(total), float("inf"))
     tl.store(lse + head * m + row, found, mask=row < m)
@@ -230,16 +234,16 @@ def _sums_kernel(
     M: tl.constexpr,
     N: tl.constexpr,
 ):
-    """One block of slots of one query head."""
+    """Process one block of slots of one query head."""
     hq, g, m, n, c, d = sizes
     blocks = tl.cdiv(n, N)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     block = tl.program_id(0) % blocks
-    b, of = head // hq, (head % hq) // g
+    b, kv_head = head // hq, (head % hq) // g
     slot, column = block * N + tl.arange(0, N), tl.arange(0, D)
-    q, seen = of_head(q, b, head % hq), of_head(seen, b, of)
+    q, seen = of_head(q, b, head % hq), of_head(seen, b, kv_head)
     pad = tl.load(pads + b)
-    keys = tile(of_head(k, b, of), slot, column, n, d)
+    keys = tile(of_head(k, b, kv_head), slot, column, n, d)
     of_sums = tl.arange(0, C)
     counts = of_head(counts, b, head % g)
     total = tl.zeros([C, N] if COUNTED else [N], tl.float32)

@@ -1,4 +1,4 @@
-"""One launch: a program counts what is kept before its slots, then copies its own."""
+"""Compaction in one launch: a program counts the kept slots before its block, then copies it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ WIDE = 2048  # slots counted at a time
 
 
 def compaction(k: Tensor, v: Tensor, columns: Tensor, kept: Tensor, counts: Tensor) -> Compacted:
-    """Bit for bit what is in the kept slots."""
-    check("compaction", k, v, beside=(columns, kept, counts))
+    """Copy the kept slots bit by bit."""
+    check("compaction", k, v, others=(columns, kept, counts))
     (b, h, n, d), e = k.shape, v.shape[3]
     starts = starts_of(counts)
     total = int(starts[-1])
@@ -64,13 +64,13 @@ def _copy_kernel(
     N: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """One block of slots of one head."""
+    """Copy one block of slots of one head."""
     h, n, d, e = sizes
     blocks = tl.cdiv(n, N)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     begin = (tl.program_id(0) % blocks) * N
-    b, of = head // h, head % h
-    mask, mask_n = mask[0] + b * mask[1] + of * mask[2], mask[3]
+    b, kv_head = head // h, head % h
+    mask, mask_n = mask[0] + b * mask[1] + kv_head * mask[2], mask[3]
     before = tl.zeros([WIDE], tl.int32)
     for start in range(0, begin, WIDE):
         slot = start + tl.arange(0, WIDE)
@@ -79,18 +79,18 @@ def _copy_kernel(
     slot = begin + tl.arange(0, N)
     far = slot.to(tl.int64)
     stays = tl.load(mask + far * mask_n, mask=slot < n, other=0) != 0
-    place = tl.sum(before, 0) + tl.cumsum(stays.to(tl.int32), 0) - 1
-    to = tl.load(starts + head) + place
+    index = tl.sum(before, 0) + tl.cumsum(stays.to(tl.int32), 0) - 1
+    to = tl.load(starts + head) + index
     column, channel = tl.arange(0, D), tl.arange(0, E)
-    # a slot that goes is read as one beyond the end: not at all
+    # tile() does not read slots beyond the end, so dropped ones are moved there
     taken = tl.where(stays, slot, n)
-    keys = tile(of_head(k, b, of), taken, column, n, d)
-    values = tile(of_head(v, b, of), taken, channel, n, e)
-    some = stays[:, None]
-    tl.store(flat_k + to[:, None] * d + column[None, :], keys, mask=some & (column < d)[None, :])
+    keys = tile(of_head(k, b, kv_head), taken, column, n, d)
+    values = tile(of_head(v, b, kv_head), taken, channel, n, e)
+    copied = stays[:, None]
+    tl.store(flat_k + to[:, None] * d + column[None, :], keys, mask=copied & (column < d)[None, :])
     tl.store(
-        flat_v + to[:, None] * e + channel[None, :], values, mask=some & (channel < e)[None, :]
+        flat_v + to[:, None] * e + channel[None, :], values, mask=copied & (channel < e)[None, :]
     )
-    at = columns[0] + b * columns[1] + of * columns[2] + far * columns[3]
+    at = columns[0] + b * columns[1] + kv_head * columns[2] + far * columns[3]
     number = tl.load(at, mask=stays, other=0)
     tl.store(flat_columns + to, number.to(tl.int32), mask=stays)

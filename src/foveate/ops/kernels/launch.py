@@ -1,4 +1,4 @@
-"""What every Triton kernel needs around it: checks, sizes of tiles, room for results.
+"""Launch helpers of every Triton kernel: checks, sizes of tiles, memory for results.
 
 Importing this module imports Triton.
 """
@@ -17,42 +17,44 @@ from torch import Tensor
 from foveate.errors import UnsupportedKernel
 
 INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
-"""Kernels run on a CPU, slowly: TRITON_INTERPRET=1 was set when Triton was imported."""
+"""True if kernels run on a CPU, slowly: TRITON_INTERPRET=1 was set when Triton was imported."""
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 256
-TILE = 16 * 2**10  # bytes: all tiles that a kernel holds fit in the 99 KiB that every GPU has
-STAGES = 2  # of these, being loaded or worked on
-LOG2E = math.log2(math.e)  # logits are taken to the base 2, in which GPUs exponentiate
+TILE = 16 * 2**10  # bytes: all tiles of a kernel fit in the 99 KiB that every GPU has
+STAGES = 2  # tiles in flight: one is loaded while another is processed
+LOG2E = math.log2(math.e)  # logits are scaled to base 2, because GPUs compute exp2
 
 
-def check(operator: str, *tensors: Tensor, beside: Sequence[Tensor] = ()) -> None:
-    """All of one float type that the kernels know, on one GPU (or on the CPU, interpreted), their
-    last dimensions 1 to 256; what stands ``beside`` them is on the same device.
+def check(operator: str, *tensors: Tensor, others: Sequence[Tensor] = ()) -> None:
+    """Check the tensors of an operator.
+
+    ``tensors`` need one float dtype that the kernels support, one GPU (or the CPU, interpreted),
+    and last dimensions of 1 to 256. ``others`` only need the same device.
 
     Raises:
-        UnsupportedKernel: names what is not so, and the way out.
+        UnsupportedKernel: a requirement is not met.
     """
-    instead = f"Use impl='reference' for {operator}."
+    remedy = f"Use impl='reference' for {operator}."
     first = tensors[0]
     kinds = {(t.device, t.dtype) for t in tensors}
-    if len(kinds) > 1 or any(t.device != first.device for t in beside):
-        listed = ", ".join(f"{t.dtype} on {t.device}" for t in (*tensors, *beside))
-        raise UnsupportedKernel(f"tensors of different kinds: {listed}. {instead}")
+    if len(kinds) > 1 or any(t.device != first.device for t in others):
+        listed = ", ".join(f"{t.dtype} on {t.device}" for t in (*tensors, *others))
+        raise UnsupportedKernel(f"tensors of different kinds: {listed}. {remedy}")
     if first.device.type != "cuda" and not (first.device.type == "cpu" and INTERPRETED):
         raise UnsupportedKernel(
-            f"Triton kernels run on a GPU, and these tensors are on {first.device}. {instead} "
+            f"Triton kernels run on a GPU, and these tensors are on {first.device}. {remedy} "
             "(To try the kernels on a CPU, set TRITON_INTERPRET=1 before Triton is imported.)"
         )
     if first.dtype not in FLOATS:
-        raise UnsupportedKernel(f"{first.dtype} is none of float32, float16, bfloat16. {instead}")
+        raise UnsupportedKernel(f"{first.dtype} is none of float32, float16, bfloat16. {remedy}")
     for width in (t.shape[-1] for t in tensors):
         if not 1 <= width <= WIDEST:
-            raise UnsupportedKernel(f"head size {width} is not within 1 to {WIDEST}. {instead}")
+            raise UnsupportedKernel(f"head size {width} is not within 1 to {WIDEST}. {remedy}")
 
 
 def run(kernel: Any, programs: int, like: Tensor, *arguments: Any, **settings: Any) -> None:
-    """Launches ``programs`` programs on the device of ``like``; a model may stand on several."""
+    """Launch ``programs`` programs on the device of ``like``; a model may be on several devices."""
     if programs == 0:
         return
     with torch.cuda.device(like.device) if like.is_cuda else nullcontext():
@@ -60,20 +62,20 @@ def run(kernel: Any, programs: int, like: Tensor, *arguments: Any, **settings: A
 
 
 def empty(*shape: int, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Room for a kernel to write to: it has to write every element that is read later."""
+    """Allocate memory for a kernel, which must write every element that is read later."""
     return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
 
 
 def strided(x: Tensor) -> tuple[Any, ...]:
-    """A tensor with its strides, as one argument of a kernel: it may have any."""
+    """Return a tensor and its strides as one argument of a kernel, which supports any strides."""
     return x, *x.stride()
 
 
 def power(size: int, least: int = 16) -> int:
-    """The power of two that a tile of ``size`` has along this axis; products of tiles need 16."""
+    """Return the power of two that a tile of ``size`` has along this axis; tl.dot needs 16."""
     return max(least, 1 << max(0, size - 1).bit_length())
 
 
-def rows(x: Tensor, most: int = 64) -> int:
-    """Rows of a tile of ``x``, a whole head wide: 16 to ``most``."""
-    return max(16, min(most, TILE // (power(x.shape[-1]) * x.element_size())))
+def rows(x: Tensor, limit: int = 64) -> int:
+    """Return the number of rows of a tile of ``x``, as wide as a head: 16 to ``limit``."""
+    return max(16, min(limit, TILE // (power(x.shape[-1]) * x.element_size())))

@@ -1,4 +1,4 @@
-"""Two launches: norms and sums of directions part by part, then every key against their mean."""
+"""MixKV's statistics in two launches: norms and sums of directions, then diversity."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PART = 512  # slots whose directions are added up by one program
 
 
 def mix_statistics(k: Tensor, v: Tensor, valid: Tensor | None = None) -> MixStatistics:
-    """Nothing is held but the results and a sum of directions for every ``PART`` slots."""
-    if valid is None:  # one byte for all of them
+    """Compute the statistics; extra memory is a sum of directions per ``PART`` slots."""
+    if valid is None:  # one expanded byte
         valid = k.new_ones((), dtype=torch.bool).expand(k.shape[:3])
-    check("mix_statistics", k, v, beside=(valid,))
+    check("mix_statistics", k, v, others=(valid,))
     (b, h, n, d), e = k.shape, v.shape[3]
     real = valid.view(torch.uint8)
     block = rows(k if d >= e else v)
@@ -69,7 +69,7 @@ def mix_statistics(k: Tensor, v: Tensor, valid: Tensor | None = None) -> MixStat
 @triton.jit
 @no_type_check
 def _directions(k, real, slot, column, n, d):
-    """[slots, D] directions, zero without a token; the keys' norms; which slots have a token."""
+    """Return directions [slots, D], zero without a token; the keys' norms; slots with a token."""
     keys = tile(k, slot, column, n, d).to(tl.float32)
     norm = tl.sqrt(tl.sum(keys * keys, 1))
     token = tl.load(real[0] + slot.to(tl.int64) * real[1], mask=slot < n, other=0) != 0
@@ -93,15 +93,15 @@ def _sums_kernel(
     PART: tl.constexpr,
     N: tl.constexpr,
 ):
-    """One part of one head."""
+    """Process one part of one head."""
     h, n, d, e = sizes
     parts = tl.cdiv(n, PART)
     head = (tl.program_id(0) // parts).to(tl.int64)
     part = tl.program_id(0) % parts
-    b, of = head // h, head % h
+    b, kv_head = head // h, head % h
     column, channel = tl.arange(0, D), tl.arange(0, E)
-    k, v = of_head(k, b, of), of_head(v, b, of)
-    real = real[0] + b * real[1] + of * real[2], real[3]
+    k, v = of_head(k, b, kv_head), of_head(v, b, kv_head)
+    real = real[0] + b * real[1] + kv_head * real[2], real[3]
     total = tl.zeros([D], tl.float32)
     count = tl.zeros([N], tl.float32)
     for start in range(part * PART, tl.minimum((part + 1) * PART, n), N):
@@ -131,12 +131,12 @@ def _diversity_kernel(
     PART: tl.constexpr,
     N: tl.constexpr,
 ):
-    """One part of one head; the first part writes the head's redundancy as well."""
+    """Process one part of one head; the first part also writes the head's redundancy."""
     h, n, d = sizes
     parts = tl.cdiv(n, PART)
     head = (tl.program_id(0) // parts).to(tl.int64)
     part = tl.program_id(0) % parts
-    b, of = head // h, head % h
+    b, kv_head = head // h, head % h
     column = tl.arange(0, D)
     mean = tl.zeros([D], tl.float32)
     tokens = tl.zeros([1], tl.float32)
@@ -148,8 +148,8 @@ def _diversity_kernel(
     if part == 0:
         r = (tokens * tl.sum(mean * mean, 0) - 1) / tl.maximum(tokens - 1, 1.0)
         tl.store(redundancy + head + tl.arange(0, 1), r)
-    k = of_head(k, b, of)
-    real = real[0] + b * real[1] + of * real[2], real[3]
+    k = of_head(k, b, kv_head)
+    real = real[0] + b * real[1] + kv_head * real[2], real[3]
     for start in range(part * PART, tl.minimum((part + 1) * PART, n), N):
         slot = start + tl.arange(0, N)
         direction, _, _ = _directions(k, real, slot, column, n, d)

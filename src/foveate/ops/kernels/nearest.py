@@ -1,4 +1,4 @@
-"""A block of slots stays where it is, and the kept keys pass by: a running arg-max."""
+"""Nearest kept slots: for a fixed block of slots, a running arg-max over the kept keys."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from foveate.ops.nearest import Nearest, listed
 
 
 def nearest_by_cosine(k: Tensor, kept: Tensor) -> Nearest:
-    """Extra memory is the list of kept slots."""
-    check("nearest_by_cosine", k, beside=(kept,))
+    """Find the nearest kept slots; extra memory is the list of kept slots."""
+    check("nearest_by_cosine", k, others=(kept,))
     b, h, n, d = k.shape
     index, empties = listed(kept)
     counts = (~empties).sum(-1).to(torch.int32)
     slot = empty(b, h, n, like=k, dtype=torch.int64)
     cosine = empty(b, h, n, like=k, dtype=torch.float32)
-    block = min(32, rows(k))  # of float32, whatever the keys are
+    block = min(32, rows(k))  # tiles are converted to float32
     run(
         _nearest_kernel,
         b * h * triton.cdiv(n, block),
@@ -53,25 +53,26 @@ def _unit(keys):
 def _nearest_kernel(
     k, index, counts, slots, cosines, sizes, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr
 ):
-    """One block of slots of one head."""
-    h, n, most, d = sizes
+    """Process one block of slots of one head."""
+    h, n, longest, d = sizes
     blocks = tl.cdiv(n, M)
     head = (tl.program_id(0) // blocks).to(tl.int64)
     row = (tl.program_id(0) % blocks) * M + tl.arange(0, M)
-    b, of = head // h, head % h
-    k = of_head(k, b, of)
-    index += head * most
+    b, kv_head = head // h, head % h
+    k = of_head(k, b, kv_head)
+    index += head * longest
     column = tl.arange(0, D)
     own = _unit(tile(k, row, column, n, d))
     best = tl.full([M], -float("inf"), tl.float32)
-    nearest = tl.zeros([M], tl.int64) + tl.load(index)  # a head that keeps nothing has slots too
+    # a valid slot even if the head keeps nothing
+    nearest = tl.zeros([M], tl.int64) + tl.load(index)
     count = tl.load(counts + head)
     for start in range(0, count, N):
-        place = start + tl.arange(0, N)
-        target = tl.load(index + place, mask=place < count, other=n)
+        entry = start + tl.arange(0, N)
+        target = tl.load(index + entry, mask=entry < count, other=n)
         keys = _unit(tile(k, target, column, n, d))
         cosine = product(own, tl.trans(keys))
-        cosine = tl.where((place < count)[None, :], cosine, -float("inf"))
+        cosine = tl.where((entry < count)[None, :], cosine, -float("inf"))
         top = tl.max(cosine, 1)
         # targets ascend, so the least of those that reach the maximum is the earliest
         first = tl.min(tl.where(cosine == top[:, None], target[None, :], n), 1)

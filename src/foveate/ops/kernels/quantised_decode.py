@@ -1,7 +1,7 @@
-"""Chunks of codes beside ragged decoding's chunks of pairs; its second launch joins them all.
+"""Quantised decoding: chunks of codes, then ragged decoding's chunks and its joining launch.
 
-A tile of codes is read, unpacked and rescaled where it is used: what leaves the memory is the
-codes, and the least values and steps of their groups.
+A tile of codes is read, unpacked and rescaled where it is used: only codes, minima and steps are
+read from memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def quantised_decode(
     scale: float,
     n: float = 0.0,
 ) -> Tensor:
-    """Numbers are rounded to their type when they are read back, as the reference does."""
+    """Attend to codes and pairs. Decoded numbers are rounded to their dtype, as elsewhere."""
     scales = (coded.k_least, coded.k_step, coded.v_least, coded.v_step)
     check(
         "quantised_decode",
@@ -38,7 +38,7 @@ def quantised_decode(
         tail_k,
         tail_v,
         *scales,
-        beside=(coded.k, coded.v, coded.group, coded.starts, rest.starts),
+        others=(coded.k, coded.v, coded.group, coded.starts, rest.starts),
     )
     tail = Tail(tail_k, tail_v)
     chunk = chunk_size(len(coded.k) + len(rest.k), tail)
@@ -54,13 +54,13 @@ def _attend_codes(
 ) -> None:
     """Fill the first ``early`` parts."""
     (b, hq, _, d), (h, _, e) = q.shape, tail.v.shape[1:]
-    held = [x.contiguous() for x in coded[:8]]
+    tensors = [x.contiguous() for x in coded[:8]]
     run(
         _codes_kernel,
         b * h * early,
         q,
         strided(q.view(b, h, hq // h, d)),
-        *held,
+        *tensors,
         *parts,
         (h, hq // h, d, e),
         (coded.k.shape[1], coded.v.shape[1], coded.v_least.shape[1]),
@@ -79,10 +79,10 @@ def _attend_codes(
 
 @triton.jit
 @no_type_check
-def _unpacked(codes, at, some, width, SIZE: tl.constexpr, BITS: tl.constexpr):
-    """[pairs, SIZE] codes as float32: the first column is in the lowest bits of the first byte."""
+def _unpacked(codes, at, valid, width, SIZE: tl.constexpr, BITS: tl.constexpr):
+    """Return [pairs, SIZE] codes as float32; the first column is in the lowest bits."""
     byte = tl.arange(0, SIZE * BITS // 8)
-    inside = some[:, None] & (byte < width)[None, :]
+    inside = valid[:, None] & (byte < width)[None, :]
     packed = tl.load(codes + at[:, None] * width + byte[None, :], mask=inside, other=0)
     if BITS == 8:
         numbers = packed
@@ -104,7 +104,7 @@ def _unpacked(codes, at, some, width, SIZE: tl.constexpr, BITS: tl.constexpr):
 @triton.jit
 @no_type_check
 def _scaled(numbers, least, step, at, inside):
-    """Numbers that were encoded, in the type of their scales; zero where there is nothing."""
+    """Decode numbers to the dtype of their scales; zero outside."""
     low = tl.load(least + at, mask=inside, other=0.0)
     high = tl.load(step + at, mask=inside, other=0.0)
     return (low.to(tl.float32) + numbers * high.to(tl.float32)).to(low.dtype)
@@ -138,42 +138,42 @@ def _codes_kernel(
     E: tl.constexpr,
     N: tl.constexpr,
 ):
-    """One chunk of one KV head's codes."""
+    """Process one chunk of one KV head's codes."""
     h, g, d, e = sizes
     k_width, v_width, v_groups = widths
     head = (tl.program_id(0) // early).to(tl.int64)
-    which = tl.program_id(0) % early
-    b, of = head // h, head % h
+    index = tl.program_id(0) % early
+    b, kv_head = head // h, head % h
     member, column, channel = tl.arange(0, G), tl.arange(0, D), tl.arange(0, E)
-    queries = tile(of_head(q, b, of), member, column, g, d)
+    queries = tile(of_head(q, b, kv_head), member, column, g, d)
     first = tl.load(starts + head)
     length = tl.load(starts + head + 1) - first
-    begin = tl.minimum(which * chunk, length).to(tl.int32)
-    end = tl.minimum((which + 1) * chunk, length).to(tl.int32)
+    begin = tl.minimum(index * chunk, length).to(tl.int32)
+    end = tl.minimum((index + 1) * chunk, length).to(tl.int32)
     top = tl.full([G], -float("inf"), tl.float32)
     total = tl.zeros([G], tl.float32)
     out = tl.zeros([G, E], tl.float32)
     for start in range(begin, end, N):
         pair = start + tl.arange(0, N)
-        some = pair < end
+        valid = pair < end
         at = first + pair
-        owner = tl.load(group + at, mask=some, other=0).to(tl.int64)
-        codes = _unpacked(k, at, some, k_width, D, BITS)
-        inside = some[:, None] & (column < d)[None, :]
+        owner = tl.load(group + at, mask=valid, other=0).to(tl.int64)
+        codes = _unpacked(k, at, valid, k_width, D, BITS)
+        inside = valid[:, None] & (column < d)[None, :]
         keys = _scaled(codes, k_least, k_step, owner[:, None] * d + column[None, :], inside)
         logits = product(queries, tl.trans(keys)) * scale
-        logits = tl.where(some[None, :], logits, -float("inf"))
+        logits = tl.where(valid[None, :], logits, -float("inf"))
         new = tl.maximum(top, tl.max(logits, 1))
         weights = tl.exp2(logits - new[:, None])
         shrunk = tl.exp2(top - new)
-        codes = _unpacked(v, at, some, v_width, E, BITS)
-        inside = some[:, None] & (channel < e)[None, :]
-        place = at[:, None] * v_groups + (channel // CHANNELS)[None, :]
-        values = _scaled(codes, v_least, v_step, place, inside)
+        codes = _unpacked(v, at, valid, v_width, E, BITS)
+        inside = valid[:, None] & (channel < e)[None, :]
+        scale_index = at[:, None] * v_groups + (channel // CHANNELS)[None, :]
+        values = _scaled(codes, v_least, v_step, scale_index, inside)
         out = out * shrunk[:, None] + product(weights.to(values.dtype), values)
         total = total * shrunk + tl.sum(weights, 1)
         top = new
-    line = (head * g + member) * total_chunks + which
+    line = (head * g + member) * total_chunks + index
     tl.store(tops + line, top, mask=member < g)
     tl.store(totals + line, total, mask=member < g)
     written = (member < g)[:, None] & (channel < e)[None, :] & (total > 0)[:, None]

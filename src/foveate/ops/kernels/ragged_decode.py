@@ -1,7 +1,7 @@
-"""Every head's pairs in chunks, many at a time; a second kernel joins what the chunks found.
+"""Ragged decoding: many chunks of every head's pairs in parallel, then a launch that joins them.
 
-Flash decoding (Dao et al., 2023) over a flat body: a chunk's program finds its head's span in
-``starts``, on the device, and leaves at once if the head is shorter. All query heads of a KV head
+Flash decoding (Dao et al., 2023) over a flat body: a chunk's program reads its head's span in
+``starts``, on the device, and returns at once if the head is shorter. All query heads of a KV head
 share a program, so that every pair is read once. The tail's chunks follow the body's.
 """
 
@@ -23,7 +23,7 @@ from foveate.ops.kernels.launch import LOG2E, check, empty, power, rows, run, st
 from foveate.ops.kernels.tiles import of_head, product, tile
 from foveate.ops.ragged_decode import FlatPairs
 
-WAVES = 4  # programs that a core gets, or more: their heads are not equally long
+WAVES = 4  # programs per core, at least: heads have different lengths
 
 
 def ragged_decode(
@@ -39,9 +39,9 @@ def ragged_decode(
     longest: int | None = None,
     tail_length: Tensor | None = None,
 ) -> Tensor:
-    """Products with values take the weights in the values' type; all sums are in float32."""
-    given = [x for x in (starts, tail_length) if x is not None]
-    check("ragged_decode", q, flat_k, flat_v, tail_k, tail_v, beside=given)
+    """Attend to bodies and tails. Weights are cast to the values' dtype; sums are in float32."""
+    optional = [x for x in (starts, tail_length) if x is not None]
+    check("ragged_decode", q, flat_k, flat_v, tail_k, tail_v, others=optional)
     if starts is None:
         starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int64, device=q.device)
     flat = FlatPairs(flat_k, flat_v, starts, max(lengths) if longest is None else longest)
@@ -66,7 +66,7 @@ class Tail(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What each chunk found for each query head: its output, maximum and sum, to the base 2."""
+    """Output, maximum and sum of each chunk for each query head, to base 2."""
 
     mixed: Float[Tensor, "q c e"]
     tops: Float[Tensor, "q c"]
@@ -74,7 +74,7 @@ class Parts(NamedTuple):
 
 
 def room(q: Float[Tensor, "b hq 1 d"], tail: Tail, chunks: int) -> Parts:
-    """Make room for ``chunks`` chunks (or one, which stays empty)."""
+    """Allocate ``chunks`` chunks (or one, which stays empty)."""
     heads, chunks, e = q.shape[0] * q.shape[1], max(1, chunks), tail.v.shape[3]
     mixed = empty(heads, chunks, e, like=q, dtype=torch.float32)
     tops, totals = (empty(heads, chunks, like=q, dtype=torch.float32) for _ in range(2))
@@ -90,7 +90,7 @@ def attend(
     scale: float,
     chunk: int,
 ) -> None:
-    """Fill the parts from ``first`` on: of the bodies, then of the tails."""
+    """Fill the parts from ``first`` on: bodies, then tails."""
     (b, hq, _, d), (h, t, e) = q.shape, tail.v.shape[1:]
     total = parts.tops.shape[1]
     run(
@@ -121,7 +121,7 @@ def attend(
 
 
 def joined(parts: Parts, q: Float[Tensor, "b hq 1 d"], n: float) -> Float[Tensor, "b hq 1 e"]:
-    """The output of all parts together."""
+    """Join all parts to the output."""
     (b, hq), (chunks, e) = q.shape[:2], parts.mixed.shape[1:]
     out = empty(b, hq, 1, e, like=q)
     run(
@@ -140,8 +140,10 @@ def joined(parts: Parts, q: Float[Tensor, "b hq 1 d"], n: float) -> Float[Tensor
 
 
 def chunk_size(flat: int, tail: Tail) -> int:
-    """Pairs to a program, of ``flat`` ones and the tails': a power of two, so that few shapes of
-    the join are ever compiled.
+    """Return the number of pairs per program, a power of two.
+
+    ``flat`` is the number of pairs in bodies. A power of two limits the compiled variants of the
+    join.
     """
     pairs = flat + tail.k.shape[:3].numel()
     return power(-(-pairs // (WAVES * _cores(tail.k.device))), tail.rows)
@@ -157,7 +159,7 @@ def _cores(device: torch.device) -> int:
 @triton.jit
 @no_type_check
 def _attend(q, k, v, begin, end, d, e, scale, D, E, N: tl.constexpr):
-    """Running maximum, sum and output of [G, D] queries over the pairs from begin to end."""
+    """Return maximum, sum and output of [G, D] queries over the pairs from begin to end."""
     column, channel = tl.arange(0, D), tl.arange(0, E)
     top = tl.full([q.shape[0]], -float("inf"), tl.float32)
     total = tl.zeros([q.shape[0]], tl.float32)
@@ -204,19 +206,19 @@ def _chunk_kernel(
     E: tl.constexpr,
     N: tl.constexpr,
 ):
-    """One chunk of one KV head's body or tail; ``before`` chunks of every head are not of these."""
+    """Process a chunk of a KV head's body or tail, after ``before`` chunks of other kinds."""
     h, g, d, e = sizes
     chunks = total_chunks - before
     head = (tl.program_id(0) // chunks).to(tl.int64)  # KV heads, counted through all rows
-    which = tl.program_id(0) % chunks
-    b, of = head // h, head % h
+    index = tl.program_id(0) % chunks
+    b, kv_head = head // h, head % h
     group = tl.arange(0, G)
-    queries = tile(of_head(q, b, of), group, tl.arange(0, D), g, d)
-    if which < early:
+    queries = tile(of_head(q, b, kv_head), group, tl.arange(0, D), g, d)
+    if index < early:
         start = tl.load(starts + head)
         length = tl.load(starts + head + 1) - start
-        begin = tl.minimum(which * chunk, length).to(tl.int32)
-        end = tl.minimum((which + 1) * chunk, length).to(tl.int32)
+        begin = tl.minimum(index * chunk, length).to(tl.int32)
+        end = tl.minimum((index + 1) * chunk, length).to(tl.int32)
         keys = k[0] + start * k[1], k[1], k[2]
         values = v[0] + start * v[1], v[1], v[2]
         top, total, out = _attend(queries, keys, values, begin, end, d, e, scale, D, E, N)
@@ -224,35 +226,35 @@ def _chunk_kernel(
         end = t
         if COUNTED:
             end = tl.load(tail_length).to(tl.int32)
-        begin = tl.minimum((which - early) * chunk, end)
-        end = tl.minimum((which - early + 1) * chunk, end)
-        late_k, late_v = of_head(tail_k, b, of), of_head(tail_v, b, of)
+        begin = tl.minimum((index - early) * chunk, end)
+        end = tl.minimum((index - early + 1) * chunk, end)
+        late_k, late_v = of_head(tail_k, b, kv_head), of_head(tail_v, b, kv_head)
         top, total, out = _attend(queries, late_k, late_v, begin, end, d, e, scale, D, E, N)
-    at = (head * g + group) * total_chunks + before + which
+    at = (head * g + group) * total_chunks + before + index
     tl.store(tops + at, top, mask=group < g)
     tl.store(totals + at, total, mask=group < g)
     channel = tl.arange(0, E)
-    some = (group < g)[:, None] & (channel < e)[None, :] & (total > 0)[:, None]
-    tl.store(mixed + at[:, None] * e + channel[None, :], out, mask=some)
+    valid = (group < g)[:, None] & (channel < e)[None, :] & (total > 0)[:, None]
+    tl.store(mixed + at[:, None] * e + channel[None, :], out, mask=valid)
 
 
 @triton.jit(do_not_specialize=["chunks"])
 @no_type_check
 def _join_kernel(mixed, tops, totals, out, e, chunks, log_n, E: tl.constexpr, CHUNKS: tl.constexpr):
-    """One query head; log n is one more logit, whose value is zeros."""
+    """Join the chunks of one query head; log n is one more logit, with a value of zeros."""
     head = tl.program_id(0).to(tl.int64)
     chunk, channel = tl.arange(0, CHUNKS), tl.arange(0, E)
     top = tl.load(tops + head * chunks + chunk, mask=chunk < chunks, other=-float("inf"))
     total = tl.load(totals + head * chunks + chunk, mask=chunk < chunks, other=0.0)
     best = tl.maximum(tl.max(top, 0), log_n)
     best = tl.where(best == -float("inf"), 0.0, best)  # no pair at all
-    whole = tl.sum(total * tl.exp2(top - best), 0) + tl.exp2(log_n - best)
+    total_of_all = tl.sum(total * tl.exp2(top - best), 0) + tl.exp2(log_n - best)
     sum_of_all = tl.zeros([E], tl.float32)
     for i in range(chunks):
         at = head * chunks + i
         level = tl.load(tops + at + tl.zeros([E], tl.int32))
-        some = (channel < e) & (level > -float("inf"))  # empty chunks wrote nothing
-        part = tl.load(mixed + at * e + channel, mask=some, other=0.0)
+        valid = (channel < e) & (level > -float("inf"))  # empty chunks wrote nothing
+        part = tl.load(mixed + at * e + channel, mask=valid, other=0.0)
         sum_of_all += part * tl.exp2(level - best)
-    result = sum_of_all / tl.where(whole > 0, whole, 1.0)
+    result = sum_of_all / tl.where(total_of_all > 0, total_of_all, 1.0)
     tl.store(out + head * e + channel, result.to(out.dtype.element_ty), mask=channel < e)

@@ -1,7 +1,7 @@
-"""Two launches: logits of every block of slots with that block's softmax, then one for the row.
+"""Window attention in two launches: logits and softmax per block of slots, then per row.
 
-A window has few queries and many slots, so the slots are what is worked on side by side. The logits
-wait in the result, to the base 2, until the second launch knows their sum.
+A window has few queries and many slots, so slots are processed in parallel. The logits are stored
+in the output, to base 2, until the second launch knows their sum.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from foveate.ops.kernels.tiles import of_head, product, tile
 
 
 def window_attention(q: Tensor, k: Tensor, visible: Tensor, scale: float, n: float = 0.0) -> Tensor:
-    """Products of queries and keys are exact and added up in float32."""
-    check("window_attention", q, k, beside=(visible,))
+    """Compute the attention. Products of queries and keys are exact, summed in float32."""
+    check("window_attention", q, k, others=(visible,))
     (b, hq, w, d), (h, slots) = q.shape, k.shape[1:3]
     block, queries = rows(k), min(64, power(w))
     blocks = triton.cdiv(slots, block)
@@ -69,21 +69,21 @@ WIDE = 1024  # slots of one query that are divided together
 def _logits_kernel(
     q, k, seen, out, tops, totals, sizes, scale, D: tl.constexpr, W: tl.constexpr, N: tl.constexpr
 ):
-    """One block of queries of one query head, over one block of slots."""
+    """Process one block of queries of one query head, and one block of slots."""
     hq, g, w, n, before, d = sizes
     blocks = tl.cdiv(n, N)
     block = tl.program_id(0) % blocks
     above = tl.program_id(0) // blocks
     queries_of = tl.cdiv(w, W)
     head = (above // queries_of).to(tl.int64)
-    b, of = head // hq, (head % hq) // g
+    b, kv_head = head // hq, (head % hq) // g
     row = (above % queries_of) * W + tl.arange(0, W)
     slot, column = block * N + tl.arange(0, N), tl.arange(0, D)
     queries = tile(of_head(q, b, head % hq), row, column, w, d)
-    keys = tile(of_head(k, b, of), slot, column, n, d)
+    keys = tile(of_head(k, b, kv_head), slot, column, n, d)
     logits = product(queries, tl.trans(keys)) * scale
     inside = (row < w)[:, None] & (slot < n)[None, :]
-    seen, seen_w, seen_n = of_head(seen, b, of)
+    seen, seen_w, seen_n = of_head(seen, b, kv_head)
     at = row.to(tl.int64)[:, None] * seen_w + (slot - before).to(tl.int64)[None, :] * seen_n
     inside_before = inside & (slot >= before)[None, :]
     visible = tl.load(seen + at, mask=inside_before, other=1) != 0
@@ -100,7 +100,7 @@ def _logits_kernel(
 @triton.jit
 @no_type_check
 def _weights_kernel(out, tops, totals, n, blocks, log_n, BLOCKS: tl.constexpr, N: tl.constexpr):
-    """Some slots of one query; log n is one more logit, whose weight is left out."""
+    """Process some slots of one query; log n is one more logit, whose weight is dropped."""
     parts = tl.cdiv(n, N)
     line = (tl.program_id(0) // parts).to(tl.int64)
     slot = (tl.program_id(0) % parts) * N + tl.arange(0, N)
@@ -109,7 +109,7 @@ def _weights_kernel(out, tops, totals, n, blocks, log_n, BLOCKS: tl.constexpr, N
     total = tl.load(totals + line * blocks + block, mask=block < blocks, other=0.0)
     best = tl.maximum(tl.max(top, 0), log_n)
     best = tl.where(best == -float("inf"), 0.0, best)  # nothing is seen
-    whole = tl.sum(total * tl.exp2(top - best), 0) + tl.exp2(log_n - best)
+    total_of_all = tl.sum(total * tl.exp2(top - best), 0) + tl.exp2(log_n - best)
     logits = tl.load(out + line * n + slot, mask=slot < n, other=-float("inf"))
-    weights = tl.exp2(logits - best) / tl.where(whole > 0, whole, 1.0)
+    weights = tl.exp2(logits - best) / tl.where(total_of_all > 0, total_of_all, 1.0)
     tl.store(out + line * n + slot, weights, mask=slot < n)

@@ -86,7 +86,7 @@ class Reconstruction(WithoutQueries):
             chunk=self.chunk,
             prompt=self.reads.startswith("prompt"),
             by_image=self.pieces == "images",
-            asks=() if kind == "prompt" else _texts(self.asks or ASKED[kind]),
+            follow_ups=() if kind == "prompt" else _texts(self.asks or ASKED[kind]),
             longest=self.longest,
         )
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from foveate.errors import InvalidParameter, suggest
 from foveate.policies.amount import Amount
-from foveate.policies.parameters import shown
+from foveate.policies.parameters import short_repr
 from foveate.policies.policy import Policy
 from foveate.vllm.plans.boundaries import Boundaries, Every, Move
 from foveate.vllm.plans.gap import Room
@@ -142,7 +142,7 @@ class Offer:
         chosen = self._number_of(extra.get("foveate_policy"))
         if chosen is None and amount is not None:
             raise InvalidParameter(
-                f"foveate_budget={shown(extra['foveate_budget'])} has no effect with "
+                f"foveate_budget={short_repr(extra['foveate_budget'])} has no effect with "
                 "foveate_policy='full', which keeps all tokens. Leave one of them out."
             )
         policy = None if chosen is None else self.policy(chosen, amount)
@@ -167,7 +167,7 @@ class Offer:
             return 0 if name is None else None
         if not isinstance(name, str) or name not in names:
             raise InvalidParameter(
-                f"foveate_policy={shown(name)} is not served here. Choose one of "
+                f"foveate_policy={short_repr(name)} is not served here. Choose one of "
                 f"{', '.join((*names, FULL))}, or start the server with more 'policies'."
             )
         return names.index(name)
@@ -192,7 +192,7 @@ def _amount(raw: Any) -> Amount | None:
         return None
     if not isinstance(raw, (str, int, float)):
         raise InvalidParameter(
-            f"foveate_budget={shown(raw)}: give one value, such as 0.2, '20%' or 256."
+            f"foveate_budget={short_repr(raw)}: give one value, such as 0.2, '20%' or 256."
         )
     with adapt_budget_errors():
         return Amount.of(raw)
@@ -203,7 +203,7 @@ def _context(raw: Any, prompt: int) -> int | None:
         return None
     if isinstance(raw, bool) or not isinstance(raw, int) or not 1 <= raw <= prompt:
         raise InvalidParameter(
-            f"foveate_context={shown(raw)}: give the number of tokens of the context, from 1 to "
-            f"the prompt's {prompt}, images included."
+            f"foveate_context={short_repr(raw)}: give the number of tokens of the context, "
+            f"from 1 to the prompt's {prompt}, images included."
         )
     return raw

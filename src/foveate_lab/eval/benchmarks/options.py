@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, get_type_hints
 
 from foveate.errors import InvalidParameter, suggest
-from foveate.policies.parameters import Positive, check, shown
+from foveate.policies.parameters import Positive, check, short_repr
 from foveate.policies.spec import print_arguments
 from foveate_lab.eval.pixels import Pixels
 
@@ -55,7 +55,7 @@ def options(name: str, read: Callable[..., Any], given: Mapping[str, Any]) -> Op
     own, known = parameters(read), {**types(read), **GENERAL}
     for key in given:
         if key not in known:
-            raise InvalidParameter(f"{name} has no option {shown(key)}. {suggest(key, known)}")
+            raise InvalidParameter(f"{name} has no option {short_repr(key)}. {suggest(key, known)}")
     check(known, given)
     least, most = given.get("min_pixels"), given.get("max_pixels")
     if least and most and least > most:
