@@ -113,7 +113,8 @@ def reproduce(
         str, typer.Option(metavar="NAME", help="GPU that --plan predicts for, e.g. h100.")
     ] = "a100-80gb",
     gpus: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Number of GPUs that --plan predicts for.")
+        int,
+        typer.Option(metavar="N", min=1, help="Number of GPUs for --plan to predict, e.g. 8."),
     ] = 1,
     json: console.Json = False,
 ) -> None:

@@ -92,11 +92,11 @@ _PLAN = (
 
 _ESTIMATES = (
     tables.column("Model", "model"),
-    Column("Tokens", lambda one: round(one.tokens), form=","),
-    Column("PFLOPs", lambda one: round(one.flops / 1e15), form=","),
-    Column("Time", lambda one: " to ".join(map(duration, one.seconds))),
-    Column("GPU memory, GB", lambda one: math.ceil(one.memory), form=","),
-    Column("Weights, GB", lambda one: round(one.weights, 1)),
+    Column("Tokens", lambda estimate: round(estimate.tokens), form=","),
+    Column("PFLOPs", lambda estimate: round(estimate.flops / 1e15), form=","),
+    Column("Time", lambda estimate: " to ".join(map(duration, estimate.seconds))),
+    Column("GPU memory, GB", lambda estimate: math.ceil(estimate.memory), form=","),
+    Column("Weights, GB", lambda estimate: round(estimate.weights, 1)),
 )
 
 
@@ -108,7 +108,8 @@ def show_plan(costs: Costs, json: bool, devices: str) -> None:
     if costs.each:
         console.show(tables.table(costs.each, *_PLAN))
     typer.echo(summary(costs))
-    if any(one.tokens for one in costs.estimates) and (costs.seconds is None or not costs.rows):
+    has_tokens = any(estimate.tokens for estimate in costs.estimates)
+    if has_tokens and (costs.seconds is None or not costs.rows):
         _show_estimates(costs.estimates, devices)
     for name, why in costs.missing.items():
         typer.echo(f"{name}: {why}", err=True)
@@ -116,13 +117,13 @@ def show_plan(costs: Costs, json: bool, devices: str) -> None:
 
 def _show_estimates(estimates: Sequence[ModelEstimate], devices: str) -> None:
     console.show(tables.table(estimates, *_ESTIMATES))
-    low, high = (sum(one.seconds[end] for one in estimates) for end in (0, 1))
+    low, high = (sum(estimate.seconds[end] for estimate in estimates) for end in (0, 1))
     typer.echo(
         f"Predicted for {devices}: {duration(low)} to {duration(high)}, "
         "without tables of time alone."
     )
-    weights = sum(one.weights for one in estimates)
-    data = {name: gb for one in estimates for name, gb in one.data.items()}
+    weights = sum(estimate.weights for estimate in estimates)
+    data = {name: gb for estimate in estimates for name, gb in estimate.data.items()}
     if data:
         names = ", ".join(f"{name} {gb:g}" for name, gb in data.items())
         typer.echo(
