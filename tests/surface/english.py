@@ -29,7 +29,7 @@ PUBLIC_NAMES = {"Chat.say", "Stream.ask", "Chat.held", "Stream.held"}
 KEYS = {
     "src/foveate/cli/profiles.py": {"places"},
     "src/foveate/compression/between_passes.py": {"places"},
-    "src/foveate/hf/layer/stats.py": {"asked", "held"},
+    "src/foveate/hf/layer/stats.py": {"asked", "held", "made"},
     "src/foveate/loading/checkup.py": {"said"},
     "src/foveate/memory/model.py": {"held"},
     "src/foveate/methods/kvzip.py": {"asks"},

@@ -51,7 +51,7 @@ class Remaining(NamedTuple):
     ``visual`` counts the visual tokens of the prompt, and ``computed`` is the share of them that
     was computed, on average over layers. ``pairs`` is the share of the full cache's pairs that is
     stored, padding counted; ``bits`` per stored number, on average and without scales, of the
-    model's own ``model_bits``; ``bytes`` the share of the full cache's bytes. ``evicts`` is true if
+    model's own ``made``; ``bytes`` the share of the full cache's bytes. ``evicts`` is true if
     some layer dropped pairs that it had computed.
     """
 
@@ -59,7 +59,7 @@ class Remaining(NamedTuple):
     computed: float
     pairs: float
     bits: float
-    model_bits: int
+    made: int  # the key of ``foveate run --json``
     bytes: float
     evicts: bool
 
@@ -69,7 +69,7 @@ class Remaining(NamedTuple):
         reduced = {
             "computed": self.computed < 1,
             "pairs": self.evicts,
-            "bits": self.bits < self.model_bits,
+            "bits": self.bits < self.made,
         }
         return tuple(name for name, is_less in reduced.items() if is_less)
 
@@ -78,7 +78,7 @@ class Remaining(NamedTuple):
         texts = {
             "computed": f"{tokens} ({self.computed:.0%}, mean of the layers)",
             "pairs": f"{self.pairs:.1%} of the pairs held",
-            "bits": f"{self.bits:.1f} of {self.model_bits} bits a number",
+            "bits": f"{self.bits:.1f} of {self.made} bits a number",
         }
         lines = [texts[name] for name in texts if name in self.parts]
         return "; ".join([*lines, f"{self.bytes:.1%} of the bytes"])
@@ -178,7 +178,7 @@ class Stats:
             computed=1.0 if computed is None else float(computed.mean()),
             pairs=sum(pairs) / max(1, sum(full)),
             bits=bits / max(1, sum(pairs)),
-            model_bits=max((layer.model_bits for layer in layers), default=0),
+            made=max((layer.model_bits for layer in layers), default=0),
             bytes=self.bytes_after / max(1, self.bytes_before),
             evicts=any(
                 layer.evicted is not None and bool((layer.evicted > 0).any()) for layer in layers
