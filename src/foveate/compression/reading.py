@@ -317,7 +317,7 @@ class PromptReading:
             kept_by_layer[layer.ordinal] = everything(layer)
         for ordinal, kept in kept_by_layer.items():
             self.layers[ordinal].note_kept(
-                kept.counts if kept.told is None else kept.told, kept.mask
+                kept.counts if kept.budgets is None else kept.budgets, kept.mask
             )
             if policy.when.decodes:
                 _ = self.layers[ordinal].kept_by_each  # sync now, and not while decoding

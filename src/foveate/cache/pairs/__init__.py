@@ -8,7 +8,7 @@ All store the original column of each slot: a token's index in the batch's padde
 from the start of the conversation. :class:`Pairs` is the protocol of them all.
 """
 
-from foveate.cache.pairs.body import Along, Body, CodeLayout, Layout, short_columns
+from foveate.cache.pairs.body import Along, Body, CodeLayout, PairLayout, short_columns
 from foveate.cache.pairs.by_modality import ModalityPairs, bits_held
 from foveate.cache.pairs.dense import GROWTH, DensePairs, Padded, listed
 from foveate.cache.pairs.form import Form, exact_bytes, uncompressed_bytes
@@ -26,10 +26,10 @@ __all__ = [
     "Coded",
     "DensePairs",
     "Form",
-    "Layout",
     "ModalityPairs",
     "NarrowPairs",
     "Padded",
+    "PairLayout",
     "Pairs",
     "QuantisedPairs",
     "RaggedPairs",

@@ -32,7 +32,7 @@ from foveate_lab.reproduce.ask import (
 )
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.experiment import Experiment
-from foveate_lab.reproduce.models import MODELS, Place, places, stand_ins
+from foveate_lab.reproduce.models import MODELS, Place, sources_of, stand_ins
 from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.registry import EXPERIMENTS
 from foveate_lab.reproduce.running.progress import Step
@@ -108,7 +108,7 @@ class Lab(AbstractContextManager["Lab"]):
     def steps(self, experiment: Experiment) -> list[Step]:
         """Return an experiment's steps, one for each location of its models."""
         names = experiment.models
-        where = stand_ins(names) if self.small else places(names, self.models)
+        where = stand_ins(names) if self.small else sources_of(names, self.models)
         by_place: dict[Place, list[str]] = {}
         for name, location in where.items():
             pads = (
