@@ -15,6 +15,7 @@ from typing import NamedTuple
 from foveate.defaults import SEES, DeviceMap
 from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.loading.model import Loaded, is_shipped
+from foveate_lab.eval.benchmarks import BENCHMARKS
 from foveate_lab.eval.conversations import conversation_of
 from foveate_lab.eval.padding import load
 from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
@@ -143,7 +144,7 @@ def prompt_notes(name: str, tasks: Sequence[str]) -> list[str]:
     benchmarks: dict[str, list[str]] = {}
     for task in tasks:
         conversations = model.conversations_of(task, find_conversations(task))
-        kind = task.partition("(")[0]
+        kind = BENCHMARKS[task.partition("(")[0]].data  # one name for all tasks of MileBench
         kinds = benchmarks.setdefault(conversation_of(model.family, conversations), [])
         if kind not in kinds:
             kinds.append(kind)
