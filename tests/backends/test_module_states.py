@@ -12,7 +12,7 @@ from transformers import Phi3ForCausalLM
 import foveate
 from foveate.hf import branch, calibrate_each, record
 from foveate.hf.model.internals import CACHE
-from foveate.hf.model.undone import ModuleStates, undone
+from foveate.hf.model.module_state import ModuleStates, undone
 from foveate.policies.heads import Shown
 from tests.backends.interrupting import ANSWER, drawn, growing
 from tests.conformance.compare import check_generate, difference

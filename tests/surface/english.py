@@ -28,7 +28,7 @@ PUBLIC_NAMES = {"Chat.say", "Stream.ask", "Chat.held", "Stream.held"}
 """Names that users know; and below, keys of specs and files, per file."""
 KEYS = {
     "src/foveate/cli/profiles.py": {"places"},
-    "src/foveate/compression/between_passes.py": {"places"},
+    "src/foveate/compression/layer_memory.py": {"places"},
     "src/foveate/hf/layer/stats.py": {"asked", "held", "made"},
     "src/foveate/loading/checkup.py": {"said"},
     "src/foveate/memory/model.py": {"held"},

@@ -27,9 +27,9 @@ from foveate.cache.pairs import (
     listed,
     store,
 )
-from foveate.compression.between_passes import Pass, Remembered
+from foveate.compression.early_removal import to_the_right
+from foveate.compression.layer_memory import Pass, Remembered
 from foveate.compression.pipeline import Kept
-from foveate.compression.shedding import to_the_right
 from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
 from foveate.hf.attention.computed import Computed
 from foveate.hf.layer.projection import output_weight

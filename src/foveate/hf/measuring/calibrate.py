@@ -16,7 +16,7 @@ from foveate.hf.attach.session import Session, compress
 from foveate.hf.layer.support import check_model, foveate_layers, model_name
 from foveate.hf.measuring.gather import check_takes_questions, each_prompt, gather, gathered_method
 from foveate.hf.measuring.record import Recording, branch, record
-from foveate.hf.model.undone import undone
+from foveate.hf.model.module_state import undone
 from foveate.hf.model.weights import weights_digest
 from foveate.policies.gathering import GATHERINGS, Asked
 from foveate.policies.policy import Policy

@@ -19,7 +19,7 @@ from foveate.hf.layer.support import check_model, model_name
 from foveate.hf.measuring.record import Observer, observing
 from foveate.hf.measuring.rotation import counted, rotations, rotations_if_counted
 from foveate.hf.model.internals import given_tokens
-from foveate.hf.model.undone import undone
+from foveate.hf.model.module_state import undone
 from foveate.hf.model.weights import weights_digest
 from foveate.ops.rotation import Rotation
 from foveate.policies.gathering import (

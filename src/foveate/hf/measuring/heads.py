@@ -19,7 +19,7 @@ from foveate.hf.attach.session import compress
 from foveate.hf.layer.support import check_model, compressible_layers, model_name, text_config
 from foveate.hf.measuring.calibrate import profile_of
 from foveate.hf.measuring.record import Observer, observing
-from foveate.hf.model.undone import undone
+from foveate.hf.model.module_state import undone
 from foveate.ops.window_attention import window_attention
 from foveate.policies.heads import HEAD_FILES, HeadReading, Shown, head_reading, of_kv_heads
 from foveate.profiles.ledger import Ledger, fingerprint

@@ -18,7 +18,7 @@ from foveate.errors import InvalidInput, UnsupportedModel
 from foveate.hf.layer.support import check_model, text_config
 from foveate.hf.measuring.record import record
 from foveate.hf.model.internals import rope_offsets
-from foveate.hf.model.undone import undone
+from foveate.hf.model.module_state import undone
 from foveate.ops.rotation import Rotation, halves, neighbours, no_rotation, turned
 
 log = logging.getLogger("foveate")

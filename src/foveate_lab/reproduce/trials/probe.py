@@ -15,14 +15,14 @@ from foveate.profiles.profile import load
 from foveate.prompts.prompt import Prompt
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.reading import FULL, read_prompt
-from foveate_lab.eval.held import Key
+from foveate_lab.eval.keyed_rows import Key
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.report.analyses import Figure
-from foveate_lab.reproduce.ask import TaskRequest, keys
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
-from foveate_lab.reproduce.small import PROMPT
+from foveate_lab.reproduce.stand_in_sizes import PROMPT
 from foveate_lab.reproduce.tables.table import Row, Table
+from foveate_lab.reproduce.task_request import TaskRequest, keys
 from foveate_lab.reproduce.trials.answers import calibrate, missing
 
 
