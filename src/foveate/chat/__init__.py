@@ -3,7 +3,8 @@
 from foveate.chat.chat import Chat
 from foveate.chat.generation import Answer
 from foveate.chat.pipeline import Pipeline
-from foveate.chat.storage import ChatHeld
+from foveate.chat.storage import ChatHeld, TurnHeld
 from foveate.chat.streaming import AnswerStream
+from foveate.chat.usage import Usage
 
-__all__ = ["Answer", "AnswerStream", "Chat", "ChatHeld", "Pipeline"]
+__all__ = ["Answer", "AnswerStream", "Chat", "ChatHeld", "Pipeline", "TurnHeld", "Usage"]
