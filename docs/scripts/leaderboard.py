@@ -140,7 +140,7 @@ def measured() -> str:
     lines = []
     for protocol, board in boards().items():
         counts = " and ".join(f"{n} of {task}" for task, n in board["questions"].items())
-        least, largest = board["tokens"]
+        low, high = board["tokens"]
         left_out = [
             f"{' and '.join(set(board['questions']) - set(tasks))} not at {budget}"
             for budget, tasks in board["tasks"].items()
@@ -148,7 +148,7 @@ def measured() -> str:
         ]
         lines.append(
             f"* {protocol.capitalize()}: {counts}{''.join(f' ({x})' for x in left_out)}; "
-            f"{least} to {largest} tokens are compressed. Cost is over {board['prefill_s']:.2f} CPU "
+            f"{low} to {high} tokens are compressed. Cost is over {board['prefill_s']:.2f} CPU "
             f"seconds of prefill in the median, one thread of {board['machine']}, "
             f"torch {board['versions']['torch']}."
         )
