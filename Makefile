@@ -218,6 +218,7 @@ lint: $(READY)
 	$(BIN)/mypy src demo_model/foveate_demo benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.surface.factories
+	$(BIN)/python -m tests.surface.english
 
 tables: $(READY)
 	$(BIN)/python docs/scripts/tables.py

@@ -16,7 +16,7 @@ anna, bruno, nora = album.images()
 
 
 def prompt(image: Any, question: str) -> Any:
-    """A question about an image, as the model's inputs."""
+    """Return the model's inputs of a question about an image."""
     parts = [{"type": "image", "image": image}, {"type": "text", "text": question}]
     return processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=True)
 

@@ -14,7 +14,7 @@ prompt = inputs["input_ids"].shape[1]
 
 
 def answer() -> str:
-    """What the model says, greedily."""
+    """Return the model's greedy answer."""
     output = model.generate(**inputs, max_new_tokens=16, do_sample=False)
     return processor.decode(output[0, prompt:], skip_special_tokens=True).strip()
 

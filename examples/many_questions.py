@@ -21,7 +21,7 @@ document = processor(images=[album.images()[1]], text="<image>\n")
 
 
 def read(path: Path) -> None:
-    """Reads the document and saves its compressed cache: once, perhaps on another day."""
+    """Read the document and save its compressed cache: once, perhaps on another day."""
     with foveate.compress(model, SPEC) as session:
         session.prefill(**document)
         session.save(path, tokenizer=tokenizer)
@@ -30,7 +30,7 @@ def read(path: Path) -> None:
 
 
 def ask(path: Path) -> None:
-    """Loads the cache, and has each question answered from a fork of it."""
+    """Load the cache, and answer each question from a fork of it."""
     with foveate.compress(model, SPEC) as session:
         context = session.load(path, tokenizer=tokenizer)
         for what, right in QUESTIONS.items():

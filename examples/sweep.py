@@ -26,7 +26,7 @@ asked = torch.cat([inputs["input_ids"], first], dim=1)
 
 
 def answer(method: str, budget: str) -> str:
-    """What the model says from the recorded prompt's cache, compressed."""
+    """Return the model's answer from the recorded prompt's compressed cache."""
     with foveate.compress(model, foveate.policy(method, budget=budget)) as session:
         cache = branch(session, recording)
         output = model.generate(asked, past_key_values=cache, max_new_tokens=9, do_sample=False)

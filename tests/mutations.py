@@ -96,7 +96,7 @@ FAULTS = (
           ("tests/backends/test_recording.py::"
            "test_branches_leave_the_recording_and_each_other_alone",)),
     # What is never computed
-    Fault("tokens that are computed are numbered anew", "hf/model/cutting.py",
+    Fault("tokens that are computed are numbered anew", "hf/model/token_selection.py",
           "        return _along(value, order, value.ndim - 1)\n    if value.ndim > 1",
           "        return value[..., : order.shape[1]]\n    if value.ndim > 1",
           ("tests/pruning/test_oracle.py::"
@@ -188,7 +188,7 @@ FAULTS = (
           "half = limit // 2\n",
           "half = limit // 2 + 1\n",
           ("tests/eval/test_measure.py::test_a_long_text_loses_its_middle",)),
-    Fault("a picture is lit one token further on", "pictures/kept.py",
+    Fault("a picture is lit one token further on", "pictures/kept_picture.py",
           "share[list(grid.indices)]",
           "share.roll(-1)[list(grid.indices)]",
           ("tests/report/test_kept.py",)),

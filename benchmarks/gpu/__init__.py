@@ -2,6 +2,6 @@
 
 from benchmarks.gpu.models import SuiteSetting
 from benchmarks.gpu.run import run_suite, wrong
-from benchmarks.written import RESULTS
+from benchmarks.output import RESULTS
 
 __all__ = ["RESULTS", "SuiteSetting", "run_suite", "wrong"]

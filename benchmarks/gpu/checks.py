@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.gpu.models import SuiteSetting
 from benchmarks.gpu.rows import Row, table
-from benchmarks.written import CHECKOUT
+from benchmarks.output import CHECKOUT
 from foveate.errors import InvalidInput
 
 TESTS = (

@@ -9,9 +9,9 @@ import torch
 from transformers import DynamicCache
 
 from benchmarks import chunks
-from benchmarks.alone import Heads, anew, drawn, work
 from benchmarks.gpu.models import SuiteSetting, measured_with, short, subject_of, with_other_prompt
 from benchmarks.gpu.rows import Row, attempted, milliseconds, table
+from benchmarks.layer_work import Heads, anew, drawn, work
 from foveate.compression.composition import policy as policy_of
 from foveate.policies.policy import Policy
 from foveate_lab.bench.memory import peak_of

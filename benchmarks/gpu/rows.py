@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import written
+from benchmarks import output
 from foveate.errors import UnsupportedKernel
 from foveate.hf.layer.stats import now
 
@@ -102,7 +102,7 @@ def table(rows: Sequence[Row], columns: Mapping[str, str]) -> list[str]:
     ``columns`` maps names of figures to headings. A failed row has the reason in its first empty
     cell.
     """
-    return written.table(list(columns.values()), (_cells(row, columns) for row in rows))
+    return output.table(list(columns.values()), (_cells(row, columns) for row in rows))
 
 
 def _cells(row: Row, columns: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import written
+from benchmarks import output
 from benchmarks.gpu import checks, kernels
 from benchmarks.gpu.models import SuiteSetting
 from benchmarks.gpu.parts import PARTS
@@ -99,7 +99,7 @@ def _summary(part: dict[str, Any]) -> str:
 
 def _write(folder: Path, facts: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
     """Write both files. Raises CannotWrite if the disk is full, or the folder read-only."""
-    written.write(NAME, page(facts, parts), {"machine": facts, "parts": parts}, folder)
+    output.write(NAME, page(facts, parts), {"machine": facts, "parts": parts}, folder)
 
 
 def machine(setting: SuiteSetting) -> dict[str, Any]:

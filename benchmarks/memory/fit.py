@@ -30,8 +30,8 @@ from transformers import (
 from transformers.initialization import no_init_weights
 
 from benchmarks.memory.fit_models import MODELS, Sample
+from benchmarks.output import earlier, write
 from benchmarks.processes import apart
-from benchmarks.written import earlier, write
 from foveate.defaults import AttentionName
 from foveate.hf.layer.support import text_config
 from foveate.hf.model.decoder import find

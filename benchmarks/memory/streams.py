@@ -31,8 +31,8 @@ import torch
 from transformers import __version__ as transformers_version
 
 from benchmarks.memory.drawn_stream import SIDE, Processor, frame, model
+from benchmarks.output import RESULTS, write
 from benchmarks.processes import apart
-from benchmarks.written import RESULTS, write
 from foveate.pictures.strips import PALETTE
 from foveate.stream import Stream
 from foveate_lab.bench.memory import in_use

@@ -19,7 +19,7 @@ from foveate.errors import FoveateError
 from foveate.hf import Recording, Session, branch, compress
 from foveate.hf.measuring.answer import greedy, with_the_rest
 from foveate.hf.model.internals import CACHE
-from foveate.hf.probe.follow_up import ends
+from foveate.hf.probe.questions import ends
 from foveate.loading.model import Loaded
 from foveate.policies.policy import Policy
 from foveate.policies.pruning import Prune

@@ -21,11 +21,11 @@ from typing import Any, get_args
 import torch
 
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
+from benchmarks.output import RESULTS, demo
 from benchmarks.quality import board_page
 from benchmarks.quality.asking import rows
 from benchmarks.quality.profiles_made import KVZAP, PROFILES, TRIATTENTION, make_missing
 from benchmarks.quality.same_questions import HEADS
-from benchmarks.written import RESULTS, demo
 from foveate.data import files
 from foveate.hf.saving.identity import ModelIdentity
 from foveate.loading.hardware import versions_of_results

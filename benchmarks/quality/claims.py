@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.output import demo
 from benchmarks.quality.recipe import Run, answer_missing, answered
-from benchmarks.written import demo
 from foveate.compression.labels import Named, named
 from foveate.loading.hardware import versions_of_results
 from foveate_lab.defaults import Protocol

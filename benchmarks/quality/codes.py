@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
+from benchmarks.output import demo, table, write
 from benchmarks.quality.recipe import (
     MEAN,
     PROFILES,
@@ -24,7 +25,6 @@ from benchmarks.quality.recipe import (
     cell_text,
     shares,
 )
-from benchmarks.written import demo, table, write
 from foveate_lab.defaults import Protocol
 
 PROTOCOL: Protocol = "query-aware"

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, get_args
 
+from benchmarks.output import demo, write
+from benchmarks.output import table as lines_of
 from benchmarks.quality.recipe import (
     MEAN,
     PROFILES,
@@ -23,8 +25,6 @@ from benchmarks.quality.recipe import (
     shares,
     table,
 )
-from benchmarks.written import demo, write
-from benchmarks.written import table as lines_of
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.summary import Estimate, mean_difference
 

@@ -28,6 +28,7 @@ from transformers import DynamicCache
 from transformers import __version__ as transformers_version
 
 import foveate
+from benchmarks.output import RESULTS, write
 from benchmarks.quality.long_answers_page import EACH, PARTS, page, plot
 from benchmarks.quality.profiles_made import (
     KVZAP_OF_TEXTS,
@@ -35,16 +36,15 @@ from benchmarks.quality.profiles_made import (
     TRIATTENTION_OF_TEXTS,
     make_missing,
 )
-from benchmarks.written import RESULTS, write
 from foveate.defaults import READS
 from foveate.hf import Session, branch, compress, record
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
-from foveate.hf.probe.follow_up import ends
+from foveate.hf.probe.questions import ends
 from foveate.loading.model import Loaded, load
 from foveate.prompts.manual import manual
 from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE
-from foveate_lab.eval.over_time import answered
+from foveate_lab.eval.token_losses import answered
 
 RUNS = Path(__file__).parents[1] / "runs" / "long_answers"
 READ = 512  # tokens of a prompt

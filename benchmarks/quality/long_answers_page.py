@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foveate.pictures.shown import without_folders
+from foveate.pictures.escaping import without_folders
 from foveate_lab.report.charts import axes, svg
 
 PARTS = 4  # of the answer, for what changes over time

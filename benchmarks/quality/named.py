@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from foveate.pictures.shown import without_folders
+from foveate.pictures.escaping import without_folders
 
 
 def name(method: str) -> str:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
+from benchmarks.output import demo, write
 from benchmarks.quality.asking import ask_missing
 from benchmarks.quality.named import short
 from benchmarks.quality.profiles_made import PROFILES
 from benchmarks.quality.same_questions import results_of
-from benchmarks.written import demo, write
 from foveate.loading.model import load
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.contenders import contenders

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.output import demo, write
 from benchmarks.quality.recipe import Run, Share, answer_missing, answered, cell_text, shares
-from benchmarks.written import demo, write
 from foveate.compression.labels import named
-from foveate.pictures.shown import without_folders
+from foveate.pictures.escaping import without_folders
 from foveate_demo import PROFILES
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.reading import FULL

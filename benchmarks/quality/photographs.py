@@ -19,8 +19,8 @@ from typing import Any, get_args
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from benchmarks.output import RESULTS, demo, write
 from benchmarks.quality.recipe import RUNS, Run, answer_missing, answered, shares, table
-from benchmarks.written import RESULTS, demo, write
 from foveate.prompts.sample import Sample, Span
 from foveate_demo import questions
 from foveate_demo.scenes import BUILT_IN, CELL, WIDTH

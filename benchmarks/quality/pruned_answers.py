@@ -21,10 +21,10 @@ from statistics import mean, median
 from typing import Any, get_args
 
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
+from benchmarks.output import demo, write
 from benchmarks.quality.asking import ask_missing
 from benchmarks.quality.profiles_made import PROFILES
 from benchmarks.quality.same_questions import results_of
-from benchmarks.written import demo, write
 from foveate.loading.model import load
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.reading import FULL

@@ -16,10 +16,10 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
+from benchmarks.output import RESULTS, write
 from benchmarks.quality import claims, same_questions
 from benchmarks.quality.profiles_made import make_missing
 from benchmarks.quality.standings import standings
-from benchmarks.written import RESULTS, write
 from foveate_lab.defaults import Protocol
 
 RUNS = Path(__file__).parents[1] / "runs"

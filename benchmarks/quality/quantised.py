@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 import foveate
-from benchmarks.written import write
+from benchmarks.output import write
 from foveate.hf.model.internals import CACHE
 from foveate_demo import smollm2
 from foveate_lab.bench.subject import prose

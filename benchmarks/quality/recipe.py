@@ -21,8 +21,8 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
+from benchmarks.output import RESULTS, demo, write
 from benchmarks.quality.asking import ask_missing
-from benchmarks.written import RESULTS, demo, write
 from foveate.compression.labels import named
 from foveate.hf.saving.identity import ModelIdentity
 from foveate.loading.hardware import versions_of_results

@@ -23,11 +23,11 @@ from typing import get_args
 import torch
 
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
+from benchmarks.output import RESULTS, write
 from benchmarks.quality.asking import ask_missing
 from benchmarks.quality.same_questions import results_of
 from benchmarks.quality.stack_page import measured, page, plot
 from benchmarks.quality.stack_splits import SHARES, Sizes, specs_at
-from benchmarks.written import RESULTS, write
 from foveate.loading.model import Loaded, load
 from foveate.prompts.sample import Sample
 from foveate_lab.defaults import Protocol

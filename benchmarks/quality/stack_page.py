@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.output import demo
 from benchmarks.quality.stack_splits import NAMES, RESIDUAL, SHARES, Sizes, specs_at
-from benchmarks.written import demo
 from foveate_lab.defaults import Protocol
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.results import read

@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.quality.profiles_made import PROFILES
 from foveate.cache.pairs import Form
-from foveate.cache.pairs.form import COLUMN
+from foveate.cache.pairs.pair_sizes import COLUMN
 from foveate.compression.byte_budget import Bytes
 from foveate.compression.composition import policy
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.output import demo, write
 from benchmarks.quality.recipe import (
     DRAWS,
     LONG,
@@ -29,7 +30,6 @@ from benchmarks.quality.recipe import (
     shares,
     table,
 )
-from benchmarks.written import demo, write
 from foveate.cli.calibrate.prompts import contexts
 from foveate.compression.labels import named
 from foveate.defaults import SAMPLES

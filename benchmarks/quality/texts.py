@@ -22,8 +22,8 @@ from typing import Any, get_args
 import torch
 
 import foveate
+from benchmarks.output import RESULTS, write
 from benchmarks.quality.recipe import Share, shares, table
-from benchmarks.written import RESULTS, write
 from foveate.defaults import READS
 from foveate.hf import branch
 from foveate.hf.measuring.answer import greedy, with_the_rest

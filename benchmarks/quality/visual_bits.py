@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
-from benchmarks.written import write
+from benchmarks.output import write
 from foveate.hf import branch, compress
 from foveate.hf.measuring.answer import greedy, with_the_rest
 from foveate.hf.model.internals import CACHE

@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.output import RESULTS, write_data, write_part
 from benchmarks.serving.load import PREEMPTED, counted, small
 from benchmarks.serving.serving import BLOCK, engine, greedy, prompts
-from benchmarks.written import RESULTS, write_data, write_part
 
 REQUESTS, PROMPT, WHOLE, EVERY = 20, 100, 3, 20
 POLICY = "rkv:budget=128,every=64"

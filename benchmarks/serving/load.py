@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.output import write_part
 from benchmarks.serving.serving import BLOCK, engine, greedy
-from benchmarks.written import write_part
 
 CLIENTS, SHORTEST, LONGEST, ANSWER, POOL = 32, 750, 1250, 64, 16_384
 POLICIES = (None, "mixkv:budget=20%")

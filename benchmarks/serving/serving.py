@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.written import write_part
+from benchmarks.output import write_part
 
 LAYERS, HEADS, PROMPT, CONTEXT, REQUESTS, STEPS, BLOCK = 16, 4, 1024, 960, 8, 48, 32
 SNAPKV = "snapkv:budget=20%,window=32"

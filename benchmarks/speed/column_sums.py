@@ -15,8 +15,8 @@ import statistics
 import torch
 import torch.nn.functional as F
 
+from benchmarks.output import CPU
 from benchmarks.processes import apart
-from benchmarks.written import CPU
 from foveate.ops.column_sums import column_sums
 from foveate_lab.bench import processor
 from foveate_lab.bench.memory import peak_of

@@ -23,11 +23,11 @@ from rich.progress import Progress
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import foveate
-from benchmarks import written
+from benchmarks import output
+from benchmarks.output import machine, write, write_data
 from benchmarks.processes import apart
 from benchmarks.speed.cpu_page import AT_END, SPECS, WINDOWS, page
 from benchmarks.speed.lockstep import WARM_UP, prefills
-from benchmarks.written import machine, write, write_data
 from foveate.cache.pairs import DensePairs
 from foveate.hf import compress
 from foveate.hf.attention.grouped import attend_folded
@@ -267,7 +267,7 @@ def earlier(settings: dict[str, Any]) -> dict[str, Any]:
 
     Parts measured on another machine, or with another transformers, are marked on the page.
     """
-    found = written.earlier("cpu")
+    found = output.earlier("cpu")
     differ = {
         name: (found.get(name), value)
         for name, value in settings.items()

@@ -26,12 +26,12 @@ import torch
 import transformers
 
 import foveate
-from benchmarks import chunks, written
-from benchmarks.alone import Heads, anew, drawn, work
+from benchmarks import chunks, output
+from benchmarks.layer_work import Heads, anew, drawn, work
+from benchmarks.output import CPU, machine, write
 from benchmarks.processes import apart
 from benchmarks.speed.lockstep import keep_memory
 from benchmarks.speed.long_contexts_page import page
-from benchmarks.written import CPU, machine, write
 from foveate_lab.bench import Subject
 from foveate_lab.bench.dims import Dims, of_shape, shape
 from foveate_lab.bench.memory import freed_at_once, peak_of
@@ -151,7 +151,7 @@ def jobs(only: list[str]) -> Iterator[tuple[str, Measured]]:
 
 def earlier() -> dict[str, Any]:
     """Return the figures measured on this machine."""
-    found = written.earlier("long_contexts")
+    found = output.earlier("long_contexts")
     if found and not machine().items() <= found.items():
         raise SystemExit("long_contexts.json was measured on another machine. Move it away.")
     figures: dict[str, Any] = found.get("figures", {})

@@ -150,7 +150,7 @@ def main() -> None:
     if args.json:
         print(json.dumps(measured(args.turns)))
         return
-    from benchmarks.written import write
+    from benchmarks.output import write
 
     checkouts = {"here": HERE} | ({commit(args.against): args.against} if args.against else {})
     found: dict[str, dict[str, float]] = {}

@@ -24,9 +24,9 @@ from rich.progress import track
 from transformers import DynamicCache
 
 import foveate
+from benchmarks.output import earlier, machine, write, write_data
 from benchmarks.speed.cpu import KEPT, peak, policy_of
 from benchmarks.speed.lockstep import WARM_UP, prefills
-from benchmarks.written import earlier, machine, write, write_data
 from foveate.cli.prompt import passages
 from foveate.hf.measuring.calibrate import calibrate
 from foveate.hf.model.internals import CACHE

@@ -21,7 +21,7 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import foveate
-from benchmarks.written import write
+from benchmarks.output import write
 from foveate.hf.model.internals import CACHE
 from foveate_lab.bench import processor
 from foveate_lab.bench.memory import peak_of

@@ -26,7 +26,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 import foveate
-from benchmarks.written import write
+from benchmarks.output import write
 from foveate.loading.model import load
 from foveate_demo import smollm2
 from foveate_lab.bench import of_model

@@ -26,8 +26,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import DynamicCache, PreTrainedModel
 
 import foveate
+from benchmarks.output import CPU, earlier, write
 from benchmarks.speed.scaling import TOKEN, drawn
-from benchmarks.written import CPU, earlier, write
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.loading.model import load

@@ -24,7 +24,7 @@ from rich.progress import track
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
 import foveate
-from benchmarks.written import CPU, RESULTS, earlier, machine, write
+from benchmarks.output import CPU, RESULTS, earlier, machine, write
 from foveate.cache.pairs import DensePairs, Pairs, RaggedPairs
 from foveate.hf import compress
 from foveate.hf.layer.support import foveate_layers

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from benchmarks.written import demo, write
+from benchmarks.output import demo, write
 from foveate.compression.composition import policy
 from foveate.hf import compress
 from foveate.loading.model import Loaded, load

@@ -13,7 +13,7 @@ import foveate
 from foveate.defaults import SEES
 from foveate.loading.model import Loaded, load
 from foveate.models.token_grids import Grid
-from foveate.pictures.lens.chosen import Readings, seen
+from foveate.pictures.lens.choices import Readings, seen
 from foveate.pictures.lens.page import words
 from foveate.prompts.evidence import on_images
 from foveate.prompts.prompt import read

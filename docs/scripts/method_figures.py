@@ -11,7 +11,7 @@ from cells import bars, label, shade, svg
 from kept import QUESTION, Example, Kept, apply_policies, example
 
 import foveate
-from foveate.pictures.shown import without_folders
+from foveate.pictures.escaping import without_folders
 
 ROOT = Path(__file__).parents[2]
 BUDGET = "20%"

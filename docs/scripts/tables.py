@@ -32,7 +32,7 @@ import way
 import foveate
 from foveate.cli.run.rows import Figures, stored
 from foveate.compression.labels import named
-from foveate.pictures.shown import without_folders
+from foveate.pictures.escaping import without_folders
 from foveate.policies.parameters import describe
 from foveate.policies.prunes import PRUNES
 from foveate.policies.spec import print_value

@@ -9,7 +9,7 @@ from torch._dynamo.eval_frame import OptimizedModule
 
 import foveate
 from foveate.errors import UnsupportedModel
-from foveate.hf.attach import calls, pass_notes
+from foveate.hf.attach import bookkeeping, calls
 from foveate.hf.model.internals import CACHE, DynamicLayer
 from tests import zoo
 from tests.backends.test_attaching import fingerprint
@@ -120,7 +120,7 @@ def test_a_fault_on_the_way_out_does_not_stop_the_other_steps(place, model, unto
     [
         *((calls.Calls, name) for name in ("_call_outer", "_call_decoder", "_read")),
         *((calls.Calls, name) for name in ("_generate", "_prepare")),
-        *((pass_notes.PassNotes, name) for name in ("begin", "after")),
+        *((bookkeeping.PassNotes, name) for name in ("begin", "after")),
     ],
 )
 def test_a_fault_in_any_call_leaves_the_model_as_it_was(of, name, model, untouched, monkeypatch):

@@ -9,7 +9,7 @@ from foveate.errors import InvalidInput, InvalidParameter
 from foveate.hf import branch, record
 from foveate.hf.measuring.record import chosen
 from foveate.hf.model.internals import CACHE
-from foveate.hf.probe.follow_up import Asker
+from foveate.hf.probe.questions import Asker
 from tests import zoo
 from tests.answers import certain
 from tests.conformance.compare import check_generate

@@ -14,7 +14,7 @@ import foveate
 from foveate.errors import CacheMismatch
 from foveate.hf.model.internals import CACHE
 from foveate.hf.model.weights import weights_digest
-from foveate.hf.saving import saved
+from foveate.hf.saving import file_checks
 from foveate.hf.saving.identity import ModelIdentity
 from tests import zoo
 from tests.backends.test_saving import fingerprint
@@ -213,7 +213,7 @@ def as_before(path, model):
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         note = dict(file.metadata())
     note |= {"schema": "foveate-cache-2", "model": fingerprint(model)}
-    note["digest"] = saved.digest(note, tensors)
+    note["digest"] = file_checks.digest(note, tensors)
     save_file(tensors, path, note)
     return path
 

@@ -10,7 +10,6 @@ from torch.testing import assert_close
 
 import foveate
 from foveate.cache.pairs import DensePairs, RewrittenPairs
-from foveate.hf.layer import ways
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from tests import zoo

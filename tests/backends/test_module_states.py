@@ -12,7 +12,7 @@ from transformers import Phi3ForCausalLM
 import foveate
 from foveate.hf import branch, calibrate_each, record
 from foveate.hf.model.internals import CACHE
-from foveate.hf.model.undone import ModuleStates, undone
+from foveate.hf.model.module_state import ModuleStates, restored_modules
 from foveate.policies.heads import Shown
 from tests.backends.interrupting import ANSWER, drawn, growing
 from tests.conformance.compare import check_generate, difference
@@ -201,7 +201,7 @@ def test_a_cache_that_a_model_drops_is_followed_and_it_is_said(spec, caplog):
 def test_hidden_states_are_given_once_whoever_asked_for_them_first():
     model = growing()
     alone = len(growing()(input_ids=IDS, output_hidden_states=True).hidden_states)
-    with undone(model), torch.no_grad():
+    with restored_modules(model), torch.no_grad():
         model(input_ids=IDS, output_hidden_states=True)  # transformers hooks the model once
     with torch.no_grad(), foveate.compress(model, "kvzip:budget=40%"):
         out = model(input_ids=IDS, output_hidden_states=True)

@@ -14,7 +14,6 @@ from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
 from foveate.hf.model.weights import weights_digest
 from foveate.methods.recommended import VALUE, suggest_profile_once
 from foveate.methods.recommended.fitting import RIDGE, SecondReading
-from foveate.methods.recommended.foretold import FACTS, LEAST, ForetoldReconstruction
 from foveate.methods.recommended.head_levels import (
     LEVELS,
     HeadLevels,
@@ -22,6 +21,7 @@ from foveate.methods.recommended.head_levels import (
     _layer_counts,
     levels,
 )
+from foveate.methods.recommended.predicted import FACTS, LEAST, ForetoldReconstruction
 from foveate.policies.gathering import Asked
 from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.score import KeyDifference

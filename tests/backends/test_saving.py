@@ -331,7 +331,7 @@ def test_a_file_that_cannot_be_written_leaves_what_was_there(error, context, tmp
     def full(*args):
         raise error
 
-    monkeypatch.setattr("foveate.hf.saving.persist.save_file", full)
+    monkeypatch.setattr("foveate.hf.saving.cache_files.save_file", full)
     with pytest.raises(CannotWrite, match="No space left"):
         session.save(kept, cache=cache)
     assert [one.name for one in tmp_path.iterdir()] == ["context.safetensors"]

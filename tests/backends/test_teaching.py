@@ -12,7 +12,7 @@ from foveate.errors import InvalidInput
 from foveate.hf.measuring.gather import Watcher
 from foveate.hf.model.internals import CACHE
 from foveate.methods.recommended.fitting import UNASKED, ReadingDamage, worth
-from foveate.methods.recommended.foretold import LEAST
+from foveate.methods.recommended.predicted import LEAST
 from foveate.policies.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Reconstruction

@@ -18,12 +18,12 @@ import pytest
 import torch
 
 import foveate
-from benchmarks.alone import Heads, anew, drawn, work
 from benchmarks.gpu import SuiteSetting, checks, kernels, run, run_suite, wrong
 from benchmarks.gpu.kernels import compared
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.processes import ENDED, PartOutcome, _listen, side_by_side
 from benchmarks.gpu.rows import attempted, table
+from benchmarks.layer_work import Heads, anew, drawn, work
 from foveate.compression.composition import policy
 from foveate.errors import InvalidInput
 from foveate.loading import hardware

@@ -13,7 +13,7 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList
 
 import foveate
-from foveate.chat import saved
+from foveate.chat import persistence
 from foveate.errors import FoveateError, InvalidInput, InvalidParameter
 
 from .busy import SPEC, chat_of
@@ -146,7 +146,7 @@ def test_a_file_of_an_earlier_version_is_a_chat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its entries are the settings "rewrites" and "template", and none of ``generate``."""
-    who, packed = talker("llava"), saved.pack
+    who, packed = talker("llava"), persistence.pack
 
     def earlier(entries: Any) -> torch.Tensor:
         entries = {k: v for k, v in entries.items() if k not in ("generate", "system")}

@@ -11,7 +11,7 @@ import torch
 
 import foveate
 from foveate.chat import answering
-from foveate.chat.held import trim
+from foveate.chat.storage import trim
 from foveate.errors import InvalidInput
 from foveate.hf.layer.support import foveate_layers
 from tests.conformance.oracle import event_of

@@ -10,7 +10,7 @@ import pytest
 
 from foveate.cli import doctor
 from foveate.defaults import PLACE
-from foveate.loading import lacking
+from foveate.loading import requirements
 from foveate.loading.checkpoint import INDEX
 from tests import zoo
 from tests.zoo.text_models import deepseek_v3_config
@@ -74,7 +74,7 @@ def test_what_a_folder_lacks(screen: Any, llava: Path, tmp_path: Path) -> None:
     assert "no processor found" in said
 
 
-@pytest.mark.skipif(lacking.importable("torchvision"), reason="torchvision is installed")
+@pytest.mark.skipif(requirements.importable("torchvision"), reason="torchvision is installed")
 def test_a_package_that_its_processor_needs(screen: Any, llava: Path, tmp_path: Path) -> None:
     folder = tmp_path / "m"
     shutil.copytree(llava, folder)

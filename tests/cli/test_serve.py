@@ -307,7 +307,7 @@ def test_a_server_ends_with_foveate_serve_however_that_goes(tmp_path: Path, deaf
     command = [
         sys.executable,
         "-m",
-        "foveate.cli.serve.watched",
+        "foveate.cli.serve.child",
         str(counters),
         "stand_in",
         str(ready),

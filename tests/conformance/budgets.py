@@ -9,7 +9,7 @@ import torch
 
 from foveate.policies.amount import Amount, AmountLike
 from foveate.policies.spec import stage
-from foveate.stages.budget.exact import fill
+from foveate.stages.budget.exact_totals import fill
 
 
 def _drawn(count, generator):

@@ -21,7 +21,7 @@ from foveate_lab.convert import templates
 from foveate_lab.eval.answering.measure import measured
 from foveate_lab.eval.answering.reading import read_prompt
 from foveate_lab.eval.conversations import FAMILIES, family_of
-from foveate_lab.eval.metrics import says
+from foveate_lab.eval.metrics import has_words
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
 from foveate_lab.reproduce.models import MODELS
@@ -177,7 +177,7 @@ def test_a_question_is_worded_as_in_the_authors_code(
 
 
 def plain_task(conversations):
-    return Task("t", "", lambda count, seed: iter(()), says, 2, conversations=conversations)
+    return Task("t", "", lambda count, seed: iter(()), has_words, 2, conversations=conversations)
 
 
 SAMPLES = {

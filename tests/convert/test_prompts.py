@@ -146,7 +146,7 @@ def test_more_places_than_images_is_said(make):
 
 def test_qwen_vl_refuses_what_it_was_not_trained_to_read(make):
     model = make("qwen_vl").loaded.model
-    with pytest.raises(InvalidInput, match=r"513 tokens, and Qwen-VL .* up to 512"):
+    with pytest.raises(InvalidInput, match=r"513 tokens, but Qwen-VL .* up to 512"):
         model(input_ids=torch.ones(1, 513, dtype=torch.long))
 
 

@@ -9,8 +9,8 @@ import torch
 
 import foveate
 from foveate.cache.pairs import Form
+from foveate.compression.budget_division import bytes_of, divide, divided
 from foveate.compression.byte_budget import Bytes
-from foveate.compression.dividing import bytes_of, divide, divided
 from foveate.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnsupportedPolicy
 
 FORMS = (Form(2, 4, 64, 64, torch.bfloat16),) * 3

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.compression.between_passes import Pass, Phase
+from foveate.compression.layer_memory import Pass, Phase
 from foveate.compression.pipeline import keep, observed, score
 from foveate.compression.reading import PromptReading
 from foveate.compression.tensors import layers_of

@@ -19,7 +19,6 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import foveate
 from foveate import errors
-from foveate.chat import asking
 from foveate.errors import FoveateError
 from foveate.policies.method import METHODS
 from foveate.policies.prunes import PRUNES

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from foveate import packages
 from foveate.cli.app import app
 from foveate.errors import MissingPackage, UnsupportedModel
-from foveate.loading import lacking
+from foveate.loading import requirements
 from foveate.loading.model import ModelSource, load, read_reader
 from tests import zoo
 from tests.zoo.directory import tokenizer
@@ -56,7 +56,7 @@ def test_the_line_that_installs_it_leaves_pytorch_as_it_is(
     message: str, installed: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packages, "version", lambda name: installed)
-    error = lacking.missing_package("the processor of 'm'", ImportError(message), "a/b")
+    error = requirements.missing_package("the processor of 'm'", ImportError(message), "a/b")
     assert str(error).startswith("the processor of 'm' needs the package '")
     assert str(error).endswith(f": {line}.")
 
@@ -78,15 +78,15 @@ def test_a_reader_of_videos_that_transformers_fails_to_look_up_is_torchvisions(
 
 
 def test_an_error_about_something_else_is_none_of_a_package() -> None:
-    assert lacking.missing_package("a", ValueError("no such file"), "a/b") is None
+    assert requirements.missing_package("a", ValueError("no such file"), "a/b") is None
 
 
 @pytest.mark.usefixtures("nothing")
 def test_a_folder_without_any_vocabulary_lacks_no_package(tmp_path: Path) -> None:
     error = ValueError(WORDS)
-    assert lacking.missing_package("a", error, str(tmp_path)) is None
+    assert requirements.missing_package("a", error, str(tmp_path)) is None
     (tmp_path / "tokenizer.model").touch()
-    assert lacking.missing_package("a", error, str(tmp_path)) is not None
+    assert requirements.missing_package("a", error, str(tmp_path)) is not None
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def qwen(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.skipif(lacking.importable("torchvision"), reason="torchvision is installed")
+@pytest.mark.skipif(requirements.importable("torchvision"), reason="torchvision is installed")
 def test_it_is_said_before_any_weights_are_looked_for(qwen: Path) -> None:
     with pytest.raises(MissingPackage, match="'torchvision': pip install torchvision torch=="):
         load(str(qwen))

@@ -15,8 +15,8 @@ from foveate.hf.measuring.answer import ends, greedy, teacher_forced
 from foveate.loading.model import Loaded
 from foveate_lab.eval.answering.measure import measured
 from foveate_lab.eval.answering.perplexity import perplexity
-from foveate_lab.eval.over_time import answered, token_losses
 from foveate_lab.eval.tasks import find_task
+from foveate_lab.eval.token_losses import answered, token_losses
 
 LENGTH = 24
 GROWING = ("full", "snapkv:budget=50%,window=4")

@@ -18,7 +18,7 @@ import pytest
 
 from foveate.data import files, lines
 from foveate.errors import CannotWrite, InvalidInput
-from foveate_lab.eval.held import key_of
+from foveate_lab.eval.keyed_rows import key_of
 from foveate_lab.eval.results import Results, read
 
 SETTINGS = {"model": "tiny", "versions": {"foveate": "1"}}

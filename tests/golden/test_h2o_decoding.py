@@ -11,8 +11,8 @@ from torch.testing import assert_close
 import foveate
 from foveate.hf.attention.by_products import ModelAttention
 from foveate.hf.layer.cache_layer import FoveateLayer
+from foveate.hf.layer.phases import attend
 from foveate.hf.layer.state import CacheState, Link
-from foveate.hf.layer.ways import attend
 from foveate.stages.when import OverBudget
 
 from .vectors import load

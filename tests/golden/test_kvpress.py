@@ -20,8 +20,8 @@ from foveate.compression.tensors import layers_of
 from foveate.errors import FoveateError
 from foveate.hf.attention.by_products import ModelAttention
 from foveate.hf.layer.cache_layer import FoveateLayer
+from foveate.hf.layer.phases import attend
 from foveate.hf.layer.state import CacheState, Link
-from foveate.hf.layer.ways import attend
 from foveate.policies.spec import STAGES
 from foveate.stages.score import Reconstruction
 

@@ -10,8 +10,8 @@ import foveate
 from foveate.errors import InvalidInput, ProfileMismatch, UnsupportedModel
 from foveate.methods.expected_attention import ExpectedAttention
 from foveate.methods.kvzap import SurrogateScore
-from foveate.methods.recommended.foretold import FACTS, ForetoldReconstruction
 from foveate.methods.recommended.head_levels import LEVELS
+from foveate.methods.recommended.predicted import FACTS, ForetoldReconstruction
 from foveate.methods.triattention import DistancePreference
 from foveate.profiles import far_keys
 from foveate.profiles.tensor_profile import load_tensors

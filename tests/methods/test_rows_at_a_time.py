@@ -7,8 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import foveate
-from benchmarks.alone import Heads, anew, drawn, work
-from foveate.stages.score.rows import ROWS
+from benchmarks.layer_work import Heads, anew, drawn, work
+from foveate.stages.score.attention_rows import ROWS
 
 TOKENS = 512
 

@@ -13,7 +13,7 @@ from foveate.hf import branch, compress, record
 from foveate.hf.model.internals import CACHE
 from foveate.models.token_grids import Grid, ImageTokens
 from foveate.pictures import kept_picture
-from foveate.pictures.lens.chosen import Readings, seen
+from foveate.pictures.lens.choices import Readings, seen
 from tests import zoo
 from tests.conformance.compare import TOLERANCE
 from tests.pairs import in_step

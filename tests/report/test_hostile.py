@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import Page
 
 from foveate.pictures.lens import compared
-from foveate.pictures.lens.chosen import Choice, LensPrompt
+from foveate.pictures.lens.choices import Choice, LensPrompt
 from foveate.pictures.lens.page import Word, page_data
 from foveate.pictures.lens.page import page as lens_page
 from foveate_lab.report.page import page as report_page

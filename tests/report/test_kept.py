@@ -11,7 +11,7 @@ from PIL import Image
 
 from foveate.models.token_grids import Grid, ImageTokens, image_tokens
 from foveate.pictures import kept_picture
-from foveate.pictures.kept import canvas, lit
+from foveate.pictures.kept_picture import canvas, lit
 from foveate.pictures.views import views_of
 from tests.models.eyes import mask
 from tests.models.published import EYES

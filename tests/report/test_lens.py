@@ -139,7 +139,7 @@ def test_layers_have_the_models_numbers() -> None:
 
 def test_the_page_is_small() -> None:
     """Noise, which nothing makes smaller; the size of a model of 32 layers with 8 KV heads each."""
-    from foveate.pictures.lens.chosen import Choice, LensPrompt
+    from foveate.pictures.lens.choices import Choice, LensPrompt
     from foveate.pictures.lens.page import Word, page, page_data
 
     draw = torch.Generator().manual_seed(0)

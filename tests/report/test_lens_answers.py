@@ -13,7 +13,7 @@ import foveate
 from foveate.errors import InvalidParameter
 from foveate.hf.model.internals import CACHE
 from foveate.pictures.lens import compared
-from foveate.pictures.lens.chosen import Answers, Choice, LensAnswer, LensPrompt
+from foveate.pictures.lens.choices import Answers, Choice, LensAnswer, LensPrompt
 from foveate.pictures.lens.page import Word, page_data
 from foveate.pictures.lens.page import page as lens_page
 from tests import zoo

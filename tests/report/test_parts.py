@@ -13,8 +13,8 @@ from foveate.cli.app import app
 from foveate.errors import InvalidInput
 from foveate_lab.eval.bundle import read_bundle, read_bundles, seal
 from foveate_lab.eval.results import MANIFEST, ROWS, Results
+from foveate_lab.report.merging import parts
 from foveate_lab.report.page import page
-from foveate_lab.report.parts import parts
 
 SETTINGS = {"model": "tiny", "protocol": "query-aware", "seed": 0, "versions": {"foveate": "1"}}
 SNAPKV, MIXKV = "snapkv:budget=20%", "mixkv:budget=20%"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foveate.pictures.shown import escape_hidden, short, width
+from foveate.pictures.escaping import escape_hidden, short, width
 
 from .hostile import NAMES, PILE
 

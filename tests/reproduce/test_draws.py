@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from foveate.loading.model import Loaded, load
-from foveate_lab.eval.held import key_of
+from foveate_lab.eval.keyed_rows import key_of
 from foveate_lab.eval.results import Results
 from foveate_lab.reproduce import EXPERIMENTS
 from foveate_lab.reproduce.setting import Setting

@@ -10,8 +10,8 @@ import pytest
 from foveate_lab.reproduce import EXPERIMENTS
 from foveate_lab.reproduce.pages import table_content
 from foveate_lab.reproduce.registry import PAPERS
+from foveate_lab.reproduce.tables.laid_out import LaidRow
 from foveate_lab.reproduce.tables.layout import lay_out
-from foveate_lab.reproduce.tables.placed import LaidRow
 from foveate_lab.reproduce.tables.printed import printed
 from foveate_lab.reproduce.tables.table import (
     BUDGET_BLOCKS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foveate.errors import InvalidInput
-from foveate_lab.reproduce.models import MODELS, places
+from foveate_lab.reproduce.models import MODELS, sources_of
 
 TWO = ("llava-1.5-7b", "qwen2-vl-7b")
 
@@ -21,7 +21,7 @@ TWO = ("llava-1.5-7b", "qwen2-vl-7b")
     ],
 )
 def test_places(names, given, found):
-    assert places(names, given) == found
+    assert sources_of(names, given) == found
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_places(names, given, found):
 )
 def test_what_cannot_be_told_is_an_error(given, said):
     with pytest.raises(InvalidInput, match=said):
-        places(TWO, [given])
+        sources_of(TWO, [given])

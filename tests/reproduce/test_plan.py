@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from foveate.cli.app import app
 from foveate_lab.eval.bundle import read_bundles, seal
 from foveate_lab.eval.executors.job import Job, Local, Row
-from foveate_lab.eval.held import key_of
+from foveate_lab.eval.keyed_rows import key_of
 from foveate_lab.eval.results import read
 from foveate_lab.reproduce import EXPERIMENTS, reproduction
 from foveate_lab.reproduce.experiment import Outcome

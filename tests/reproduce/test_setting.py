@@ -15,11 +15,11 @@ from foveate_lab.bench.subject import with_ids_in_order
 from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
 from foveate_lab.eval.results import Results
 from foveate_lab.reproduce import EXPERIMENTS
-from foveate_lab.reproduce.ask import TaskRequest
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.published import PublishedProfile
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.stand_in import write
+from foveate_lab.reproduce.task_request import TaskRequest
 from foveate_lab.reproduce.trials import (
     Arm,
     Batch,

@@ -16,8 +16,8 @@ from foveate.vllm.plans.tiers import rooms_of
 from foveate.vllm.scheduler.blocks import CompressedSpec
 from foveate.vllm.worker import pages
 from foveate.vllm.worker.attention import Compressing
+from foveate.vllm.worker.metadata import Rewriting
 from foveate.vllm.worker.prompts import Prompts
-from foveate.vllm.worker.rewriting import Rewriting
 from tests.serving.pretended import GPU, pretended_gpu
 from tests.serving.stand_ins import announced, ordering
 

@@ -14,7 +14,7 @@ from foveate.policies.amount import Amount
 from foveate.vllm import vllm_api
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec, compressible
-from foveate.vllm.startup import explaining, registration
+from foveate.vllm.startup import failure_messages, registration
 from foveate.vllm.startup.activation import UNSET
 
 ROOM = Room.of(Amount.of("20%"), 1)
@@ -353,7 +353,7 @@ def test_the_second_runner_is_read_by_these_names():
 def test_what_explains_a_failed_request_is_there():
     from vllm.v1.engine import EngineCoreOutput
 
-    module, name = explaining.SERVING
+    module, name = failure_messages.SERVING
     serving = getattr(importlib.import_module(module), name)
     assert parameters(serving._raise_if_error) == ["self", "finish_reason", "request_id"]
     with pytest.raises(vllm_api.GenerationError):

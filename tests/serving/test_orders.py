@@ -119,7 +119,7 @@ def test_orders_reach_workers_in_other_processes():
 def test_vllms_null_block_is_the_one_that_is_read_instead():
     from vllm.v1.attention.backends.utils import NULL_BLOCK_ID
 
-    from foveate.vllm.worker.rewriting import NULL_BLOCK
+    from foveate.vllm.worker.metadata import NULL_BLOCK
 
     assert NULL_BLOCK == NULL_BLOCK_ID
 

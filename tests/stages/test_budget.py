@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from foveate.cache.layer import Scored, Scores
 from foveate.stages.budget import LayerShares, OneRanking, Uniform
-from foveate.stages.budget.exact import fill
+from foveate.stages.budget.exact_totals import fill
 from tests.core.lean import lean
 
 from .layers import changed, random_layer

@@ -18,7 +18,7 @@ from foveate.stages.score import (
     ValueNorm,
     WindowAttention,
 )
-from foveate.stages.score.held import TokenSpan
+from foveate.stages.score.token_span import TokenSpan
 from tests.core.lean import lean
 from tests.core.users import unchecked
 

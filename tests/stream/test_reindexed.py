@@ -9,7 +9,7 @@ import torch
 
 from foveate.errors import InvalidParameter
 from foveate.hf.endless.endless import held_columns
-from foveate.hf.endless.reindexed import next_position, reindex, ways_to_turn
+from foveate.hf.endless.rerotation import next_position, reindex, ways_to_turn
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.stream import Stream
 from foveate.stream import stream as module

@@ -22,10 +22,10 @@ ALLOWED = {
     "asked": 1,  # Stats.asked
     "borrow": 0,
     "borrowed": 0,
-    "found": 5,  # of PrefixBudget, a parameter of vLLM's scheduler, a kernel's sum; 2 in the lab
+    "found": 4,  # of PrefixBudget, a parameter of vLLM's scheduler, 2 in the lab
     "late": 0,
     "lend": 0,
-    "told": 1,  # Kept.told
+    "told": 0,
 }
 """How many things in the source still have such a name. It only ever gets less: say what the thing
 is (the glossary has the field's words), and lower the number.

@@ -25,11 +25,11 @@ class Novelty:
     head_by_head: ClassVar[bool] = True  # what it says of a head follows from that head alone
 
     def queries(self, tokens: int) -> int:
-        """It reads no attention."""
+        """Return 0: it reads no attention."""
         return 0
 
     def __call__(self, layer: Layer) -> Scores:
-        """A score for each slot, [b h n]; high is important."""
+        """Return a score for each slot, [b h n]; high is important."""
         values = layer.v.float() * layer.valid[..., None]  # padding counts as nothing
         change = values.clone()
         change[:, :, 1:] -= values[:, :, :-1]
@@ -38,5 +38,5 @@ class Novelty:
 
 @method()
 def novelty(*, budget: Amount, recent: Recent = 16) -> Policy:
-    """Keeps the tokens whose values are unlike those just before, and the last `recent`."""
+    """Tokens whose values differ from those just before, and the last `recent`."""
     return Policy(score=Novelty(), budget=Uniform(amount=budget), select=TopK(recent=recent))

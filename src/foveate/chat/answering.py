@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 from transformers import __version__ as RELEASE
 
-from foveate.chat.asking import GREEDY, Answer, check, generate_options, to_answer
-from foveate.chat.held import trim
+from foveate.chat.generation import GREEDY, Answer, check, generate_options, to_answer
+from foveate.chat.storage import trim
 from foveate.errors import UnsupportedModel
 from foveate.hf import Session
 from foveate.policies.policy import Policy
@@ -149,7 +149,7 @@ class Answerer(NamedTuple):
     ) -> None:
         """Refuse arguments of ``generate`` that a chat sets itself, cannot use, or does not know.
 
-        Arguments are those of :func:`foveate.chat.asking.check`.
+        Arguments are those of :func:`foveate.chat.generation.check`.
         """
         check(
             self.model,

@@ -12,10 +12,10 @@ from typing import Any, Literal, NoReturn, overload
 
 from torch import nn
 
-from foveate.chat import saved
+from foveate.chat import persistence
 from foveate.chat.answering import Answerer, Conversation
-from foveate.chat.asking import Answer, check_template_arguments, with_defaults
-from foveate.chat.held import ChatHeld, measure_storage
+from foveate.chat.generation import Answer, check_template_arguments, with_defaults
+from foveate.chat.storage import ChatHeld, measure_storage
 from foveate.chat.streaming import AnswerStream
 from foveate.chat.turns import Prepared, Rewrites, Turn, Turns
 from foveate.compression.composition import BY_DEFAULT
@@ -348,7 +348,7 @@ class Chat(AbstractContextManager["Chat"]):
             InvalidInput: there is no turn yet, or a message or setting cannot be written as JSON.
             UnsupportedCache, CannotWrite: as ``Session.save`` raises.
         """
-        return saved.save(Path(path), self._turns.answerer, self._now, self._settings())
+        return persistence.save(Path(path), self._turns.answerer, self._now, self._settings())
 
     @classmethod
     def load(
@@ -366,9 +366,9 @@ class Chat(AbstractContextManager["Chat"]):
             CacheMismatch: the chat belongs to another model, tokenizer or policy.
             InvalidInput: the file is missing, damaged, or contains no chat.
         """
-        policy = saved.policy_in(Path(path)) if policy is None else policy_of(policy)
+        policy = persistence.policy_in(Path(path)) if policy is None else policy_of(policy)
         answerer = Answerer(model, processor, policy)  # type: ignore[arg-type]
-        now, settings = saved.load(Path(path), answerer)
+        now, settings = persistence.load(Path(path), answerer)
         chat = cls(model, processor, policy, **settings)
         chat._now = now
         return chat

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from foveate.chat.answering import Answerer, Conversation, read
-from foveate.chat.asking import check_template_arguments, with_defaults
+from foveate.chat.generation import check_template_arguments, with_defaults
 from foveate.compression.composition import BY_DEFAULT
 from foveate.compression.composition import policy as policy_of
 from foveate.errors import InvalidInput

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from transformers import TextIteratorStreamer
 
-from foveate.chat.asking import Answer
+from foveate.chat.generation import Answer
 from foveate.hf.attach.model_queue import QueuePlace
 
 _running: WeakSet[AnswerStream] = WeakSet()

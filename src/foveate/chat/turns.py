@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any, Literal, NamedTuple
 
 from foveate.chat.answering import Answerer, Conversation, NewPart, read
-from foveate.chat.asking import Answer
+from foveate.chat.generation import Answer
 from foveate.errors import InvalidInput
 from foveate.prompts.images import to_image
 from foveate.prompts.messages import Message, media_of, without_history

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from foveate.cli import console, options, tables
 from foveate.defaults import SHIPPED
-from foveate.loading.lacking import importable
+from foveate.loading.requirements import importable
 
 if TYPE_CHECKING:
     from foveate.loading.checkup import Finding
@@ -88,7 +88,7 @@ def _installed(name: str) -> bool:
 
 
 def _check_model(model: str, trust_remote_code: bool) -> list[Finding]:
-    from foveate.cli.serve.beside import profile_of, profile_place
+    from foveate.cli.serve.profile import profile_of, profile_place
     from foveate.loading.checkup import Finding, checkup
 
     if model in SHIPPED:

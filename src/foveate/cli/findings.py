@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 
 from foveate.cli.policies import is_demo
-from foveate.cli.serve.beside import profile_place
+from foveate.cli.serve.profile import profile_place
 from foveate.defaults import BUDGET_BY_DEFAULT, METHOD
 from foveate.methods.recommended.head_levels import HeadLevels
 from foveate.policies.spec import print_value

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from foveate.cli.serve.beside import profile_of
+from foveate.cli.serve.profile import profile_of
 from foveate.compression.composition import name_and_arguments
 from foveate.compression.composition import policy as policy_of
 from foveate.compression.labels import at_each

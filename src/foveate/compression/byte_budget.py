@@ -20,7 +20,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scored
-from foveate.cache.pairs.form import COLUMN, COUNT, Form, uncompressed_bytes
+from foveate.cache.pairs.pair_sizes import COLUMN, COUNT, Form, uncompressed_bytes
 from foveate.cache.slots import Slots
 from foveate.errors import InvalidBudget, UnsupportedModel
 from foveate.policies.policy import Policy

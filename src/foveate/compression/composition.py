@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from foveate.compression.dividing import check_one_budget
+from foveate.compression.budget_division import check_one_budget
 from foveate.errors import (
     FoveateError,
     InvalidBudget,

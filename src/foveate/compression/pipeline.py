@@ -33,9 +33,9 @@ class Kept:
     """Pairs that a policy keeps of one layer.
 
     ``scores`` are the raw scores, with +inf at protected and -inf at padded slots; None if the
-    layer fits its budget and nothing was scored. ``told`` is each head's budget if the selection
-    may keep fewer. If it is ``held``, the engine already stores these pairs, and ``k`` and ``v``
-    only have their shapes.
+    layer fits its budget and nothing was scored. ``budgets`` is each head's budget if the selection
+    may keep fewer. With ``is_stored`` the engine already stores these pairs, and ``k`` and
+    ``v`` only have their shapes.
     """
 
     mask: Bool[Tensor, "b h n"]
@@ -43,8 +43,8 @@ class Kept:
     k: Float[Tensor, "b h n d"]
     v: Float[Tensor, "b h n e"]
     counted: Int[Tensor, "b h"] | None = None  # ``counts``, if already known
-    told: Int[Tensor, "b h"] | None = None
-    held: bool = False
+    budgets: Int[Tensor, "b h"] | None = None
+    is_stored: bool = False
 
     @cached_property
     def counts(self) -> Int[Tensor, "b h"]:

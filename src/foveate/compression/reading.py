@@ -2,7 +2,7 @@
 
 An engine passes what it reads, layer by layer and pass by pass, to :meth:`PromptReading.read`,
 which returns what to keep; the engine stores the pairs. Everything remembered between passes is
-here or, per layer, in :mod:`foveate.compression.between_passes`.
+here or, per layer, in :mod:`foveate.compression.layer_memory`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored, check_finite
 from foveate.cache.pairs import Form, Pairs
 from foveate.cache.slots import Slots
-from foveate.compression.between_passes import Pass, Phase, Remembered
 from foveate.compression.budgeting import Budgeted, budgeted, raised, warn_where_raised
 from foveate.compression.byte_budget import Bytes, check_form
+from foveate.compression.early_removal import shed
+from foveate.compression.layer_memory import Pass, Phase, Remembered
 from foveate.compression.pipeline import Kept, everything, keep, observed, score
-from foveate.compression.shedding import shed
 from foveate.errors import InvalidInput
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Budget, EvenPruning, Moment, ReadsGradients
@@ -39,7 +39,7 @@ class PromptReading:
             bytes needs it.
         strict: refuse a budget smaller than what is always kept, instead of raising it.
         most_heads: KV heads of all layers, or more, if pairs may be removed before all layers are
-            read (:mod:`foveate.compression.shedding`).
+            read (:mod:`foveate.compression.early_removal`).
 
     ``layers`` are the layers' memories, by ordinal. ``requested`` are the tokens per KV head that
     each row's budget requests, once the prompt has been read; None under an auto budget.
@@ -317,7 +317,7 @@ class PromptReading:
             kept_by_layer[layer.ordinal] = everything(layer)
         for ordinal, kept in kept_by_layer.items():
             self.layers[ordinal].note_kept(
-                kept.counts if kept.told is None else kept.told, kept.mask
+                kept.counts if kept.budgets is None else kept.budgets, kept.mask
             )
             if policy.when.decodes:
                 _ = self.layers[ordinal].kept_by_each  # sync now, and not while decoding

@@ -13,9 +13,9 @@ from foveate.cache.layer import Layer
 from foveate.cache.pairs import Form
 from foveate.cache.slots import Slots
 from foveate.cache.tokens import image_index, spot_index
+from foveate.compression.budget_division import divided
 from foveate.compression.composition import policy as policy_of
 from foveate.compression.composition import refuse_unknown
-from foveate.compression.dividing import divided
 from foveate.compression.pipeline import Kept, everything
 from foveate.compression.reading import PromptReading
 from foveate.errors import InvalidInput, UnsupportedPolicy

@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 from foveate.data.images import read_image
-from foveate.data.leftovers import leftovers
+from foveate.data.missing_data import leftovers
 from foveate.data.records import Record, read_named, read_record, read_records
 from foveate.data.texts import reason
 from foveate.errors import InvalidInput

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from foveate.data.leftovers import is_pointer
+from foveate.data.missing_data import is_pointer
 from foveate.errors import InvalidInput
 
 # UTF-32's little-endian mark begins with UTF-16's, so it comes first.

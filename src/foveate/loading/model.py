@@ -33,7 +33,7 @@ from foveate.errors import (
 )
 from foveate.hf import compress
 from foveate.loading.checkpoint import check_loaded, silent
-from foveate.loading.lacking import missing_package
+from foveate.loading.requirements import missing_package
 
 
 @dataclass(frozen=True)

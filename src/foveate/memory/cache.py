@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from foveate.cache.pairs.dense import GROWTH
-from foveate.cache.pairs.form import COLUMN
+from foveate.cache.pairs.pair_sizes import COLUMN
+from foveate.compression.budget_division import divided
 from foveate.compression.byte_budget import Bytes
-from foveate.compression.dividing import divided
 from foveate.errors import FoveateError, InvalidInput
 from foveate.memory.request import Request, Unknown
 from foveate.memory.trace import Cache, Trace

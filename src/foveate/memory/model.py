@@ -20,7 +20,6 @@ from foveate.errors import InvalidInput, UnsupportedModel
 from foveate.hf.layer.support import text_config
 from foveate.hf.model.decoder import find
 from foveate.loading.checkpoint import INDEX
-from foveate.loading.lacking import missing_package
 from foveate.loading.model import (
     ModelSource,
     find_model,
@@ -29,6 +28,7 @@ from foveate.loading.model import (
     outline,
     without_weights,
 )
+from foveate.loading.requirements import missing_package
 from foveate.memory.request import Unknown
 
 

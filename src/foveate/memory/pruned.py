@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from foveate.hf.layer.hooks import wrap
 from foveate.hf.layer.support import text_config
-from foveate.hf.model import cutting
+from foveate.hf.model import token_selection
 from foveate.hf.model.decoder import find
 from foveate.hf.model.modality import visual_token_ids
-from foveate.hf.pruning.prunable import layers_of
+from foveate.hf.pruning.requirements import layers_of
 from foveate.hf.pruning.tower import Tower, reads_tower
 from foveate.memory.model import Bare
 from foveate.memory.request import Unknown
@@ -65,7 +65,7 @@ class PrefillCut:
         ids = input_ids.new_tensor(visual_token_ids(self._config))
         self._visual: Bool[Tensor, "b n"] = torch.isin(input_ids, ids)
         self._local: Int[Tensor, "b m"] | None = None
-        self._known: cutting.Known = {}
+        self._known: token_selection.Known = {}
         self._reads = False  # True in the prompt's pass: a tower may consist of decoder layers too
         self.computed = tuple(self._numbers(input_ids.shape[1], sum(images)))
         with ExitStack() as undo:
@@ -74,8 +74,8 @@ class PrefillCut:
                 undo.callback(module.register_forward_pre_hook(cut, with_kwargs=True).remove)
             hook = self._decoder.register_forward_pre_hook(self._before_decoder, with_kwargs=True)
             undo.callback(hook.remove)
-            if hasattr(self._decoder, cutting.DEEPSTACK):
-                wrap(undo, self._decoder, cutting.DEEPSTACK, self._add_features)
+            if hasattr(self._decoder, token_selection.DEEPSTACK):
+                wrap(undo, self._decoder, token_selection.DEEPSTACK, self._add_features)
             yield
 
     def _numbers(self, tokens: int, visual: int) -> Iterator[int]:
@@ -93,27 +93,29 @@ class PrefillCut:
         return order
 
     def _before_decoder(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
-        hidden = cutting.embedded(decoder, kwargs)
+        hidden = token_selection.embedded(decoder, kwargs)
         self._reads = hidden.shape[1] == self._visual.shape[1]
         if not self._reads or 0 not in self._counts:
             return None
         order = self._select_positions(0)
         return args, {
-            **cutting.at_places(kwargs, cutting.states_at(hidden, order), order, order),
+            **token_selection.at_places(
+                kwargs, token_selection.states_at(hidden, order), order, order
+            ),
             _MASK: None,
         }
 
     def _before_layer(self, index: int, module: nn.Module, args: Any, kwargs: Any) -> Any:
         if not self._reads or not index:
             return None
-        hidden, rest = cutting.named_states(module, args, kwargs)
+        hidden, rest = token_selection.named_states(module, args, kwargs)
         if index in self._counts:
             order = self._select_positions(index)
-            hidden = cutting.states_at(hidden, order)
+            hidden = token_selection.states_at(hidden, order)
             self._local = order if self._local is None else self._local.gather(1, order)
         if self._local is None:
             return None
-        layer_kwargs = cutting.of_layer(rest, self._local, self._known)
+        layer_kwargs = token_selection.of_layer(rest, self._local, self._known)
         mask, count = layer_kwargs.get(_MASK), hidden.shape[1]
         if isinstance(mask, Tensor) and mask.ndim == 4:  # a view, as the model's mask exists anyway
             layer_kwargs[_MASK] = mask[:, :, :count, :count]
@@ -123,5 +125,5 @@ class PrefillCut:
         self, add: Any, hidden: Tensor, where: Tensor, features: Tensor, *more: Any
     ) -> Any:
         if self._local is not None:
-            where, features = cutting.features_of(where, features, self._local, self._local)
+            where, features = token_selection.features_of(where, features, self._local, self._local)
         return add(hidden, where, features, *more)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from transformers import DynamicCache
 
-from foveate.cache.pairs.form import Form
+from foveate.cache.pairs.pair_sizes import Form
 from foveate.errors import FoveateError
 from foveate.hf.layer.support import compressible_layers, text_config
 from foveate.hf.model.decoder import find

@@ -24,7 +24,7 @@ from foveate.policies.parameters import Kernel, Share, Window
 from foveate.policies.protocols import Budget, Planned, Scope
 from foveate.stages import Pool, Reduction, TopK, WindowAttention, highest
 from foveate.stages.budget.bases import AmountBudget
-from foveate.stages.budget.exact import within
+from foveate.stages.budget.exact_totals import within
 from foveate.stages.budget.shares import Uniform
 from foveate.stages.recent import part
 

@@ -35,7 +35,7 @@ from foveate.policies.parameters import Recent, Share
 from foveate.policies.protocols import Scope
 from foveate.stages import TextPrior, TopK
 from foveate.stages.budget.bases import AmountBudget
-from foveate.stages.budget.exact import by_layer, proportional
+from foveate.stages.budget.exact_totals import by_layer, proportional
 
 Text = Literal["instruction", "all"]
 

@@ -30,7 +30,7 @@ from foveate.policies.parameters import Count, Factor, Kernel, Window
 from foveate.policies.protocols import Score
 from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention
 from foveate.stages.recent import before, budget_of, recent_tokens
-from foveate.stages.score.rows import over_group
+from foveate.stages.score.attention_rows import over_group
 
 Evidence = Literal["trace", "local", "plain"]
 EPS = 1e-8

@@ -23,9 +23,9 @@ from foveate.errors import InvalidParameter
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Columns, Count, Factor, Positive, Seed
 from foveate.stages import TopK, Uniform
-from foveate.stages.score.held import Over
 from foveate.stages.score.leverage import Leverage
 from foveate.stages.score.non_causal import NonCausalAttention
+from foveate.stages.score.token_span import Over
 
 
 @stage("leverage_and_attention")

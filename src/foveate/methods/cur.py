@@ -21,7 +21,7 @@ from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Columns, Count, Positive, Seed
 from foveate.stages import TopK, Uniform
 from foveate.stages.score.bases import WithoutQueries
-from foveate.stages.score.held import TokenSpan, span
+from foveate.stages.score.token_span import TokenSpan, span
 
 Leverage = Literal["product", "mean", "key", "value"]
 TINY = 1e-30

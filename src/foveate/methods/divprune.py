@@ -22,7 +22,7 @@ from foveate.cache.layer import Scored
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent
 from foveate.stages import Recency, TopK, Uniform, highest
-from foveate.stages.farthest import spread
+from foveate.stages.max_min import spread
 
 
 @stage("max_min", head_by_head=True)

@@ -26,7 +26,7 @@ from foveate.policies.parameters import Positive, Recent, Share
 from foveate.policies.protocols import Scope
 from foveate.stages import TextPrior, TopK
 from foveate.stages.budget.bases import ByLength
-from foveate.stages.score.one_ranking import By, by_position, of_slots, received
+from foveate.stages.score.by_position import By, by_position, of_slots, received
 
 
 @stage("ranked_at_layer")

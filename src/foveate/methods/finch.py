@@ -22,9 +22,9 @@ from foveate.cache.slots import Slots, derived
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Window
 from foveate.stages import Reduction, TopK, Uniform
-from foveate.stages.budget.exact import filled
+from foveate.stages.budget.exact_totals import filled
 from foveate.stages.recent import before, most_recent
-from foveate.stages.score.rows import over_group
+from foveate.stages.score.attention_rows import over_group
 from foveate.stages.score.window import counts_of, on_average, paid, window_of
 
 

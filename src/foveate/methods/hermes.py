@@ -42,8 +42,8 @@ from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive, Share, Window
 from foveate.policies.protocols import Rereading
 from foveate.stages import OverBudget, TopK, Uniform, WindowAttention
+from foveate.stages.score.attention_rows import rows
 from foveate.stages.score.bases import WithoutQueries, Wrapper
-from foveate.stages.score.rows import rows
 
 LOCAL = "What do the newest frames show? Describe objects, actions and places in detail."
 OVERALL = "Summarize the whole video: who and what is in it, what happens, and in which order."

@@ -18,8 +18,8 @@ from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Factor, Range, Recent, Seed
 from foveate.stages import Reduction, TopK, Uniform
 from foveate.stages.score.attention_free import gumbel
+from foveate.stages.score.attention_rows import blocks, over_group, seen
 from foveate.stages.score.bases import WithoutQueries
-from foveate.stages.score.rows import blocks, over_group, seen
 
 Tau = Annotated[float, Range(0.001, 1_000_000)]
 

@@ -19,7 +19,7 @@ from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Factor, Positive
 from foveate.stages import TopK, Uniform
 from foveate.stages.score.bases import WithoutQueries
-from foveate.stages.score.held import span
+from foveate.stages.score.token_span import span
 
 FLAT = 1e-12
 """Range below which a channel counts as constant."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Columns, Count, Seed
 from foveate.stages import TopK, Uniform
-from foveate.stages.score.held import Over
 from foveate.stages.score.leverage import Leverage
+from foveate.stages.score.token_span import Over
 
 
 @method("chari2025compactor")

@@ -22,7 +22,7 @@ from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Recent, Share
 from foveate.policies.protocols import Score
 from foveate.stages import ColumnSums, LayerShares, MergeNearest, TextPrior, TopK
-from foveate.stages.score.rows import blocks, seen
+from foveate.stages.score.attention_rows import blocks, seen
 
 
 @stage("attention_entropy")

@@ -36,8 +36,8 @@ from foveate.ops.mix_statistics import mix_statistics
 from foveate.policies.heads import HEAD_FILES, HeadFile
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Kernel, Recent, Window
+from foveate.profiles.author_files import read_redundancies
 from foveate.profiles.profile import Numbers, Profile, Run, calibration, load
-from foveate.profiles.published import read_redundancies
 from foveate.stages import Pool, Reduction, TopK, Uniform, WindowAttention
 from foveate.stages.recent import before, is_recent
 from foveate.stages.score.bases import Wrapper

@@ -20,7 +20,7 @@ from foveate.policies.parameters import Count, Recent, Seed, Share, Window
 from foveate.stages import KeepsEnds, Reduction, Uniform, highest
 from foveate.stages.recent import most_recent
 from foveate.stages.score.attention_free import gumbel
-from foveate.stages.score.rows import blocks, over_group
+from foveate.stages.score.attention_rows import blocks, over_group
 from foveate.stages.score.window import window_of
 
 

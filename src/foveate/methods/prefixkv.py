@@ -36,11 +36,11 @@ from foveate.errors import InvalidParameter
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Factor, Positive, Range, Recent
 from foveate.policies.protocols import NoMerge, Scope
+from foveate.profiles.author_files import LAYER_FILES, read_forgotten
 from foveate.profiles.profile import Numbers, Profile, Run, calibration, load
-from foveate.profiles.published import LAYER_FILES, read_forgotten
 from foveate.stages import ColumnSums, FixedSlot, HeadMean, MergeNearest, TopK
 from foveate.stages.budget.bases import AmountBudget
-from foveate.stages.budget.exact import by_layer, fill
+from foveate.stages.budget.exact_totals import by_layer, fill
 from foveate.stages.merge import By
 from foveate.stages.score.normalise import over_tokens
 from foveate.stages.when import From

@@ -29,9 +29,9 @@ from foveate.policies.parameters import Positive, Recent, ShareBetween
 from foveate.policies.protocols import Scope
 from foveate.stages import TopK, highest
 from foveate.stages.budget.bases import AmountBudget
-from foveate.stages.budget.exact import by_layer, proportional
+from foveate.stages.budget.exact_totals import by_layer, proportional
 from foveate.stages.recent import budget_of
-from foveate.stages.score.one_ranking import by_position, of_slots, paid_by_last
+from foveate.stages.score.by_position import by_position, of_slots, paid_by_last
 
 
 @stage("rank_and_drop")

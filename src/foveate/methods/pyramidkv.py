@@ -24,7 +24,7 @@ from foveate.policies.parameters import Kernel, Positive, Window
 from foveate.policies.protocols import Scope
 from foveate.stages import Pool, Reduction, TopK, WindowAttention
 from foveate.stages.budget.bases import ByLength
-from foveate.stages.budget.exact import fill
+from foveate.stages.budget.exact_totals import fill
 
 
 @stage("pyramid")

@@ -26,8 +26,8 @@ from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Kernel, Positive, Share, ShareBelow, Window
 from foveate.stages import OverBudget, TopK, Uniform
 from foveate.stages.recent import is_recent, most_recent
+from foveate.stages.score.attention_rows import blocks
 from foveate.stages.score.bases import Wrapper
-from foveate.stages.score.rows import blocks
 from foveate.stages.score.window import window_of
 
 

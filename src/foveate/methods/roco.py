@@ -18,8 +18,8 @@ from foveate.errors import InvalidParameter
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Recent
 from foveate.stages import KeepsEnds, Uniform, highest
+from foveate.stages.score.attention_rows import rows, times_seen
 from foveate.stages.score.bases import WithoutQueries
-from foveate.stages.score.rows import rows, times_seen
 
 
 @stage("mean_attention", head_by_head=True)

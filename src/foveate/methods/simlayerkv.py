@@ -29,7 +29,7 @@ from foveate.policies.parameters import Count, Positive, Recent
 from foveate.policies.protocols import Scope, Score
 from foveate.stages import Recency, TopK
 from foveate.stages.budget.bases import AmountBudget
-from foveate.stages.budget.exact import by_layer
+from foveate.stages.budget.exact_totals import by_layer
 from foveate.stages.recent import is_recent
 from foveate.stages.score.window import paid_on_average
 

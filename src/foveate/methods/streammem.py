@@ -39,8 +39,8 @@ from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Positive
 from foveate.policies.protocols import NoMerge, Rereading
 from foveate.stages import OverBudget, TextPrior, TopK, Uniform, highest
+from foveate.stages.score.attention_rows import blocks
 from foveate.stages.score.bases import WithoutQueries
-from foveate.stages.score.rows import blocks
 
 _PAID, _TIMES = "paid", "times"  # a slot's attention in the last probe pass; its number of passes
 

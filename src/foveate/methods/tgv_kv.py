@@ -16,7 +16,7 @@ from foveate.cache.layer import Layer, Scores
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Share
 from foveate.stages import LayerShares, TopK
-from foveate.stages.score.rows import rows
+from foveate.stages.score.attention_rows import rows
 
 
 @stage("text_guided")

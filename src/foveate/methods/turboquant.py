@@ -121,21 +121,21 @@ class TurboQuant:
             return pairs
         return QuantisedPairs.of(pairs.opened(), self.layout, self.residual)
 
-    def bytes_of(self, held: Held) -> int:
+    def bytes_of(self, stored: Held) -> int:
         """Return the bytes of codes, norms and columns, and of the newest pairs as they came.
 
         The rotation is one matrix of the process, whatever is stored.
         """
-        form, rest = held.form, held.counts.clamp_max(self.residual)
-        coded = held.counts - rest
+        form, rest = stored.form, stored.counts.clamp_max(self.residual)
+        coded = stored.counts - rest
         key = bytes_of(form.key, self.bits)
         if self.sketch:
             key = bytes_of(form.key, self.bits - 1) + bytes_of(form.key, 1)
         norms = (2 + self.sketch) * form.dtype.itemsize
-        column = (torch.int16 if held.columns <= 2**15 else torch.int32).itemsize
+        column = (torch.int16 if stored.columns <= 2**15 else torch.int32).itemsize
         codes = int(coded.sum()) * (key + bytes_of(form.value, self.bits) + norms + column)
         counts = coded.numel() * torch.int64.itemsize
-        return codes + counts + exact_bytes(rest, form.pair, held.spare)
+        return codes + counts + exact_bytes(rest, form.pair, stored.spare)
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> QuantisedPairs:
         """Return the pairs whose tensors were read from a file."""

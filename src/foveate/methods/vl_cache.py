@@ -15,7 +15,7 @@ from foveate.cache.layer import Layer, Scores
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Recent, Share, ShareBetween
 from foveate.stages import LayerShares, Reduction, TopK
-from foveate.stages.score.rows import over_group, rows, seen
+from foveate.stages.score.attention_rows import over_group, rows, seen
 
 
 @stage("after_vision", head_by_head=True)

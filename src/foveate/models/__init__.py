@@ -14,7 +14,7 @@ from transformers import (
 from foveate.models.mobilevlm import MobileVLMConfig, MobileVLMForConditionalGeneration
 from foveate.models.processing import ImageSpanProcessor
 from foveate.models.qwen_vl import QwenVLConfig, QwenVLForConditionalGeneration
-from foveate.models.qwen_vl_eye import QwenVLVisionConfig, QwenVLVisionModel
+from foveate.models.qwen_vl_vision import QwenVLVisionConfig, QwenVLVisionModel
 
 __all__ = [
     "ImageSpanProcessor",

@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from foveate.pictures.shown import escape_hidden, short, width
+from foveate.pictures.escaping import escape_hidden, short, width
 
 PAPER, INK, FAINT = (250, 250, 248), (24, 28, 38), (98, 104, 118)
 PALETTE = (

@@ -169,7 +169,7 @@ class Policy:
 
     @cached_property
     def left_open(self) -> tuple[str, ...]:
-        """Shares with ``auto``, which the budget decides (:mod:`foveate.compression.dividing`).
+        """Shares with ``auto``, which the budget decides.
 
         "keep" is the share of visual tokens that the prune stage computes; "bits" are those of the
         store.

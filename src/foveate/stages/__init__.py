@@ -12,7 +12,7 @@ from foveate.stages import when as when
 from foveate.stages.budget import *  # noqa: F403
 from foveate.stages.merge import MergeNearest as MergeNearest
 from foveate.stages.score import *  # noqa: F403
-from foveate.stages.score.rows import Reduction as Reduction
+from foveate.stages.score.attention_rows import Reduction as Reduction
 from foveate.stages.score.window import Pool as Pool
 from foveate.stages.select import KeepsEnds as KeepsEnds
 from foveate.stages.select import KeepsRecent as KeepsRecent

@@ -20,7 +20,7 @@ from foveate.policies.amount import Amount
 from foveate.policies.parameters import Positive, check, short_repr
 from foveate.policies.policy import Policy
 from foveate.policies.spec import print_value
-from foveate.stream.places import Positions
+from foveate.stream.positions import Positions
 
 
 @dataclass(frozen=True, kw_only=True)

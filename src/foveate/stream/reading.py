@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.cache.tokens import image_index, spot_index
-from foveate.chat.asking import Answer, generate_options, to_answer
+from foveate.chat.generation import Answer, generate_options, to_answer
 from foveate.data import Clip
 from foveate.errors import InvalidInput
 from foveate.hf import Session

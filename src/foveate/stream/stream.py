@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 from torch import nn
 from transformers import DynamicCache
 
-from foveate.chat.asking import Answer, check, check_template_arguments, with_defaults
-from foveate.chat.held import bytes_of, tokens_of
-from foveate.chat.saved import policy_in
+from foveate.chat.generation import Answer, check, check_template_arguments, with_defaults
+from foveate.chat.persistence import policy_in
+from foveate.chat.storage import bytes_of, tokens_of
 from foveate.compression.composition import policy as policy_of
 from foveate.errors import InvalidInput, InvalidParameter, NothingCompressed, UnsupportedCache
 from foveate.hf import Session
@@ -25,12 +25,12 @@ from foveate.hf.endless.endless import Made, begun, endless, forget, looked_at, 
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.model.internals import CACHE
 from foveate.policies.policy import Policy
-from foveate.stream import saved
-from foveate.stream.elsewhere import Offloaded
-from foveate.stream.held import Bound, StreamHeld
+from foveate.stream import persistence
 from foveate.stream.offload import Offload
-from foveate.stream.places import Positions, StreamPositions
+from foveate.stream.offloaded import Offloaded
+from foveate.stream.positions import Positions, StreamPositions
 from foveate.stream.reading import Chunk, Frames, Words, answer, of_frames, of_question, of_text
+from foveate.stream.storage import Bound, StreamHeld
 
 _OWN = ("policy", "words", "system", "every", "keep_opening", "positions", "offload")
 _check = partial(check, by="a stream", several="Leave it 1.")
@@ -229,7 +229,7 @@ class Stream(AbstractContextManager["Stream"]):
         }
         with enter(self.model, sys._getframe()):
             seen = self._seen()
-            return saved.save(
+            return persistence.save(
                 Path(path), self._session, self.processor, seen, entries, self._offloaded
             )
 
@@ -262,7 +262,7 @@ class Stream(AbstractContextManager["Stream"]):
         session = Session(model, policy, tokenizer=processor, queued=True)
         new_folder = None if folder is None else Path(folder)
         with enter(session.model, sys._getframe()):
-            cache, entries, offloaded = saved.load(Path(path), session, processor, new_folder)
+            cache, entries, offloaded = persistence.load(Path(path), session, processor, new_folder)
         stream._start(session, processor, entries["positions"], offloaded)
         stream._cache, stream._defaults = cache, entries.get("generate", {})
         stream.words, stream._images = Words(*entries["words"]), entries["images"]

@@ -29,7 +29,7 @@ def register() -> None:
         UnsupportedEngine: a policy is set where it cannot be served.
     """
     from foveate.errors import UnsupportedEngine
-    from foveate.vllm.startup.refusing import print_errors_last
+    from foveate.vllm.startup.excepthook import print_errors_last
 
     print_errors_last()
     try:

@@ -16,8 +16,8 @@ from foveate_lab.cli.options import Batch, Executor, JudgeName, Workers
 
 if TYPE_CHECKING:
     from foveate_lab.reproduce import Options
-    from foveate_lab.reproduce.ask import Part
     from foveate_lab.reproduce.running.costs import Costs
+    from foveate_lab.reproduce.task_request import Part
 
 
 def reproduce(
@@ -178,7 +178,7 @@ def reproduce(
 
 def _part(text: str | None, batch: int) -> Part:
     """Parse --part, for example 1/2; without it, one part with all samples."""
-    from foveate_lab.reproduce.ask import Part
+    from foveate_lab.reproduce.task_request import Part
 
     if text is None:
         return Part(batch=batch)
@@ -193,7 +193,7 @@ def _run(names: Sequence[str], settings: Options, json: bool) -> None:
     from foveate.cli.findings import of_page
     from foveate_lab.cli import reproduce_tables
     from foveate_lab.cli.eval import REFUSED
-    from foveate_lab.cli.telling import Teller
+    from foveate_lab.cli.progress import Teller
     from foveate_lab.reproduce import run
 
     with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own

@@ -12,7 +12,7 @@ from foveate.cli import console, tables
 from foveate.cli.findings import counted
 from foveate.cli.tables import Column
 from foveate_lab.cli.eval import REFUSED
-from foveate_lab.cli.telling import duration
+from foveate_lab.cli.progress import duration
 from foveate_lab.reproduce import EXPERIMENTS, FACTS, find_experiments
 from foveate_lab.reproduce.check import BenchmarkFolder, Checked
 from foveate_lab.reproduce.experiment import Experiment, Outcome

@@ -90,7 +90,9 @@ def family_of(loaded: Loaded) -> str:
     config: Any = loaded.model.config
     text = getattr(config, "text_config", None)
     types = (config.model_type, getattr(text, "model_type", ""))
-    likely = [name for name, one in FAMILIES.items() if (one.model_type, one.text_type) == types]
+    likely = [
+        name for name, family in FAMILIES.items() if (family.model_type, family.text_type) == types
+    ]
     if not likely or not loaded.sees or not chat_template_of(loaded.reader):
         return ""
     rendered = _rendered(loaded.reader)

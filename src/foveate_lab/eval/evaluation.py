@@ -28,8 +28,8 @@ from foveate_lab.defaults import ExecutorName, Protocol
 from foveate_lab.eval.bundle import seal
 from foveate_lab.eval.contenders import check_strictly, contenders, separate
 from foveate_lab.eval.executors import Executor, Job, find_executor, lacking
-from foveate_lab.eval.held import Key
 from foveate_lab.eval.judge import Judge, find_judge
+from foveate_lab.eval.keyed_rows import Key
 from foveate_lab.eval.questions import questions
 from foveate_lab.eval.results import DAMAGED, ROWS, Results
 from foveate_lab.eval.summary import Failure, Rows, SummaryCell, cells, failures

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from foveate.data import files, lines, read_record
 from foveate.errors import InvalidInput
-from foveate_lab.eval.held import HeldRows, Key, key_of
+from foveate_lab.eval.keyed_rows import HeldRows, Key, key_of
 
 SCHEMA = "foveate-results-1"
 CONFIGURATION, ROWS, DAMAGED, LOCK = "run.json", "rows.jsonl", "rows.damaged.jsonl", ".lock"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foveate.compression.labels import named
-from foveate.pictures.shown import short, without_folders
+from foveate.pictures.escaping import short, without_folders
 from foveate.pictures.strips import PALETTE
 from foveate_lab.eval.summary import FULL, Rows, bytes_shares
 from foveate_lab.report.charts import MARKERS, Entry, axes, brief, entry, style, svg

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from foveate.compression.labels import named
 from foveate.errors import MissingPackage
-from foveate.pictures.shown import without_folders
+from foveate.pictures.escaping import without_folders
 from foveate.pictures.strips import PALETTE
 from foveate_lab.eval.summary import FULL, SummaryCell
 from foveate_lab.report.front import on_front

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foveate.pictures.shown import short, without_folders
+from foveate.pictures.escaping import short, without_folders
 from foveate_lab.eval.summary import Rows, score_of
 from foveate_lab.report.analyses import SHADES, Figure
 from foveate_lab.report.charts import axes, svg

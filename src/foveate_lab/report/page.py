@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from foveate.compression.labels import named
 from foveate.data import files
 from foveate.errors import InvalidInput
-from foveate.pictures.shown import rendered
+from foveate.pictures.escaping import rendered
 from foveate_lab.eval.bundle import Bundle, read_bundles
 from foveate_lab.eval.summary import FULL, Estimate, Rows, SummaryCell, cells, failures
 from foveate_lab.report.analyses import figures
 from foveate_lab.report.charts import against_bytes
 from foveate_lab.report.front import on_front
 from foveate_lab.report.heat import heat_maps
-from foveate_lab.report.parts import ReportPart, names, parts
+from foveate_lab.report.merging import ReportPart, names, parts
 from foveate_lab.report.splits import LabelSplit, splits
 
 

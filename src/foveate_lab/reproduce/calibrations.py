@@ -18,7 +18,7 @@ from foveate.profiles.profile import Profile
 from foveate_lab.eval.answering.reading import read_prompt
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
-from foveate_lab.reproduce import small
+from foveate_lab.reproduce import stand_in_sizes as sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +60,14 @@ class CalibrationRun:
         first = next(iter(paths))
         first.parent.mkdir(parents=True, exist_ok=True)
         progress = first.with_name(f"{first.name}.{len(paths)}.part")
-        count = min(small.PROFILE, self.samples) if cut else self.samples
+        count = min(sizes.PROFILE, self.samples) if cut else self.samples
         profiles: list[Profile]
         if self.method in HEAD_READINGS:
             heads = self._heads(loaded, count)
             model, words = loaded.model, loaded.tokenizer
             profiles = [calibrate_heads(model, self.method, heads, words, progress=progress)]
         else:
-            inputs = self._inputs(loaded, find(self.task), count, small.PROMPT if cut else None)
+            inputs = self._inputs(loaded, find(self.task), count, sizes.PROMPT if cut else None)
             specs = [self._spec(budget) for budget in paths.values()]
             profiles = calibrate_each(loaded.model, specs, inputs, progress=progress)
         for path, profile in zip(paths, profiles, strict=True):

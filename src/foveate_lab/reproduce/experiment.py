@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from foveate.policies.method import Method, Paper
-from foveate_lab.eval.held import Key
+from foveate_lab.eval.keyed_rows import Key
 from foveate_lab.report.analyses import Figure
-from foveate_lab.reproduce.ask import Requests
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.models import MODELS, image_note, prompt_notes
 from foveate_lab.reproduce.published import PublishedProfile, PublishedRun
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.tables.table import Table
+from foveate_lab.reproduce.task_request import Requests
 
 State = Literal["as the paper", "as far as the paper says", "cannot"]
 

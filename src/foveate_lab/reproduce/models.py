@@ -15,6 +15,7 @@ from typing import NamedTuple
 from foveate.defaults import SEES, DeviceMap
 from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.loading.model import Loaded, is_shipped
+from foveate_lab.eval.benchmarks import BENCHMARKS
 from foveate_lab.eval.conversations import conversation_of
 from foveate_lab.eval.padding import load
 from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
@@ -68,8 +69,8 @@ class Model:
         own = [text for kind, text in self.options.items() if task.startswith(kind)]
         if not own:
             return task
-        kind, _, given = task.removesuffix(")").partition("(")
-        return f"{kind}({','.join([given, *own] if given else own)})"
+        kind, _, arguments = task.removesuffix(")").partition("(")
+        return f"{kind}({','.join([arguments, *own] if arguments else own)})"
 
 
 ORIGINS = {
@@ -91,7 +92,7 @@ def stand_ins(names: Sequence[str]) -> dict[str, str]:
     return dict.fromkeys(names, SEES)
 
 
-def places(names: Sequence[str], overrides: Sequence[str]) -> dict[str, str]:
+def sources_of(names: Sequence[str], overrides: Sequence[str]) -> dict[str, str]:
     """Return where each model of an experiment is: on the hub, or where NAME=PLACE says.
 
     A place without a name is that of the only model, or of the one whose name on the hub it ends
@@ -143,7 +144,7 @@ def prompt_notes(name: str, tasks: Sequence[str]) -> list[str]:
     benchmarks: dict[str, list[str]] = {}
     for task in tasks:
         conversations = model.conversations_of(task, find_conversations(task))
-        kind = task.partition("(")[0]
+        kind = BENCHMARKS[task.partition("(")[0]].data  # one name for all tasks of MileBench
         kinds = benchmarks.setdefault(conversation_of(model.family, conversations), [])
         if kind not in kinds:
             kinds.append(kind)
@@ -154,22 +155,22 @@ def prompt_notes(name: str, tasks: Sequence[str]) -> list[str]:
     ]
 
 
-def _named(one: str, names: Sequence[str]) -> tuple[str, str]:
-    name, equals, place = one.partition("=")
+def _named(override: str, names: Sequence[str]) -> tuple[str, str]:
+    name, equals, source = override.partition("=")
     if equals and name in MODELS:
-        return name, place
+        return name, source
     if equals:
-        raise InvalidInput(f"--model {one!r}: no paper has {name!r}. {suggest(name, MODELS)}")
+        raise InvalidInput(f"--model {override!r}: no paper has {name!r}. {suggest(name, MODELS)}")
     if len(names) == 1:
-        return names[0], one
-    tail = one.rstrip("/").rpartition("/")[2].lower()
+        return names[0], override
+    tail = override.rstrip("/").rpartition("/")[2].lower()
     same = [name for name in names if MODELS[name].hub.rpartition("/")[2].lower() == tail]
     if len(same) != 1:
         raise InvalidInput(
-            f"--model {one!r} may be any of {', '.join(names)}: write NAME=PLACE, such as "
-            f"{names[0]}={one}."
+            f"--model {override!r} may be any of {', '.join(names)}: write NAME=PLACE, such as "
+            f"{names[0]}={override}."
         )
-    return same[0], one
+    return same[0], override
 
 
 def where_found(names: Mapping[str, str] | Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from foveate.data import files
 from foveate.loading.hardware import versions_of_results
-from foveate.pictures.shown import rendered, text_of
+from foveate.pictures.escaping import rendered, text_of
 from foveate_lab.report.analyses import Figure
 from foveate_lab.reproduce.experiment import Experiment, Outcome
 from foveate_lab.reproduce.pages import front, paper

@@ -11,8 +11,8 @@ from foveate_lab.report.charts import described
 from foveate_lab.reproduce.experiment import Outcome
 from foveate_lab.reproduce.tables.digits import difference, measured, of_paper
 from foveate_lab.reproduce.tables.footnotes import Counts, Marks
+from foveate_lab.reproduce.tables.laid_out import Laid, LaidRow, Placed, RowHeading
 from foveate_lab.reproduce.tables.layout import lay_out
-from foveate_lab.reproduce.tables.placed import Laid, LaidRow, Placed, RowHeading
 from foveate_lab.reproduce.tables.table import BUDGETS_LAST, Table
 
 NARROW = 8  # most columns of a table that leaves room for a figure beside it

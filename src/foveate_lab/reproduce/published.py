@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from foveate.hf.measuring.published import import_profile
+from foveate.hf.measuring.author_files import import_profile
 from foveate.loading.model import Loaded
 
 FOLDER = "published"

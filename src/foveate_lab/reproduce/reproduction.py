@@ -10,7 +10,6 @@ from foveate.defaults import DeviceMap
 from foveate_lab.defaults import ExecutorName
 from foveate_lab.eval.executors import find_executor
 from foveate_lab.eval.judge import Judge
-from foveate_lab.reproduce.ask import Part
 from foveate_lab.reproduce.experiment import Outcome
 from foveate_lab.reproduce.outcome import outcome, write
 from foveate_lab.reproduce.published_runs import check_published
@@ -21,6 +20,7 @@ from foveate_lab.reproduce.running.lab import Lab
 from foveate_lab.reproduce.running.merge import merge as merge_rows
 from foveate_lab.reproduce.running.perform import perform
 from foveate_lab.reproduce.running.progress import Done, Progress
+from foveate_lab.reproduce.task_request import Part
 
 ALL = 10_000_000  # samples of a benchmark: more than any has
 STAND_IN_SAMPLES = 2

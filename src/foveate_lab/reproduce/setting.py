@@ -12,16 +12,16 @@ from typing import Any
 from foveate.errors import InvalidInput
 from foveate.loading.model import Loaded
 from foveate.prompts.sample import Sample
-from foveate_lab.eval.held import HeldRows
 from foveate_lab.eval.judge import Judge
+from foveate_lab.eval.keyed_rows import HeldRows
 from foveate_lab.eval.pixels import AS_THEY_ARE, Pixels
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.eval.tasks import find_task
-from foveate_lab.reproduce import small
-from foveate_lab.reproduce.ask import WHOLE, Drawn, Part, Requests, TaskRequest
+from foveate_lab.reproduce import stand_in_sizes as sizes
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.models import MODELS
 from foveate_lab.reproduce.published import PublishedProfile
+from foveate_lab.reproduce.task_request import WHOLE, Drawn, Part, Requests, TaskRequest
 
 Notify = Callable[[str], None]
 SHARED = ("milebench", "longbench", "loogle", "needle")  # folders that several tasks share
@@ -62,7 +62,7 @@ class Setting:
 
     def task(self, name: str) -> Task:
         """Return the benchmark of that name, read from the data folder."""
-        task_name = small.NEEDLES if self.small and name.startswith("needle_grid") else name
+        task_name = sizes.NEEDLES if self.small and name.startswith("needle_grid") else name
         if self.model in MODELS and not self.small:
             task_name = MODELS[self.model].with_options(task_name)
         task = find_task(f"{task_name}={self.data / folder_of(name)}", self.judge, self.outside)
@@ -73,10 +73,14 @@ class Setting:
                 pixels=self._pixels(task),
                 conversations=self._conversations(name, task),
             )
-        longest = min(task.longest, small.ANSWER)
+        longest = min(task.longest, sizes.ANSWER)
         # images of a stand-in have one size, within any bounds
         return replace(
-            task, name=name, longest=longest, reference_length=small.ANSWER, pixels=AS_THEY_ARE
+            task,
+            name=name,
+            longest=longest,
+            reference_length=sizes.ANSWER,
+            pixels=AS_THEY_ARE,
         )
 
     def _conversations(self, name: str, task: Task) -> Mapping[str, str]:

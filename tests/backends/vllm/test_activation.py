@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from foveate.errors import FoveateError, InvalidInput, InvalidParameter, UnsupportedEngine
+from foveate.vllm.plans.context_warning import shortest, warning_of
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.plans.plans import Offer
 from foveate.vllm.plans.settings import settings_from
-from foveate.vllm.plans.short import shortest, warning_of
 from foveate.vllm.startup.activation import activate
-from foveate.vllm.startup.foreseen import check_foreseen
+from foveate.vllm.startup.config_checks import check_foreseen
 from foveate.vllm.startup.options import CLASSES, SCHEDULER, WORKER
 
 POLICY = "mixkv:budget=20%,window=8"

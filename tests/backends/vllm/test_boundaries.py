@@ -14,7 +14,7 @@ from foveate.vllm.plans.plans import Offer
 from foveate.vllm.plans.rooms import Rooms
 from foveate.vllm.plans.settings import check_policy, settings_from
 from foveate.vllm.plans.tiers import room_of
-from foveate.vllm.startup.companions import check_engine
+from foveate.vllm.startup.engine_checks import check_engine
 from foveate.vllm.startup.support import check_layers
 
 BLOCK, TOTAL = 4, 60

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from foveate.vllm.plans.books import RequestBooks
 from foveate.vllm.plans.boundaries import Move
-from foveate.vllm.plans.held import RequestBooks
 from foveate.vllm.plans.orders import Orders
 
 BLOCK, NAME, GROUP = 16, "a", 0

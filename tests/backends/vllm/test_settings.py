@@ -14,7 +14,7 @@ from foveate.errors import (
 )
 from foveate.vllm.plans.plans import Offer
 from foveate.vllm.plans.settings import check_policy, check_profiles, settings_from
-from foveate.vllm.startup.companions import check_engine
+from foveate.vllm.startup.engine_checks import check_engine
 from foveate.vllm.startup.options import CLASSES, SCHEDULER
 from foveate.vllm.startup.support import check_layers
 from tests.profiles import saved

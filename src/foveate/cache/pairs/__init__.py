@@ -8,15 +8,15 @@ All store the original column of each slot: a token's index in the batch's padde
 from the start of the conversation. :class:`Pairs` is the protocol of them all.
 """
 
-from foveate.cache.pairs.body import Along, Body, CodeLayout, Layout, short_columns
+from foveate.cache.pairs.body import Along, Body, CodeLayout, PairLayout, short_columns
 from foveate.cache.pairs.by_modality import ModalityPairs, bits_held
 from foveate.cache.pairs.dense import GROWTH, DensePairs, Padded, listed
-from foveate.cache.pairs.form import Form, exact_bytes, uncompressed_bytes
+from foveate.cache.pairs.in_place import RewrittenPairs, rewritten
 from foveate.cache.pairs.narrow import NarrowPairs
+from foveate.cache.pairs.pair_sizes import Form, exact_bytes, uncompressed_bytes
 from foveate.cache.pairs.pairs import Coded, Pairs, Renumbered, Roomy
 from foveate.cache.pairs.quantised import QuantisedPairs
 from foveate.cache.pairs.ragged import RaggedPairs, exact, only, store
-from foveate.cache.pairs.rewritten import RewrittenPairs, rewritten
 
 __all__ = [
     "GROWTH",
@@ -26,10 +26,10 @@ __all__ = [
     "Coded",
     "DensePairs",
     "Form",
-    "Layout",
     "ModalityPairs",
     "NarrowPairs",
     "Padded",
+    "PairLayout",
     "Pairs",
     "QuantisedPairs",
     "RaggedPairs",

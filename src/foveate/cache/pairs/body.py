@@ -98,7 +98,7 @@ class Body(NamedTuple):
 
 
 @runtime_checkable
-class Layout(Protocol):
+class PairLayout(Protocol):
     """A way to encode pairs, such as :class:`CodeLayout`, and to attend to them.
 
     ``bits`` are those of a number; pairs are encoded ``group`` at a time while decoding.

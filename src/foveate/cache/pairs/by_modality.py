@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.cache.pairs.body import Body, Layout, joined, selected
+from foveate.cache.pairs.body import Body, PairLayout, joined, selected
 from foveate.cache.pairs.dense import Padded
 from foveate.cache.pairs.pairs import Exact, Pairs
 from foveate.cache.pairs.quantised import CodedPairs, QuantisedPairs, codes_of
@@ -23,7 +23,7 @@ class ModalityPairs(CodedPairs[Text]):
 
     name = "visual"
 
-    def __init__(self, body: Body, rest: Text, layout: Layout):
+    def __init__(self, body: Body, rest: Text, layout: PairLayout):
         self.body, self.rest, self.layout = body, rest, layout
 
     @classmethod
@@ -31,8 +31,8 @@ class ModalityPairs(CodedPairs[Text]):
         cls,
         pairs: Exact,
         visual: Bool[Tensor, "b c"],
-        layout: Layout,
-        text: Layout | None,
+        layout: PairLayout,
+        text: PairLayout | None,
         residual: int,
     ) -> ModalityPairs:
         """Quantise the pairs of ``visual`` columns.

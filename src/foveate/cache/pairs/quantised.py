@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.cache.pairs.body import Body, Layout, joined, of_rows, renumbered, selected
+from foveate.cache.pairs.body import Body, PairLayout, joined, of_rows, renumbered, selected
 from foveate.cache.pairs.dense import DensePairs, Padded
 from foveate.cache.pairs.pairs import BodyAndRest, Exact, Others
 from foveate.cache.pairs.ragged import RaggedPairs, only
@@ -68,13 +68,13 @@ class QuantisedPairs(CodedPairs[Exact]):
 
     name = "body"
 
-    def __init__(self, body: Body, rest: Exact, layout: Layout, residual: int):
+    def __init__(self, body: Body, rest: Exact, layout: PairLayout, residual: int):
         self.body, self.rest = body, rest
         self.layout, self.residual = layout, residual
         self._longest: tuple[Body, int] | None = None  # cached with its body, needs a sync
 
     @classmethod
-    def of(cls, pairs: Exact, layout: Layout, residual: int) -> QuantisedPairs:
+    def of(cls, pairs: Exact, layout: PairLayout, residual: int) -> QuantisedPairs:
         """Quantise all but the last ``residual`` pairs of every head."""
         no_slots = torch.zeros_like(pairs.padded().columns, dtype=torch.bool)
         quantised_pairs = cls(codes_of(pairs, no_slots, layout), pairs, layout, residual)
@@ -178,7 +178,7 @@ class QuantisedPairs(CodedPairs[Exact]):
         self.body, self.rest = joined(self.body, new), only(self.rest, slots & ~old)
 
 
-def codes_of(pairs: Exact, chosen: Bool[Tensor, "b h n"], layout: Layout) -> Body:
+def codes_of(pairs: Exact, chosen: Bool[Tensor, "b h n"], layout: PairLayout) -> Body:
     """Quantise the chosen pairs."""
     k, v, columns = (t[chosen] for t in pairs.padded())
     return layout.encode(k, v, columns, chosen.sum(-1))

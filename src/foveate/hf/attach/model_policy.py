@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foveate.cache.pairs import Form
+from foveate.compression.budget_division import bytes_of, divided
 from foveate.compression.composition import policy as policy_of
-from foveate.compression.dividing import bytes_of, divided
 from foveate.compression.tensors import compress_tensors
 from foveate.errors import FoveateError, MissingModality, ProfileMismatch, UnsupportedModel
 from foveate.hf.layer.state import CacheState

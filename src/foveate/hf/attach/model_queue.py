@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary, ref
 from torch import nn
 
 from foveate.errors import AlreadyCompressing
+from foveate.hf.layer.call_turn import PATIENCE, end_calls, is_running
 from foveate.hf.layer.support import inner_model, text_config
-from foveate.hf.layer.turns import PATIENCE, end_calls, is_running
 from foveate.hf.model.decoder import find
 
 _queues: WeakKeyDictionary[nn.Module, deque[QueuePlace]] = WeakKeyDictionary()

@@ -34,8 +34,8 @@ from foveate.hf.layer.support import (
     text_config,
 )
 from foveate.hf.model.internals import CACHE, Cache, check_inputs, last_logits, take_cache
-from foveate.hf.probe.follow_up import Asker
-from foveate.hf.saving import persist
+from foveate.hf.probe.questions import Asker
+from foveate.hf.saving import cache_files
 from foveate.policies.parameters import Positive, check
 from foveate.policies.policy import Policy
 
@@ -282,7 +282,7 @@ class Session:
         """
         cache = self.cache if cache is None else cache
         known_state(cache).recover()
-        return persist.save(Path(path), cache, self.model, self.policy, tokenizer)
+        return cache_files.save(Path(path), cache, self.model, self.policy, tokenizer)
 
     def load(self, path: str | Path, *, tokenizer: Any = None) -> DynamicCache:
         """Read a cache that ``save`` wrote, in this or another process. If the model has been cast
@@ -295,7 +295,7 @@ class Session:
         """
         cache = DynamicCache(config=self.model.config)
         convert(cache, text_config(self.model), self.policy, self.link)
-        persist.load(Path(path), cache, self.model, self.policy, tokenizer)
+        cache_files.load(Path(path), cache, self.model, self.policy, tokenizer)
         for layer in foveate_layers(cache):
             layer.bound_room()
         self._calls.notes.latest = cache

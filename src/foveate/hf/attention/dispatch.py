@@ -20,7 +20,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, WindowSums, WindowWeights
 from foveate.cache.pairs import DensePairs, Pairs, QuantisedPairs, RaggedPairs, RewrittenPairs
-from foveate.compression.between_passes import Pass
+from foveate.compression.layer_memory import Pass
 from foveate.errors import UnsupportedModel
 from foveate.hf.attention.by_products import NOTHING, Attended, ByProducts, ModelAttention
 from foveate.hf.attention.computed import Computed

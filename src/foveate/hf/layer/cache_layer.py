@@ -27,9 +27,9 @@ from foveate.cache.pairs import (
     listed,
     store,
 )
-from foveate.compression.between_passes import Pass, Remembered
+from foveate.compression.early_removal import to_the_right
+from foveate.compression.layer_memory import Pass, Remembered
 from foveate.compression.pipeline import Kept
-from foveate.compression.shedding import to_the_right
 from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
 from foveate.hf.attention.computed import Computed
 from foveate.hf.layer.projection import output_weight
@@ -360,9 +360,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Replace the stored pairs by the kept ones."""
         pairs, noted = self.stored or self.pairs, self.state.noted
         policy = self.state.policy
-        if kept.held:
+        if kept.is_stored:
             k, v, _ = pairs.padded()
-            kept = replace(kept, k=k, v=v, held=False)
+            kept = replace(kept, k=k, v=v, is_stored=False)
         if noted is not None:
             noted[self.ordinal] = kept
         if self.state.link.keeps_scores and kept.scores is not None:

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from foveate.errors import UnsupportedModel
 from foveate.hf.attention.by_products import ModelAttention, Output
 from foveate.hf.layer.cache_layer import LINK, FoveateLayer
+from foveate.hf.layer.call_turn import Call, CallTurn
 from foveate.hf.layer.fixed import FixedLayer
+from foveate.hf.layer.phases import attend, attend_shared_kv
 from foveate.hf.layer.state import Link
-from foveate.hf.layer.turns import Call, CallTurn
-from foveate.hf.layer.ways import attend, attend_shared_kv
 from foveate.hf.model.internals import AttentionInterface, sdpa_attention_forward
 
 Function = Callable[..., Output]

@@ -13,7 +13,7 @@ from foveate.cache.layer import Layer
 from foveate.cache.pairs import Form
 from foveate.cache.slots import Slots, known_images
 from foveate.cache.tokens import Images, Tokens
-from foveate.compression.between_passes import OneNumber
+from foveate.compression.layer_memory import OneNumber
 from foveate.compression.pipeline import Kept
 from foveate.compression.reading import PromptReading
 from foveate.compression.tensors import left_padding

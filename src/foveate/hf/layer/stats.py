@@ -50,16 +50,16 @@ class Remaining(NamedTuple):
 
     ``visual`` counts the visual tokens of the prompt, and ``computed`` is the share of them that
     was computed, on average over layers. ``pairs`` is the share of the full cache's pairs that is
-    stored, padding counted; ``bits`` per stored number, on average and without scales, of ``made``
-    bits in the model's dtype; ``bytes`` the share of the full cache's bytes. ``evicts``: some layer
-    dropped pairs that it had computed.
+    stored, padding counted; ``bits`` per stored number, on average and without scales, of the
+    model's own ``made``; ``bytes`` the share of the full cache's bytes. ``evicts`` is true if
+    some layer dropped pairs that it had computed.
     """
 
     visual: int
     computed: float
     pairs: float
     bits: float
-    made: int
+    made: int  # the key of ``foveate run --json``
     bytes: float
     evicts: bool
 

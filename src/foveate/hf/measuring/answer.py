@@ -21,7 +21,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from foveate.cache.pairs import DensePairs, Padded, Pairs, RaggedPairs, store
 from foveate.errors import UnsupportedModel, UnsupportedPolicy
-from foveate.hf.attach.positions import AHEAD, ON_ONE_AXIS
+from foveate.hf.attach.mrope import AHEAD, ON_ONE_AXIS
 from foveate.hf.attach.session import Session
 from foveate.hf.layer.cache_layer import is_whole
 from foveate.hf.layer.support import (
@@ -35,7 +35,7 @@ from foveate.hf.layer.support import (
 from foveate.hf.measuring.rotation import follows_length
 from foveate.hf.model.devices import input_device
 from foveate.hf.model.internals import CACHE, DynamicLayer
-from foveate.hf.probe.follow_up import ends
+from foveate.hf.probe.questions import ends
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import FullPrecision
 

@@ -16,7 +16,7 @@ from foveate.hf.attach.session import Session, compress
 from foveate.hf.layer.support import check_model, foveate_layers, model_name
 from foveate.hf.measuring.gather import check_takes_questions, each_prompt, gather, gathered_method
 from foveate.hf.measuring.record import Recording, branch, record
-from foveate.hf.model.undone import undone
+from foveate.hf.model.module_state import restored_modules
 from foveate.hf.model.weights import weights_digest
 from foveate.policies.gathering import GATHERINGS, Asked
 from foveate.policies.policy import Policy
@@ -73,7 +73,7 @@ def calibrate(
     ledger = Ledger(progress, {"calibrating": str(policy), "model": title})
     for inputs in each_prompt(prompts):
         if ledger.lacks(fingerprint(inputs)):
-            with undone(model), compress(model, policy) as session:
+            with restored_modules(model), compress(model, policy) as session:
                 session.prefill(**inputs)
                 ledger.add(how.read(_run(session)))
     profile = _profile(policy, model, ledger.numbers)
@@ -110,7 +110,7 @@ def calibrate_each(
     ledger = Ledger(progress, {"calibrating": [str(policy) for policy in chosen], "model": title})
     for inputs in each_prompt(prompts):
         if ledger.lacks(fingerprint(inputs)):
-            with undone(model):
+            with restored_modules(model):
                 recording = record(model, sums=sums, **inputs)
                 runs = (_branch(model, policy, recording) for policy in chosen)
                 ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])

@@ -19,7 +19,7 @@ from foveate.hf.layer.support import check_model, model_name
 from foveate.hf.measuring.record import Observer, observing
 from foveate.hf.measuring.rotation import counted, rotations, rotations_if_counted
 from foveate.hf.model.internals import given_tokens
-from foveate.hf.model.undone import undone
+from foveate.hf.model.module_state import restored_modules
 from foveate.hf.model.weights import weights_digest
 from foveate.ops.rotation import Rotation
 from foveate.policies.gathering import (
@@ -263,9 +263,9 @@ class _Sampling:
     def measured(self, inputs: Mapping[str, Any], questions: Asked) -> list[Sums]:
         """Measure the sums of every layer."""
         if self.gathering.turns_back and not self.turns:
-            with undone(self.model):
+            with restored_modules(self.model):
                 self.turns = rotations(self.model, inputs)
         gatherer, policy = _watching(self.gathering, self.turns, self.target, questions)
-        with undone(self.model), compress(self.model, policy) as session:
+        with restored_modules(self.model), compress(self.model, policy) as session:
             session.prefill(**(counted(inputs) if self.gathering.turns_back else inputs))
         return [gatherer.sums[layer] for layer in sorted(gatherer.sums)]

@@ -19,7 +19,7 @@ from foveate.hf.attach.session import compress
 from foveate.hf.layer.support import check_model, compressible_layers, model_name, text_config
 from foveate.hf.measuring.calibrate import profile_of
 from foveate.hf.measuring.record import Observer, observing
-from foveate.hf.model.undone import undone
+from foveate.hf.model.module_state import restored_modules
 from foveate.ops.window_attention import window_attention
 from foveate.policies.heads import HEAD_FILES, HeadReading, Shown, head_reading, of_kv_heads
 from foveate.profiles.ledger import Ledger, fingerprint
@@ -155,7 +155,7 @@ def _scores(
     _check(sample, ids)
     watching = Watching(reading, sample)
     longest = len(tokenizer.encode(sample.answer, add_special_tokens=False)) or LONGEST
-    with undone(model), compress(model, observing(watching, decodes=True)):
+    with restored_modules(model), compress(model, observing(watching, decodes=True)):
         out = model.generate(**sample.inputs, max_new_tokens=longest, do_sample=False, num_beams=1)
     tokens = [
         tokenizer.decode([token], skip_special_tokens=True)

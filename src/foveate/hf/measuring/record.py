@@ -19,11 +19,11 @@ from foveate.cache.slots import Slots, derived
 from foveate.compression.pipeline import Kept, everything
 from foveate.errors import InvalidInput
 from foveate.hf.attach.model_policy import divide_for_prompt
-from foveate.hf.attach.positions import note_recorded
+from foveate.hf.attach.mrope import note_recorded
 from foveate.hf.attach.session import Session, compress
 from foveate.hf.layer.support import convert, foveate_layers, text_config
 from foveate.hf.model.internals import CACHE, check_inputs, last_logits
-from foveate.hf.model.undone import ModuleStates
+from foveate.hf.model.module_state import ModuleStates
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Moment, Score
 from foveate.policies.pruning import Prune

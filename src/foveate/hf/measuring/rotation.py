@@ -18,7 +18,7 @@ from foveate.errors import InvalidInput, UnsupportedModel
 from foveate.hf.layer.support import check_model, text_config
 from foveate.hf.measuring.record import record
 from foveate.hf.model.internals import rope_offsets
-from foveate.hf.model.undone import undone
+from foveate.hf.model.module_state import restored_modules
 from foveate.ops.rotation import Rotation, halves, neighbours, no_rotation, turned
 
 log = logging.getLogger("foveate")
@@ -59,7 +59,7 @@ def rotations_if_counted(model: nn.Module, inputs: Mapping[str, Any]) -> list[Ro
     if rope_offsets(model):  # M-RoPE: images take fewer positions than tokens
         return []
     try:
-        with undone(model):
+        with restored_modules(model):
             return rotations(model, inputs)
     except (InvalidInput, UnsupportedModel) as error:
         log.info("the profile will not have the rotation of keys: %s", error)

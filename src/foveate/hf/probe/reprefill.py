@@ -20,9 +20,9 @@ from foveate.errors import MissingModality, UnsupportedModel
 from foveate.hf.attention.masks import of_queries, over_slots
 from foveate.hf.layer.state import CacheState, RereadPass
 from foveate.hf.layer.support import foveate_layers, known_state
-from foveate.hf.model import cutting
+from foveate.hf.model import token_selection
 from foveate.hf.model.internals import CACHE_NAMES, cache_argument
-from foveate.hf.probe.follow_up import Asker, look_back, restored_after
+from foveate.hf.probe.questions import Asker, look_back, restored_after
 from foveate.policies.policy import Policy
 
 Inputs = Mapping[str, Any]
@@ -104,8 +104,8 @@ class PassInputs(NamedTuple):
         first = stays.long().argmax(-1, keepdim=True)
         order = order.where(real, first)  # padding repeats a real position
         selected = columns.gather(1, order).masked_fill(~real, -1)
-        hidden = cutting.states_at(self.inputs[_EMBEDS], order)
-        cut = cutting.at_places(self.inputs, hidden, order, selected)
+        hidden = token_selection.states_at(self.inputs[_EMBEDS], order)
+        cut = token_selection.at_places(self.inputs, hidden, order, selected)
         return PassInputs(self.first, {**cut, _MASK: self.inputs.get(_MASK)}, selected)
 
     @property
@@ -171,8 +171,8 @@ def note_computed(
     *earlier, last = state.turn.passes
     inputs = {**PassInputs.of(last.first, door).inputs, _EMBEDS: hidden}
     if index is not None:
-        hidden = cutting.states_at(hidden, index)
-        inputs = cutting.at_places(inputs, hidden, index, columns)
+        hidden = token_selection.states_at(hidden, index)
+        inputs = token_selection.at_places(inputs, hidden, index, columns)
     inputs.pop("input_ids", None)
     computed = PassInputs(last.first, {**inputs, _MASK: last.inputs.get(_MASK)}, columns)
     # padding is known from the complete prompt's mask; after pruning, masks have gaps

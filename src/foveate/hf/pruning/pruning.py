@@ -22,11 +22,11 @@ from foveate.errors import MissingModality
 from foveate.hf.attention.computed import Computed
 from foveate.hf.layer.hooks import wrap
 from foveate.hf.layer.state import CacheState
-from foveate.hf.model import cutting
+from foveate.hf.model import token_selection
 from foveate.hf.model.decoder import DecoderPath
 from foveate.hf.model.internals import given_tokens
 from foveate.hf.probe.reprefill import keeps_passes, note_computed
-from foveate.hf.pruning.prunable import RequestedOutputs, layers_of
+from foveate.hf.pruning.requirements import RequestedOutputs, layers_of
 from foveate.hf.pruning.tower import Tower, reads_tower
 from foveate.policies.policy import Policy
 from foveate.policies.pruning import EnteringTokens, TowerAttention
@@ -62,7 +62,7 @@ class PassToCut:
         self.image, self.spot = (t[:, span].to(device).masked_fill(text, -1) for t in images)
         self.vision = (self.image >= 0) & (columns >= 0)
         self.visual = self.vision.sum(-1)
-        self.cut: cutting.Known = {}
+        self.cut: token_selection.Known = {}
         self.notes: dict[str, Tensor] = {}  # the stage's notes of the remaining positions
 
     def tokens(
@@ -129,8 +129,8 @@ class Pruner:
             hook = partial(self._before_layer, index)
             module = self.layers[index]
             undo.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
-        if inside and hasattr(self.decoder, cutting.DEEPSTACK):
-            wrap(undo, self.decoder, cutting.DEEPSTACK, self._add_features)
+        if inside and hasattr(self.decoder, token_selection.DEEPSTACK):
+            wrap(undo, self.decoder, token_selection.DEEPSTACK, self._add_features)
 
     def leave(self) -> None:
         """End the current pass, if there is one."""
@@ -145,7 +145,11 @@ class Pruner:
         if cut_pass is None or state.computed is None or not keeps_passes(state.policy):
             return
         note_computed(
-            state, door, cutting.embedded(self.decoder, door), cut_pass.local, cut_pass.columns
+            state,
+            door,
+            token_selection.embedded(self.decoder, door),
+            cut_pass.local,
+            cut_pass.columns,
         )
 
     def enter(
@@ -167,9 +171,9 @@ class Pruner:
     ) -> dict[str, Any]:
         tokens = given_tokens(kwargs)
         rows, count = tokens.shape[:2]
-        mask = cutting.given_mask(kwargs)
+        mask = token_selection.given_mask(kwargs)
         # without padding it equals None, for which no mask over queries and columns is built
-        padded = None if cutting.without_padding(mask) else mask
+        padded = None if token_selection.without_padding(mask) else mask
         pads = state.padding(padded, rows, first, count, tokens.device)
         columns = torch.arange(first, first + count, device=tokens.device).expand(rows, count)
         columns = columns.where(columns >= pads.to(columns.device)[:, None], -1)
@@ -180,13 +184,13 @@ class Pruner:
         state.needed_by_next = frozenset(index - 1 for index in self.cuts if index)
         if 0 not in self.cuts:
             return kwargs
-        hidden = cutting.embedded(self.decoder, kwargs)
+        hidden = token_selection.embedded(self.decoder, kwargs)
         chosen = self._choose(cut_pass, 0, hidden)
         if chosen is None:
             return kwargs
         order, hidden = chosen
         state.computed = Computed(cut_pass.columns, first, count, at_door=True, mask=mask)
-        return cutting.at_door(kwargs, hidden, order, cut_pass.columns, first)
+        return token_selection.at_door(kwargs, hidden, order, cut_pass.columns, first)
 
     def _choose(
         self, cut_pass: PassToCut, layer: int, hidden: Tensor
@@ -206,7 +210,7 @@ class Pruner:
             return None
         cut_pass.requested.check(stays)
         order = cut_pass.keep(layer, stays)
-        return order, cutting.states_at(states, order)
+        return order, token_selection.states_at(states, order)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
@@ -217,7 +221,7 @@ class Pruner:
         cut_pass = self._pass
         if cut_pass is None or (index not in self.cuts and cut_pass.local is None):
             return None
-        hidden, rest = cutting.named_states(module, args, kwargs)
+        hidden, rest = token_selection.named_states(module, args, kwargs)
         if index in self.cuts and (chosen := self._choose(cut_pass, index, hidden)) is not None:
             order, hidden = chosen
             cut_pass.local = order if cut_pass.local is None else cut_pass.local.gather(1, order)
@@ -230,7 +234,7 @@ class Pruner:
         cut_pass.state.before = None
         if cut_pass.local is None:
             return None
-        return (hidden,), cutting.of_layer(rest, cut_pass.local, cut_pass.cut)
+        return (hidden,), token_selection.of_layer(rest, cut_pass.local, cut_pass.cut)
 
     def _add_features(
         self, add: Any, hidden: Tensor, where: Tensor, features: Tensor, *rest: Any
@@ -240,5 +244,7 @@ class Pruner:
         """
         cut_pass = self._pass
         if cut_pass is not None and cut_pass.local is not None:
-            where, features = cutting.features_of(where, features, cut_pass.local, cut_pass.columns)
+            where, features = token_selection.features_of(
+                where, features, cut_pass.local, cut_pass.columns
+            )
         return add(hidden, where, features, *rest)

@@ -20,7 +20,7 @@ from torch import Tensor
 from foveate.policies.amount import AmountLike
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned, going_on, share
-from foveate.stages.pruned import BeforeAllLayers
+from foveate.stages.pruning_bases import BeforeAllLayers
 
 LEAST = 1e-6
 """Lowest relevance and lowest gain of a token: no token counts as worthless."""

@@ -13,8 +13,8 @@ import torch
 from foveate.policies.amount import AmountLike
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned, going_on, share
-from foveate.stages.farthest import spread
-from foveate.stages.pruned import BeforeAllLayers
+from foveate.stages.max_min import spread
+from foveate.stages.pruning_bases import BeforeAllLayers
 
 
 @prunes("divprune")

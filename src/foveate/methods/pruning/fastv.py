@@ -17,8 +17,8 @@ from foveate.policies.amount import AmountLike
 from foveate.policies.parameters import Positive
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned, number_going_on, share, share_or_auto
-from foveate.stages.pruned import highest_visual
-from foveate.stages.score.one_ranking import By, received
+from foveate.stages.pruning_bases import highest_visual
+from foveate.stages.score.by_position import By, received
 
 
 @prunes("fastv")

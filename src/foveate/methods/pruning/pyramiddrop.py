@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from foveate.policies.parameters import Positive, ShareBetween
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned, number_going_on, share
-from foveate.stages.pruned import highest_visual
-from foveate.stages.score.one_ranking import paid_by_last
+from foveate.stages.pruning_bases import highest_visual
+from foveate.stages.score.by_position import paid_by_last
 
 
 @prunes("pyramiddrop")

@@ -6,7 +6,7 @@ from foveate.policies.amount import AmountLike
 from foveate.policies.parameters import Seed
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned, share
-from foveate.stages.pruned import BeforeAllLayers, highest_visual
+from foveate.stages.pruning_bases import BeforeAllLayers, highest_visual
 from foveate.stages.score.attention_free import uniform
 
 

@@ -31,7 +31,7 @@ from foveate.policies.method import Amount
 from foveate.policies.parameters import Positive, Share
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned, number_going_on, share
-from foveate.stages.pruned import highest_visual
+from foveate.stages.pruning_bases import highest_visual
 
 RATERS = "raters"
 

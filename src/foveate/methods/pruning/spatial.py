@@ -5,7 +5,7 @@ from __future__ import annotations
 from foveate.policies.amount import AmountLike
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned, going_on, share
-from foveate.stages.pruned import BeforeAllLayers
+from foveate.stages.pruning_bases import BeforeAllLayers
 
 
 @prunes("spatial")

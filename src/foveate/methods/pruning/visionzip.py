@@ -27,7 +27,7 @@ from foveate.policies.amount import AmountLike
 from foveate.policies.parameters import ShareBelow
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned, going_on, number_going_on, share
-from foveate.stages.pruned import BeforeAllLayers
+from foveate.stages.pruning_bases import BeforeAllLayers
 
 
 @prunes("visionzip", "yang2025visionzip")

@@ -37,8 +37,8 @@ from typing import Literal
 
 from foveate.errors import InvalidParameter
 from foveate.methods.recommended.fitting import SecondReading as SecondReading  # registers itself
-from foveate.methods.recommended.foretold import ForetoldReconstruction
 from foveate.methods.recommended.head_levels import HeadLevels, LayerLevels
+from foveate.methods.recommended.predicted import ForetoldReconstruction
 from foveate.policies.method import Amount, Policy, method
 from foveate.policies.parameters import Count, Recent
 from foveate.policies.protocols import Budget, Score

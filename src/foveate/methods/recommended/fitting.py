@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
-from foveate.methods.recommended.foretold import FACTS, LEAST, facts
 from foveate.methods.recommended.head_levels import levels
+from foveate.methods.recommended.predicted import FACTS, LEAST, facts
 from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
 from foveate.policies.gathering import GATHERINGS, Asked, Sums, Targeted

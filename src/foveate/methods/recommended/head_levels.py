@@ -17,7 +17,7 @@ from foveate.policies.method import stage
 from foveate.policies.protocols import Scope
 from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 from foveate.stages.budget.bases import ByLength, Rule
-from foveate.stages.budget.exact import filled
+from foveate.stages.budget.exact_totals import filled
 from foveate.stages.budget.head_table import ByHead
 
 LEVELS = 256

@@ -207,8 +207,8 @@ def _softmax_kernel(
         top = new
     counts = (total > 0) & (row >= pad - (n - m))  # padding is no query
     total = tl.where(counts, total, 1.0)
-    found = tl.where(counts, top + tl.log2(total), float("inf"))
-    tl.store(lse + head * m + row, found, mask=row < m)
+    row_lse = tl.where(counts, top + tl.log2(total), float("inf"))
+    tl.store(lse + head * m + row, row_lse, mask=row < m)
     if HAS_V:
         mixed = tl.where(counts[:, None], mixed / total[:, None], 0.0)
         at = (head * m + row)[:, None] * e + channel[None, :]

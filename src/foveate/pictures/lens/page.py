@@ -23,8 +23,8 @@ from PIL import Image
 from torch import Tensor
 
 from foveate.compression.labels import budget_of, label
-from foveate.pictures.lens.chosen import Answers, Choice, LensAnswer, LensPrompt
-from foveate.pictures.shown import escape_hidden, rendered, text_of, without_folders
+from foveate.pictures.escaping import escape_hidden, rendered, text_of, without_folders
+from foveate.pictures.lens.choices import Answers, Choice, LensAnswer, LensPrompt
 from foveate.pictures.views import View
 
 TimeLine = Sequence[tuple[float, Sequence[int]]]

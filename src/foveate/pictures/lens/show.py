@@ -19,7 +19,7 @@ from foveate.hf import Session
 from foveate.hf.layer.support import model_name
 from foveate.hf.model.modality import visual_token_ids
 from foveate.models.token_grids import image_tokens, not_known
-from foveate.pictures.lens.chosen import Answers, Progress, Readings, answers, seen
+from foveate.pictures.lens.choices import Answers, Progress, Readings, answers, seen
 from foveate.pictures.lens.page import page, page_data, words
 from foveate.pictures.views import views_of
 from foveate.policies.policy import Policy

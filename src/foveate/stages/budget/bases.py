@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Scored
 from foveate.policies.amount import Amount, AmountLike
-from foveate.stages.budget.exact import heads_of
+from foveate.stages.budget.exact_totals import heads_of
 
 
 @runtime_checkable

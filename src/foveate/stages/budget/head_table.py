@@ -19,7 +19,7 @@ from foveate.policies.spec import stage
 from foveate.profiles.heading import Heading
 from foveate.profiles.profile import Profile, load
 from foveate.stages.budget.bases import AmountBudget, Rule
-from foveate.stages.budget.exact import proportional, within
+from foveate.stages.budget.exact_totals import proportional, within
 
 Temperature = Annotated[float, Range(0, 50)]
 """Exponents that keep the highest of ten thousand equal scores above zero in float64."""

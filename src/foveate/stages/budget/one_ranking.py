@@ -18,7 +18,7 @@ from foveate.policies.parameters import Range, Share
 from foveate.policies.protocols import Scope
 from foveate.policies.spec import stage
 from foveate.stages.budget.bases import AmountBudget
-from foveate.stages.budget.exact import filled
+from foveate.stages.budget.exact_totals import filled
 from foveate.stages.select import highest
 
 Threshold = Annotated[float, Range(-1_000_000, 1_000_000)]

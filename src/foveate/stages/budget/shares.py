@@ -16,7 +16,7 @@ from foveate.policies.parameters import Share, ShareBelow
 from foveate.policies.protocols import Scope
 from foveate.policies.spec import stage
 from foveate.stages.budget.bases import AmountBudget
-from foveate.stages.budget.exact import by_layer, heads_of
+from foveate.stages.budget.exact_totals import by_layer, heads_of
 
 
 @stage("uniform", steady=True)

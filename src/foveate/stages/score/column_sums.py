@@ -10,8 +10,8 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.ops.column_sums import column_sums
 from foveate.policies.spec import stage
+from foveate.stages.score.attention_rows import Reduction, over_group
 from foveate.stages.score.bases import WithoutQueries
-from foveate.stages.score.rows import Reduction, over_group
 
 
 @stage("column_sums", head_by_head=True, reads_column_sums=True, slotwise=True)

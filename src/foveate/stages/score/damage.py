@@ -14,7 +14,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer
 from foveate.errors import InvalidInput
-from foveate.stages.score.rows import rows
+from foveate.stages.score.attention_rows import rows
 
 REST = 1e-3
 """Minimum attention of a query to all other pairs together, where one pair gets all of it."""

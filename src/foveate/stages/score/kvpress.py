@@ -12,7 +12,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scores
 from foveate.errors import InvalidParameter
 from foveate.policies.spec import stage
-from foveate.stages.score.rows import rows
+from foveate.stages.score.attention_rows import rows
 
 # errors of presses that need the model, hidden states or positions, which they do not get here
 _LACKING = (AttributeError, KeyError, AssertionError, NotImplementedError, TypeError, ValueError)

@@ -12,7 +12,7 @@ from foveate.cache.layer import Layer, Scores
 from foveate.policies.parameters import Columns, Count, Seed
 from foveate.policies.spec import stage
 from foveate.stages.score.bases import WithoutQueries
-from foveate.stages.score.held import Over, best, span, standardised
+from foveate.stages.score.token_span import Over, best, span, standardised
 
 RIDGE = 1e-2
 

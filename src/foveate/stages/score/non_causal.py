@@ -14,7 +14,7 @@ from foveate.cache.slots import Slots, derived
 from foveate.errors import InvalidParameter
 from foveate.policies.parameters import Count, Kernel, Positive
 from foveate.policies.spec import stage
-from foveate.stages.score.held import Over, TokenSpan, best, span, standardised
+from foveate.stages.score.token_span import Over, TokenSpan, best, span, standardised
 
 
 @stage("non_causal_attention")

@@ -17,9 +17,9 @@ from foveate.errors import InvalidParameter
 from foveate.policies.parameters import Count, Positive
 from foveate.policies.protocols import Rereading
 from foveate.policies.spec import stage
+from foveate.stages.score.attention_rows import rows
 from foveate.stages.score.bases import WithoutQueries
 from foveate.stages.score.damage import contribution, squared_damage
-from foveate.stages.score.rows import rows
 
 NOTED = "reconstruction"
 Reads = Literal["prompt", "answers", "transcript", "prompt_and_answers", "prompt_and_transcript"]

@@ -17,7 +17,7 @@ from foveate.ops.window_attention import window_sums
 from foveate.policies.parameters import Kernel, Recent, Window
 from foveate.policies.spec import stage
 from foveate.stages.recent import before, budget_of, most_recent, recent_tokens
-from foveate.stages.score.rows import ROWS, Reduction, blocks, over_group
+from foveate.stages.score.attention_rows import ROWS, Reduction, blocks, over_group
 
 Pool = Literal["avg", "max", "none"]
 

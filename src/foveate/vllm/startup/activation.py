@@ -17,8 +17,8 @@ from typing import Any
 from foveate.defaults import VARIABLE
 from foveate.errors import InvalidParameter, UnsupportedEngine
 from foveate.vllm.plans.settings import Settings, settings_from
-from foveate.vllm.startup.companions import check_arguments, check_engine
-from foveate.vllm.startup.foreseen import check_foreseen
+from foveate.vllm.startup.config_checks import check_foreseen
+from foveate.vllm.startup.engine_checks import check_arguments, check_engine
 from foveate.vllm.startup.options import CLASSES, HERE, check_once
 from foveate.vllm.startup.support import check_model, check_parallel
 

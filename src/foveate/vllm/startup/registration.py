@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from foveate.defaults import VARIABLE
 from foveate.errors import FoveateError, InvalidParameter, UnsupportedEngine
-from foveate.vllm.plans.fitting import check_fits
+from foveate.vllm.plans.context_warning import warning_of
 from foveate.vllm.plans.plans import PREFIX, Offer
+from foveate.vllm.plans.pool_check import check_fits
 from foveate.vllm.plans.settings import settings_from
-from foveate.vllm.plans.short import warning_of
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec
 from foveate.vllm.startup.activation import wrap_create_config
-from foveate.vllm.startup.explaining import explain_failures
+from foveate.vllm.startup.failure_messages import explain_failures
 from foveate.vllm.startup.http import refuse_booleans
 from foveate.vllm.vllm_api import (
     AttentionBackendEnum,

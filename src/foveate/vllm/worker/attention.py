@@ -24,9 +24,9 @@ from foveate.vllm.codes import Codes, decode_queries, select_codes
 from foveate.vllm.plans.failures import Reason
 from foveate.vllm.plans.gap import kept_slots, physical
 from foveate.vllm.worker.heads import EVERY, Cell
+from foveate.vllm.worker.metadata import RewritingStep
 from foveate.vllm.worker.prefill import after_pass
 from foveate.vllm.worker.prompts import Prompts
-from foveate.vllm.worker.rewriting import RewritingStep
 from foveate.vllm.worker.rows import Row
 
 

@@ -21,7 +21,7 @@ from foveate.vllm.vllm_api import (
     cpu_ops,
 )
 from foveate.vllm.worker.attention import Compressing
-from foveate.vllm.worker.rewriting import Rewriting
+from foveate.vllm.worker.metadata import Rewriting
 
 READABLE = "vec"
 

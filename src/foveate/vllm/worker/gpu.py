@@ -5,7 +5,7 @@ from __future__ import annotations
 from foveate.vllm.vllm_api import flash_attention, triton_attention
 from foveate.vllm.worker import pages
 from foveate.vllm.worker.attention import Compressing
-from foveate.vllm.worker.rewriting import Rewriting
+from foveate.vllm.worker.metadata import Rewriting
 
 _FLASH, _TRITON = flash_attention(), triton_attention()
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer, Scored
 from foveate.cache.slots import Slots
 from foveate.compression import pipeline
-from foveate.compression.between_passes import Pass, Phase, Remembered
+from foveate.compression.layer_memory import Pass, Phase, Remembered
 from foveate.errors import FoveateError
 from foveate.policies.amount import Amount
 from foveate.policies.protocols import Scope

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from foveate.compression.between_passes import Pass, Phase
+from foveate.compression.layer_memory import Pass, Phase
 from foveate.compression.reading import PromptReading
+from foveate.vllm.plans.books import RequestBooks
 from foveate.vllm.plans.failures import Reason, RequestFailure
-from foveate.vllm.plans.held import RequestBooks
 from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.worker.rows import RequestPrompt, in_blocks, visual_mask

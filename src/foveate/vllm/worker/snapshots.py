@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Int
 from torch import Tensor
 
-from foveate.compression.between_passes import Remembered
+from foveate.compression.layer_memory import Remembered
 from foveate.vllm.worker.rows import RequestPrompt
 
 

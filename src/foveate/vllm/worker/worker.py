@@ -33,8 +33,8 @@ from foveate.vllm.vllm_api import (
 )
 from foveate.vllm.worker.graphs import without_full_graphs
 from foveate.vllm.worker.heads import head_names, split
+from foveate.vllm.worker.metadata import Rewriting
 from foveate.vllm.worker.prompts import Prompts
-from foveate.vllm.worker.rewriting import Rewriting
 
 logger = init_logger("vllm.foveate")  # vLLM prints only loggers below its own name
 

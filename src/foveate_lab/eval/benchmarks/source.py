@@ -26,7 +26,7 @@ from foveate.data import (
     read_text,
     table_images,
 )
-from foveate.data.leftovers import leftovers
+from foveate.data.missing_data import leftovers
 from foveate.data.parquet import columns_of, count_rows, held_image, read_rows
 from foveate.data.tables import count_table
 from foveate.errors import InvalidInput

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from foveate.data import Folder
-from foveate.data.leftovers import leftovers, listing
+from foveate.data.missing_data import leftovers, listing
 from foveate.errors import InvalidInput
 from foveate_lab.eval.benchmarks.source import BenchmarkRow, Source
 

@@ -15,7 +15,7 @@ from foveate_lab.eval.answering.measure import measured
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.answering.row import Row
 from foveate_lab.eval.answering.together import measured_together
-from foveate_lab.eval.held import Key
+from foveate_lab.eval.keyed_rows import Key
 from foveate_lab.eval.task_registry import Task
 
 

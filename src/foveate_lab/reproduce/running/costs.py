@@ -14,15 +14,15 @@ from foveate.errors import FoveateError
 from foveate.loading.model import Loaded, outline
 from foveate.prompts.prompt import read
 from foveate_lab.eval.answering.reading import asked_in
-from foveate_lab.eval.held import Key
+from foveate_lab.eval.keyed_rows import Key
 from foveate_lab.eval.pixels import bounded
-from foveate_lab.reproduce.ask import TaskRequest
 from foveate_lab.reproduce.models import Place
 from foveate_lab.reproduce.running.estimate import Hardware, ModelEstimate, Predicted
 from foveate_lab.reproduce.running.lab import Lab
 from foveate_lab.reproduce.running.perform import planned
 from foveate_lab.reproduce.running.progress import Done, Step
 from foveate_lab.reproduce.setting import Setting
+from foveate_lab.reproduce.task_request import TaskRequest
 from foveate_lab.reproduce.trials.answers import missing, unprepared
 
 FIRST = 2  # samples of a set whose prompts are tokenised to predict its length

@@ -20,14 +20,14 @@ from foveate.loading.model import is_shipped
 from foveate.memory.model import bare, weights
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.tasks import find_sources
-from foveate_lab.reproduce.ask import TaskRequest
 from foveate_lab.reproduce.calibrations import CalibrationRun
 from foveate_lab.reproduce.models import Place
 from foveate_lab.reproduce.resources import toml
 from foveate_lab.reproduce.running.lab import Lab
 from foveate_lab.reproduce.running.progress import Step
 from foveate_lab.reproduce.setting import Setting, folder_of
-from foveate_lab.reproduce.small import ANSWER
+from foveate_lab.reproduce.stand_in_sizes import ANSWER
+from foveate_lab.reproduce.task_request import TaskRequest
 from foveate_lab.reproduce.trials.answers import missing
 
 HALF = 2  # bytes of a number in bfloat16

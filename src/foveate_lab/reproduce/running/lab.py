@@ -17,9 +17,17 @@ from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import Loaded
 from foveate_lab.defaults import ExecutorName
 from foveate_lab.eval.executors import Executor, find_executor
-from foveate_lab.eval.held import Key
 from foveate_lab.eval.judge import Judge
-from foveate_lab.reproduce.ask import (
+from foveate_lab.eval.keyed_rows import Key
+from foveate_lab.reproduce.calibrations import CalibrationRun
+from foveate_lab.reproduce.experiment import Experiment
+from foveate_lab.reproduce.models import MODELS, Place, sources_of, stand_ins
+from foveate_lab.reproduce.published import PublishedProfile
+from foveate_lab.reproduce.registry import EXPERIMENTS
+from foveate_lab.reproduce.running.progress import Step
+from foveate_lab.reproduce.running.rows import Rows
+from foveate_lab.reproduce.setting import Notify, Setting
+from foveate_lab.reproduce.task_request import (
     WHOLE,
     Drawn,
     Part,
@@ -30,14 +38,6 @@ from foveate_lab.reproduce.ask import (
     merged,
     note_drawn,
 )
-from foveate_lab.reproduce.calibrations import CalibrationRun
-from foveate_lab.reproduce.experiment import Experiment
-from foveate_lab.reproduce.models import MODELS, Place, places, stand_ins
-from foveate_lab.reproduce.published import PublishedProfile
-from foveate_lab.reproduce.registry import EXPERIMENTS
-from foveate_lab.reproduce.running.progress import Step
-from foveate_lab.reproduce.running.rows import Rows
-from foveate_lab.reproduce.setting import Notify, Setting
 
 STAND_IN = "stand-in"
 NOTHING: Requests = MappingProxyType({})
@@ -108,7 +108,7 @@ class Lab(AbstractContextManager["Lab"]):
     def steps(self, experiment: Experiment) -> list[Step]:
         """Return an experiment's steps, one for each location of its models."""
         names = experiment.models
-        where = stand_ins(names) if self.small else places(names, self.models)
+        where = stand_ins(names) if self.small else sources_of(names, self.models)
         by_place: dict[Place, list[str]] = {}
         for name, location in where.items():
             pads = (

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from foveate.data import files
 from foveate.errors import InvalidInput
 from foveate_lab.eval.bundle import Bundle, read_bundle
-from foveate_lab.eval.held import HeldRows, Key, key_of
+from foveate_lab.eval.keyed_rows import HeldRows, Key, key_of
 from foveate_lab.eval.results import CONFIGURATION, UNSAID
-from foveate_lab.report.parts import answers_differ, same_question
-from foveate_lab.reproduce.ask import drawn, note_drawn
+from foveate_lab.report.merging import answers_differ, same_question
 from foveate_lab.reproduce.models import Place
 from foveate_lab.reproduce.running.lab import Lab
 from foveate_lab.reproduce.running.perform import planned
 from foveate_lab.reproduce.running.progress import Done
+from foveate_lab.reproduce.task_request import drawn, note_drawn
 
 VERSIONS = ("foveate", "torch", "transformers")
 """Packages whose versions must agree on all machines. Local labels such as +cu126 may differ."""

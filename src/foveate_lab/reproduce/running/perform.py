@@ -12,12 +12,12 @@ from typing import Any
 
 from foveate.errors import CannotWrite, ClusterFailed, FoveateError, InvalidInput
 from foveate_lab.eval.executors import Execute
-from foveate_lab.eval.held import key_of
-from foveate_lab.reproduce.ask import Requests, TaskRequest, merged
+from foveate_lab.eval.keyed_rows import key_of
 from foveate_lab.reproduce.experiment import Experiment
 from foveate_lab.reproduce.models import Place
 from foveate_lab.reproduce.running.lab import Lab
 from foveate_lab.reproduce.running.progress import Done, Meter, OnProgress, Step
+from foveate_lab.reproduce.task_request import Requests, TaskRequest, merged
 from foveate_lab.reproduce.trials.answers import calibrate, jobs, unprepared
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
-from foveate_lab.eval.held import Key, key_of
+from foveate_lab.eval.keyed_rows import Key, key_of
 from foveate_lab.reproduce.experiment import Experiment
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.eval.bundle import seal
-from foveate_lab.eval.held import HeldRows, key_of
+from foveate_lab.eval.keyed_rows import HeldRows, key_of
 from foveate_lab.eval.results import ROWS, Results, read, stored_rows
 from foveate_lab.reproduce.models import Place
 

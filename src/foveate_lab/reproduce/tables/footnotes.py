@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from string import ascii_lowercase
 
-from foveate_lab.reproduce.tables.placed import PlacedCell
+from foveate_lab.reproduce.tables.laid_out import PlacedCell
 from foveate_lab.reproduce.tables.table import NOT_BROUGHT, TableCell, counted
 
 

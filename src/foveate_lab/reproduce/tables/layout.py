@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from foveate_lab.reproduce.tables.digits import decimals
-from foveate_lab.reproduce.tables.placed import (
+from foveate_lab.reproduce.tables.laid_out import (
     ColumnHeading,
     Coordinates,
     Laid,

@@ -12,9 +12,9 @@ from typing import Any
 
 from foveate.errors import InvalidInput
 from foveate_lab.eval.executors.job import Job, answered, lacking
-from foveate_lab.eval.held import Key
-from foveate_lab.reproduce.ask import Requests, TaskRequest, keys
+from foveate_lab.eval.keyed_rows import Key
 from foveate_lab.reproduce.setting import Setting
+from foveate_lab.reproduce.task_request import Requests, TaskRequest, keys
 
 
 def jobs(setting: Setting, request: TaskRequest, specs: Mapping[str, str]) -> Iterator[Job]:

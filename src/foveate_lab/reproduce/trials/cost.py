@@ -13,9 +13,9 @@ from foveate.policies.policy import Policy
 from foveate_lab.bench import bench, of_model
 from foveate_lab.bench.subject import Subject, with_ids_in_order
 from foveate_lab.bench.timing import Tick, prefill, prefills, seconds, steps
-from foveate_lab.eval.held import Key
+from foveate_lab.eval.keyed_rows import Key
 from foveate_lab.report.analyses import Figure
-from foveate_lab.reproduce import small
+from foveate_lab.reproduce import stand_in_sizes as sizes
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.tables.plots import Plot, plot_table
@@ -32,7 +32,7 @@ from foveate_lab.reproduce.tables.table import (
 from foveate_lab.reproduce.trials.arms import Arm
 
 SMALL = (
-    f"stand-in: prompts of {small.PROMPT} tokens, {small.STEPS} new ones, batches of {small.BATCH}"
+    f"stand-in: prompts of {sizes.PROMPT} tokens, {sizes.STEPS} new ones, batches of {sizes.BATCH}"
 )
 
 COLUMNS = ("s", "tokens/s")  # columns of a ThroughputTrial
@@ -142,7 +142,7 @@ class Latency(CostTrial):
         )
 
     def _size(self, setting: Setting) -> tuple[int, int]:
-        return (small.PROMPT, small.STEPS) if setting.small else (self.tokens, self.new)
+        return (sizes.PROMPT, sizes.STEPS) if setting.small else (self.tokens, self.new)
 
     def _shrunk(self, setting: Setting) -> str:
         tokens, new = self._size(setting)
@@ -253,7 +253,7 @@ class ThroughputTrial(CostTrial):
 
 
 def _shrunk(batch: Batch) -> Batch:
-    return replace(batch, tokens=small.PROMPT, new=small.STEPS, rows=small.BATCH)
+    return replace(batch, tokens=sizes.PROMPT, new=sizes.STEPS, rows=sizes.BATCH)
 
 
 def _task(batch: Batch) -> str:

@@ -14,7 +14,7 @@ from foveate.errors import FoveateError
 from foveate.hf import branch, compress
 from foveate.hf.measuring.answer import greedy
 from foveate.hf.model.internals import CACHE
-from foveate.hf.probe.follow_up import ends
+from foveate.hf.probe.questions import ends
 from foveate.loading.model import Loaded
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.measure import failed
@@ -22,8 +22,8 @@ from foveate_lab.eval.answering.reading import FULL, read_prompt
 from foveate_lab.eval.answering.row import Row
 from foveate_lab.eval.metrics import rouge_l_to
 from foveate_lab.eval.task_registry import Task
-from foveate_lab.reproduce.ask import TaskRequest
 from foveate_lab.reproduce.setting import Setting
+from foveate_lab.reproduce.task_request import TaskRequest
 from foveate_lab.reproduce.trials.answers import missing
 
 TOP_K = 50  # the default of transformers' generate(), which PrefixKV's script keeps

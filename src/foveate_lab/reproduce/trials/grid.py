@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foveate_lab.eval.held import Key
+from foveate_lab.eval.keyed_rows import Key
 from foveate_lab.report.analyses import Figure
 from foveate_lab.report.heat import heat_maps
-from foveate_lab.reproduce import small
-from foveate_lab.reproduce.ask import Requests, TaskRequest, keys
+from foveate_lab.reproduce import stand_in_sizes as sizes
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
-from foveate_lab.reproduce.small import ANSWER, PROFILE, PROMPT, some
+from foveate_lab.reproduce.stand_in_sizes import ANSWER, PROFILE, PROMPT, some
 from foveate_lab.reproduce.tables.plots import Plot, plot_table
 from foveate_lab.reproduce.tables.printed import BLANK, printed
 from foveate_lab.reproduce.tables.table import (
@@ -24,6 +23,7 @@ from foveate_lab.reproduce.tables.table import (
     TableLayout,
     TableLine,
 )
+from foveate_lab.reproduce.task_request import Requests, TaskRequest, keys
 from foveate_lab.reproduce.trials.answers import answers
 from foveate_lab.reproduce.trials.arms import Arm, Column
 from foveate_lab.reproduce.trials.draws import drawn_rows
@@ -90,7 +90,7 @@ class GridTrial(Trial):
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """Yield the missing rows that are timed or drawn."""
-        warm = small.STEPS if setting.small else self.warm_up
+        warm = sizes.STEPS if setting.small else self.warm_up
         load = warm_up_once(setting.load, warm) if self.warm_up else setting.load
         for request, specs in self.requests(setting).items():
             if request.timed:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foveate_lab.eval.held import Key
+from foveate_lab.eval.keyed_rows import Key
 from foveate_lab.report.analyses import Figure
-from foveate_lab.reproduce.ask import Requests, merged
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
 from foveate_lab.reproduce.tables.table import Table
+from foveate_lab.reproduce.task_request import Requests, merged
 
 
 @dataclass(frozen=True, kw_only=True)

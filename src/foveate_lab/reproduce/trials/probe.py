@@ -15,14 +15,14 @@ from foveate.profiles.profile import load
 from foveate.prompts.prompt import Prompt
 from foveate.prompts.sample import Sample
 from foveate_lab.eval.answering.reading import FULL, read_prompt
-from foveate_lab.eval.held import Key
+from foveate_lab.eval.keyed_rows import Key
 from foveate_lab.eval.task_registry import Task
 from foveate_lab.report.analyses import Figure
-from foveate_lab.reproduce.ask import TaskRequest, keys
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
-from foveate_lab.reproduce.small import PROMPT
+from foveate_lab.reproduce.stand_in_sizes import PROMPT
 from foveate_lab.reproduce.tables.table import Row, Table
+from foveate_lab.reproduce.task_request import TaskRequest, keys
 from foveate_lab.reproduce.trials.answers import calibrate, missing
 
 
@@ -62,20 +62,22 @@ class Measure(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Trial):
-    """A measure of the prompts of some benchmarks. ``given`` replaces them for single models: text
-    for one that reads, images for one that sees. ``samples`` is how many of each are read, None for
-    all. ``estimate`` is a profile at each of the measure's budgets, to compare with.
+    """A measure of the prompts of some benchmarks.
+
+    ``replacements`` are other benchmarks for single models, such as text for a language model.
+    ``samples`` limits the samples of each; None is all. ``estimate`` is a profile at each of the
+    measure's budgets, to compare with.
     """
 
     measure: Measure
     each: tuple[str, ...] = ()
-    given: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    replacements: dict[str, tuple[str, ...]] = field(default_factory=dict)
     samples: int | None = 100
     estimate: str = ""
 
     def tasks(self) -> Sequence[str]:
         """Return the benchmarks that it reads."""
-        more = (task for tasks in self.given.values() for task in tasks)
+        more = (task for tasks in self.replacements.values() for task in tasks)
         return list(dict.fromkeys((*self.each, *more)))
 
     def specs(self) -> Sequence[str]:
@@ -143,5 +145,5 @@ class Probe(Trial):
 
     def _each(self, setting: Setting) -> list[TaskRequest]:
         count, marks = setting.count(self.samples), (self.measure.name,)
-        tasks = self.given.get(setting.model, self.each)
+        tasks = self.replacements.get(setting.model, self.each)
         return [TaskRequest(task, count, marks=marks) for task in tasks]

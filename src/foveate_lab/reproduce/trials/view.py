@@ -9,10 +9,10 @@ from typing import Any
 from foveate.cli.findings import counted
 from foveate_lab.eval.answering.reading import FULL
 from foveate_lab.report.analyses import Figure, figures
-from foveate_lab.reproduce.ask import Requests, TaskRequest
 from foveate_lab.reproduce.experiment import Trial
 from foveate_lab.reproduce.setting import Setting
-from foveate_lab.reproduce.small import PROMPT
+from foveate_lab.reproduce.stand_in_sizes import PROMPT
+from foveate_lab.reproduce.task_request import Requests, TaskRequest
 from foveate_lab.reproduce.trials.answers import answers
 
 SEEN = ("seen",)

@@ -10,19 +10,19 @@ from transformers import DynamicCache, PreTrainedModel
 from foveate.errors import UnsupportedCache
 from foveate.hf.attach.checks import check_all_took_part, check_rows
 from foveate.hf.attach.model_policy import divide_for_prompt
-from foveate.hf.attach.positions import LaterTurns
+from foveate.hf.attach.mrope import LaterTurns
 from foveate.hf.layer import fixed
+from foveate.hf.layer.call_inputs import CallInputs, NextPrompt
+from foveate.hf.layer.call_turn import Call, CallTurn
 from foveate.hf.layer.hooks import note_offsets, restore_offsets
-from foveate.hf.layer.next_prompt import CallInputs, NextPrompt
 from foveate.hf.layer.state import CacheState, Link, Ongoing
 from foveate.hf.layer.stats import Stats, counted
 from foveate.hf.layer.support import convert, foveate_layers, known_state, state_of, text_config
-from foveate.hf.layer.turns import Call, CallTurn
-from foveate.hf.model import cutting
+from foveate.hf.model import token_selection
 from foveate.hf.model.decoder import DecoderPath
 from foveate.hf.model.internals import given_tokens, rope_offsets
-from foveate.hf.model.undone import ModuleStates
-from foveate.hf.probe.follow_up import Asker
+from foveate.hf.model.module_state import ModuleStates
+from foveate.hf.probe.questions import Asker
 from foveate.hf.probe.reprefill import keeps_passes, note_pass, read_again
 from foveate.policies.policy import Policy
 
@@ -80,7 +80,9 @@ class PassNotes:
         if state.turn.end is not None:
             state.note_padding(kwargs.get("attention_mask"), rows, seen + count)
         if end is not None and self._policy.left_open:
-            pads = state.padding(cutting.given_mask(kwargs), rows, seen, count, tokens.device)
+            pads = state.padding(
+                token_selection.given_mask(kwargs), rows, seen, count, tokens.device
+            )
             divide_for_prompt(self._model, state, [end - pad for pad in pads.tolist()], end)
         vision = self._next.visual_tokens(call_inputs, state.turn.end, seen, tokens)
         frames = call_inputs.of_pass("frames", state.turn.end, seen, tokens)

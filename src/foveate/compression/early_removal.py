@@ -54,7 +54,9 @@ def shed(
             continue
         mask = policy.select(scored, limit)
         k, v = scored.layer.k, scored.layer.v
-        kept_by_layer[scored.layer.ordinal] = Kept(mask, None, k, v, limit, held=scored.is_stored)
+        kept_by_layer[scored.layer.ordinal] = Kept(
+            mask, None, k, v, limit, is_stored=scored.is_stored
+        )
         remaining[index] = only(scored, mask, limit)
     return remaining, kept_by_layer
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.cache.layer import Layer
-from foveate.compression.shedding import to_the_right
+from foveate.compression.early_removal import to_the_right
 from foveate.errors import InvalidInput
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.hf.endless.reindexed import Turned, next_position, reindex, ways_to_turn
+from foveate.hf.endless.rerotation import Turned, next_position, reindex, ways_to_turn
 from foveate.hf.layer.support import known_state, text_config
 from foveate.hf.model.devices import input_device
 from foveate.stream.reading import of_text

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foveate_lab.eval.bundle import Bundle
-from foveate_lab.eval.held import key_of
+from foveate_lab.eval.keyed_rows import key_of
 from foveate_lab.eval.summary import Rows
 
 SAME = ("model", "protocol", "seed", "judge", "longest_prompt", "stand-in")

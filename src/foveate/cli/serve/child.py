@@ -1,6 +1,6 @@
 """Runner of a module that ends with its parent process: the server of ``foveate serve``.
 
-    python -m foveate.cli.serve.watched FOLDER MODULE ARGUMENTS
+    python -m foveate.cli.serve.child FOLDER MODULE ARGUMENTS
 
 Standard input is a pipe whose other end only the parent has, so it closes when the parent dies for
 any reason. Then FOLDER is removed, and the process is terminated, at last killed.

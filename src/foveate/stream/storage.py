@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from foveate.cache.pairs import GROWTH
-from foveate.cache.pairs.form import COLUMN, COUNT
+from foveate.cache.pairs.pair_sizes import COLUMN, COUNT
 from foveate.hf.layer.cache_layer import FoveateLayer
 from foveate.policies.policy import Policy
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.stages.score.rows import blocks
+from foveate.stages.score.attention_rows import blocks
 
 
 def spread(

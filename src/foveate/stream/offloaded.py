@@ -25,13 +25,13 @@ from transformers import DynamicCache
 from foveate.errors import InvalidBudget, InvalidInput
 from foveate.hf import Session
 from foveate.hf.endless.endless import Back, Made, Returning, finish, looked_at, put_back
-from foveate.hf.endless.reindexed import Turned
+from foveate.hf.endless.rerotation import Turned
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.model.internals import CACHE
-from foveate.hf.saving import persist
+from foveate.hf.saving import cache_files
 from foveate.stream.offload import InFolder, InMemory, Offload, Pairs
 
-HOST = f"{persist.HOST}stream_"
+HOST = f"{cache_files.HOST}stream_"
 """Prefix of the names of offloaded tensors in a file."""
 
 _TABLES = ("tokens", "image", "spot")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer
 from foveate.ops.window_attention import window_attention
-from foveate.stages.score.rows import rows, times_seen
+from foveate.stages.score.attention_rows import rows, times_seen
 
 By = Literal["last", "all"]
 

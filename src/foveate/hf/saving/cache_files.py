@@ -25,9 +25,9 @@ from foveate.hf.layer.hybrid_layer import FoveateHybridLayer
 from foveate.hf.layer.state import CacheState
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.devices import input_device
-from foveate.hf.saving import saved
+from foveate.hf.saving import file_checks
+from foveate.hf.saving.file_checks import EXTRA, RUNNING, SCHEMA, Saved, named
 from foveate.hf.saving.identity import ModelIdentity, decoder_dtype, former_fingerprints
-from foveate.hf.saving.saved import EXTRA, RUNNING, SCHEMA, Saved, named
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Restores
 
@@ -97,7 +97,7 @@ def save(
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "seen": json.dumps(seen),
     }
-    note["digest"] = saved.digest(note, tensors)
+    note["digest"] = file_checks.digest(note, tensors)
     with files.replacing(path) as part:
         try:
             save_file({k: v.contiguous().clone() for k, v in tensors.items()}, part, note)
@@ -114,7 +114,7 @@ def load(
     tokenizer: Any,
 ) -> None:
     """Fill a converted, empty cache from a file, after all of the file was checked."""
-    saved_cache = saved.read(path)
+    saved_cache = file_checks.read(path)
     _check(saved_cache, model, policy, tokenizer)
     if policy.left_open:
         if SHARES not in saved_cache.note:
@@ -151,7 +151,9 @@ def _check_tensors(saved_cache: Saved, cache: DynamicCache, model: PreTrainedMod
     for index, layer in enumerate(cache.layers):
         compressed, tensors = isinstance(layer, FoveateLayer), saved_cache.of_layer(index)
         if compressed or tensors:
-            layer_rows = saved.check_layer(saved_cache, index, widths.get(index, {}), compressed)
+            layer_rows = file_checks.check_layer(
+                saved_cache, index, widths.get(index, {}), compressed
+            )
             rows |= set() if layer_rows is None else {layer_rows}
             reached |= {saved_cache.seen[str(index)][0]} if compressed else set()
             used |= {f"{index}.{name}" for name in tensors}
@@ -259,7 +261,7 @@ def _cast_from(saved_cache: Saved, model: PreTrainedModel) -> torch.dtype | None
     dtype: torch.dtype = getattr(torch, name)
     target = getattr(torch, own)
     stored_otherwise = any(
-        not saved.held_exactly([k.split(".", 1)[-1]]) for k in saved_cache.tensors
+        not file_checks.held_exactly([k.split(".", 1)[-1]]) for k in saved_cache.tensors
     )
     if torch.promote_types(dtype, target) != target or stored_otherwise:
         if identity is None:
@@ -306,7 +308,7 @@ def _tensors_of_pairs(pairs: Pairs, policy: Policy) -> dict[str, Tensor]:
             f"pairs held as {policy.store!r} cannot be saved: {type(policy.store).__name__} has no "
             "restored(tensors, first), which rebuilds pairs from their tensors()."
         )
-    if saved.knows(tensors):
+    if file_checks.knows(tensors):
         return tensors
     restored = policy.store.restored({k: t.clone() for k, t in tensors.items()}, pairs.first)
     if not all(map(torch.equal, restored.padded(), pairs.padded())):
@@ -314,13 +316,13 @@ def _tensors_of_pairs(pairs: Pairs, policy: Policy) -> dict[str, Tensor]:
             f"pairs held as {policy.store!r} cannot be saved: restored(tensors, first) did not "
             "rebuild the pairs from their tensors()."
         )
-    return {f"{saved.OWN}{name}": t for name, t in tensors.items()}
+    return {f"{file_checks.OWN}{name}": t for name, t in tensors.items()}
 
 
 def _pairs(saved_cache: Saved, index: int, first: int, policy: Policy) -> Pairs:
     tensors = saved_cache.of_layer(index)
-    if saved.held_exactly(tensors):
+    if file_checks.held_exactly(tensors):
         return exact(tensors, first)
     if not isinstance(policy.store, Restores):
         saved_cache.refuse(f"layer {index} is not stored as {policy.store!r} stores pairs")
-    return policy.store.restored(named(tensors, saved.OWN) or tensors, first)
+    return policy.store.restored(named(tensors, file_checks.OWN) or tensors, first)

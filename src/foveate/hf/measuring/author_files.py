@@ -12,8 +12,8 @@ from foveate.hf.layer.support import check_model, compressible_layers, model_nam
 from foveate.hf.measuring.calibrate import profile_of
 from foveate.hf.measuring.heads import import_head_scores
 from foveate.policies.heads import HEAD_FILES
+from foveate.profiles.author_files import LAYER_FILES
 from foveate.profiles.profile import Profile
-from foveate.profiles.published import LAYER_FILES
 
 OFF = 0.01  # the authors' tables, means over samples, differ from their budgets by up to this
 

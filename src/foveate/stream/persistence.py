@@ -10,14 +10,14 @@ from typing import Any
 
 from transformers import DynamicCache
 
-from foveate.chat.saved import pack, unpack
+from foveate.chat.persistence import pack, unpack
 from foveate.errors import InvalidInput, InvalidParameter, NothingCompressed
 from foveate.hf import Session
 from foveate.hf.endless.endless import finish, go_on
 from foveate.hf.layer.state import CacheState
 from foveate.hf.layer.support import foveate_layers, known_state
-from foveate.stream.elsewhere import HOST, Offloaded
 from foveate.stream.offload import Offload
+from foveate.stream.offloaded import HOST, Offloaded
 
 _ENTRIES, _IMAGE, _SPOT, _POSITIONS = "stream", "stream_image", "stream_spot", "stream_places"
 

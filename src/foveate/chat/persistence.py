@@ -14,13 +14,13 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from foveate.chat.answering import Answerer, Conversation
-from foveate.chat.held import trim
+from foveate.chat.storage import trim
 from foveate.compression.composition import policy
 from foveate.errors import InvalidInput
 from foveate.hf.attach.model_queue import enter
 from foveate.hf.layer.support import known_state
 from foveate.hf.model.devices import input_device
-from foveate.hf.saving import saved
+from foveate.hf.saving import file_checks
 from foveate.policies.policy import Policy
 from foveate.prompts.messages import Message, parts_of
 
@@ -29,7 +29,7 @@ _CHAT = "chat"
 
 def policy_in(path: Path) -> Policy:
     """Read the policy that the file's cache was compressed with."""
-    return policy(saved.read(path).note["policy"])
+    return policy(file_checks.read(path).note["policy"])
 
 
 def pack(entries: Mapping[str, Any]) -> UInt8[Tensor, "n"]:

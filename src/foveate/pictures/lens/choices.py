@@ -15,7 +15,7 @@ from foveate.hf import Recording, Session, branch, chosen, compress, record
 from foveate.hf.attach.model_policy import divided_for
 from foveate.hf.layer.support import compressible_layers, text_config
 from foveate.hf.measuring.answer import greedy
-from foveate.hf.probe.follow_up import ends
+from foveate.hf.probe.questions import ends
 from foveate.methods.full import full
 from foveate.policies.policy import Policy
 from foveate.policies.pruning import Prune

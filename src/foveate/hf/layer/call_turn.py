@@ -13,7 +13,7 @@ from threading import Lock, get_ident, local
 from types import FrameType
 from typing import Protocol
 
-from foveate.hf.layer.next_prompt import CallInputs
+from foveate.hf.layer.call_inputs import CallInputs
 
 PATIENCE = 0.05  # seconds between checks of a waiting thread whether the other call still runs
 

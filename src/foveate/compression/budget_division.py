@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from foveate.cache.pairs.form import Form
+from foveate.cache.pairs.pair_sizes import Form
 from foveate.compression.byte_budget import Bytes
 from foveate.errors import InvalidBudget
 from foveate.policies.amount import Amount

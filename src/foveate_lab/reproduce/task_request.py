@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from foveate.data import files, read_record
 from foveate_lab.eval.answering.reading import FULL
-from foveate_lab.eval.held import Key
+from foveate_lab.eval.keyed_rows import Key
 
 DRAWN = "drawn.json"
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from foveate.cache.layer import Layer
 from foveate.cache.pairs import DensePairs, RewrittenPairs, rewritten
 from foveate.cache.slots import Slots
-from foveate.compression.between_passes import Phase
+from foveate.compression.layer_memory import Phase
 from foveate.errors import UnsupportedCache
 from foveate.hf.attention.by_products import (
     NOTHING,

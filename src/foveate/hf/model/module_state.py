@@ -109,7 +109,7 @@ def _set(now: dict[str, Any], was: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def undone(model: nn.Module) -> Iterator[None]:
+def restored_modules(model: nn.Module) -> Iterator[None]:
     """Restore the model's modules on exit, whatever it read inside."""
     states = ModuleStates(model)
     try:
