@@ -92,7 +92,7 @@ def main() -> None:
         "# Decoding steps with pairs in few bits",
         "",
         "A random Llama of two layers in bfloat16, 8 KV heads of 128 and 32 query heads; medians "
-        f"of {a.steps} steps, CPU time of one thread. The reference implementations: KIVI's codes are "
+        f"of {a.steps} steps, CPU time of one thread. Reference implementations: KIVI's codes are "
         "decoded to full precision in every step, TurboQuant's are read as they are.",
         "",
         *table(head, cells),
