@@ -112,7 +112,7 @@ def test_an_empty_chat_has_nothing_to_save_or_to_answer_anew(tmp_path: Path) -> 
     chat = foveate.Chat(who.model, who.processor)
     with pytest.raises(InvalidInput, match="no turn to save yet"):
         chat.save(tmp_path / "chat.safetensors")
-    with pytest.raises(InvalidInput, match=r"no turn -1 to go back to: this chat has 0 turn"):
+    with pytest.raises(InvalidInput, match=r"there is no turn to answer again"):
         chat.retry()
 
 

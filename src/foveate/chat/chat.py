@@ -217,7 +217,7 @@ class Chat(AbstractContextManager["Chat"]):
     ) -> Answer | AnswerStream:
         self._check_options(generate, call, ("text", "turn", "stream"))
 
-        def again() -> Turn:
+        def repeated() -> Turn:
             now, index = self._now, self._turn_index(turn)
             record, new = now.turns[index], new_of(now, index)
             new = new if text is None else replace_text(new, text)
@@ -226,11 +226,13 @@ class Chat(AbstractContextManager["Chat"]):
                 return Turn(now, new, options, back=index)
             return Turn(before, new, options)
 
-        return self._run_turn(again, (), stream)
+        return self._run_turn(repeated, (), stream)
 
     def _turn_index(self, turn: int) -> int:
         """Return the index of a turn from 0 on; negative numbers count from the end."""
         count = len(self._now.turns)
+        if not count:
+            raise InvalidInput("there is no turn to answer again or to undo: call say() first.")
         if not -count <= turn < count:
             raise InvalidInput(
                 f"there is no turn {turn} to go back to: this chat has {count} turn(s)."

@@ -64,7 +64,7 @@ class Answer(NamedTuple):
     ids: Int[Tensor, "n"]
     ended: Literal["eos", "length", "stopped"]
     stats: Stats
-    usage: Usage = Usage()
+    usage: Usage
 
 
 def is_decided(name: str) -> bool:
@@ -177,7 +177,7 @@ def to_answer(
     ended: Literal["eos", "length", "stopped"] = (
         "eos" if eos else "stopped" if stopped else "length"
     )
-    return Answer(text.strip(), ids.cpu(), ended, stats)
+    return Answer(text.strip(), ids.cpu(), ended, stats, Usage())
 
 
 def _end_tokens(model: PreTrainedModel, options: Mapping[str, Any]) -> set[int]:

@@ -25,8 +25,8 @@ def draw_turn(turns: Turns, now: Conversation, turn: int) -> Image.Image:
         InvalidInput: it has no images, or no pixels of them, or videos.
     """
     record, new, wording = now.turns[turn], new_of(now, turn), turns.wording
-    found, videos = media_of(new)
-    if videos or not found:
+    sources, videos = media_of(new)
+    if videos or not sources:
         reason = "has videos" if videos else "has no image"
         raise InvalidInput(f"turn {turn} {reason}, and a picture shows images only.")
     check_pixels(new)
@@ -41,7 +41,7 @@ def draw_turn(turns: Turns, now: Conversation, turn: int) -> Image.Image:
         raise InvalidInput(
             f"turn {turn} was read again together with others, so its tokens cannot be located."
         )
-    images = [to_image(image, f"images[{number}]") for number, image in enumerate(found)]
+    images = [to_image(image, f"images[{number}]") for number, image in enumerate(sources)]
     visual = part.ids.new_tensor(visual_token_ids(model.config))
     tokens = image_tokens(
         torch.isin(part.ids[0], visual).cpu(),
