@@ -16,7 +16,7 @@ from transformers import __version__ as RELEASE
 
 from foveate.chat.generation import GREEDY, Answer, check, generate_options, to_answer
 from foveate.chat.storage import bytes_of, trim
-from foveate.chat.usage import Meter, Usage
+from foveate.chat.usage import AnswerMeter, Usage
 from foveate.errors import UnsupportedModel
 from foveate.hf import Session
 from foveate.policies.policy import Policy
@@ -191,7 +191,7 @@ class Answerer(NamedTuple):
         ids, types = before.with_ids(new.ids, new.types)
         arguments = generate_options(self.model, self.processor, options, ids.shape[1])
         with self.new_session() as session:
-            meter = Meter(stop, lambda: session.bytes_held)
+            meter = AnswerMeter(stop, lambda: session.bytes_held)
             criteria = StoppingCriteriaList([*(options.get("stopping_criteria") or ()), meter])
             reused = 0 if before.cache is None else before.cache.get_seq_length()
             session.link.keeps_scores = self.policy.amount.kind == "bytes"

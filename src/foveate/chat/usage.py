@@ -60,7 +60,7 @@ class Usage:
         )
 
 
-class Meter(StoppingCriteria):
+class AnswerMeter(StoppingCriteria):
     """Stopping criterion that ends generation once an event is set, and measures each token.
 
     ``stored`` returns the current size of the cache in bytes.
