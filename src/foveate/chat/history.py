@@ -127,7 +127,9 @@ def by_turn(now: Conversation) -> tuple[TurnHeld, ...]:
         return ()
     share = held_share(foveate_layers(now.cache))[0].cpu()
     indices = known_state(now.cache).images()  # None if the visual tokens are unknown
-    image = torch.full(share.shape, -1, dtype=torch.long, device="cpu") if indices is None else indices[0][0].cpu()
+    image = torch.full(share.shape, -1, dtype=torch.long, device="cpu")
+    if indices is not None:
+        image = indices[0][0].cpu()
     ends = [record.start for record in now.turns[1:]] + [len(share)]
     turns = []
     for number, (record, end) in enumerate(zip(now.turns, ends, strict=True)):
