@@ -28,11 +28,15 @@ _REWORDS = (
 
 
 class Turn(NamedTuple):
-    """Conversation that a turn continues, its new messages, and arguments of ``generate``."""
+    """Conversation that a turn continues, its new messages, and arguments of ``generate``.
+
+    ``wording`` replaces the chat's own from this turn on: ``complete`` was called with other tools.
+    """
 
     before: Conversation
     new: tuple[Message, ...]
     options: Mapping[str, Any]
+    wording: Wording | None = None
 
 
 class Prepared(NamedTuple):
@@ -71,22 +75,22 @@ class Turns:
         """
         self.answerer.check(turn.options)
         turn = turn._replace(new=without_history(turn.before.messages, turn.new))
-        before = self._continued(turn, fork)
+        before, wording = self._continued(turn, fork), turn.wording or self.wording
         if begins := not before.messages:
-            text = rendered = self.wording.render(turn.new)
+            text = rendered = wording.render(turn.new)
         else:
-            text = self.wording.around((*before.messages, *turn.new), before.answer)[1]
+            text = wording.around((*before.messages, *turn.new), before.answer)[1]
             rendered = before.text + text
         answer = None if begins or before is not turn.before else before.answer
-        self.wording.check_words(turn.new, text, before.messages, answer)
-        part = read(self.answerer.model, self.wording, text, turn.new, begins)
+        wording.check_words(turn.new, text, before.messages, answer)
+        part = read(self.answerer.model, wording, text, turn.new, begins)
         return Prepared(turn._replace(before=before), part, rendered)
 
     def answered(
         self, ready: Prepared, stop: Event, streamer: Any = None
     ) -> tuple[Answer, Conversation]:
         """Generate the answer; return it and the conversation after it."""
-        before, new, options = ready.turn
+        before, new, options, _ = ready.turn
         answer, after = self.answerer.answer(before, ready.part, options, stop, streamer)
         reply = self.wording.formed({"role": "assistant", "content": answer.text})
         messages = (*before.messages, *new, reply)
