@@ -7,6 +7,8 @@ Any OpenAI client can then use http://localhost:8000/v1, streaming included. Cli
 complete conversation with every request. The server stores the caches of the latest answers,
 continues the one that shares the longest beginning with the request, and reads only the rest
 (``usage.prompt_tokens_details.cached_tokens`` are reused).
+
+There is no authentication: serve clients that you trust.
 """
 
 import argparse
@@ -146,15 +148,24 @@ def checked(body):
             raise InvalidInput(f"{name} is not supported by this server: leave it out.")
     if (body.get("n") or 1) != 1:
         raise InvalidInput("n is not supported by this server: send several requests.")
+    if not isinstance(body.get("tools") or [], list):
+        raise InvalidInput("tools is a list.")
     options = {}
     if limit := body.get("max_completion_tokens") or body.get("max_tokens"):
-        options["max_new_tokens"] = limit
+        options["max_new_tokens"] = number(limit, "max_completion_tokens", int)
     if (temperature := body.get("temperature")) is not None:
-        options["do_sample"] = temperature > 0
+        options["do_sample"] = number(temperature, "temperature") > 0
         if temperature > 0:
             options["temperature"] = float(temperature)
-            options["top_p"] = float(1 if body.get("top_p") is None else body["top_p"])
+            options["top_p"] = float(number(body.get("top_p") or 1, "top_p"))
     return [checked_message(message) for message in body["messages"]], options
+
+
+def number(value, name, kind=int | float):
+    """Return a number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, kind) or value < 0:
+        raise InvalidInput(f"{name} is {value!r:.80}: give a number of 0 or more.")
+    return value
 
 
 def checked_message(message):

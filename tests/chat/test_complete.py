@@ -123,7 +123,7 @@ def test_another_last_message_is_read_from_the_state_before_it(
             fresh.complete(history(turn), **spoken(ANSWERS[turn], who.eos))
     other = [*history(2)[:-1], {"role": "user", "content": "Who?"}]
     reused = chat.reusable_tokens(other)
-    with reads() as found:
+    with reads() as found, caplog.at_level(logging.WARNING, "foveate"):
         chat.complete(other, **spoken("Ann", who.eos))
         fresh.say("Who?", **spoken("Ann", who.eos))
     assert found[0] == found[1] < reused
@@ -176,10 +176,9 @@ def test_another_beginning_is_read_again_with_one_warning(
         chat.complete([system, *history(turn)], **spoken(ANSWERS[turn], who.eos))
     stored, messages = chat._now.ids.shape[1], [system, *history(3)]
     how = change(messages)
-    assert chat.reusable_tokens(messages, how.get("tools")) == 0
-    assert not caplog.records
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logging.getLogger("foveate"), "propagate", True)
+    with caplog.at_level(logging.WARNING, "foveate"):
+        assert chat.reusable_tokens(messages, how.get("tools")) == 0
+        assert not caplog.records
         chat.complete(messages, **how, **spoken("Ann", who.eos))
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.startswith("complete() reads all ")

@@ -19,7 +19,7 @@ from tests import zoo
 from .busy import SPEC, chat_of
 from .conversations import LETTERS, image
 from .families import talker
-from .test_complete import url
+from .test_complete import spoken, url
 
 openai = pytest.importorskip("openai")
 uvicorn = pytest.importorskip("uvicorn")
@@ -119,6 +119,30 @@ def test_two_conversations_at_once_reuse_all_but_the_new_message(served: tuple[s
     assert completion.usage.prompt_tokens_details.cached_tokens == shared
 
 
+def test_an_answer_stops_when_its_client_leaves(served: tuple[str, Any]) -> None:
+    messages = [{"role": "user", "content": "Hello"}]
+    stream = served[1].chat.completions.create(
+        model="tiny", messages=messages, max_tokens=10**6, stream=True
+    )
+    next(chunk for chunk in stream if chunk.choices[0].delta.content)
+    stream.close()
+    completion = (
+        served[1]
+        .with_options(timeout=60, max_retries=0)
+        .chat.completions.create(model="tiny", messages=messages, max_tokens=3)
+    )
+    assert completion.usage.completion_tokens == 3
+
+
+def test_the_usage_counts_the_end_token() -> None:
+    who = talker("llava")
+    chat = chat_of(who, keep_turns=0)
+    answer = chat.say("Hello", **spoken("Yes", who.eos))
+    usage = example().usage_of(chat, answer, 0)
+    assert usage["completion_tokens"] == 4
+    assert usage["prompt_tokens"] == chat._now.ids.shape[1] - 3
+
+
 def test_models_are_listed(served: tuple[str, Any]) -> None:
     assert [model.id for model in served[1].models.list()] == ["tiny"]
 
@@ -144,6 +168,6 @@ def test_bad_images_are_refused(served: tuple[str, Any], content: Any, stream: b
 
 def test_what_is_not_supported_is_refused(served: tuple[str, Any]) -> None:
     messages = [{"role": "user", "content": "Hello"}]
-    for how in ({"n": 2}, {"stop": ["x"]}):
-        with pytest.raises(openai.BadRequestError, match="not supported"):
+    for how in ({"n": 2}, {"stop": ["x"]}, {"temperature": "hot"}, {"max_tokens": -1}):
+        with pytest.raises(openai.BadRequestError, match=r"not supported|0 or more"):
             served[1].chat.completions.create(model="tiny", messages=messages, **how)
