@@ -212,7 +212,7 @@ class Chat(AbstractContextManager["Chat"]):
         Arguments are those of ``say``. A worker thread reads and answers. Leaving the loop early or
         cancelling the task stops the answer as ``stop()`` does.
         """
-        return AsyncAnswerStream(partial(self.say, text, stream=True, **more))
+        return AsyncAnswerStream(lambda: self.say(text, stream=True, **more))
 
     @overload
     def retry(self, *, stream: Literal[False] = False, **generate: Any) -> Answer: ...
@@ -258,7 +258,7 @@ class Chat(AbstractContextManager["Chat"]):
         def latest() -> Turn:
             if self._latest is None:
                 raise InvalidInput(self._no_turn_message())
-            before, new, options, _ = self._latest
+            before, new, options = self._latest[:3]
             new = new if text is None else replace_text(new, text)
             return Turn(before, new, with_defaults(options, generate))
 

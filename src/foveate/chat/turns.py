@@ -90,7 +90,7 @@ class Turns:
         self, ready: Prepared, stop: Event, streamer: Any = None
     ) -> tuple[Answer, Conversation]:
         """Generate the answer; return it and the conversation after it."""
-        before, new, options, _ = ready.turn
+        before, new, options = ready.turn[:3]
         answer, after = self.answerer.answer(before, ready.part, options, stop, streamer)
         reply = self.wording.formed({"role": "assistant", "content": answer.text})
         messages = (*before.messages, *new, reply)
