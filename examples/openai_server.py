@@ -75,13 +75,13 @@ class Server:
         messages, options = checked(body)
         tools = body.get("tools") or []
         # in a thread, because it decodes images; errors raise here, before a response begins
-        chat, reused, stream = await asyncio.to_thread(self.start, messages, tools, options)
+        chat, stream = await asyncio.to_thread(self.start, messages, tools, options)
         pieces = AsyncAnswerStream(lambda: stream)
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time())}
         head["model"] = self.name
         if body.get("stream"):
             with_usage = (body.get("stream_options") or {}).get("include_usage")
-            events = self.events(head, chat, reused, pieces, with_usage)
+            events = self.events(head, chat, pieces, with_usage)
             return StreamingResponse(events, media_type="text/event-stream")
         answer = await pieces
         self.chats.append(chat)
@@ -90,7 +90,7 @@ class Server:
             "message": {"role": "assistant", "content": answer.text},
             "finish_reason": REASONS[answer.ended],
         }
-        usage = usage_of(chat, answer, reused)
+        usage = usage_of(answer)
         return JSONResponse(
             {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
         )
@@ -102,7 +102,7 @@ class Server:
         if reused:
             self.touch(best)
         chat = best.fork() if reused else self.new_chat()
-        return chat, reused, chat.complete(messages, tools=tools, stream=True, **options)
+        return chat, chat.complete(messages, tools=tools, stream=True, **options)
 
     def touch(self, chat):
         """Mark a stored chat as used last, unless another request dropped it."""
@@ -112,7 +112,7 @@ class Server:
             return
         self.chats.append(chat)
 
-    async def events(self, head, chat, reused, pieces, with_usage):
+    async def events(self, head, chat, pieces, with_usage):
         """Yield an answer as server-sent events. If the client leaves, the answer stops."""
 
         def event(delta, reason=None):
@@ -127,7 +127,7 @@ class Server:
         self.chats.append(chat)
         yield event({}, REASONS[answer.ended])
         if with_usage:
-            usage = usage_of(chat, answer, reused)
+            usage = usage_of(answer)
             chunk = {**head, "object": "chat.completion.chunk", "choices": [], "usage": usage}
             yield f"data: {json.dumps(chunk)}\n\n"
         yield "data: [DONE]\n\n"
@@ -185,16 +185,14 @@ def checked_message(message):
     return {**message, "role": "system"} if is_developers else message
 
 
-def usage_of(chat, answer, reused):
-    """Return the tokens of a request; the answer's last token was generated but not read."""
-    ended_itself = answer.ended == "eos"
-    prompt = chat.held.seen - len(answer.ids) + (0 if ended_itself else 1)
-    generated = len(answer.ids) + ended_itself
+def usage_of(answer):
+    """Return the tokens of a request in the API's names."""
+    prompt = answer.usage.read + answer.usage.reused
     return {
         "prompt_tokens": prompt,
-        "completion_tokens": generated,
-        "total_tokens": prompt + generated,
-        "prompt_tokens_details": {"cached_tokens": reused},
+        "completion_tokens": answer.usage.generated,
+        "total_tokens": prompt + answer.usage.generated,
+        "prompt_tokens_details": {"cached_tokens": answer.usage.reused},
     }
 
 

@@ -72,6 +72,11 @@ def reads() -> Iterator[list[int]]:
         yield found
 
 
+def stored(chat: foveate.Chat) -> int:
+    """The number of tokens that the chat has read."""
+    return foveate_layers(chat._now.cache)[0].seen
+
+
 def difference(one: foveate.Chat, other: foveate.Chat, eos: int) -> float:
     """The largest difference between pairs of two chats, and between logits of a next answer."""
     assert torch.equal(one._now.ids, other._now.ids)
@@ -127,9 +132,28 @@ def test_another_last_message_is_read_from_the_state_before_it(
         chat.complete(other, **spoken("Ann", who.eos))
         fresh.say("Who?", **spoken("Ann", who.eos))
     assert found[0] == found[1] < reused
-    assert reused + found[0] + 3 == chat._now.ids.shape[1]
+    assert reused + found[0] + 3 == stored(chat)
     assert difference(chat, fresh, who.eos) == 0.0
     assert not caplog.records
+
+
+@pytest.mark.parametrize("name", FAMILIES[:4])  # Gemma 3's sliding windows cannot be cropped
+def test_an_early_change_is_read_from_there_while_nothing_was_evicted(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    who = talker(name)
+    chat, fresh = chat_of(who, EVERYTHING), chat_of(who, EVERYTHING)
+    for turn in range(4):
+        chat.complete(history(turn), **spoken(ANSWERS[turn], who.eos))
+    fresh.complete(history(0), **spoken(ANSWERS[0], who.eos))
+    expected, other = stored(fresh), history(3)
+    other[2]["content"] = "And the tip?"
+    assert chat.reusable_tokens(other) == expected
+    with caplog.at_level(logging.WARNING, "foveate"):
+        chat.complete(other, **spoken("Ann", who.eos))
+    assert not [each for each in caplog.records if "again" in each.getMessage()]
+    fresh.complete(other, **spoken("Ann", who.eos))
+    assert difference(chat, fresh, who.eos) <= 1e-5
 
 
 def changed_system(messages: list[Any]) -> dict[str, Any]:
@@ -174,7 +198,7 @@ def test_another_beginning_is_read_again_with_one_warning(
     chat, fresh = chat_of(who), chat_of(who)
     for turn in range(3):
         chat.complete([system, *history(turn)], **spoken(ANSWERS[turn], who.eos))
-    stored, messages = chat._now.ids.shape[1], [system, *history(3)]
+    before, messages = chat._now.ids.shape[1], [system, *history(3)]
     how = change(messages)
     with caplog.at_level(logging.WARNING, "foveate"):
         assert chat.reusable_tokens(messages, how.get("tools")) == 0
@@ -182,12 +206,12 @@ def test_another_beginning_is_read_again_with_one_warning(
         chat.complete(messages, **how, **spoken("Ann", who.eos))
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.startswith("complete() reads all ")
-    assert f"instead of continuing {stored} stored tokens" in warning
+    assert f"instead of continuing {before} stored tokens" in warning
     assert re.search(CHANGES[change], warning)
     fresh.complete(messages, **how, **spoken("Ann", who.eos))
     assert difference(chat, fresh, who.eos) == 0.0
     messages += [{"role": "assistant", "content": "Ann"}, {"role": "user", "content": "Why?"}]
-    assert chat.reusable_tokens(messages) == chat._now.ids.shape[1]
+    assert chat.reusable_tokens(messages) == stored(chat)
 
 
 def test_a_failed_answer_with_other_tools_changes_nothing() -> None:
@@ -213,7 +237,7 @@ def test_images_of_a_loaded_chat_are_read_again(tmp_path: Path) -> None:
     chat.complete(history(0), **spoken(ANSWERS[0], who.eos))
     chat.save(tmp_path / "chat.safetensors")
     loaded = foveate.Chat.load(tmp_path / "chat.safetensors", who.model, who.processor)
-    assert chat.reusable_tokens(history(1)) == chat._now.ids.shape[1]
+    assert chat.reusable_tokens(history(1)) == stored(chat)
     assert loaded.reusable_tokens(history(1)) == 0
 
 
@@ -224,7 +248,7 @@ def test_spaces_around_a_streamed_answer_do_not_count() -> None:
     assert pieces == "Yes "
     messages = history(1)
     messages[1]["content"] = pieces
-    assert chat.reusable_tokens(messages) == chat._now.ids.shape[1]
+    assert chat.reusable_tokens(messages) == stored(chat)
 
 
 def test_a_list_without_a_question_is_refused() -> None:
@@ -237,4 +261,4 @@ def test_the_chats_system_message_is_part_of_every_list() -> None:
     chat = chat_of(who, system="Be short.")
     chat.complete(history(0), **spoken(ANSWERS[0], who.eos))
     assert chat.messages[0]["role"] == "system"
-    assert chat.reusable_tokens(history(1)) == chat._now.ids.shape[1]
+    assert chat.reusable_tokens(history(1)) == stored(chat)

@@ -93,10 +93,11 @@ class Talking:
         self.who, self.random, self.spec, self.path = who, random, spec, path
         self.chat = foveate.Chat(who.model, who.processor, spec)
         self.turns: list[Said] = []
+        self.loaded = 0  # turns whose pixels are gone
 
     def step(self) -> None:
         calls = [self.say, self.say, self.stream, self.leave, self.stop, self.disturb, self.again]
-        self.random.choice([*calls, self.fork, self.store])()
+        self.random.choice([*calls, self.fork, self.store, self.undo])()
 
     def drawn(self) -> tuple[str, int | None, list[int]]:
         number = self.random.randrange(10**6)
@@ -151,13 +152,22 @@ class Talking:
         text, _, tokens = self.drawn()
         edits = self.random.random() < 0.5
         call = (lambda **how: self.chat.edit(text, **how)) if edits else self.chat.retry
-        if not self.turns or self.chat._latest is None:
-            with pytest.raises(InvalidInput):
-                call()
+        try:
+            call(**spoken(tokens))
+        except InvalidInput:  # pixels are needed that a loaded chat has not
+            assert self.loaded or not self.turns
             return
-        call(**spoken(tokens))
         last = self.turns[-1]
         self.turns[-1] = Said(text if edits else last.text, last.image, tuple(tokens))
+
+    def undo(self) -> None:
+        try:
+            self.chat.undo()
+        except InvalidInput:
+            assert self.loaded or not self.turns
+            return
+        self.turns.pop()
+        self.loaded = min(self.loaded, len(self.turns))
 
     def fork(self) -> None:
         """Goes on with a fork; the other one is closed in the middle of an answer."""
@@ -171,6 +181,7 @@ class Talking:
         if self.turns:
             path = self.chat.save(self.path)
             self.chat = foveate.Chat.load(path, self.who.model, self.who.processor)
+            self.loaded = len(self.turns)
 
     def replayed(self) -> foveate.Chat:
         """A chat in which its turns were said alone, one after the other."""

@@ -90,7 +90,7 @@ def test_an_older_release_that_masks_a_later_image_wrongly_is_refused(monkeypatc
 def test_a_closed_chat_holds_nothing() -> None:
     with chat() as mine:
         mine.say("Hello", **SHORT)
-    assert mine.held == (0.0, 0, 0, 0)
+    assert mine.held == (0.0, 0, 0, 0, ())
     with pytest.raises(InvalidInput, match="is closed"):
         mine.say("Hello")
 

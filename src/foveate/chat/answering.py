@@ -6,16 +6,17 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel, StoppingCriteria, StoppingCriteriaList
+from transformers import DynamicCache, PreTrainedModel, StoppingCriteriaList
 from transformers import __version__ as RELEASE
 
 from foveate.chat.generation import GREEDY, Answer, check, generate_options, to_answer
-from foveate.chat.storage import trim
+from foveate.chat.storage import bytes_of, trim
+from foveate.chat.usage import Meter, Usage
 from foveate.errors import UnsupportedModel
 from foveate.hf import Session
 from foveate.policies.policy import Policy
@@ -35,6 +36,7 @@ class Conversation:
 
     ``text`` is the conversation as the template rendered it, with the latest answer, which is
     message number ``answer``. ``ids`` [1, n] are its tokens, and ``types`` their token types.
+    ``turns`` has a record of each turn.
     """
 
     messages: tuple[Message, ...] = ()
@@ -45,6 +47,7 @@ class Conversation:
     )
     types: Mapping[str, Int[Tensor, "1 n"]] = field(default_factory=dict)
     cache: DynamicCache | None = None
+    turns: tuple[TurnRecord, ...] = ()
 
     def with_ids(
         self, new: Int[Tensor, "1 m"], types: Mapping[str, Int[Tensor, "1 m"]]
@@ -57,6 +60,24 @@ class Conversation:
             for name in {**self.types, **types}
         }
         return torch.cat([old, new], dim=1), longer
+
+
+class TurnRecord(NamedTuple):
+    """Turn of a conversation, for going back to the state before it.
+
+    It begins at message ``first`` and token ``start``. ``options`` are its arguments of
+    ``generate``, ``ids`` its answer without the end token. ``before`` is the conversation before
+    it, without records; ``full`` is False if its cache lacks the pairs.
+    """
+
+    first: int
+    start: int
+    options: Mapping[str, Any]
+    ids: Int[Tensor, "n"]
+    ended: Literal["eos", "length", "stopped"]
+    usage: Usage
+    before: Conversation | None = None
+    full: bool = True
 
 
 class NewPart:
@@ -119,16 +140,6 @@ def _check_sees_images_later(model: PreTrainedModel) -> None:
         )
 
 
-class StopOnEvent(StoppingCriteria):
-    """Stopping criterion that ends generation once an event is set."""
-
-    def __init__(self, stop: Event):
-        self._stop = stop
-
-    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        return input_ids.new_full((len(input_ids),), self._stop.is_set(), dtype=torch.bool)
-
-
 class Answerer(NamedTuple):
     """A model that answers, under a policy."""
 
@@ -179,10 +190,10 @@ class Answerer(NamedTuple):
         """
         ids, types = before.with_ids(new.ids, new.types)
         arguments = generate_options(self.model, self.processor, options, ids.shape[1])
-        criteria = StoppingCriteriaList(
-            [*(options.get("stopping_criteria") or ()), StopOnEvent(stop)]
-        )
         with self.new_session() as session:
+            meter = Meter(stop, lambda: session.bytes_held)
+            criteria = StoppingCriteriaList([*(options.get("stopping_criteria") or ()), meter])
+            reused = 0 if before.cache is None else before.cache.get_seq_length()
             session.link.keeps_scores = self.policy.amount.kind == "bytes"
             cache = copy.deepcopy(before.cache)
             if cache is not None and rearm:
@@ -204,9 +215,10 @@ class Answerer(NamedTuple):
                 trim(cache)
         new_ids = output[0, ids.shape[1] :]
         answer = to_answer(self.model, self.processor, new_ids, options, stats, stop.is_set())
+        usage = meter.usage(ids.shape[1] - reused, reused, len(new_ids), bytes_of(cache))
         prompt = Conversation(ids=ids, types=types)
         ids, types = prompt.with_ids(answer.ids[None].to(ids.device), {})
-        return answer, Conversation(ids=ids, types=types, cache=cache)
+        return answer._replace(usage=usage), Conversation(ids=ids, types=types, cache=cache)
 
     def read(self, before: Conversation, new: NewPart) -> tuple[Answer, Conversation]:
         """Read a part without answering: the one generated token is dropped."""

@@ -10,16 +10,26 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Literal, NoReturn, overload
 
+from PIL import Image
 from torch import nn
 
 from foveate.chat import persistence
 from foveate.chat.answering import Answerer, Conversation
 from foveate.chat.event_loop import AsyncAnswerStream
 from foveate.chat.generation import Answer, check_template_arguments, with_defaults
-from foveate.chat.stateless import longest_beginning, warn_of_rereading, with_tools
+from foveate.chat.history import before_turn, by_turn, new_of, pruned
+from foveate.chat.picture import draw_turn
+from foveate.chat.stateless import (
+    reusable_tokens,
+    reused_turns,
+    state_after,
+    warn_of_rereading,
+    with_tools,
+)
 from foveate.chat.storage import ChatHeld, measure_storage
 from foveate.chat.streaming import AnswerStream
 from foveate.chat.turns import Prepared, Rewrites, Turn, Turns
+from foveate.chat.usage import Usage
 from foveate.compression.composition import BY_DEFAULT
 from foveate.compression.composition import policy as policy_of
 from foveate.errors import InvalidInput, InvalidParameter
@@ -56,8 +66,9 @@ class Chat(AbstractContextManager["Chat"]):
             cache (with one warning in the log "foveate"), "follow" the template by reading the turn
             before again, or "refuse" with InvalidInput.
         system: the system message of the first turn, unless that turn has its own.
-        keep_turns: 1 keeps the cache before the latest turn for ``retry`` and ``edit``
-            (``held.before`` bytes); 0 keeps none.
+        keep_turns: number of latest turns before each of which the cache is stored, for ``undo``,
+            ``retry`` and ``edit`` (``held.before`` bytes). Going back further crops the cache if
+            nothing was evicted, and otherwise reads the conversation again.
         template_kwargs: arguments of ``apply_chat_template``, e.g. ``{"enable_thinking": False}``.
         **generate: arguments of ``model.generate`` for every answer, such as
             ``max_new_tokens=64``; a call's own arguments override them.
@@ -65,8 +76,8 @@ class Chat(AbstractContextManager["Chat"]):
     Raises:
         InvalidInput: the chat template is missing, or cannot render plain messages; an argument of
             ``generate`` that a chat sets itself.
-        InvalidParameter: an unknown argument, template argument or ``rewrites``, or ``keep_turns``
-            other than 0 and 1.
+        InvalidParameter: an unknown argument, template argument or ``rewrites``, or a negative
+            ``keep_turns``.
         FoveateError: as :func:`foveate.compress` raises.
     """
 
@@ -86,9 +97,9 @@ class Chat(AbstractContextManager["Chat"]):
             raise InvalidParameter(
                 f"rewrites={rewrites!r} is unknown: give one of {', '.join(map(repr, _REWRITES))}."
             )
-        if keep_turns not in (0, 1):
+        if not isinstance(keep_turns, int) or keep_turns < 0:
             raise InvalidParameter(
-                f"keep_turns={keep_turns!r}: retry and edit go back one turn at most. Give 1 or 0."
+                f"keep_turns={keep_turns!r}: give a number of turns, such as 1, or 0 for none."
             )
         answerer = Answerer(model, processor, policy_of(policy))  # type: ignore[arg-type]
         answerer.new_session()  # raises if the model cannot be compressed
@@ -98,7 +109,6 @@ class Chat(AbstractContextManager["Chat"]):
         self._turns = Turns(answerer, wording, rewrites)
         self._system, self._keep_turns, self._defaults = system, keep_turns, dict(generate)
         self._now = Conversation()
-        self._latest: Turn | None = None
         self._stops: list[Event] = []  # one for each turn that runs or waits
         self._closed = False
 
@@ -169,10 +179,11 @@ class Chat(AbstractContextManager["Chat"]):
     ) -> Answer | AnswerStream:
         """Answer a complete list of messages, as clients of OpenAI's API send it.
 
-        Only the messages after the longest stored beginning are read. Stored are the conversation
-        and, with ``keep_turns=1``, its state before the latest turn. Any other list replaces the
-        conversation: all of it is read, and the log ("foveate") warns why. Images are equal if
-        their decoded pixels are; those of a loaded chat are unknown and are read again.
+        Only the messages after the longest stored beginning are read. The states before the latest
+        ``keep_turns`` turns are stored, and those before all turns while nothing was evicted. A
+        list with another beginning replaces the conversation: all of it is read, and the log
+        ("foveate") warns why. Images are equal if their decoded pixels are; those of a loaded chat
+        are unknown and are read again.
 
         Args:
             messages: the complete list, in the processor's or OpenAI's form.
@@ -188,10 +199,11 @@ class Chat(AbstractContextManager["Chat"]):
         whole = self._complete_list(messages)
 
         def turn() -> Turn:
-            before = longest_beginning(self._stored(tools), whole)
-            if self._now.messages and not before.messages:
-                warn_of_rereading(self._now, whole)
-            return Turn(before, whole, options, with_tools(self._turns.wording, tools))
+            wording = with_tools(self._turns.wording, tools)
+            count = reused_turns(self._now, whole) if wording is None else 0
+            if self._now.messages and not count:
+                warn_of_rereading(self._now, whole, wording is not None)
+            return Turn(state_after(self._now, count), whole, options, wording=wording)
 
         return self._run_turn(turn, whole, stream)
 
@@ -199,8 +211,9 @@ class Chat(AbstractContextManager["Chat"]):
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None
     ) -> int:
         """Return the number of stored tokens that ``complete`` would not read again."""
-        whole = self._complete_list(messages)
-        return longest_beginning(self._stored(tools), whole).ids.shape[1]
+        is_changed = with_tools(self._turns.wording, tools) is not None
+        now, whole = self._now, self._complete_list(messages)
+        return 0 if is_changed else reusable_tokens(now, reused_turns(now, whole))
 
     async def asay(self, text: Text = None, **more: Any) -> Answer:
         """Answer as ``say`` does, in a worker thread; cancelling stops the answer as ``stop()``."""
@@ -219,27 +232,51 @@ class Chat(AbstractContextManager["Chat"]):
     @overload
     def retry(self, *, stream: Literal[True], **generate: Any) -> AnswerStream: ...
     def retry(self, *, stream: bool = False, **generate: Any) -> Answer | AnswerStream:
-        """Answer the latest turn again, from the cache before it.
+        """Answer the latest turn again, from the state before it.
 
-        ``generate`` overrides that turn's arguments.
-
-        Raises:
-            InvalidInput: there is no turn yet, the chat was loaded since, or it keeps no turn
-                (``keep_turns=0``).
-        """
-        return self._repeat_turn(None, stream, generate, "retry(...)")
-
-    @overload
-    def edit(self, text: str, *, stream: Literal[False] = False, **generate: Any) -> Answer: ...
-    @overload
-    def edit(self, text: str, *, stream: Literal[True], **generate: Any) -> AnswerStream: ...
-    def edit(self, text: str, *, stream: bool = False, **generate: Any) -> Answer | AnswerStream:
-        """Replace the user's latest text by ``text``, with the same images, and answer it.
+        ``generate`` overrides that turn's arguments. If that state is not stored any more, the
+        conversation is read again, and the log "foveate" warns.
 
         Raises:
-            InvalidInput: as ``retry`` raises.
+            InvalidInput: there is no turn yet, or it needs images of a loaded chat, which have no
+                pixels.
         """
-        return self._repeat_turn(text, stream, generate, "edit(...)")
+        return self._repeat_turn(None, -1, stream, generate, "retry(...)")
+
+    @overload
+    def edit(
+        self, text: str, *, turn: int = -1, stream: Literal[False] = False, **generate: Any
+    ) -> Answer: ...
+    @overload
+    def edit(
+        self, text: str, *, turn: int = -1, stream: Literal[True], **generate: Any
+    ) -> AnswerStream: ...
+    def edit(
+        self, text: str, *, turn: int = -1, stream: bool = False, **generate: Any
+    ) -> Answer | AnswerStream:
+        """Replace the user's text of a turn by ``text``, with the same images, and answer it.
+
+        Later turns are undone. Turns count from 0; -1 is the latest.
+
+        Raises:
+            InvalidInput: there is no such turn, or as ``retry`` raises.
+        """
+        return self._repeat_turn(text, turn, stream, generate, "edit(...)")
+
+    def undo(self, turns: int = 1) -> None:
+        """Take back the latest turns, so that the chat is in the state before them.
+
+        If that state is not stored any more, the conversation is read again, and the log "foveate"
+        warns. An answer that this chat is generating ends first.
+
+        Raises:
+            InvalidInput: there are fewer turns, or as ``retry`` raises.
+        """
+        if turns < 1:
+            raise InvalidInput(f"turns={turns!r}: give a number of turns from 1 on.")
+        with enter(self._turns.answerer.model, sys._getframe()):
+            self._check_open()
+            self._now = self._turns.taken_back(self._now, self._turn_index(-turns))
 
     def stop(self) -> None:
         """End the running answer, from another thread or a signal handler.
@@ -251,29 +288,31 @@ class Chat(AbstractContextManager["Chat"]):
             stop.set()
 
     def _repeat_turn(
-        self, text: str | None, stream: bool, generate: Mapping[str, Any], call: str
+        self, text: str | None, turn: int, stream: bool, generate: Mapping[str, Any], call: str
     ) -> Answer | AnswerStream:
-        self._check_options(generate, call, ("text", "stream"))
+        self._check_options(generate, call, ("text", "turn", "stream"))
 
-        def latest() -> Turn:
-            if self._latest is None:
-                raise InvalidInput(self._no_turn_message())
-            before, new, options = self._latest[:3]
+        def repeated() -> Turn:
+            now, index = self._now, self._turn_index(turn)
+            record, new = now.turns[index], new_of(now, index)
             new = new if text is None else replace_text(new, text)
-            return Turn(before, new, with_defaults(options, generate))
+            options = with_defaults({**self._defaults, **record.options}, generate)
+            if (before := before_turn(now, index)) is None:
+                return Turn(now, new, options, back=index)
+            return Turn(before, new, options)
 
-        return self._run_turn(latest, (), stream)
+        return self._run_turn(repeated, (), stream)
 
-    def _no_turn_message(self) -> str:
-        if self._keep_turns == 0 and self._now.messages:
-            return (
-                "this chat keeps no cache of an earlier turn (keep_turns=0), so no turn can be "
-                "answered again: create it with keep_turns=1."
+    def _turn_index(self, turn: int) -> int:
+        """Return the index of a turn from 0 on; negative numbers count from the end."""
+        count = len(self._now.turns)
+        if not count:
+            raise InvalidInput("there is no turn to answer again or to undo: call say() first.")
+        if not -count <= turn < count:
+            raise InvalidInput(
+                f"there is no turn {turn} to go back to: this chat has {count} turn(s)."
             )
-        return (
-            "there is no turn to answer again since this chat began or was loaded: call say() "
-            "first."
-        )
+        return turn % count
 
     def _check_options(
         self, generate: Mapping[str, Any], call: str, own: Sequence[str]
@@ -298,11 +337,6 @@ class Chat(AbstractContextManager["Chat"]):
         if self._system is None or any(message["role"] == "system" for message in whole):
             return whole
         return self._turns.wording.formed({"role": "system", "content": self._system}), *whole
-
-    def _stored(self, tools: Sequence[Any] | None) -> list[Conversation]:
-        """Return the states that an answer with these tools can continue."""
-        is_changed = with_tools(self._turns.wording, tools) is not None
-        return [] if is_changed else [self._now, self._fork_point()]
 
     def _run_turn(
         self, turn: Callable[[], Turn], new: Sequence[Message], stream: bool
@@ -364,14 +398,15 @@ class Chat(AbstractContextManager["Chat"]):
                 ready = self._turns.prepared(turn(), self._fork_point())
             answer, after = self._turns.answered(ready, stop, streamer)
             if not self._closed:
-                self._now = after
+                self._now = pruned(after, self._keep_turns)
                 self._turns.wording = ready.turn.wording or self._turns.wording
-                self._latest = ready.turn if self._keep_turns else None
+                self._turns.check_positions(after)
         return answer
 
     def _fork_point(self) -> Conversation:
-        """Return the conversation before the latest turn."""
-        return Conversation() if self._latest is None else self._latest.before
+        """Return the conversation before the latest turn; an empty one if it is not stored."""
+        is_stored = self._now.turns and self._now.turns[-1].full
+        return (before_turn(self._now, -1) if is_stored else None) or Conversation()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -387,8 +422,26 @@ class Chat(AbstractContextManager["Chat"]):
     @property
     def held(self) -> ChatHeld:
         """Current storage of the conversation, in tokens and bytes."""
-        before = None if self._latest is None else self._latest.before.cache
-        return measure_storage(self._now.cache, before)
+        before = [turn.before.cache for turn in self._now.turns if turn.before and turn.full]
+        return measure_storage(self._now.cache, before)._replace(by_turn=by_turn(self._now))
+
+    @property
+    def usage(self) -> Usage:
+        """Sum of the usage of all answers in the conversation; those that were undone are not in
+        it, and neither are tokens that were read again.
+        """
+        return sum((turn.usage for turn in self._now.turns), Usage())
+
+    def picture(self, turn: int = -1) -> Image.Image:
+        """Draw the images of a turn, with fog over patches whose pairs were dropped since.
+
+        Turns count from 0; -1 is the latest.
+
+        Raises:
+            InvalidInput: there is no such turn, or it has no images, or no pixels of them (a loaded
+                chat); or it has videos.
+        """
+        return draw_turn(self._turns, self._now, self._turn_index(turn))
 
     @property
     def policy(self) -> Policy:
@@ -405,7 +458,7 @@ class Chat(AbstractContextManager["Chat"]):
         """
         turns = self._turns
         other = type(self)(*turns.answerer, **self._settings())
-        other._now, other._latest, other._turns.warned = self._now, self._latest, turns.warned
+        other._now, other._turns.warned = self._now, turns.warned
         return other
 
     def __copy__(self) -> Chat:
@@ -466,7 +519,7 @@ class Chat(AbstractContextManager["Chat"]):
 
     def close(self) -> None:
         """Free the cache; nothing can be said any more."""
-        self._now, self._latest, self._closed = Conversation(), None, True
+        self._now, self._closed = Conversation(), True
 
     def __exit__(self, *error: object) -> None:
         self.close()

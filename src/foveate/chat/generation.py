@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
+from foveate.chat.usage import Usage
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.hf import Stats
 from foveate.hf.layer.support import inner_model
@@ -56,13 +57,14 @@ class Answer(NamedTuple):
 
     ``ids`` [n] are its generated tokens without the end token. ``ended`` is the reason of its end:
     "eos", "length" (or a stop string), or "stopped". ``stats`` are those of the last compression
-    before it.
+    before it. ``usage`` are its tokens, seconds and bytes; all are 0 if the caller measures none.
     """
 
     text: str
     ids: Int[Tensor, "n"]
     ended: Literal["eos", "length", "stopped"]
     stats: Stats
+    usage: Usage
 
 
 def is_decided(name: str) -> bool:
@@ -175,7 +177,7 @@ def to_answer(
     ended: Literal["eos", "length", "stopped"] = (
         "eos" if eos else "stopped" if stopped else "length"
     )
-    return Answer(text.strip(), ids.cpu(), ended, stats)
+    return Answer(text.strip(), ids.cpu(), ended, stats, Usage())
 
 
 def _end_tokens(model: PreTrainedModel, options: Mapping[str, Any]) -> set[int]:

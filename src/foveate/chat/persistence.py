@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
+from transformers import DynamicCache
 
-from foveate.chat.answering import Answerer, Conversation
+from foveate.chat.answering import Answerer, Conversation, TurnRecord
 from foveate.chat.storage import trim
+from foveate.chat.usage import Usage
 from foveate.compression.composition import policy
 from foveate.errors import InvalidInput
+from foveate.hf import Session
 from foveate.hf.attach.model_queue import enter
 from foveate.hf.layer.support import known_state
 from foveate.hf.model.devices import input_device
@@ -25,6 +31,8 @@ from foveate.policies.policy import Policy
 from foveate.prompts.messages import Message, parts_of
 
 _CHAT = "chat"
+_BEFORE = "chat_before"
+"""Notes of a cache: its chat, and the file of the cache before the latest turn."""
 
 
 def policy_in(path: Path) -> Policy:
@@ -67,6 +75,7 @@ def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[st
         "told": now.text,
         "ids": now.ids[0].tolist(),
         "types": {name: types[0].tolist() for name, types in now.types.items()},
+        "turns": [_entry(record) for record in now.turns],
     }
     try:
         encoded = pack(entries)
@@ -75,17 +84,28 @@ def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[st
             f"this chat cannot be written: {error}. Messages, template_kwargs and the arguments "
             "of generate in Chat(...) must be JSON values; pass other arguments to say() instead."
         ) from error
-    cache = copy.deepcopy(now.cache)
-    known_state(cache).note({_CHAT: encoded})
+    cache, notes = copy.deepcopy(now.cache), {_CHAT: encoded}
+    latest = now.turns[-1] if now.turns else None
+    if latest is not None and latest.before is not None and latest.full:
+        with TemporaryDirectory() as folder:
+            file = answerer.new_session().save(
+                Path(folder, "before"), cache=latest.before.cache, tokenizer=answerer.processor
+            )
+            notes[_BEFORE] = torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8)
+    known_state(cache).note(notes)
     return answerer.new_session().save(path, cache=cache, tokenizer=answerer.processor)
 
 
 def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     """Return the conversation of a file, and the keyword arguments of its chat."""
     with enter(answerer.model, sys._getframe()), answerer.new_session() as session:
-        cache = session.load(path, tokenizer=answerer.processor)
-    trim(cache)  # loaded ragged pairs have spare room
-    stored = known_state(cache).take_note(_CHAT)
+        cache = _load_cache(session, path, answerer)
+        stored = known_state(cache).take_note(_CHAT)
+        file, before = known_state(cache).take_note(_BEFORE), None
+        if file is not None:
+            with TemporaryDirectory() as folder:
+                Path(folder, "before").write_bytes(file.cpu().numpy().tobytes())
+                before = _load_cache(session, Path(folder, "before"), answerer)
     if stored is None:
         raise InvalidInput(f"{str(path)!r} contains a cache and no chat: session.load reads it.")
     entries = unpack(stored)
@@ -99,7 +119,43 @@ def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     # files of earlier versions lack some settings
     settings = {name: entries[name] for name in _SETTINGS if name in entries}
     settings |= {"template_kwargs": entries["template"], **entries.get("generate", {})}
-    return Conversation(*record, ids, types, cache), settings
+    now = Conversation(*record, ids, types, cache)
+    turns = [_record(entry) for entry in entries.get("turns", ())]
+    if before is not None:
+        first, start, (text, answer) = turns[-1].first, turns[-1].start, entries["turns"][-1][-1]
+        earlier = {name: row[:, :start] for name, row in types.items()}
+        state = Conversation(now.messages[:first], answer, text, ids[:, :start], earlier, before)
+        turns[-1] = turns[-1]._replace(before=state)
+    return replace(now, turns=tuple(turns)), settings
+
+
+def _load_cache(session: Session, path: Path, answerer: Answerer) -> DynamicCache:
+    cache = session.load(path, tokenizer=answerer.processor)
+    trim(cache)  # loaded ragged pairs have spare room
+    return cache
+
+
+def _entry(record: TurnRecord) -> list[Any]:
+    """Return a record as JSON values; options that JSON cannot represent are left out."""
+    options = {name: value for name, value in record.options.items() if _is_json(value)}
+    before = record.before and (record.before.text, record.before.answer)
+    usage = dataclasses.asdict(record.usage)
+    ids = record.ids.tolist()
+    return [record.first, record.start, options, ids, record.ended, usage, before]
+
+
+def _record(entry: Sequence[Any]) -> TurnRecord:
+    first, start, options, ids, ended, usage, _ = entry
+    answer = torch.tensor(ids, dtype=torch.long, device="cpu")
+    return TurnRecord(first, start, options, answer, ended, Usage(**usage))
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _without_pixels(message: Message) -> dict[str, Any]:

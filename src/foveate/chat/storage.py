@@ -25,19 +25,33 @@ from foveate.policies.policy import Policy
 _warned: set[str] = set()  # specs of policies that were warned about
 
 
+class TurnHeld(NamedTuple):
+    """Storage of one turn: ``seen`` tokens, and the stored share of them over KV heads and layers.
+
+    ``images`` are the shares of its images and videos, in order; a single one for all of them if
+    the model reads an image in several pieces. A chat that follows its template may count earlier
+    turns to the latest turn that was read again with them.
+    """
+
+    seen: int
+    share: float
+    images: tuple[float, ...] = ()
+
+
 class ChatHeld(NamedTuple):
     """Storage of a chat.
 
     ``tokens`` are stored per KV head and layer on average, answers included, of ``seen`` tokens.
     ``bytes`` is the size of the compressed layers with their spare room. ``before`` is the size of
-    the cache before the latest turn, which ``retry`` and ``edit`` need; it is not part of
-    ``bytes``, and 0 with ``keep_turns=0``.
+    the stored caches before the latest ``keep_turns`` turns; it is not part of ``bytes``.
+    ``by_turn`` is the storage of each turn.
     """
 
     tokens: float
     seen: int
     bytes: int
     before: int
+    by_turn: tuple[TurnHeld, ...] = ()
 
     @property
     def share(self) -> float:
@@ -45,12 +59,14 @@ class ChatHeld(NamedTuple):
         return self.tokens / self.seen if self.seen else 1.0
 
 
-def measure_storage(cache: DynamicCache | None, before: DynamicCache | None) -> ChatHeld:
-    """Return the storage of the current cache and of the one before the latest turn."""
+def measure_storage(
+    cache: DynamicCache | None, before: Sequence[DynamicCache | None] = ()
+) -> ChatHeld:
+    """Return the storage of the current cache, and of those before the latest turns."""
     if cache is None:
         return ChatHeld(0.0, 0, 0, 0)
     layers = foveate_layers(cache)
-    return ChatHeld(tokens_of(layers), layers[0].seen, bytes_of(cache), bytes_of(before))
+    return ChatHeld(tokens_of(layers), layers[0].seen, bytes_of(cache), sum(map(bytes_of, before)))
 
 
 def tokens_of(layers: Sequence[FoveateLayer]) -> float:

@@ -12,11 +12,22 @@ from dataclasses import replace
 from threading import Event
 from typing import Any, Literal, NamedTuple
 
-from foveate.chat.answering import Answerer, Conversation, NewPart, read
-from foveate.chat.generation import Answer
+from transformers import LogitsProcessorList
+
+from foveate.chat.answering import Answerer, Conversation, NewPart, TurnRecord, read
+from foveate.chat.generation import GREEDY, Answer
+from foveate.chat.history import (
+    ForcedTokens,
+    before_turn,
+    check_pixels,
+    new_of,
+    next_position,
+    without_state,
+)
 from foveate.errors import InvalidInput
+from foveate.hf.layer.support import text_config
 from foveate.prompts.images import to_image
-from foveate.prompts.messages import Message, media_of, without_history
+from foveate.prompts.messages import Message, media_of, text_of, without_history
 from foveate.prompts.template import Wording, squashed
 from foveate.prompts.videos import video_inputs
 
@@ -30,12 +41,14 @@ _REWORDS = (
 class Turn(NamedTuple):
     """Conversation that a turn continues, its new messages, and arguments of ``generate``.
 
-    ``wording`` replaces the chat's own from this turn on: ``complete`` was called with other tools.
+    If ``back`` is set, ``before`` is first taken back to the state before that turn. ``wording``
+    replaces the chat's own from this turn on: ``complete`` was called with other tools.
     """
 
     before: Conversation
     new: tuple[Message, ...]
     options: Mapping[str, Any]
+    back: int | None = None
     wording: Wording | None = None
 
 
@@ -52,7 +65,7 @@ class Turns:
 
     def __init__(self, answerer: Answerer, wording: Wording, rewrites: Rewrites):
         self.answerer, self.wording, self.rewrites = answerer, wording, rewrites
-        self.warned = False
+        self.warned = self._warned_of_range = False
 
     def check(self, new: Sequence[Message]) -> None:
         """Refuse images and videos that cannot be read; the turn itself reads them again."""
@@ -63,6 +76,8 @@ class Turns:
 
     def needs_model(self, turn: Turn) -> bool:
         """Return True if the model must read again before the turn's text is known."""
+        if turn.back is not None:
+            return True
         if self.rewrites != "follow" or not turn.before.messages:
             return False
         return is_reworded(self.wording, turn.before, turn.new)
@@ -74,8 +89,12 @@ class Turns:
         is read again from there.
         """
         self.answerer.check(turn.options)
+        if turn.back is not None:
+            turn = turn._replace(before=self.taken_back(turn.before, turn.back), back=None)
         turn = turn._replace(new=without_history(turn.before.messages, turn.new))
-        before, wording = self._continued(turn, fork), turn.wording or self.wording
+        is_earlier = len(fork.messages) < len(turn.before.messages)
+        before = self._continued(turn, fork if is_earlier else Conversation())
+        wording = turn.wording or self.wording
         if begins := not before.messages:
             text = rendered = wording.render(turn.new)
         else:
@@ -90,12 +109,82 @@ class Turns:
         self, ready: Prepared, stop: Event, streamer: Any = None
     ) -> tuple[Answer, Conversation]:
         """Generate the answer; return it and the conversation after it."""
-        before, new, options = ready.turn[:3]
+        before, _, options = ready.turn[:3]
         answer, after = self.answerer.answer(before, ready.part, options, stop, streamer)
+        return answer, self._ended(ready, answer, after)
+
+    def _ended(self, ready: Prepared, answer: Answer, after: Conversation) -> Conversation:
+        """Return the conversation after an answer, with its messages, text and records."""
+        before, new, options = ready.turn[:3]
         reply = self.wording.formed({"role": "assistant", "content": answer.text})
         messages = (*before.messages, *new, reply)
         text = ready.text + self.wording.literals.marked(answer.text)
-        return answer, replace(after, messages=messages, answer=len(messages) - 1, text=text)
+        first, start = len(before.messages), before.ids.shape[1]
+        record = TurnRecord(first, start, options, answer.ids, answer.ended, answer.usage)
+        record = record._replace(before=replace(before, turns=()) if first else None)
+        return replace(
+            after,
+            messages=messages,
+            answer=len(messages) - 1,
+            text=text,
+            turns=(*before.turns, record),
+        )
+
+    def check_positions(self, now: Conversation) -> None:
+        """Warn once if positions exceed the range that the model was trained for."""
+        limit = getattr(text_config(self.answerer.model), "max_position_embeddings", None)
+        if self._warned_of_range or not isinstance(limit, int) or next_position(now) <= limit:
+            return
+        self._warned_of_range = True
+        logging.getLogger("foveate").warning(
+            "this chat's next position is %d, and its model knows %d positions: answers may become "
+            "worse, also after evictions. Begin a new Chat, or undo turns. Logged once per chat.",
+            next_position(now),
+            limit,
+        )
+
+    def taken_back(self, now: Conversation, turn: int) -> Conversation:
+        """Return the conversation before a turn; it is read again if that state is lost.
+
+        Raises:
+            InvalidInput: images have no pixels, as in a loaded chat; or the turns are unknown.
+        """
+        if (before := before_turn(now, turn)) is not None:
+            return before
+        if now.turns[0].first:
+            raise InvalidInput(
+                "this chat was loaded from a file of an earlier version, which does not record "
+                "where turns begin, so it cannot go back to them."
+            )
+        check_pixels(now.messages[: now.turns[turn].first])
+        logging.getLogger("foveate").warning(
+            "the %d tokens before turn %d are read again, because the cache before that turn is no "
+            "longer stored. A larger keep_turns stores the caches before more turns.",
+            now.turns[turn].start or now.turns[-1].start,
+            turn,
+        )
+        before = fork = Conversation()
+        for number, record in enumerate(now.turns[:turn]):
+            new = new_of(now, number)
+            ready = self.prepared(Turn(before, new, record.options), fork)
+            fork = ready.turn.before
+            before = self._repeated(ready, record, text_of(now.messages[record.first + len(new)]))
+        return before
+
+    def _repeated(self, ready: Prepared, record: TurnRecord, text: str) -> Conversation:
+        """Read a turn again, and generate the tokens of its answer one by one, so that the policy
+        decides as it did the first time.
+        """
+        count = len(record.ids) + (record.ended == "eos")  # the last token generated is not fed
+        forced = LogitsProcessorList([ForcedTokens(record.ids)])
+        options = {**GREEDY, "max_new_tokens": count, "logits_processor": forced}
+        before, part = ready.turn.before, ready.part
+        answer, after = self.answerer.answer(before, part, options, Event())
+        length = before.ids.shape[1] + part.ids.shape[1] + len(record.ids)
+        types = {name: row[:, :length] for name, row in after.types.items()}
+        after = replace(after, ids=after.ids[:, :length], types=types)
+        reply = answer._replace(text=text, ids=record.ids, ended=record.ended, usage=record.usage)
+        return self._ended(ready, reply, after)
 
     def _continued(self, turn: Turn, fork: Conversation) -> Conversation:
         """Return the conversation that the turn continues, read again if that is to follow."""
@@ -154,7 +243,10 @@ def follow_template(
     unread = before.messages[len(fork.messages) :]
     part = read(answerer.model, wording, text, unread, begins=not fork.messages)
     _, reread = answerer.read(fork, part)
-    return replace(reread, messages=before.messages, answer=before.answer, text=rendered)
+    turns = before.turns if fork.messages else tuple(map(without_state, before.turns))
+    return replace(
+        reread, messages=before.messages, answer=before.answer, text=rendered, turns=turns
+    )
 
 
 def _text_after_fork(

@@ -29,7 +29,8 @@ Type a message; the path of an image or video, or an image's address, shows it t
 /budget B      change the budget: 10%, 256 (tokens) or 64MB
 /method SPEC   change the method, e.g. snapkv
 /forget        start a new conversation
-/retry         answer the last question again
+/retry         answer the last question again; /undo takes it back
+/usage         show tokens, seconds and memory of this chat
 /save FILE     save the chat to a file; /load FILE continues a saved chat
 /quit          end the chat, like Ctrl-D; Ctrl-C stops an answer"""
 
@@ -140,6 +141,8 @@ class Talk:
             "method": lambda: self._switch_policy(under(argument, "")),
             "forget": self._forget,
             "retry": lambda: self._show(self._chat.retry(stream=True)),
+            "undo": self._undo,
+            "usage": lambda: typer.echo(self._chat.usage, err=True),
             "save": lambda: typer.echo(f"saved as {self._chat.save(Path(argument))}", err=True),
             "load": lambda: self._load(argument),
             "help": lambda: typer.echo(HELP, err=True),
@@ -162,6 +165,10 @@ class Talk:
     def _forget(self) -> None:
         self._chat.close()
         self._to_reread, self._chat = [], self._new_chat()
+
+    def _undo(self) -> None:
+        self._chat.undo()
+        typer.echo(f"{len(self._chat.messages)} messages, {self._usage()}", err=True)
 
     def _load(self, argument: str) -> None:
         loaded = self._loaded
