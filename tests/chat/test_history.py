@@ -18,7 +18,7 @@ from tests.pairs import by_turns
 from .busy import chat_of
 from .conversations import Record, image
 from .families import talker
-from .test_bytes import tensors_of
+from .test_bytes import METHODS, tensors_of
 
 FAMILIES = ["llava", "qwen2_vl", "internvl", "gemma3"]
 ALL, SOME = "snapkv:budget=100%,window=4", "adakv:budget=30%,window=4"
@@ -70,6 +70,16 @@ def test_after_undo_a_chat_is_as_if_the_turns_had_not_been(
     assert len(warnings()) == len(expected)
     assert all(part in line for part, line in zip(expected, warnings(), strict=True))
     assert_same(chat, said(name, spec, *range(4 - int(back))))
+
+
+@by_turns(name=FAMILIES, method=METHODS, budget=["64MB", "24KB"])
+def test_undo_is_exact_for_every_way_to_store_and_to_compress(
+    name: str, method: str, budget: str
+) -> None:
+    spec = method.format(budget)
+    chat = said(name, spec, 0, 1, 2, keep_turns=0)
+    chat.undo()
+    assert_same(chat, said(name, spec, 0, 1))
 
 
 def test_undoing_all_turns_leaves_an_empty_chat() -> None:

@@ -75,6 +75,19 @@ def test_a_video_comes_as_an_image_does(piped: Any, tmp_path: Path) -> None:
     assert int(seen) >= int(alone) + 3 * 9
 
 
+def test_a_turn_is_undone_and_usage_is_shown(piped: Any) -> None:
+    done = piped("What is it?", "Why?", "/undo", "How?", "/usage")
+    alone = piped("What is it?", "How?", "/usage")
+    assert done.exit_code == 0, done.stderr
+    assert "2 messages, " in done.stderr
+    assert done.stdout.splitlines()[::2] == alone.stdout.splitlines()
+    usage = r"2 answer\(s\): (\d+) tokens read, (\d+) reused, [2-6] generated; first token after "
+    read, other = (re.search(usage, one.stderr) for one in (done, alone))
+    assert read is not None
+    assert other is not None
+    assert read.groups() == other.groups()
+
+
 def test_a_chat_is_forgotten_saved_loaded_and_answered_anew(piped: Any) -> None:
     asked, saved = "What is it?", "chat.safetensors"
     done = piped(asked, f"/save {saved}", "/retry", "/forget", asked, f"/load {saved}", "Why?")

@@ -296,7 +296,7 @@ class Chat(AbstractContextManager["Chat"]):
             now, index = self._now, self._turn_index(turn)
             record, new = now.turns[index], new_of(now, index)
             new = new if text is None else replace_text(new, text)
-            options = with_defaults({**self._defaults, **record.options}, generate)
+            options = with_defaults(record.options, generate)
             if (before := before_turn(now, index)) is None:
                 return Turn(now, new, options, back=index)
             return Turn(before, new, options)

@@ -140,7 +140,7 @@ def by_turn(now: Conversation) -> tuple[TurnHeld, ...]:
     turns = []
     for number, (record, end) in enumerate(zip(now.turns, ends, strict=True)):
         part, runs = share[record.start : end], image[record.start : end]
-        each = [part[runs == run] for run in runs.unique().tolist() if run >= 0]
+        each = [part[runs == run] for run in sorted({*runs.tolist()}) if run >= 0]
         if len(each) != sum(map(len, media_of(new_of(now, number)))):  # tiles or frames
             each = [part[runs >= 0]] if each else []
         held = float(part.mean()) if len(part) else 1.0
