@@ -112,6 +112,16 @@ def test_a_compressed_cache_is_of_no_use_outside_a_block():
         model.generate(**more, **{CACHE: cache}, max_new_tokens=2)
 
 
+def test_a_prefill_outside_its_context_is_refused():
+    model = zoo.build("llama")
+    session = foveate.compress(model, "snapkv:budget=50%,window=4")
+    for _ in range(2):
+        with pytest.raises(NothingCompressed, match="inside its context"):
+            session.prefill(**zoo.prompt("llama"))
+        with session:
+            session.prefill(**zoo.prompt("llama"))
+
+
 def test_results_before_any_prompt_raise():
     with (
         foveate.compress(zoo.build("llama"), "full") as session,

@@ -71,6 +71,7 @@ class Calls:
     ):
         self.model, self.policy = model, policy
         self.link = Link(strict)
+        self.link.open = False  # until attach()
         self._next = NextPrompt(model.config, vision)
         self._config = text_config(model)
         self._path = find(model, self._config)

@@ -207,8 +207,7 @@ class Session:
         self._calls.expect(tokens)
 
     def prefill(self, **inputs: Any) -> DynamicCache:
-        """Read and compress a prompt; return its cache, ready for questions. Call it inside the
-        context: outside, nothing is compressed.
+        """Read and compress a prompt; return its cache, ready for questions.
 
         Pass the cache on with ``model.generate(**inputs, past_key_values=session.fork(cache))``,
         where ``inputs`` have the tokens of the prompt and of the question. (transformers 5.24
@@ -216,9 +215,15 @@ class Session:
 
         Raises:
             InvalidParameter: an argument that the model does not read.
+            NothingCompressed: it is called outside the context, where nothing is compressed.
         """
         passed = take_cache(inputs)
         check_inputs(self.model, inputs)
+        if not self.link.open:
+            raise NothingCompressed(
+                "session.prefill() compresses inside its context only: call it inside "
+                "'with foveate.compress(model, policy) as session:'."
+            )
         cache: DynamicCache = DynamicCache(config=self.model.config) if passed is None else passed
         inputs |= last_logits(self.model, inputs)
         self._calls.prefills = True  # nobody reads the outputs of earlier tokens
