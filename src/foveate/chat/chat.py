@@ -15,9 +15,17 @@ from torch import nn
 
 from foveate.chat import persistence
 from foveate.chat.answering import Answerer, Conversation
+from foveate.chat.event_loop import AsyncAnswerStream
 from foveate.chat.generation import Answer, check_template_arguments, with_defaults
 from foveate.chat.history import before_turn, by_turn, new_of, pruned
 from foveate.chat.picture import draw_turn
+from foveate.chat.stateless import (
+    reusable_tokens,
+    reused_turns,
+    state_after,
+    warn_of_rereading,
+    with_tools,
+)
 from foveate.chat.storage import ChatHeld, measure_storage
 from foveate.chat.streaming import AnswerStream
 from foveate.chat.turns import Prepared, Rewrites, Turn, Turns
@@ -35,6 +43,7 @@ Text = str | Sequence[Message] | None
 """Input of a turn: a text, or messages."""
 _REWRITES = ("keep", "follow", "refuse")
 _OWN = ("policy", "rewrites", "system", "keep_turns", "template_kwargs")
+_OF_COMPLETE = ("messages", "tools", "stream")
 _OF_SAY = ("text", "images", "videos", "system", "messages", "stream")
 
 
@@ -153,6 +162,72 @@ class Chat(AbstractContextManager["Chat"]):
         return self._run_turn(lambda: Turn(self._now, self._with_system(new), options), new, stream)
 
     @overload
+    def complete(
+        self, messages: Sequence[Message], *, stream: Literal[False] = False, **more: Any
+    ) -> Answer: ...
+    @overload
+    def complete(
+        self, messages: Sequence[Message], *, stream: Literal[True], **more: Any
+    ) -> AnswerStream: ...
+    def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Any] | None = None,
+        stream: bool = False,
+        **generate: Any,
+    ) -> Answer | AnswerStream:
+        """Answer a complete list of messages, as clients of OpenAI's API send it.
+
+        Only the messages after the longest stored beginning are read. The states before the latest
+        ``keep_turns`` turns are stored, and those before all turns while nothing was evicted. A
+        list with another beginning replaces the conversation: all of it is read, and the log
+        ("foveate") warns why. Images are equal if their decoded pixels are; those of a loaded chat
+        are unknown and are read again.
+
+        Args:
+            messages: the complete list, in the processor's or OpenAI's form.
+            tools: tools for the chat template, [] for none; None keeps those of the latest call.
+                Other tools than before need all messages to be read again.
+            stream: as in ``say``.
+            **generate: arguments of ``model.generate``; ``max_new_tokens`` defaults to 256.
+
+        Raises:
+            FoveateError: as ``say`` raises.
+        """
+        options = self._check_options(generate, "complete(...)", _OF_COMPLETE)
+        whole = self._complete_list(messages)
+
+        def turn() -> Turn:
+            wording = with_tools(self._turns.wording, tools)
+            count = reused_turns(self._now, whole) if wording is None else 0
+            if self._now.messages and not count:
+                warn_of_rereading(self._now, whole, wording is not None)
+            return Turn(state_after(self._now, count), whole, options, wording=wording)
+
+        return self._run_turn(turn, whole, stream)
+
+    def reusable_tokens(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None = None
+    ) -> int:
+        """Return the number of stored tokens that ``complete`` would not read again."""
+        is_changed = with_tools(self._turns.wording, tools) is not None
+        now, whole = self._now, self._complete_list(messages)
+        return 0 if is_changed else reusable_tokens(now, reused_turns(now, whole))
+
+    async def asay(self, text: Text = None, **more: Any) -> Answer:
+        """Answer as ``say`` does, in a worker thread; cancelling stops the answer as ``stop()``."""
+        return await self.astream(text, **more)
+
+    def astream(self, text: Text = None, **more: Any) -> AsyncAnswerStream:
+        """Return the pieces of an answer's text as an async iterator; awaited, it is the answer.
+
+        Arguments are those of ``say``. A worker thread reads and answers. Leaving the loop early or
+        cancelling the task stops the answer as ``stop()`` does.
+        """
+        return AsyncAnswerStream(lambda: self.say(text, stream=True, **more))
+
+    @overload
     def retry(self, *, stream: Literal[False] = False, **generate: Any) -> Answer: ...
     @overload
     def retry(self, *, stream: Literal[True], **generate: Any) -> AnswerStream: ...
@@ -254,6 +329,15 @@ class Chat(AbstractContextManager["Chat"]):
         system = {"role": "system", "content": self._system}
         return new if self._now.messages else (self._turns.wording.formed(system), *new)
 
+    def _complete_list(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Return a complete list in the template's form, with the chat's system message."""
+        whole = tuple(map(self._turns.wording.formed, new_messages(None, messages=messages)))
+        if whole[-1]["role"] == "assistant":
+            raise InvalidInput("the list ends with an answer: add the message to answer.")
+        if self._system is None or any(message["role"] == "system" for message in whole):
+            return whole
+        return self._turns.wording.formed({"role": "system", "content": self._system}), *whole
+
     def _run_turn(
         self, turn: Callable[[], Turn], new: Sequence[Message], stream: bool
     ) -> Answer | AnswerStream:
@@ -315,6 +399,7 @@ class Chat(AbstractContextManager["Chat"]):
             answer, after = self._turns.answered(ready, stop, streamer)
             if not self._closed:
                 self._now = pruned(after, self._keep_turns)
+                self._turns.wording = ready.turn.wording or self._turns.wording
                 self._turns.check_positions(after)
         return answer
 

@@ -85,6 +85,14 @@ def without_state(record: TurnRecord) -> TurnRecord:
     return record._replace(start=0, before=None)
 
 
+def is_stored(now: Conversation, turn: int) -> bool:
+    """Return True if ``before_turn`` finds the state without reading again."""
+    record = now.turns[turn]
+    if not record.first:
+        return True
+    return record.before is not None and (record.full or _is_complete(now.cache))
+
+
 def before_turn(now: Conversation, turn: int) -> Conversation | None:
     """Return the conversation before a turn; None if it must be read again."""
     record, turns = now.turns[turn], now.turns[:turn]

@@ -41,6 +41,7 @@ class AnswerStream:
         self._streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self._generate, self._stop, self._queue_place = answer, stop, queue_place
         self._result: Future[Answer] = Future()
+        self._result.set_running_or_notify_cancel()  # an awaiting task cannot cancel it
         self._has_text = False
         self._thread = Thread(target=self._run, daemon=True)
         queue_place.hand_over(self._thread)
@@ -76,6 +77,10 @@ class AnswerStream:
         """Complete answer; waits for its end, and raises the error of a failed one."""
         self._thread.join()
         return self._result.result()
+
+    def stop(self) -> None:
+        """End this answer as ``Chat.stop`` does; the text so far is kept."""
+        self._stop.set()
 
     def _end(self) -> None:
         """Stop the answer; if it waits in the queue, withdraw it."""

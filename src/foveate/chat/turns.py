@@ -41,13 +41,15 @@ _REWORDS = (
 class Turn(NamedTuple):
     """Conversation that a turn continues, its new messages, and arguments of ``generate``.
 
-    If ``back`` is set, ``before`` is first taken back to the state before that turn.
+    If ``back`` is set, ``before`` is first taken back to the state before that turn. ``wording``
+    replaces the chat's own from this turn on: ``complete`` was called with other tools.
     """
 
     before: Conversation
     new: tuple[Message, ...]
     options: Mapping[str, Any]
     back: int | None = None
+    wording: Wording | None = None
 
 
 class Prepared(NamedTuple):
@@ -92,27 +94,28 @@ class Turns:
         turn = turn._replace(new=without_history(turn.before.messages, turn.new))
         is_earlier = len(fork.messages) < len(turn.before.messages)
         before = self._continued(turn, fork if is_earlier else Conversation())
+        wording = turn.wording or self.wording
         if begins := not before.messages:
-            text = rendered = self.wording.render(turn.new)
+            text = rendered = wording.render(turn.new)
         else:
-            text = self.wording.around((*before.messages, *turn.new), before.answer)[1]
+            text = wording.around((*before.messages, *turn.new), before.answer)[1]
             rendered = before.text + text
         answer = None if begins or before is not turn.before else before.answer
-        self.wording.check_words(turn.new, text, before.messages, answer)
-        part = read(self.answerer.model, self.wording, text, turn.new, begins)
+        wording.check_words(turn.new, text, before.messages, answer)
+        part = read(self.answerer.model, wording, text, turn.new, begins)
         return Prepared(turn._replace(before=before), part, rendered)
 
     def answered(
         self, ready: Prepared, stop: Event, streamer: Any = None
     ) -> tuple[Answer, Conversation]:
         """Generate the answer; return it and the conversation after it."""
-        before, _, options, _ = ready.turn
+        before, _, options = ready.turn[:3]
         answer, after = self.answerer.answer(before, ready.part, options, stop, streamer)
         return answer, self._ended(ready, answer, after)
 
     def _ended(self, ready: Prepared, answer: Answer, after: Conversation) -> Conversation:
         """Return the conversation after an answer, with its messages, text and records."""
-        before, new, options, _ = ready.turn
+        before, new, options = ready.turn[:3]
         reply = self.wording.formed({"role": "assistant", "content": answer.text})
         messages = (*before.messages, *new, reply)
         text = ready.text + self.wording.literals.marked(answer.text)

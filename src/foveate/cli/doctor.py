@@ -22,6 +22,7 @@ EXTRAS = {
     "eval": "scores of document questions (DocVQA, OCRBench)",
     "vllm": "foveate serve",
     "ray": "eval --executor ray",
+    "server": "examples/openai_server.py",
     "parquet": "benchmarks in Parquet files",
     "video": "--video, and benchmarks with videos",
     "screens": "tasks on screenshots",

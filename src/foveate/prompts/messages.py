@@ -122,7 +122,7 @@ def without_history(old: Sequence[Message], new: Sequence[Message]) -> tuple[Mes
         old = old[1:]
     count = len(old)
     differs = next(
-        (i for i, pair in enumerate(zip(old, new, strict=False)) if not _is_same(*pair)), None
+        (i for i, pair in enumerate(zip(old, new, strict=False)) if not is_same(*pair)), None
     )
     if differs is not None or len(new) < count:
         at = len(new) if differs is None else differs
@@ -174,14 +174,28 @@ def _check_part(part: Any, name: str) -> dict[str, Any]:
     return {**part, "type": kind}
 
 
-def _is_same(old: Message, new: Message) -> bool:
-    """Return True if two messages have the same role, text, images and videos."""
+_OF_TOOLS = ("tool_calls", "tool_call_id", "name")
+
+
+def is_same(old: Message, new: Message) -> bool:
+    """Return True if two messages have the same role, text, images, videos and tool calls.
+
+    Spaces around an answer do not count: ``Answer.text`` has none, but the joined pieces of a
+    stream may end with some.
+    """
+    if any((old.get(name) or None) != (new.get(name) or None) for name in _OF_TOOLS):
+        return False
     ours, theirs = ([p for p in parts_of(message) if p["type"] != "text"] for message in (old, new))
     return (
-        (old["role"], text_of(old)) == (new["role"], text_of(new))
+        (old["role"], _compared_text(old)) == (new["role"], _compared_text(new))
         and [part["type"] for part in ours] == [part["type"] for part in theirs]
         and all(map(_shows_same, ours, theirs))
     )
+
+
+def _compared_text(message: Message) -> str:
+    text = text_of(message)
+    return text.strip() if message["role"] == "assistant" else text
 
 
 def _shows_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
