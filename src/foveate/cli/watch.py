@@ -46,9 +46,8 @@ def watch(
 ) -> None:
     """Read a video into a cache of bounded size, and answer questions about it.
 
-    Frames are read a few at a time, and the cache is compressed between them, so memory does not
-    grow with the video. Answers go to stdout and everything else to stderr, so it works in a pipe:
-    one question in, one answer out.
+    The cache is compressed between frames, so it does not grow with the video. Answers go to stdout
+    and everything else to stderr, so it works in a pipe: one question in, one answer out.
     """
     from foveate.cli.chat.talk import under
     from foveate.data import read_video

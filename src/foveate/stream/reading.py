@@ -65,15 +65,15 @@ class Words(NamedTuple):
         """
         check_not_set_here(template)
         texts = [_render_question(processor, system, images, template) for images in (1, 2, 3, 4)]
-        found = _split_repeats(texts, 1) or _split_repeats(texts, 2)
-        if found is None:
+        split = _split_repeats(texts, 1) or _split_repeats(texts, 2)
+        if split is None:
             raise InvalidInput(
                 "this chat template does not repeat the same text for every image, so the text of "
                 "a frame cannot be derived from it. "
                 "Give words=foveate.stream.Words(opening, frame, closing); one image is "
                 f"{texts[0]!r}."
             )
-        opening, image, closing = found
+        opening, image, closing = split
         closing = closing.replace(_QUESTION, "{question}")
         return cls(opening, "{time}" + image, closing, _follow(processor, template))
 
@@ -206,12 +206,12 @@ def of_question(
         InvalidInput: the question is no text, or there is no text for a follow-up question.
     """
     parts: list[Int[Tensor, "1 n"]] = []
-    worded = words.of_question
-    for asked, ids in (*earlier, Exchange(question, [])):
-        text = Literals(processor).marked(check_text(asked, "the question"))
-        parts.append(of_text(model, processor, worded(text), first=False))
+    render_text = words.of_question
+    for text, ids in (*earlier, Exchange(question, [])):
+        text = Literals(processor).marked(check_text(text, "the question"))
+        parts.append(of_text(model, processor, render_text(text), first=False))
         parts.append(parts[-1].new_tensor([ids]))  # as generated: they may tokenize differently
-        worded = words.of_follow_up
+        render_text = words.of_follow_up
     return torch.cat(parts, dim=1)
 
 

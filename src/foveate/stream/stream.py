@@ -245,9 +245,9 @@ class Stream(AbstractContextManager["Stream"]):
         with self._session as session:
             if self._offloaded is not None:
                 self._offloaded.fetch(session, branch, ids, self._positions.ways)
-            found = answer(session, self.processor, branch, ids, options, stop)
-        self._exchanges = [*earlier, Exchange(question, found.ids.tolist())]
-        return found
+            reply = answer(session, self.processor, branch, ids, options, stop)
+        self._exchanges = [*earlier, Exchange(question, reply.ids.tolist())]
+        return reply
 
     @property
     def frames(self) -> tuple[StreamFrame, ...]:
