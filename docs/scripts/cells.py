@@ -1,6 +1,6 @@
-"""Pieces of SVG on what is kept: an image whose forgotten cells are dark, and bars over the heads.
+"""SVG parts that show kept pairs: an image with darkened cells, bars per head, and labels.
 
-Colors are seen on light pages and on dark ones.
+Colors are readable on light and on dark pages.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from foveate.pictures.strips import PALETTE
 
 BLUE, GREY, NIGHT = PALETTE[0], "#808080", "#0e111b"
 LEVELS = 10  # of brightness
-DARKEST = 0.88  # what is held by no head can still be made out
+DARKEST = 0.88  # below 1: the image stays visible where no head keeps a token
 
 
 def shade(grid: Grid, share: Tensor, box: tuple[float, float, float, float]) -> Iterator[str]:
-    """Darkness over an image at ``box`` (left, top, width, height): a cell is as dark as its token
-    is forgotten, ``share`` [tokens] being the share of heads that hold it.
+    """Yield paths that darken an image at ``box`` (left, top, width, height), one per brightness.
+
+    ``share`` [tokens] is the share of heads that keep a token: the lower, the darker its cell.
     """
     left, top, width, height = box
     across, down = width / grid.columns, height / grid.rows
     cells: dict[int, list[str]] = {}
-    for place, token in enumerate(grid.indices):
+    for cell, token in enumerate(grid.indices):
         level = round((1 - float(share[token])) * LEVELS)
-        row, column = divmod(place, grid.columns)
+        row, column = divmod(cell, grid.columns)
         corner = f"M{left + column * across:g} {top + row * down:g}"
         cells.setdefault(level, []).append(f"{corner}h{across:g}v{down:g}h-{across:g}z")
     for level, paths in sorted(cells.items()):
@@ -39,8 +40,9 @@ def shade(grid: Grid, share: Tensor, box: tuple[float, float, float, float]) -> 
 
 
 def bars(heads: Tensor, box: tuple[float, float, float, float], mean: float) -> Iterator[str]:
-    """A bar for every KV head, layer after layer, as high as the share of the prompt that it holds:
-    ``heads`` [layers, heads]; a line at ``mean``.
+    """Draw a bar per KV head, layer by layer, as high as the share of the prompt that it keeps.
+
+    ``heads`` is [layers, heads]; a dashed line marks ``mean``.
     """
     left, top, width, height = box
     step = width / len(heads)
@@ -58,13 +60,13 @@ def bars(heads: Tensor, box: tuple[float, float, float, float], mean: float) -> 
 
 
 def label(x: float, y: float, text: str, *, size: int = 12, anchor: str = "start") -> str:
-    """A line of text; grey, unless it stands in a picture that says otherwise."""
+    """Return a line of text in the color of the picture around it."""
     safe = text.replace("&", "&amp;").replace("<", "&lt;")
     return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}">{safe}</text>'
 
 
 def svg(title: str, width: float, height: float, parts: Sequence[str]) -> str:
-    """A whole picture, to stand in a file or in a page."""
+    """Return a complete picture, for a file or inside a page."""
     safe = title.replace("&", "&amp;").replace("<", "&lt;")
     return "\n".join(
         [
@@ -78,15 +80,16 @@ def svg(title: str, width: float, height: float, parts: Sequence[str]) -> str:
 
 
 def jpeg(image: Image.Image) -> bytes:
-    """The image as a small file."""
+    """Encode an image as a small JPEG."""
     out = io.BytesIO()
     image.convert("RGB").save(out, "JPEG", quality=55, optimize=True)
     return out.getvalue()
 
 
 def dots(kept: Tensor) -> bytes:
-    """A blue dot for each pair that is kept, a column a token and a row a KV head, layer after
-    layer, on nothing: ``kept`` [rows, tokens] of zeros and ones, as PNG.
+    """Encode kept pairs as a transparent PNG with a blue pixel for each.
+
+    ``kept`` [rows, tokens] consists of zeros and ones; a row is a KV head, layer by layer.
     """
     drawn = Image.fromarray((kept > 0).byte().numpy(), mode="P")
     drawn.putpalette([0, 0, 0, *bytes.fromhex(BLUE[1:])])
@@ -96,5 +99,5 @@ def dots(kept: Tensor) -> bytes:
 
 
 def data_uri(data: bytes, kind: str) -> str:
-    """An address that holds an image: of kind "jpeg" or "png"."""
+    """Return a data URI of an image; ``kind`` is "jpeg" or "png"."""
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"

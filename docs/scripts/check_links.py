@@ -1,7 +1,7 @@
-"""Checks a built site: every link inside it leads to a file, and to a place that is in it.
+"""Link checker of a built site: internal links must lead to a file and to an anchor in it.
 
-``python docs/scripts/check_links.py SITE`` names those that do not, and exits with 1. MkDocs has
-checked the links of Markdown; these are those of the finished pages, of raw HTML and the theme too.
+``python docs/scripts/check_links.py SITE`` prints the broken links and exits with 1. MkDocs checks
+only links in Markdown; the finished pages also have those of raw HTML and of the theme.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from urllib.parse import unquote, urlsplit
 LINKS = {"href", "src", "xlink:href"}
 
 
-class Found(NamedTuple):
-    """A page's links, and the names of places in it."""
+class Links(NamedTuple):
+    """A page's links, and the anchors in it."""
 
-    links: list[str]
-    places: set[str]
+    targets: list[str]
+    anchors: set[str]
 
 
 class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found = Found([], set())
+        self.links = Links([], set())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.found.links.extend(given[name] or "" for name in LINKS & set(given))
-        self.found.places.update(given[name] or "" for name in {"id", "name"} & set(given))
+        values = dict(attrs)
+        self.links.targets.extend(values[name] or "" for name in LINKS & set(values))
+        self.links.anchors.update(values[name] or "" for name in {"id", "name"} & set(values))
 
 
-def read(page: Path) -> Found:
-    """What a page links to, and where it can be linked to."""
+def read(page: Path) -> Links:
+    """Parse a page for its links and anchors."""
     reader = _Reader()
     reader.feed(page.read_text(encoding="utf-8"))
-    return reader.found
+    return reader.links
 
 
 def broken(site: Path) -> Iterator[str]:
-    """One line for each link that leads nowhere."""
+    """Yield one line per broken link."""
     pages = {page: read(page) for page in sorted(site.rglob("*.html"))}
-    for page, found in pages.items():
-        for link in dict.fromkeys(found.links):
+    for page, links in pages.items():
+        for link in dict.fromkeys(links.targets):
             if why := _fault(site, page, link, pages):
                 yield f"{page.relative_to(site)}: {link}: {why}"
 
 
-def _fault(site: Path, page: Path, link: str, pages: Mapping[Path, Found]) -> str:
-    """What is wrong with a link; nothing if it leads somewhere, or away from the site."""
+def _fault(site: Path, page: Path, link: str, pages: Mapping[Path, Links]) -> str:
+    """Return why a link is broken, or "" if it works or leaves the site."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc:
         return ""
@@ -62,8 +62,8 @@ def _fault(site: Path, page: Path, link: str, pages: Mapping[Path, Found]) -> st
         target /= "index.html"
     if not target.is_file():
         return "no such file"
-    place = unquote(parts.fragment)
-    missing = place and target in pages and place not in pages[target].places
+    anchor = unquote(parts.fragment)
+    missing = anchor and target in pages and anchor not in pages[target].anchors
     return "no such place in that page" if missing else ""
 
 

@@ -1,4 +1,7 @@
-"""Which scores go with which budgets, selections and merges: found out by trying each pair."""
+"""Tables of docs/composition.md: stages of each method, and combinations of scores that work.
+
+Each score is run with each budget, selection and merge.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from foveate.profiles.profile import Profile
 from foveate.profiles.tensor_profile import TensorProfile
 
 TOKENS, LAYERS, HEADS = 48, 2, 2
-NOTES = ("density", "entropy", "mass")  # what layer_shares can share by
+STATISTICS = ("density", "entropy", "mass")  # by which layer_shares can share
 OPTIONS: dict[str, dict[str, Any]] = {
     "answer_budget": {"tokens": 8, "recent": 2},
     "attention_before": {"window": 4},
@@ -44,14 +47,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "head_table": {"of": "sparsemm"},
     "lag_relative": {"lag": 5},
     "large_and_drawn": {"recent": 4},
-    "layer_shares": {"of": NOTES[0]},
+    "layer_shares": {"of": STATISTICS[0]},
     "mix_diversity": {"window": 4},
     "modality_fusion": {"window": 4},
     "query_energy": {"window": 4},
     "question_attention": {"window": 4},
     "window_attention": {"window": 4},
 }
-# whose profile a stage takes, if not sparsemm's
+# Method whose profile a stage reads, if not sparsemm.
 PROFILES = {
     "foretold_reconstruction": "recommended",
     "head_levels": "recommended",
@@ -61,13 +64,13 @@ PROFILES = {
     "surrogate_score": "kvzap",
 }
 PACKAGES = ("foveate.policies.", "foveate.compression.", "foveate.stages.", "foveate.methods.")
-ELSEWHERE = {  # what cannot be tried on tensors, at a given budget
+ELSEWHERE = {  # stages that cannot run on bare tensors with a fixed budget
     "kvpress",  # needs the package
     "pseudo_questions",  # needs the model
     "reconstruction",  # needs the model
     "above_threshold",  # has no total
     "each_head",  # likewise
-    *(one.stage_name for one in PRUNES.values()),  # say what is computed, beside every combination
+    *(prune.stage_name for prune in PRUNES.values()),  # independent of the other stages
     "chat_attention",  # needs the model
     "with_prototypes",  # goes with chat_attention alone
     "frame_prototypes",  # likewise
@@ -75,7 +78,7 @@ ELSEWHERE = {  # what cannot be tried on tensors, at a given budget
 INNER = STAGES["window_attention"](window=4)
 
 
-TENSORS = {  # of a profile
+TENSORS = {  # of one layer's profile, by method
     "kvzap": {
         "of_key": torch.eye(8)[:HEADS],
         "of_value": torch.eye(8)[:HEADS],
@@ -99,17 +102,17 @@ TENSORS = {  # of a profile
 
 
 def stage(name: str, profile: Path) -> Any:
-    """The stage with settings that fit a tiny prompt."""
+    """Build a stage with settings that fit a tiny prompt."""
     kind = STAGES[name]
     fields = kind.__dataclass_fields__
-    given = {"of": INNER, "amount": "50%", "profile": str(profile)}
-    needed = {k: v for k, v in given.items() if k in fields and fields[k].default is MISSING}
+    values = {"of": INNER, "amount": "50%", "profile": str(profile)}
+    needed = {k: v for k, v in values.items() if k in fields and fields[k].default is MISSING}
     return kind(**{**needed, **OPTIONS.get(name, {})})
 
 
 @cache
 def prompt() -> dict[str, Any]:
-    """Tensors of two layers, and which of the tokens are visual."""
+    """Return random tensors of two layers and a mask of visual tokens, for `compress_tensors`."""
     g = torch.Generator().manual_seed(0)
     shapes = (2 * HEADS, HEADS, HEADS)
     layers = [
@@ -122,17 +125,17 @@ def prompt() -> dict[str, Any]:
 
 
 def works(**stages: Any) -> bool:
-    """Whether a policy of these stages keeps what its budget says."""
+    """Return whether a policy of these stages is accepted and keeps exactly half of the pairs."""
     policy = foveate.Policy(**stages)
     try:
         kept = foveate.compress_tensors(policy, **prompt())
     except InvalidParameter:
         return False
-    return sum(int(one.counts.sum()) for one in kept) == LAYERS * HEADS * TOKENS // 2
+    return sum(int(layer.counts.sum()) for layer in kept) == LAYERS * HEADS * TOKENS // 2
 
 
 def table() -> str:
-    """One row a score; a tick where the pair works, nothing where it is refused."""
+    """Return one row per score, with a tick for each stage that it works with."""
     with tempfile.TemporaryDirectory() as folder:
         return "\n".join(_rows(Path(folder)))
 
@@ -143,44 +146,46 @@ def _rows(folder: Path) -> Iterator[str]:
         for name, kind in sorted(STAGES.items())
         if kind.__module__.startswith(PACKAGES) and name not in ELSEWHERE
     ]
-    made = {name: stage(name, _profile(folder, PROFILES.get(name, "sparsemm"))) for name in own}
-    shares = replace(made.pop("layer_shares"), amount="50%")
-    made |= {f"layer_shares(of={note})": replace(shares, of=note) for note in NOTES}
+    stages = {name: stage(name, _profile(folder, PROFILES.get(name, "sparsemm"))) for name in own}
+    shares = replace(stages.pop("layer_shares"), amount="50%")
+    stages |= {f"layer_shares(of={name})": replace(shares, of=name) for name in STATISTICS}
     kinds = {"budget": Budget, "select": Select, "merge": Merge}
-    scores = {name: one for name, one in made.items() if isinstance(one, Score)}
+    scores = {name: built for name, built in stages.items() if isinstance(built, Score)}
     columns = [
         (slot, name)
         for slot, kind in kinds.items()
-        for name, one in made.items()
-        if isinstance(one, kind) and _is(slot, one)
+        for name, built in stages.items()
+        if isinstance(built, kind) and _belongs_in(slot, built)
     ]
     yield f"| score | {' | '.join(f'`{name}`' for _, name in columns)} |"
     yield "|---|" + "---|" * len(columns)
-    usual = {"budget": made["uniform"], "select": made["top_k"], "merge": NoMerge()}
+    usual = {"budget": stages["uniform"], "select": stages["top_k"], "merge": NoMerge()}
     for name, score in scores.items():
         cells = [
-            "✓" if works(**{**usual, slot: made[other], "score": score}) else ""
+            "✓" if works(**{**usual, slot: stages[other], "score": score}) else ""
             for slot, other in columns
         ]
         yield f"| `{name}` | {' | '.join(cells)} |"
 
 
-def _is(slot: str, one: Any) -> bool:
-    """Of that slot alone: many things can be called as a merge is."""
+def _belongs_in(slot: str, stage: Any) -> bool:
+    """Return whether a stage is for a slot; any callable passes for a merge, so exclude others."""
     others = (Score, Budget, Select, Store)
-    called = hasattr(one, "decodes") or hasattr(one, "n") or isinstance(one, (NoMerge, *others))
+    called = (
+        hasattr(stage, "decodes") or hasattr(stage, "n") or isinstance(stage, (NoMerge, *others))
+    )
     return slot != "merge" or not called
 
 
 def parts() -> str:
-    """One row a method: the stages that it consists of, but for those that do nothing."""
+    """Return one row per method with its stages; a stage that does nothing is left out."""
     rows = [f"| method | {' | '.join(SLOTS)} |", "|---|" + "---|" * len(SLOTS)]
     with tempfile.TemporaryDirectory() as folder:
         for name, method in foveate.METHODS.items():
-            given: dict[str, Any] = {"budget": "50%"} if _needs(method, "budget") else {}
+            arguments: dict[str, Any] = {"budget": "50%"} if _needs(method, "budget") else {}
             if _needs(method, "profile") or name == "recommended":
-                given["profile"] = str(_profile(Path(folder), name))
-            policy = method(**given)
+                arguments["profile"] = str(_profile(Path(folder), name))
+            policy = method(**arguments)
             cells = [_name(getattr(policy, slot)) for slot in SLOTS]
             rows.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(rows)
@@ -192,7 +197,7 @@ def _needs(method: Any, name: str) -> bool:
 
 
 def _name(stage: Any) -> str:
-    """Its name, and in parentheses the score that it wraps."""
+    """Return a stage's name, and that of the score it wraps."""
     if stage in (NoMerge(), AfterPrefill(), Softmax(), FullPrecision()):
         return ""
     inner = getattr(stage, "of", None)
@@ -201,7 +206,7 @@ def _name(stage: Any) -> str:
 
 
 def _profile(folder: Path, method: str) -> Path:
-    """A profile of two layers with two heads of eight channels."""
+    """Save a profile of two layers with two heads of eight channels; return its path."""
     if method in GATHERINGS:
         return TensorProfile(
             method=method,

@@ -1,8 +1,8 @@
-"""Draws docs/concepts/*.svg, the pictures of docs/concepts.md.
+"""Generator of docs/concepts/*.svg, the pictures of docs/concepts.md.
 
 python docs/scripts/concept_pictures.py
 
-What is dark or missing in them is what the library does not keep of a prompt of the demo model.
+Pairs that are dark or missing in them are those that policies drop from a demo prompt.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cells import GREY, bars, data_uri, dots, jpeg, label, shade, svg
-from kept import QUESTION, Held, example, held
+from kept import QUESTION, Kept, apply_policies, example
 
 FOLDER = Path(__file__).parents[1] / "concepts"
 OTHER = "What is Bruno's phone?"
@@ -21,7 +21,7 @@ IMAGE = "page"
 
 
 def pictures() -> dict[str, str]:
-    """Every picture, by its file's name."""
+    """Draw every picture, by file name."""
     return {
         "pairs.svg": pairs(),
         "budgets.svg": budgets(),
@@ -31,8 +31,8 @@ def pictures() -> dict[str, str]:
 
 
 def pairs() -> str:
-    """The whole cache as a sheet of pairs, and those that are kept."""
-    here, found = example(), held([BY_KEYS])[BY_KEYS]
+    """Draw the complete cache as a sheet of pairs, the kept ones blue."""
+    here, found = example(), apply_policies([BY_KEYS])[BY_KEYS]
     layers, heads, tokens = found.kept.shape
     rows = layers * heads
     wide, high = 2.4 * tokens, 3.0 * rows
@@ -63,66 +63,67 @@ def pairs() -> str:
 
 
 def budgets() -> str:
-    """One method at three budgets, and one budget as three methods share it out."""
+    """Draw one method at three budgets, and one budget shared out by three methods."""
     of_one = [f"mixkv:budget={share},window=0.25" for share in ("50%", "20%", "10%")]
     shared = {
         "the same for every head": "mixkv:budget=20%,window=0.25",
         "within each layer": "mixkv(window=0.25)+adakv:budget=20%",
         "over all layers": "prefixkv:budget=20%,when=after_prefill",
     }
-    found = held([*of_one, *shared.values()])
+    found = apply_policies([*of_one, *shared.values()])
     images = [(spec.split("=")[1].split(",")[0], found[spec]) for spec in of_one]
     parts = [*_panels(images, 24)]
     top = SIZE[1] + 76
-    for place, (title, spec) in enumerate(shared.items()):
-        left = place * (SIZE[0] + GAP)
+    for column, (title, spec) in enumerate(shared.items()):
+        left = column * (SIZE[0] + GAP)
         parts.append(label(left, top - 8, f"20 %, {title}"))
         parts += bars(found[spec].heads, (left, top, SIZE[0], 90), float(found[spec].heads.mean()))
     return svg("Budgets: how much, and where", _wide(3), top + 100, parts)
 
 
 def questions() -> str:
-    """What two methods keep for two questions, and before any is asked."""
-    asked = {f"“{QUESTION}”": QUESTION, f"“{OTHER}”": OTHER, "before any question": ""}
-    found = {title: held([BY_QUESTION, BY_KEYS], text) for title, text in asked.items()}
+    """Draw what two methods keep for two questions, and without a question."""
+    texts = {f"“{QUESTION}”": QUESTION, f"“{OTHER}”": OTHER, "before any question": ""}
+    found = {title: apply_policies([BY_QUESTION, BY_KEYS], text) for title, text in texts.items()}
     parts = []
     for row, (spec, title) in enumerate(
         {BY_QUESTION: "snapkv, by the last queries", BY_KEYS: "keydiff, by keys"}.items()
     ):
         top = 44 + row * (SIZE[1] + 64)
-        first, *others = (one[spec] for one in found.values())
-        other, none = (f"{100 * _common(first, one):.0f} %" for one in others)
-        said = (
+        first, *others = (by_spec[spec] for by_spec in found.values())
+        other, none = (f"{100 * _common(first, kept):.0f} %" for kept in others)
+        caption = (
             f"{title}, 20 %. Of the image's pairs kept for the first question, "
             f"{other} are kept for the second, and {none} before any."
         )
-        parts.append(label(0, top - 28, said))
-        parts += _panels([(said, one[spec]) for said, one in found.items()], top, image=not row)
+        parts.append(label(0, top - 28, caption))
+        panels = [(heading, by_spec[spec]) for heading, by_spec in found.items()]
+        parts += _panels(panels, top, image=not row)
     return svg("Two questions, and none", _wide(3), 2 * (SIZE[1] + 64), parts)
 
 
-def _common(first: Held, second: Held) -> float:
-    """The share of the image's pairs kept in the first that the second keeps, too."""
-    places = list(example().grid.indices)
-    one, two = first.kept[..., places], second.kept[..., places]
-    return float((one * two).sum() / one.sum())
+def _common(first: Kept, second: Kept) -> float:
+    """Return the share of the image's pairs kept in ``first`` that ``second`` keeps too."""
+    indices = list(example().grid.indices)
+    before, after = first.kept[..., indices], second.kept[..., indices]
+    return float((before * after).sum() / before.sum())
 
 
 def branches() -> str:
-    """One prompt, read once, and what four policies make of it."""
+    """Draw one prefill, and what four policies keep of it."""
     specs = {
         "snapkv": BY_QUESTION,
         "keydiff": BY_KEYS,
         "divprune": "divprune:budget=20%",
         "lookm": "lookm:budget=20%",
     }
-    found = held(list(specs.values()))
+    found = apply_policies(list(specs.values()))
     wide, high = SIZE
-    everything = Held(found[BY_KEYS].kept.clamp(1, 1))
+    everything = Kept(found[BY_KEYS].kept.clamp(1, 1))
     x, y = wide + 3 * GAP, (2 * (high + 34) - high) / 2
     parts = [*_panel("read once, all of it", everything, 0, y + 10, image=True)]
-    for place, (name, spec) in enumerate(specs.items()):
-        left, top = x + place % 2 * (wide + GAP), 24 + place // 2 * (high + 34)
+    for panel, (name, spec) in enumerate(specs.items()):
+        left, top = x + panel % 2 * (wide + GAP), 24 + panel // 2 * (high + 34)
         parts += _panel(f"{name}, 20 %", found[spec], left, top)
     for top in (24 + high / 2, 24 + high / 2 + high + 34):
         line = f"M{wide + 6:g} {y + 10 + high / 2:g}C{x - 20:g} {y + 10 + high / 2:g} "
@@ -131,15 +132,18 @@ def branches() -> str:
     return svg("One prefill, four policies", x + 2 * wide + GAP, 2 * (high + 34), parts)
 
 
-def _panels(found: Sequence[tuple[str, Held]], top: float, *, image: bool = True) -> Iterator[str]:
-    """Images beside each other, with their titles above; the first of a file brings the image."""
-    for place, (title, one) in enumerate(found):
-        left = place * (SIZE[0] + GAP)
-        yield from _panel(title, one, left, top, image=image and not place)
+def _panels(found: Sequence[tuple[str, Kept]], top: float, *, image: bool = True) -> Iterator[str]:
+    """Draw images side by side, with titles above.
+
+    ``image``: define the image in the first panel; needed once per file, later panels refer to it.
+    """
+    for column, (title, kept) in enumerate(found):
+        left = column * (SIZE[0] + GAP)
+        yield from _panel(title, kept, left, top, image=image and not column)
 
 
 def _panel(
-    title: str, found: Held, left: float, top: float, *, image: bool = False
+    title: str, found: Kept, left: float, top: float, *, image: bool = False
 ) -> Iterator[str]:
     wide, high = SIZE
     if image:

@@ -1,5 +1,6 @@
-"""The table of defaults.md: what every method does unless it is told otherwise, and who says so, as
-its docstring has it under ``Defaults:``.
+"""Table of docs/defaults.md: each method's defaults, and their source.
+
+The source comes from ``Defaults:`` in the method's docstring.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import foveate
 from foveate.policies.method import Method
 from foveate.policies.spec import print_value
 
-# What `pool` can be, for methods that pool and do not let choose.
+# Pooling of methods that pool but have no such parameter.
 POOLS = {"david": "max", "non_causal_attention": "avg", "rkv": "max", "vase": "avg"}
 SHOWN_APART = ("budget", "window", "kernel", "pool")
 
 
 def table() -> str:
-    """One row a method."""
+    """Return one row per method."""
     head = "| method | window | kernel, pooling | other defaults | from |"
     rows = [head, "|---|---|---|---|---|"]
     for name, method in foveate.METHODS.items():
@@ -26,7 +27,7 @@ def table() -> str:
 
 
 def _default(method: Method, name: str) -> str:
-    """The default as a spec writes it; nothing if there is no such parameter, or no default."""
+    """Return the default as a spec writes it, or "" without such a parameter or default."""
     parameter = method.parameters.get(name)
     if parameter is None or parameter.default is Parameter.empty:
         return ""

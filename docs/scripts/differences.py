@@ -1,4 +1,4 @@
-"""The lists of docs/papers: where a paper, its code and Foveate differ."""
+"""Lists of docs/papers: differences between a paper, its code and Foveate."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from foveate_lab.reproduce.registry import PAPERS
 
 
 def listed(name: str) -> str:
-    """A line for each difference, as the page of reproductions has them."""
+    """Return one list item per difference, in the words of the reproduction's page."""
     return "\n".join(
-        fill(f"* {what}", 100, subsequent_indent="  ", break_on_hyphens=False)
-        for what in PAPERS[name].differences
+        fill(f"* {difference}", 100, subsequent_indent="  ", break_on_hyphens=False)
+        for difference in PAPERS[name].differences
     )

@@ -1,7 +1,7 @@
-"""The tables of docs/papers: where each numbered equation and algorithm stands in the source.
+"""Tables of docs/papers: source lines of each numbered equation and algorithm.
 
-A place is named by its file and symbol; `equation_lines.py` finds its line when the table is
-written. In a file that is not the method's own, the paper's name stands before the number: `LOOK-M
+A location is a file and a symbol; `equation_lines.py` finds its line when the table is written. In
+a file that is not the method's own, comments put the paper's name before the number: `LOOK-M
 eq. 10`.
 """
 
@@ -23,44 +23,46 @@ TITLES = {
 
 
 class Equation(NamedTuple):
-    """``number`` as the paper has it ("3", "Algorithm 1"). ``places`` are symbols of the method's
-    own file, or "FILE:SYMBOL" under src/foveate, or from
-    foveate_lab/ on; without any, ``why`` says why there is no code.
+    """A numbered equation or algorithm of a paper.
+
+    ``number`` is as printed ("3", "Algorithm 1"). ``locations`` are symbols of the method's own
+    file, or "FILE:SYMBOL" with FILE below src/foveate or starting with foveate_lab/. Without any,
+    ``why`` gives the reason.
     """
 
     number: str
-    says: str
-    places: tuple[str, ...]
+    statement: str
+    locations: tuple[str, ...]
     why: str
 
 
 def table(name: str) -> str:
-    """One row an equation, in the paper's order.
+    """Return one row per equation, in the paper's order.
 
     Raises:
         ValueError: a symbol is gone, or does not name the equation.
     """
     rows = ["| in the paper | what it says | in the source |", "|---|---|---|"]
-    for one in EQUATIONS[name]:
-        places = [file_and_symbol(name, place) for place in one.places]
-        at = [f"`src/{in_src(f)}:{line(name, one.number, f, s)}`, `{s}`" for f, s in places]
-        rows.append(f"| {label(one.number)} | {one.says} | {'<br>'.join(at) or one.why} |")
+    for number, statement, locations, why in EQUATIONS[name]:
+        found = [file_and_symbol(name, location) for location in locations]
+        lines = [f"`src/{in_src(f)}:{line(name, number, f, s)}`, `{s}`" for f, s in found]
+        rows.append(f"| {label(number)} | {statement} | {'<br>'.join(lines) or why} |")
     return "\n".join(rows)
 
 
-def file_and_symbol(name: str, place: str) -> tuple[str, str]:
-    """Of a place of this method's paper."""
-    file, _, symbol = place.rpartition(":")
+def file_and_symbol(name: str, location: str) -> tuple[str, str]:
+    """Split a location of this method's paper."""
+    file, _, symbol = location.rpartition(":")
     return file or f"methods/{name}.py", symbol
 
 
 def in_src(file: str) -> str:
-    """Return where under src a file of the library, or of the laboratory, is."""
+    """Return the path below src of a file of the library or the laboratory."""
     return file if file.startswith("foveate_lab/") else f"foveate/{file}"
 
 
 def line(name: str, number: str, file: str, symbol: str) -> int:
-    """Return the line of a file at which an equation of this method's paper stands."""
+    """Return the line of a file at which an equation of this method's paper is named."""
     text = (SRC / in_src(file)).read_text(encoding="utf-8")
     title = "" if file == f"methods/{name}.py" else TITLES[name]
     try:
@@ -71,9 +73,9 @@ def line(name: str, number: str, file: str, symbol: str) -> int:
         ) from None
 
 
-def eq(number: str, says: str, *places: str, why: str = "") -> Equation:
-    """One row of the data below."""
-    return Equation(number, says, places, why)
+def eq(number: str, statement: str, *locations: str, why: str = "") -> Equation:
+    """Return an equation, in the short form of the data below."""
+    return Equation(number, statement, locations, why)
 
 
 STATISTICS = "ops/mix_statistics.py"

@@ -1,4 +1,4 @@
-"""The tables of docs/reproduce.md."""
+"""Tables of docs/reproduce.md."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from foveate_lab.reproduce.registry import folders
 
 
 def experiments() -> str:
-    """One row an experiment, with how far it can be had again."""
+    """Return one row per experiment, and whether it can be reproduced."""
     rows = ["| id | shows | models | folders | budgets | state |", "|---|---|---|---|---|---|"]
-    for one in EXPERIMENTS.values():
-        read = ", ".join(f"`{name}`" for name in folders(one))
-        state = f"cannot: {one.cannot}" if one.cannot else one.state
+    for experiment in EXPERIMENTS.values():
+        read = ", ".join(f"`{name}`" for name in folders(experiment))
+        cannot = experiment.cannot
+        state = f"cannot: {cannot}" if cannot else experiment.state
         rows.append(
-            f"| `{one.id}` | {one.where}: {one.shows} | {', '.join(one.models)} | {read} | "
-            f"{one.budgets} | {state} |"
+            f"| `{experiment.id}` | {experiment.where}: {experiment.shows} | "
+            f"{', '.join(experiment.models)} | {read} | {experiment.budgets} | {state} |"
         )
     return "\n".join(rows)
 
 
 def facts() -> str:
-    """One row a table of facts."""
-    rows = [f"| `{one.id}` | {one.where}: {one.shows} |" for one in FACTS.values()]
+    """Return one row per table of facts."""
+    rows = [f"| `{fact.id}` | {fact.where}: {fact.shows} |" for fact in FACTS.values()]
     return "\n".join(["| id | what it says |", "|---|---|", *rows])

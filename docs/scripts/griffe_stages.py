@@ -1,5 +1,6 @@
-"""An extension of Griffe, which reads source and learns here that ``@stage`` makes a dataclass: a
-stage's fields are then the parameters that its page lists.
+"""Griffe extension that lists a stage's fields as parameters on its page.
+
+Griffe reads source without running it, so it does not know that ``@stage`` makes a dataclass.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ ARGUMENTS = {"frozen": "True", "kw_only": "True"}
 
 
 class Stages(griffe.Extension):
-    """Shows every stage as the dataclass that it is."""
+    """Griffe extension that treats stages as dataclasses."""
 
     def on_class_instance(self, *, cls: griffe.Class, **_: Any) -> None:
-        """Adds the decorator that the class does not name itself."""
-        if any(one.callable_path.endswith(MAKERS) for one in cls.decorators):
+        """Add the dataclass decorator that ``@stage`` applies."""
+        if any(decorator.callable_path.endswith(MAKERS) for decorator in cls.decorators):
             keywords = [
                 griffe.ExprKeyword(name, value, griffe.ExprName("dataclasses.dataclass"))
                 for name, value in ARGUMENTS.items()

@@ -36,7 +36,7 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 @cache
 def floors() -> dict[str, list[list[str]]]:
-    """The packages on each floor, from the top floor down, by the package that holds them."""
+    """Return the packages on each floor, from the top down, by top-level package."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     layers = {
         contract["containers"][0]: contract["layers"]
@@ -52,13 +52,13 @@ def floors() -> dict[str, list[list[str]]]:
 
 @cache
 def packages() -> list[str]:
-    """Every package, from the top floor down."""
+    """Return every package, from the top floor down."""
     return [name for rows in floors().values() for row in rows for name in row]
 
 
 @cache
 def imports() -> Mapping[str, frozenset[str]]:
-    """By module, the modules that it imports; of other distributions the top package."""
+    """Return the imports of each module; those of other distributions as their top package."""
     graph = grimp.build_graph(*HOUSES, include_external_packages=True, cache_dir=None)
     own = (name for name in graph.modules if name.startswith("foveate"))
     return {name: frozenset(graph.find_modules_directly_imported_by(name)) for name in own}
@@ -66,7 +66,7 @@ def imports() -> Mapping[str, frozenset[str]]:
 
 @cache
 def importing() -> Mapping[tuple[str, str], int]:
-    """How many modules of one package import another package, by both names."""
+    """Count the modules of one package that import another, by both names."""
     pairs = {
         (package_of(user), user, package_of(m)) for user, used in imports().items() for m in used
     }
@@ -74,21 +74,21 @@ def importing() -> Mapping[tuple[str, str], int]:
 
 
 def package_of(module: str) -> str:
-    """The package of the picture that a module belongs to; of an external one itself."""
+    """Return the package of the picture that contains a module; an external module is its own."""
     names = (".".join(module.split(".")[:depth]) for depth in (2, 1))
     return next((name for name in names if name in packages()), module)
 
 
 @cache
 def lines(name: str) -> int:
-    """Lines of code of a package or module: without blank lines, comments and docstrings."""
+    """Count a package's or module's lines of code, without comments and docstrings."""
     path = ROOT.joinpath("demo_model" if name == "foveate_demo" else "src", *name.split("."))
     files = path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]
     return sum(code_lines(file.read_text(encoding="utf-8")) for file in files)
 
 
 def code_lines(text: str) -> int:
-    """Lines of a file's text that hold code."""
+    """Count the lines of a file's text that contain code."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     spans = (range(t.start[0], t.end[0] + 1) for t in tokens if t.type not in SKIPPED)
     found = {line for span in spans for line in span}
@@ -99,7 +99,7 @@ def code_lines(text: str) -> int:
 
 
 def circle() -> list[str]:
-    """Modules that import each other in a circle; empty if there is none."""
+    """Return modules that import each other in a circle, or an empty list."""
     try:
         TopologicalSorter(imports()).prepare()
     except CycleError as error:
@@ -108,7 +108,7 @@ def circle() -> list[str]:
 
 
 def facts() -> str:
-    """Sentences on circles, and one row for each library from outside with its lowest floor."""
+    """Return a sentence on circles, and one row per external library with its lowest floor."""
     own = sum(used.startswith("foveate") for each in imports().values() for used in each)
     count = (
         f"About {round(len(imports()), -1)} modules with {round(own, -2):,} imports of each other"
@@ -126,7 +126,7 @@ def facts() -> str:
 
 
 def picture() -> str:
-    """A row for each package: name, floor, size, and a dot in the column of what it imports."""
+    """Draw a row per package: name, floor, size, and a dot in the column of each import."""
     houses = [[name for row in rows for name in row] for rows in floors().values()]
     rows = _edges(houses, TOP, ROW, BETWEEN_ROWS)
     columns = _edges([*houses, [*EXTERNAL]], MATRIX, COLUMN, BETWEEN_COLUMNS)
@@ -138,18 +138,18 @@ def picture() -> str:
 
 
 def _edges(groups: list[list[str]], first: float, step: float, between: float) -> dict[str, float]:
-    """The top edge of each package's row, or the left edge of its column."""
+    """Return the top edge of each package's row, or the left edge of its column."""
     found: dict[str, float] = {}
     for number, group in enumerate(groups):
         found |= {
-            name: first + step * place + between * number
-            for place, name in enumerate(group, start=len(found))
+            name: first + step * index + between * number
+            for index, name in enumerate(group, start=len(found))
         }
     return found
 
 
 def _heads(rows: Mapping[str, float], columns: Mapping[str, float], right: float) -> Iterator[str]:
-    """A frame around each house with its name, and a slanted name over each column."""
+    """Draw a frame with a name around each house, and a slanted name over each column."""
     for house, of in floors().items():
         top, height = rows[of[0][0]], ROW * sum(map(len, of))
         text = f"{house}: {float(f'{lines(house):.2g}'):,.0f} lines"
@@ -162,8 +162,9 @@ def _heads(rows: Mapping[str, float], columns: Mapping[str, float], right: float
 
 
 def _names(rows: Mapping[str, float], right: float) -> Iterator[str]:
-    """A line above each floor, and its packages with their lines of code in hundreds, so that few
-    changes of the code change the picture.
+    """Draw a line above each floor, and its packages with their lines of code.
+
+    Lines are rounded to hundreds, so that few changes of the code change the picture.
     """
     for row in (row for of in floors().values() for row in of):
         floor = f"M{LEFT:g} {rows[row[0]]:g}H{right:g}"
@@ -178,8 +179,9 @@ def _names(rows: Mapping[str, float], right: float) -> Iterator[str]:
 
 
 def _dots(user: str, y: float, columns: Mapping[str, float]) -> Iterator[str]:
-    """A square where a package meets itself, and a dot in the column of each that it imports: the
-    larger, the more of its modules do; red if it is not on a floor below.
+    """Draw a square where a package meets itself, and a dot in the column of each import.
+
+    A dot grows with the number of importing modules; red marks imports not on a floor below.
     """
     x = columns[user]
     yield f'<rect x="{x + 2:g}" y="{y + 4:g}" width="10" height="10" fill-opacity=".25"/>'

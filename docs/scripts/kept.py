@@ -1,4 +1,4 @@
-"""What policies keep of a prompt of the demo model: what pictures in the docs are drawn from."""
+"""KV pairs that policies keep of a demo prompt, the data of the docs' pictures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUESTION = album.QUESTION
 class Example(NamedTuple):
     """An image with a question, as the demo model reads them.
 
-    ``words`` are the tokens after the image, in order: their text and their place in the prompt.
+    ``words`` are the tokens after the image, in order: their text and their index in the prompt.
     """
 
     image: Image.Image
@@ -35,47 +35,48 @@ class Example(NamedTuple):
     tokens: int
 
 
-class Held(NamedTuple):
-    """What a policy keeps, as ``kept`` [layers, heads, tokens] of zeros and ones."""
+class Kept(NamedTuple):
+    """A policy's kept pairs: ``kept`` [layers, heads, tokens] consists of zeros and ones."""
 
     kept: Tensor
 
     @property
     def tokens(self) -> Tensor:
-        """The share of all KV heads that hold each token, [tokens]."""
+        """Share of all KV heads that keep each token, [tokens]."""
         return self.kept.mean((0, 1))
 
     @property
     def heads(self) -> Tensor:
-        """The share of the prompt that each head holds, [layers, heads]."""
+        """Share of the prompt that each head keeps, [layers, heads]."""
         return self.kept.mean(2)
 
 
 @cache
 def demo() -> Loaded:
-    """The demo model, once."""
+    """Load the demo model once."""
     return load(SEES)
 
 
 @cache
 def example(question: str = QUESTION) -> Example:
-    """The album's second image, and a question about it; the image alone if there is none, ""."""
+    """Read the album's second image and a question; the image alone if the question is ""."""
     image = album.images()[1]
     prompt = read(demo(), question or "\n", [image], plain=not question)
     ((_, (grid,)),) = on_images(demo(), prompt, [image])
-    said = words(demo().reader.tokenizer, prompt.inputs["input_ids"][0].tolist())
-    after = [(word.text, at) for at, word in enumerate(said) if at > max(grid.indices)]
+    tokens = words(demo().reader.tokenizer, prompt.inputs["input_ids"][0].tolist())
+    after = [(word.text, at) for at, word in enumerate(tokens) if at > max(grid.indices)]
     return Example(image, grid, after, prompt.inputs, prompt.tokens)
 
 
-def held(specs: Sequence[str], question: str = QUESTION) -> dict[str, Held]:
-    """What each policy keeps of the example when its prompt is complete; the prompt is read once
-    or twice, whatever the number of policies.
+def apply_policies(specs: Sequence[str], question: str = QUESTION) -> dict[str, Kept]:
+    """Return the pairs that each policy keeps of the example after its prompt, by spec.
+
+    The prompt is read once or twice, whatever the number of policies.
     """
     policies = [foveate.policy(spec) for spec in specs]
     readings = Readings(demo().model, example(question).inputs)
     found = seen(readings, [policies], demo().reader)
     return {
-        spec: Held(choice.kept.float().unflatten(0, (len(found.layers), -1)))
+        spec: Kept(choice.kept.float().unflatten(0, (len(found.layers), -1)))
         for spec, choice in zip(specs, found.choices[0], strict=True)
     }

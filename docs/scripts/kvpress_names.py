@@ -1,6 +1,6 @@
-"""What each name that kvpress exports is in Foveate: the table of ``docs/coming_from_kvpress.md``.
+"""Table of ``docs/coming_from_kvpress.md``: names that kvpress exports, with specs of Foveate.
 
-``tests/golden/test_kvpress.py`` compares those called the same with what kvpress returned.
+``tests/golden/test_kvpress.py`` compares those marked "same" with results of kvpress.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple
 
 
 class Press(NamedTuple):
-    """How a press is written, the spec that does the same or comes near it, and what is to know.
+    """A press of kvpress, and the spec that does the same or comes near.
 
-    Without a spec there is none, and ``about`` says why.
+    ``about`` says what differs; without a spec, why there is none.
     """
 
     call: str
@@ -21,22 +21,22 @@ class Press(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What kvpress exports."""
+        """Name that kvpress exports."""
         return self.call.split("(")[0]
 
 
 def same(call: str, spec: str, about: str = "") -> Press:
-    """The same tokens are kept."""
+    """Return a press whose spec keeps the same tokens."""
     return Press(call, "same", spec, about)
 
 
 def near(call: str, spec: str, about: str) -> Press:
-    """The same idea; ``about`` says what differs."""
+    """Return a press whose spec follows the same idea; ``about`` says what differs."""
     return Press(call, "near", spec, about)
 
 
 def none(call: str, about: str) -> Press:
-    """Nothing does that; ``about`` says why, and what comes nearest."""
+    """Return a press without a spec; ``about`` says why, and what comes nearest."""
     return Press(call, "none", "", about)
 
 
@@ -241,9 +241,9 @@ PRESSES = (
 
 
 def table() -> str:
-    """One row for every name, in their alphabetical order."""
+    """Return one row per name, in alphabetical order."""
     rows = ["| kvpress | Foveate | what is to know |", "|---|---|---|"]
-    for press in sorted(PRESSES, key=lambda one: one.name.lower()):
+    for press in sorted(PRESSES, key=lambda press: press.name.lower()):
         spec = f"`{press.spec}`" if press.spec else "none"
         how = {"same": "the same", "near": "near: ", "none": ""}[press.how]
         if press.how == "same" and press.about:

@@ -1,4 +1,4 @@
-"""The tables of docs/quality.md, from benchmarks/results/quality.json."""
+"""Tables of docs/quality.md, from benchmarks/results/quality.json."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from benchmarks.quality.named import name, short  # noqa: E402
 __all__ = ["name", "short"]
 
 REFERENCES = ("oracle", "random")
-"""What is asked beside the methods: the best that can be kept, and the worst."""
+"""Bounds that are measured beside the methods: the best choice of pairs, and a random one."""
 NOT_ASKED = {
     "full": "keeps everything: it is the line above each table",
     "kivi": "has no budget: it holds all pairs in fewer bits, and adds to any method "
     "([quantised.md](../benchmarks/results/quantised.md))",
 }
-"""Methods without a row, and why; those of neither were not measured yet."""
+"""Methods without a row, with the reason; any other method without one is not measured yet."""
 Board = dict[str, Any]
 
 
 def boards() -> dict[str, Board]:
-    """By protocol."""
+    """Load the boards by protocol."""
     found: dict[str, Board] = json.loads(
         (ROOT / "benchmarks" / "results" / "quality.json").read_text(encoding="utf-8")
     )["leaderboard"]
@@ -38,44 +38,44 @@ def boards() -> dict[str, Board]:
 
 
 def with_power(protocol: str) -> str:
-    """The board of many questions under a protocol: its tables, as its benchmark wrote them."""
+    """Return the tables of a protocol's board of many questions, as its benchmark wrote them."""
     page = (ROOT / "benchmarks" / "results" / "board.md").read_text(encoding="utf-8")
     return page.partition(f"## {protocol.capitalize()}\n")[2].partition("\n## ")[0].strip()
 
 
 def not_measured() -> list[str]:
-    """The methods that no row names and no reason: such as one that was added since."""
+    """Return methods with neither a row nor a reason, such as those added since the benchmark."""
     rows = " ".join(name(row["method"]) for board in boards().values() for row in board["methods"])
     named = {*re.findall(r"\w+", rows), *NOT_ASKED}
-    return [one for one in foveate.METHODS if one not in named]
+    return [method for method in foveate.METHODS if method not in named]
 
 
 def mean(row: Board) -> float:
-    """Of a row's budgets; a refused one counts nothing."""
+    """Average a row's share of right answers over budgets; a refused budget counts as zero."""
     budgets = len(row["cells"]) + len(row["refused"])
     return sum(cell["right"][0] for cell in row["cells"].values()) / budgets
 
 
 def ranked(board: Board) -> list[Board]:
-    """The best first, of those that answered at some budget."""
+    """Return the rows that answered at some budget, the best first."""
     rows = [row for row in board["methods"] if row["cells"]]
     return sorted(rows, key=lambda row: (-mean(row), row["cost"]))
 
 
 def methods(board: Board) -> list[Board]:
-    """The same, without what is asked beside methods."""
+    """Return the ranked rows without the references."""
     return [row for row in ranked(board) if row["method"].split(":")[0] not in REFERENCES]
 
 
 def on_front(board: Board) -> set[str]:
-    """The methods than which no other answers as well for less time, or better for as little."""
+    """Return the methods on the Pareto front of right answers and compression time."""
     rows = methods(board)
-    places = front([Point(row["cost"], mean(row)) for row in rows])
-    return {rows[place]["method"] for place in places}
+    indices = front([Point(row["cost"], mean(row)) for row in rows])
+    return {rows[index]["method"] for index in indices}
 
 
 def table(protocol: str) -> str:
-    """One row a method, the best first."""
+    """Return one row per method, the best first."""
     board = boards()[protocol]
     budgets, best = list(board["tasks"]), on_front(board)
     lines = [
@@ -84,12 +84,12 @@ def table(protocol: str) -> str:
         f"| | method | mean | {' | '.join(budgets)} | bytes at 20% | cost |",
         f"|---|---|---|{'---|' * len(budgets)}---|---|",
     ]
-    place = 0
+    rank = 0
     for row in ranked(board):
         reference = row["method"].split(":")[0] in REFERENCES
-        place += not reference
+        rank += not reference
         cells = [
-            "" if reference else str(place),
+            "" if reference else str(rank),
             name(row["method"]),
             f"{mean(row):.2f}",
             *(cell(row, budget, bold=not reference) for budget in budgets),
@@ -114,13 +114,14 @@ def _bytes(row: Board) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as it stands in the tables."""
+    """Format a share as the tables do."""
     return f"{100 * share:.1f} %"
 
 
 def cell(row: Board, budget: str, *, bold: bool) -> str:
-    """A row's share of right answers at a budget, or that it was refused; ``bold``: in bold where
-    it is not seen to be behind the best.
+    """Format a row's share of right answers at a budget, or "refused".
+
+    ``bold``: use bold type unless it is significantly behind the best.
     """
     if budget not in row["cells"]:
         return "refused"
@@ -135,19 +136,19 @@ def _share(interval: list[float]) -> str:
 
 
 def measured() -> str:
-    """What was asked, on what."""
+    """Return a list of the questions, tokens and times measured under each protocol."""
     lines = []
     for protocol, board in boards().items():
-        asked = " and ".join(f"{n} of {task}" for task, n in board["questions"].items())
-        least, most = board["tokens"]
+        counts = " and ".join(f"{n} of {task}" for task, n in board["questions"].items())
+        low, high = board["tokens"]
         left_out = [
             f"{' and '.join(set(board['questions']) - set(tasks))} not at {budget}"
             for budget, tasks in board["tasks"].items()
             if set(tasks) != set(board["questions"])
         ]
         lines.append(
-            f"* {protocol.capitalize()}: {asked}{''.join(f' ({x})' for x in left_out)}; "
-            f"{least} to {most} tokens are compressed. Cost is over {board['prefill_s']:.2f} CPU "
+            f"* {protocol.capitalize()}: {counts}{''.join(f' ({x})' for x in left_out)}; "
+            f"{low} to {high} tokens are compressed. Cost is over {board['prefill_s']:.2f} CPU "
             f"seconds of prefill in the median, one thread of {board['machine']}, "
             f"torch {board['versions']['torch']}."
         )
@@ -155,14 +156,16 @@ def measured() -> str:
 
 
 def refused() -> str:
-    """One row for what has no figure, and why."""
+    """Return one row per missing figure, with the reason."""
     lines = ["| method | where | why |", "|---|---|---|"]
     lines += [f"| `{method}` | everywhere | {why} |" for method, why in NOT_ASKED.items()]
     lines += [f"| `{method}` | everywhere | not measured yet |" for method in not_measured()]
-    said: dict[tuple[str, str], list[str]] = {}
+    refusals: dict[tuple[str, str], list[str]] = {}
     for protocol, board in boards().items():
         for row in board["methods"]:
             for budget, why in row["refused"].items():
-                said.setdefault((name(row["method"]), why), []).append(f"{protocol} {budget}")
-    lines += [f"| {method} | {', '.join(where)} | {why} |" for (method, why), where in said.items()]
+                refusals.setdefault((name(row["method"]), why), []).append(f"{protocol} {budget}")
+    lines += [
+        f"| {method} | {', '.join(where)} | {why} |" for (method, why), where in refusals.items()
+    ]
     return "\n".join(lines)

@@ -1,5 +1,6 @@
-"""docs/quality.svg: right answers against the bytes held, and against the time of compressing, with
-the Pareto front of each. Every colour can be read on light pages and on dark ones.
+"""docs/quality.svg: right answers over stored bytes and over compression time, with Pareto fronts.
+
+Colors are readable on light and on dark pages.
 """
 
 from __future__ import annotations
@@ -16,21 +17,24 @@ from foveate_lab.report.front import Point, front
 
 BLUE, ORANGE, GREY = PALETTE[0], PALETTE[1], "#808080"
 PAPERS = ("mixkv", "prefixkv", "csp", "david", "lookm")
-WIDE, HIGH = 470, 380  # of a panel, with what is written around it
-LEFT, TOP, RIGHT, BOTTOM = 48, 34, 12, 46  # of that, around what is drawn
-LETTER, LINE = 6.2, 13.0  # a label's letter and line, about
-SHARES, TIMES = (3.5, 65.0), (0.8, 250.0)  # percent, from edge to edge; what is beyond stands there
+WIDE, HIGH = 470, 380  # of a panel, labels included
+LEFT, TOP, RIGHT, BOTTOM = 48, 34, 12, 46  # margins in a panel, around the axes
+LETTER, LINE = 6.2, 13.0  # approximate width of a label's letter, height of its line
+SHARES, TIMES = (
+    (3.5, 65.0),
+    (0.8, 250.0),
+)  # percent, from edge to edge; points beyond are drawn at the edge
 
 
 class Named(NamedTuple):
-    """A method's place in a panel: what it costs and what it is worth, in percent."""
+    """A method's point in a panel: its cost and its right answers, in percent."""
 
     name: str
     point: Point
 
 
 class Panel(NamedTuple):
-    """Where a panel stands, its title, what it is drawn over, and that axis: its ends and ticks."""
+    """A panel's position and title, and its horizontal axis: label, ends and ticks."""
 
     left: float
     top: float
@@ -40,27 +44,27 @@ class Panel(NamedTuple):
     ticks: Sequence[float]
 
     def x(self, cost: float) -> float:
-        """Logarithmic."""
+        """Return the horizontal position of a cost, on a logarithmic axis."""
         low, high = self.ends
         share = log(min(max(cost, low), high) / low) / log(high / low)
         return self.left + LEFT + share * (WIDE - LEFT - RIGHT)
 
     def y(self, worth: float) -> float:
-        """From 0 to 100, with room for half a dot."""
+        """Return the vertical position of 0 to 100 % right answers, with room for half a dot."""
         return self.top + HIGH - BOTTOM - (worth + 3) / 106 * (HIGH - TOP - BOTTOM)
 
 
 def picture() -> str:
-    """Two rows, by bytes and by time, of a panel for each protocol."""
+    """Draw a panel per protocol over bytes, and below it one over time."""
     drawn: list[str] = []
     for column, (protocol, board) in enumerate(boards().items()):
         rows, left = methods(board), column * WIDE
         by_bytes = Panel(left, 0, protocol, "KV bytes held, %", SHARES, (5, 10, 20, 40))
-        drawn += _panel(by_bytes, _held(rows), named=False)
+        drawn += _panel(by_bytes, _byte_points(rows), named=False)
         title = f"{protocol}, mean of the budgets"
         over = "time of compressing, % of the prefill's"
         by_time = Panel(left, HIGH, title, over, TIMES, (1, 3, 10, 30, 100))
-        drawn += _panel(by_time, _taken(rows), named=True)
+        drawn += _panel(by_time, _time_points(rows), named=True)
     size = f"{len(boards()) * WIDE} {2 * HIGH}"
     return "\n".join(
         [
@@ -73,7 +77,7 @@ def picture() -> str:
     )
 
 
-def _held(rows: Sequence[Board]) -> list[Named]:
+def _byte_points(rows: Sequence[Board]) -> list[Named]:
     return [
         Named(short(row["method"]), Point(100 * cell["bytes"], 100 * cell["right"][0]))
         for row in rows
@@ -81,24 +85,25 @@ def _held(rows: Sequence[Board]) -> list[Named]:
     ]
 
 
-def _taken(rows: Sequence[Board]) -> list[Named]:
+def _time_points(rows: Sequence[Board]) -> list[Named]:
     return [Named(short(row["method"]), Point(100 * row["cost"], 100 * mean(row))) for row in rows]
 
 
 def _panel(panel: Panel, found: Sequence[Named], *, named: bool) -> Iterator[str]:
-    """The axes, every method, the papers above the others and the front above all; ``named``: the
-    papers' names too.
+    """Draw the axes and every method, the papers above others and the front on top.
+
+    ``named``: label the papers too, not only the front.
     """
     yield from _axes(panel)
-    for name, point in sorted(found, key=lambda one: one.name in PAPERS):
+    for name, point in sorted(found, key=lambda method: method.name in PAPERS):
         color, radius = (ORANGE, 4) if name in PAPERS else (GREY, 3)
         yield _dot(panel, point, color, radius)
-    best = [found[place] for place in front([one.point for one in found])]
+    best = [found[index] for index in front([method.point for method in found])]
     corners = " ".join(f"{panel.x(p.cost):.1f},{panel.y(p.worth):.1f}" for _, p in best)
     yield f'<polyline points="{corners}" fill="none" stroke="{BLUE}" stroke-width="1.5"/>'
     yield from (_dot(panel, point, BLUE, 4.5) for _, point in best)
-    papers = [one for one in found if named and one.name in PAPERS and one not in best]
-    yield from _labels(panel, [*best, *papers], [one.point for one in found])
+    papers = [m for m in found if named and m.name in PAPERS and m not in best]
+    yield from _labels(panel, [*best, *papers], [method.point for method in found])
 
 
 def _axes(panel: Panel) -> Iterator[str]:
@@ -123,8 +128,9 @@ def _dot(panel: Panel, point: Point, color: str, radius: float) -> str:
 
 
 def _labels(panel: Panel, found: Sequence[Named], dots: Sequence[Point]) -> Iterator[str]:
-    """A name at each place, where it covers the least of other names and dots; those that share a
-    place stand together.
+    """Draw each name where it covers the least of other names and dots.
+
+    Methods at the same point share a label.
     """
     shared: dict[Point, list[str]] = {}
     for name, point in found:
@@ -133,13 +139,13 @@ def _labels(panel: Panel, found: Sequence[Named], dots: Sequence[Point]) -> Iter
     for point, names in shared.items():
         text = ", ".join(names[:2]) + (f" and {len(names) - 2} more" if names[2:] else "")
         x, y, wide = panel.x(point.cost), panel.y(point.worth), LETTER * len(text)
-        places = [
+        spots = [
             (x + across * (wide / 2 + 7), y + down * LINE)
-            for across in (-1, 1, 0)  # above and left of a front there is nothing
+            for across in (-1, 1, 0)  # first to the left: the area above a front is empty
             for down in ((-1, 0, 1, -2, 2, -3, 3) if across else (-1, 1))
         ]
-        inside = [place for place in places if _fits(panel, *place, wide)] or places
-        best = min(inside, key=lambda place: _covered(_box(*place, wide, LINE), taken))
+        inside = [spot for spot in spots if _fits(panel, *spot, wide)] or spots
+        best = min(inside, key=lambda spot: _covered(_box(*spot, wide, LINE), taken))
         taken.append(_box(*best, wide, LINE))
         color = ORANGE if names[0] in PAPERS else BLUE
         yield (
@@ -149,7 +155,7 @@ def _labels(panel: Panel, found: Sequence[Named], dots: Sequence[Point]) -> Iter
 
 
 class Box(NamedTuple):
-    """Left, top, right, bottom."""
+    """Edges of a rectangle: left, top, right, bottom."""
 
     x0: float
     y0: float
@@ -167,7 +173,7 @@ def _fits(panel: Panel, x: float, y: float, wide: float) -> bool:
 
 
 def _covered(box: Box, others: Sequence[Box]) -> float:
-    """The area that the box has in common with others."""
+    """Return the area that a box shares with others."""
     return sum(
         max(0.0, min(box.x1, o.x1) - max(box.x0, o.x0))
         * max(0.0, min(box.y1, o.y1) - max(box.y0, o.y0))

@@ -1,4 +1,4 @@
-"""What a method keeps of the docs' example, and how it did on the leaderboard, for its page."""
+"""Figure of what a method keeps of the docs' example, and its leaderboard rows, for its page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import leaderboard
 from cells import bars, label, shade, svg
-from kept import QUESTION, Example, Held, example, held
+from kept import QUESTION, Example, Kept, apply_policies, example
 
 import foveate
 from foveate.pictures.escaping import without_folders
@@ -19,15 +19,18 @@ PICTURE = "example.jpg"
 WIDE, HIGH = 384.0, 288.0
 
 
-class Shown(NamedTuple):
-    """What was kept under which spec; of a method that no example can be made of, nothing."""
+class Result(NamedTuple):
+    """Pairs that a method keeps of the example, and its spec."""
 
     spec: str
-    held: Held
+    kept: Kept
 
 
 def specs() -> dict[str, str]:
-    """The spec of each method, as the leaderboard asked it: windows fit short prompts there."""
+    """Return each method's spec on the leaderboard, where windows fit short prompts.
+
+    A method whose profile is not stored in the repository is left out.
+    """
     found = {name: name for name in leaderboard.NOT_ASKED}
     for row in leaderboard.boards()["query-aware"]["methods"]:
         name = leaderboard.short(row["method"]).rstrip("*")
@@ -37,32 +40,32 @@ def specs() -> dict[str, str]:
 
 
 def _at_budget(method: str) -> str:
-    """A row's method at the budget of the pictures."""
-    if "best_heads(" in method:  # put together by hand, it has its budget in the stage
+    """Return a row's spec at the budget of the pictures."""
+    if "best_heads(" in method:  # a spec of single stages has its budget in this stage
         return method.replace("best_heads(", f"best_heads(amount={BUDGET},")
     return foveate.policy(method, budget=BUDGET).spec
 
 
 def _profiles_exist(spec: str) -> bool:
-    """Whether a row's profile is stored in the repository."""
+    """Return whether a row's profiles are stored in the repository."""
     names = [part.split(")")[0].split(",")[0] for part in spec.split("profile=")[1:]]
     return all((ROOT / name).is_file() for name in names)
 
 
-def shown() -> dict[str, Shown]:
-    """What each method keeps; run it where the repository's root is the folder at work."""
-    asked = specs()
-    found = held(list(asked.values()))
-    return {name: Shown(spec, found[spec]) for name, spec in asked.items()}
+def results() -> dict[str, Result]:
+    """Return what each method keeps; needs the repository's root as the current folder."""
+    by_name = specs()
+    found = apply_policies(list(by_name.values()))
+    return {name: Result(spec, found[spec]) for name, spec in by_name.items()}
 
 
-def figure(one: Shown) -> str:
-    """The example as the method leaves it: the image, the words after it, and the heads."""
+def figure(result: Result) -> str:
+    """Return the example as the method leaves it: the image, the text after it, and the heads."""
     here = example()
-    kept = float(one.held.heads.mean())
-    said = (
-        f"`{without_folders(one.spec)}` holds {100 * kept:.1f} % of the {here.tokens} tokens, all "
-        "heads and layers together."
+    share = float(result.kept.heads.mean())
+    summary = (
+        f"`{without_folders(result.spec)}` holds {100 * share:.1f} % of the {here.tokens} tokens, "
+        "all heads and layers together."
     )
     caption = (
         "Brightness: the share of KV heads, over all layers, that hold a token. Bars: a KV head "
@@ -71,15 +74,15 @@ def figure(one: Shown) -> str:
     )
     return "\n\n".join(
         [
-            f"The demo model reads this image and “{QUESTION}”. {said}",
+            f"The demo model reads this image and “{QUESTION}”. {summary}",
             '<figure class="kept">\n'
-            f"{_picture(one.held, here, kept)}\n{_words(one.held, here)}\n"
+            f"{_picture(result.kept, here, share)}\n{_words(result.kept, here)}\n"
             f"<figcaption>{caption}</figcaption>\n</figure>",
         ]
     )
 
 
-def _picture(found: Held, here: Example, mean: float) -> str:
+def _picture(found: Kept, here: Example, mean: float) -> str:
     image = f'<image href="{PICTURE}" width="{WIDE:g}" height="{HIGH:g}"/>'
     below = (0.0, HIGH + 12, WIDE, 70.0)
     return svg(
@@ -96,7 +99,7 @@ def _picture(found: Held, here: Example, mean: float) -> str:
     )
 
 
-def _words(found: Held, here: Example) -> str:
+def _words(found: Kept, here: Example) -> str:
     spans = [
         f'<span style="--held:{float(found.tokens[at]):.2f}">{_visible(text)}</span>'
         for text, at in here.words
@@ -109,7 +112,7 @@ def _visible(text: str) -> str:
 
 
 def rows(name: str) -> str:
-    """The method's rows of the leaderboard, both protocols."""
+    """Return the method's rows of the leaderboard, under both protocols."""
     found = [
         _row(protocol, board, row)
         for protocol, board in leaderboard.boards().items()

@@ -1,4 +1,4 @@
-"""A page for every method, from its definition. None is stored: ``site_pages.py`` writes them."""
+"""Pages of methods, written from their definitions by ``site_pages.py`` and not stored."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ FENCE = "`````"
 
 
 def write(target: Path) -> None:
-    """Writes NAME.md for every method, index.md, which lists them, and the image of their pictures;
-    call it where the repository's root is the folder at work.
+    """Write NAME.md for every method, index.md, which lists them, and the image of their pictures.
+
+    Needs the repository's root as the current folder.
     """
-    shown = method_figures.shown()
+    results = method_figures.results()
     for name, method in foveate.METHODS.items():
-        (target / f"{name}.md").write_text(page(method, shown.get(name)), encoding="utf-8")
+        (target / f"{name}.md").write_text(page(method, results.get(name)), encoding="utf-8")
     (target / method_figures.PICTURE).write_bytes(jpeg(example().image))
     (target / "index.md").write_text(index(), encoding="utf-8")
 
 
 def index() -> str:
-    """The list of all methods."""
+    """Return the page that lists all methods."""
     rows = [
         f"| [`{name}`]({name}.md) | {method.summary} | {cited(method)} |"
         for name, method in foveate.METHODS.items()
@@ -48,21 +49,21 @@ def index() -> str:
     return head + "\n".join(rows) + "\n"
 
 
-def page(method: Method, shown: method_figures.Shown | None) -> str:
-    """One method: what it does and keeps, its parameters, its figures, its paper and its source."""
+def page(method: Method, result: method_figures.Result | None) -> str:
+    """Return a method's page; without a result, it has no picture."""
     module = sys.modules[method.function.__module__]
     parts = [
         f"# {method.name}",
         paper(method),
         method.docs.text,
         usage(method),
-        "## What it keeps" if shown else "",
-        method_figures.figure(shown) if shown else "",
+        "## What it keeps" if result else "",
+        method_figures.figure(result) if result else "",
         "## Parameters",
         parameters(method),
         "## How it works",
         inspect.cleandoc(module.__doc__ or ""),
-        beside(method),
+        addition(method),
         figures(method),
         "## Citation" if method.paper else "",
         citation(method),
@@ -73,7 +74,7 @@ def page(method: Method, shown: method_figures.Shown | None) -> str:
 
 
 def usage(method: Method) -> str:
-    """A spec with all that has no default, and the same in Python."""
+    """Return a call in Python and as a spec, with the required parameters."""
     needed = {key: "20%" if key == "budget" else "..." for key in required(method)}
     spec = ",".join(f"{key}={value}" for key, value in needed.items())
     call = ", ".join(f'{key}="{value}"' for key, value in needed.items())
@@ -82,29 +83,29 @@ def usage(method: Method) -> str:
 
 
 def required(method: Method) -> list[str]:
-    """The parameters without a default."""
-    return [key for key, one in method.parameters.items() if one.default is Parameter.empty]
+    """Return the parameters without a default."""
+    return [key for key, value in method.parameters.items() if value.default is Parameter.empty]
 
 
 def parameters(method: Method) -> str:
-    """One row a parameter: its default, and what it takes."""
+    """Return one row per parameter, with its default and what it takes."""
     if not method.parameters:
         return "None."
     rows = ["| parameter | default | what it does | takes |", "|---|---|---|---|"]
     for key, parameter in method.parameters.items():
         takes = describe(method.hints[key]) or "an amount: 20%, 256 or 64MB"
-        given = parameter.default is not Parameter.empty
-        default = f"`{print_value(parameter.default)}`" if given else "required"
+        is_optional = parameter.default is not Parameter.empty
+        default = f"`{print_value(parameter.default)}`" if is_optional else "required"
         cells = (f"`{key}`", default, meaning(method, key), takes)
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    whence = method.docs.defaults.replace("](", "](../")  # written for a page in docs/
-    if whence:
-        rows += ["", f"Where the [defaults](../defaults.md) come from: {whence}."]
+    origin = method.docs.defaults.replace("](", "](../")  # written for a page in docs/
+    if origin:
+        rows += ["", f"Where the [defaults](../defaults.md) come from: {origin}."]
     return "\n".join(rows)
 
 
 def paper(method: Method) -> str:
-    """Where it is from: title, year, the authors' code, and the page of what was checked of it."""
+    """Return the paper's title, year, code, and the page of what was checked of it."""
     if method.paper is None:
         return ""
     text = f"{cited(method)}, {method.paper.venue}."
@@ -115,28 +116,28 @@ def paper(method: Method) -> str:
     return text
 
 
-def beside(method: Method) -> str:
-    """What it is in a sum."""
+def addition(method: Method) -> str:
+    """Return what the method contributes when it is added to another."""
     stages = ", ".join(method.adds)
     wraps = ", and its score wraps the one that is there" if method.wraps else ""
     return f"[Added](../composition.md) to another method it brings along: {stages}{wraps}."
 
 
 def figures(method: Method) -> str:
-    """Its rows of the leaderboard, or where to read why it has none."""
+    """Return the method's rows of the leaderboard, with an introduction."""
     found = method_figures.rows(method.name)
     if not found:
         return ""
-    said = (
+    introduction = (
         "The share of questions answered right, with its 95 % interval, and the time of "
         "compressing over that of the prefill, from the [leaderboard](../quality.md), which says "
         "how it was measured and has all methods beside each other."
     )
-    return f"## Figures\n\n{said}\n\n{found}"
+    return f"## Figures\n\n{introduction}\n\n{found}"
 
 
 def cited(method: Method) -> str:
-    """The paper's title, with where to read it."""
+    """Return the paper's title as a link, and its year."""
     if method.paper is None:
         return ""
     paper = method.paper
@@ -146,17 +147,17 @@ def cited(method: Method) -> str:
 
 
 def citation(method: Method) -> str:
-    """The paper's BibTeX."""
+    """Return the paper's BibTeX."""
     return f"```bibtex\n{method.paper.bibtex}\n```" if method.paper else ""
 
 
 def source(method: Method) -> str:
-    """The whole file, or all of a folder, in which the comments name the paper's equations."""
+    """Return the method's file, or all files of its folder."""
     first = Path(str(sys.modules[method.function.__module__].__file__)).resolve()
     folder = sorted(first.parent.glob("*.py")) if first.name == "__init__.py" else [first]
     return "\n\n".join(map(_file, folder))
 
 
 def _file(path: Path) -> str:
-    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
-    return f"`{shown}`\n\n{FENCE} python\n{path.read_text(encoding='utf-8')}\n{FENCE}"
+    title = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
+    return f"`{title}`\n\n{FENCE} python\n{path.read_text(encoding='utf-8')}\n{FENCE}"

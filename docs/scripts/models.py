@@ -38,58 +38,60 @@ TEXT_ONLY = "text"
 
 
 def newest() -> dict[str, Verdict]:
-    """The verdicts of the newest release that the census ran on."""
+    """Return the verdicts of the newest release in the census."""
     return list(read().values())[-1]
 
 
 def releases() -> str:
-    """One row a release: how many types are exact, refused, and not built."""
+    """Return one row per release, with the number of exact, refused and unbuilt types."""
     rows = [
         "| transformers | exact | of these with images | refused | not built |",
         "|---|---|---|---|---|",
     ]
     for release, types in read().items():
-        kinds = Counter(one.kind for one in types.values())
-        images = sum(with_images(one) for one in types.values())
+        kinds = Counter(verdict.kind for verdict in types.values())
+        images = sum(with_images(verdict) for verdict in types.values())
         counts = (kinds["exact"], images, kinds["refused"], kinds["not built"])
         rows.append(f"| {release} | {' | '.join(map(str, counts))} |")
     return "\n".join(rows)
 
 
-def with_images(one: Verdict) -> bool:
-    """Whether it is exact with an image or a video."""
-    return one.kind == "exact" and any(
-        not step.startswith((TEXT_ONLY, "two")) for step in one.steps
+def with_images(verdict: Verdict) -> bool:
+    """Return whether a type is exact with an image or a video."""
+    return verdict.kind == "exact" and any(
+        not step.startswith((TEXT_ONLY, "two")) for step in verdict.steps
     )
 
 
 def exact() -> str:
-    """One row a type that is exact, with the prompts that were tried."""
+    """Return one row per exact type, with the prompts that were tried."""
     rows = ["| type | prompts | layers compressed | image tokens known |", "|---|---|---|---|"]
-    for name, one in newest().items():
-        if one.kind == "exact":
-            known = "yes" if one.visual else "give `vision=`" if with_images(one) else ""
-            rows.append(f"| `{name}` | {', '.join(one.steps)} | {one.layers} | {known} |")
+    for name, verdict in newest().items():
+        if verdict.kind == "exact":
+            unknown = "give `vision=`" if with_images(verdict) else ""
+            known = "yes" if verdict.visual else unknown
+            steps = ", ".join(verdict.steps)
+            rows.append(f"| `{name}` | {steps} | {verdict.layers} | {known} |")
     return "\n".join(rows)
 
 
 def others() -> str:
-    """One row a type that is not, with the reason."""
+    """Return one row per type that is not exact, with the reason."""
     rows = ["| type | | reason |", "|---|---|---|"]
     rows += [
-        f"| `{name}` | {one.kind} | {one.reason.replace('|', '/')} |"
-        for name, one in newest().items()
-        if one.kind != "exact"
+        f"| `{name}` | {verdict.kind} | {verdict.reason.replace('|', '/')} |"
+        for name, verdict in newest().items()
+        if verdict.kind != "exact"
     ]
     return "\n".join(rows)
 
 
 def supported() -> str:
-    """A sentence of how many there are, for the README."""
+    """Return a sentence with the number of exact types, for the README."""
     found = newest()
     release = list(read())[-1]
-    images = sorted(name for name, one in found.items() if with_images(one))
-    text = sorted(name for name, one in found.items() if one.kind == "exact" and name not in images)
+    images = {name for name, verdict in found.items() if with_images(verdict)}
+    text = {name for name, verdict in found.items() if verdict.kind == "exact"} - images
     return (
         f"Of the image-text types of transformers {release}, {len(images)} are exact with images, "
         f"and {len(text)} of the most used text types; [docs/models.md](docs/models.md) lists "
@@ -98,17 +100,18 @@ def supported() -> str:
 
 
 def ways() -> str:
-    """One row a test of ways to load or call a model, of whose docstring it is."""
-    return said("| way | | |", WAYS)
+    """Return one row per test of a way to load or call a model, from its docstring."""
+    return docstring_rows("| way | | |", WAYS)
 
 
 def options() -> str:
-    """The same of what vLLM is asked for beside a policy."""
-    return said("| option | | |", [ROOT / f"tests/serving/test_{name}.py" for name in OPTIONS])
+    """Return one row per test of an option of vLLM, from its docstring."""
+    files = [ROOT / f"tests/serving/test_{name}.py" for name in OPTIONS]
+    return docstring_rows("| option | | |", files)
 
 
-def said(head: str, files: Iterable[Path]) -> str:
-    """One row a test whose docstring is one: three cells."""
+def docstring_rows(head: str, files: Iterable[Path]) -> str:
+    """Return one row per test whose docstring consists of three cells."""
     rows = [head, "|---|---|---|"]
     for node in (node for path in files for node in ast.parse(path.read_text("utf-8")).body):
         text = (isinstance(node, ast.FunctionDef) and ast.get_docstring(node)) or ""

@@ -1,10 +1,10 @@
-"""Writes what commands print on the demo model, in 80 columns; ``--check`` runs them and compares.
+"""Output of commands in the docs, on the demo model in 80 columns; ``--check`` only compares.
 
 python docs/scripts/printed.py [--check] [COMMAND...]
 
-Where a page shows ``$ foveate ...`` in a block of text, the lines below are what it printed: all
-are run in one empty folder, page by page. Times and what belongs to a machine are not compared.
-Some minutes; COMMAND chooses by what stands after ``foveate``.
+Lines below ``$ foveate ...`` in a block of text are replaced by the command's output. All commands
+run in one empty folder, in the pages' order. Times and details of the machine are not compared.
+Takes some minutes; COMMAND limits it to those subcommands of ``foveate``, e.g. ``run``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ DOCS = Path(__file__).parents[1]
 PAGES = (DOCS / "start.md", DOCS / "howto" / "commands.md")
 BLOCK = re.compile(r"```text\n\$ (?P<command>foveate .*)\n(?P<printed>[\s\S]*?)```")
 COLUMNS = 80
-OF_A_MACHINE = ("doctor", "serve")  # what is installed, and where
+OF_A_MACHINE = ("doctor", "serve")  # their output depends on installed packages and paths
 TIMED = ("run", "bench")
 
 
 def printed(command: str) -> str:
-    """What a command writes to stdout, which is a pipe, in the current folder."""
+    """Run a command in the current folder and return its stdout, as it writes to a pipe."""
     os.environ["COLUMNS"] = str(COLUMNS)
     done = CliRunner().invoke(app, shlex.split(command)[1:])
     if done.exit_code:
@@ -40,7 +40,7 @@ def printed(command: str) -> str:
 
 
 def stable(command: str, text: str) -> str:
-    """What is the same on every machine: no times, no versions and places."""
+    """Return the output that is equal on every machine: no times, versions or paths."""
     name = command.split()[1]
     if name in OF_A_MACHINE:
         return "\n".join(line.split()[0] for line in text.splitlines() if line[:1].isalpha())
@@ -49,21 +49,21 @@ def stable(command: str, text: str) -> str:
     return " ".join(text.split())
 
 
-def shown(page: Path, keep: Callable[[str], bool] = lambda _: True) -> list[tuple[str, str]]:
-    """The commands that a page shows, each with what it says that they print."""
+def examples(page: Path, keep: Callable[[str], bool] = lambda _: True) -> list[tuple[str, str]]:
+    """Return the commands on a page, each with its output there."""
     found = BLOCK.finditer(page.read_text(encoding="utf-8"))
-    return [(one["command"], one["printed"]) for one in found if keep(one["command"])]
+    return [(block["command"], block["printed"]) for block in found if keep(block["command"])]
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs the commands, and rewrites the pages or says what is out of date."""
+    """Run the commands; rewrite the pages, or with --check print outdated output."""
     names = [word for word in words if word != "--check"]
     old = 0
     with TemporaryDirectory() as folder:
         os.chdir(folder)
         for page in PAGES:
             text = page.read_text(encoding="utf-8")
-            for command, before in shown(page, lambda c: not names or c.split()[1] in names):
+            for command, before in examples(page, lambda c: not names or c.split()[1] in names):
                 after = printed(command)
                 if "--check" in words and stable(command, after) != stable(command, before):
                     old += 1

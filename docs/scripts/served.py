@@ -1,4 +1,4 @@
-"""Which methods vLLM serves, for ``docs/served_methods.md``: as its plug-in itself answers."""
+"""Lists of ``docs/served_methods.md``: methods that vLLM serves, according to its plug-in."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from foveate.vllm.plans.settings import check_policy
 from foveate.vllm.startup.support import check_parallel
 
 BUDGET = "20%"
-HEADS = 8  # of a layer; any number that two workers can share
+HEADS = 8  # KV heads of a layer; any even number, so that two workers can share them
 
 
 class Answer(NamedTuple):
-    """What is said of a method: served by ``policy``, or refused with ``why``."""
+    """The plug-in's answer for a method: served by ``policy``, or refused because of ``why``."""
 
     name: str
     policy: Policy | None
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
     @property
     def in_parallel(self) -> bool:
-        """Whether several workers can share its heads."""
+        """Support for several workers that share the heads."""
         if self.policy is None:
             return False
         try:
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
 
 
 def answers() -> Iterator[Answer]:
-    """One of each method, at a budget and else by default."""
+    """Yield the answer for each method, at a budget and otherwise with its defaults."""
     for name, method in foveate.METHODS.items():
         if name == "full":
             continue
@@ -51,47 +51,47 @@ def answers() -> Iterator[Answer]:
 
 
 def _reason(message: str) -> str:
-    """The stage that is in the way, without its arguments, and why: the first sentence."""
+    """Shorten a refusal to its first sentence, and a stage to its name."""
     after = message.partition("cannot be served by vLLM: ")[2] or message
     sentence = after.split(". ")[0].split("; ")[0].rstrip(".")
     return re.sub(r"(\w+)\([^ ]*\)", r"`\1`", sentence)
 
 
 def as_they_are() -> str:
-    """The methods that need nothing but a budget, those of one worker alone by themselves."""
-    served = [one for one in answers() if one.policy is not None]
+    """List the methods that need only a budget: for any number of workers, and for one."""
+    served = [answer for answer in answers() if answer.policy is not None]
     several, alone = (
-        ", ".join(f"`{one.name}`" for one in served if one.in_parallel == kind)
+        ", ".join(f"`{answer.name}`" for answer in served if answer.in_parallel == kind)
         for kind in (True, False)
     )
     return f"* With any number of workers: {several}.\n* With one worker: {alone}."
 
 
 def with_arguments() -> str:
-    """One row a method that is served under arguments that it names itself."""
+    """Return one row per method that is served only with the arguments in its definition."""
     rows = ["| method | served as | without them |", "|---|---|---|"]
-    for one in answers():
-        method = foveate.METHODS[one.name]
-        if one.policy is None and method.foretold:
-            spec = f"{one.name}:budget={BUDGET},{method.foretold}"
-            rows.append(f"| `{one.name}` | `{spec}` | {one.why} |")
+    for name, policy, why in answers():
+        arguments = foveate.METHODS[name].foretold
+        if policy is None and arguments:
+            rows.append(f"| `{name}` | `{name}:budget={BUDGET},{arguments}` | {why} |")
     return "\n".join(rows)
 
 
 def with_profiles() -> str:
-    """The methods that are none without a profile."""
-    return ", ".join(f"`{one.name}`" for one in answers() if _profiled(one)) + "."
+    """List the methods that need a profile."""
+    return ", ".join(f"`{answer.name}`" for answer in answers() if _needs_profile(answer)) + "."
 
 
 def refused() -> str:
-    """One row a reason: the stage that is in the way, and the methods that have it."""
+    """Return one row per reason for a refusal, with its methods."""
     owners: dict[str, list[str]] = {}
-    for one in answers():
-        if one.policy is None and not foveate.METHODS[one.name].foretold and not _profiled(one):
-            owners.setdefault(one.why, []).append(f"`{one.name}`")
+    for answer in answers():
+        is_served = answer.policy is not None or foveate.METHODS[answer.name].foretold
+        if not is_served and not _needs_profile(answer):
+            owners.setdefault(answer.why, []).append(f"`{answer.name}`")
     rows = [f"| {', '.join(names)} | {why} |" for why, names in sorted(owners.items())]
     return "\n".join(["| methods | in the way |", "|---|---|", *rows])
 
 
-def _profiled(one: Answer) -> bool:
-    return f"{one.name} needs a profile" in one.why
+def _needs_profile(answer: Answer) -> bool:
+    return f"{answer.name} needs a profile" in answer.why

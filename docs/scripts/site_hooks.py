@@ -1,10 +1,10 @@
-"""MkDocs hooks: the site has what docs/ links to outside itself, and a page for every method.
+"""MkDocs hooks that add files outside docs/ and a page for every method to the site.
 
-A link ``../benchmarks/results/cpu.md`` works where the repository is read. For the site, each file
-that such a link leads to becomes a page under ``repository/``, and so does what that page links to;
-links are rewritten to match. What `site_pages.py` wrote into build/pages, the pages of methods
-among it, stands at the same place in the site, and in the menu. The version stands in the header
-and in every title, and the search finds its index without a server.
+A link such as ``../benchmarks/results/cpu.md`` works in the repository. In the site, each linked
+file becomes a page under ``repository/``, and so do files that this page links to; links are
+rewritten to match. Files that `site_pages.py` wrote into build/pages, such as methods' pages, keep
+their paths in the site. The version is added to the header and titles, and the search works without
+a server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "build" / "pages"
 OUTSIDE = "repository/"
-# A link's target; or code, in which what looks like a link is none.
+# A link's target; or code, in which links are not rewritten.
 LINK = re.compile(
     r"^ *(?P<fence>`{3,}).*?^ *(?P=fence)|`[^`\n]+`|(?<=\]\()(?P<target>[^)\s]+)(?=\))",
     flags=re.MULTILINE | re.DOTALL,
@@ -38,16 +38,16 @@ FOLDERS = {
     "benchmarks": "repository/benchmarks/README.md",
 }
 LEXERS = {".py": "python", ".sh": "bash", ".json": "json", ".yaml": "yaml", ".yml": "yaml"}
-# Where a page shows another one at work; a reader of the repository sees nothing there.
+# Marker of a page to embed; invisible to readers of the repository.
 LIVE = re.compile(r"<!-- live: (?P<page>\S+) (?P<title>.+?) -->")
 FRAME = r'<iframe class="live" src="\g<page>" title="\g<title>" loading="lazy"></iframe>'
-# Docstrings name things as Sphinx does, which leaves the role in front of the code.
+# Role of Sphinx in a docstring, which MkDocs leaves in front of the code.
 ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):(?=<code)")
 VERSION = re.compile(r'^__version__ = "(.+)"$', flags=re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Adds the version to the site's name, and each method to the menu."""
+    """Add the version to the site's name, and each method to the menu."""
     source = (ROOT / "src" / "foveate" / "__init__.py").read_text(encoding="utf-8")
     config.site_name = f"{config.site_name} {VERSION.findall(source)[0]}"
     for section in config.nav or []:
@@ -57,13 +57,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def methods_in_menu() -> list[dict[str, str]]:
-    """The pages of methods by name, as site_pages.py wrote them."""
+    """Return the menu's entries for the pages of methods that site_pages.py wrote."""
     names = sorted(path.stem for path in (PAGES / "methods").glob("*.md"))
     return [{name: f"methods/{name}.md"} for name in names if name != "index"]
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Adds what was written for the site, and the pages that the menu or a link names."""
+    """Add the files written for the site, and repository files that the menu or a link names."""
     if not (PAGES / "methods" / "index.md").is_file():
         raise PluginError("build/pages is missing: `make docs` writes it, then runs mkdocs.")
     for path in sorted(path for path in PAGES.rglob("*") if path.is_file()):
@@ -77,9 +77,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrites links to where the site has their targets."""
+    """Rewrite links to the paths of the site, and embed live pages."""
     here = origin(page.file.src_uri)
-    # Python-Markdown asks for four columns where GitHub takes a list's table at three.
+    # Python-Markdown needs four columns of indent for a table in a list, GitHub only three.
     markdown = re.sub(r"^   (?=\|)", "    ", markdown, flags=re.MULTILINE)
     markdown = LIVE.sub(FRAME, markdown)
 
@@ -95,20 +95,20 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Takes the roles of Sphinx out of docstrings."""
+    """Remove the roles of Sphinx from docstrings."""
     return ROLE.sub("", html)
 
 
 @event_priority(-100)  # the search has written its index by then
 def on_post_build(*, config: MkDocsConfig) -> None:
-    """Writes the search's index as a script, too: a page from disk may load nothing else."""
+    """Write the search index as a script, too: a page opened from disk cannot load JSON."""
     index = Path(config.site_dir) / "search" / "search_index.json"
     script = f"var __index = {index.read_text(encoding='utf-8')}"
     index.with_suffix(".js").write_text(script, encoding="utf-8")
 
 
 def listed(nav: Any) -> Iterator[str]:
-    """Every page that the menu names."""
+    """Yield every page that the menu names."""
     if isinstance(nav, str):
         yield nav
     elif nav:
@@ -117,27 +117,27 @@ def listed(nav: Any) -> Iterator[str]:
 
 
 def origin(uri: str) -> str:
-    """Where in the repository a page of the site is kept."""
+    """Return the path in the repository of a page of the site."""
     return uri.removeprefix(OUTSIDE) if uri.startswith(OUTSIDE) else f"docs/{uri}"
 
 
 def site_uri(path: str) -> str:
-    """Where the site has a file of the repository."""
+    """Return the path in the site of a file of the repository."""
     if path in FOLDERS:
         return FOLDERS[path]
     if path.startswith("docs/") and not path.endswith(".py"):
         return path.removeprefix("docs/")
-    shown = path.endswith(".md") or is_picture(path)
-    return OUTSIDE + (path if shown else f"{path}.md")
+    keeps_name = path.endswith(".md") or is_picture(path)
+    return OUTSIDE + (path if keeps_name else f"{path}.md")
 
 
 def is_picture(path: str) -> bool:
-    """Whether a page shows the file itself."""
+    """Return whether a file is a picture, which needs no page around it."""
     return path.endswith((".png", ".svg"))
 
 
 def resolve(here: str, link: str) -> str | None:
-    """The path in the repository that a relative link of the file ``here`` leads to."""
+    """Return the path in the repository of a relative link in ``here``, None if there is none."""
     parts = urlsplit(link)
     if parts.scheme or parts.netloc or not parts.path:
         return None
@@ -146,13 +146,13 @@ def resolve(here: str, link: str) -> str | None:
 
 
 def outside(here: str, markdown: str) -> list[str]:
-    """The files outside docs/ that a page links to."""
+    """Return the files outside docs/ that a page links to."""
     links = (resolve(here, found["target"] or "") for found in LINK.finditer(markdown))
     return [link for link in links if link and site_uri(link).startswith(OUTSIDE)]
 
 
 def include(files: Files, config: MkDocsConfig, path: str) -> list[str]:
-    """Makes a page of a file of the repository, and returns what that links to."""
+    """Add a file of the repository as a page, and return the files that it links to."""
     path = FOLDERS.get(path, path).removeprefix(OUTSIDE)
     uri, source = site_uri(path), ROOT / path
     if files.get_file_from_path(uri) is not None:
@@ -166,5 +166,5 @@ def include(files: Files, config: MkDocsConfig, path: str) -> list[str]:
 
 
 def add(files: Files, config: MkDocsConfig, uri: str, **source: str) -> None:
-    """A page or picture that does not lie in docs/."""
+    """Add a page or picture from outside docs/."""
     files.append(File.generated(config, uri, **source))

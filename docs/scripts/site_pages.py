@@ -1,7 +1,7 @@
-"""Writes what the site has beside docs/: ``python docs/scripts/site_pages.py FOLDER``.
+"""Generator of the site's pages outside docs/: ``python docs/scripts/site_pages.py FOLDER``.
 
 `make docs` runs it, in the repository's root, and then mkdocs, whose hooks add every file of the
-folder to the site. The demo model reads a prompt for the pictures: half a minute.
+folder to the site. Takes half a minute, because the demo model runs for the pictures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOTEBOOK = Path("examples", "lens_notebook.py")
 
 
 def main(folder: str) -> None:
-    """Replaces the folder: methods/, live/, and repository/, the notebook."""
+    """Replace the folder by methods/, live/ and repository/, the last with the notebook."""
     target = Path(folder)
     shutil.rmtree(target, ignore_errors=True)
     for name in ("methods", "live", "repository/examples"):
@@ -35,18 +35,18 @@ def main(folder: str) -> None:
 
 
 def write_lens(path: Path) -> None:
-    """The lens on the example that the methods' pages show."""
+    """Save the lens on the example of the methods' pages."""
     here, loaded = example(QUESTION), demo()
     policies = compared(SPECS, BUDGETS)
-    made = lens_of(loaded.model, loaded.reader, here.inputs, [here.image], policies, loaded.name)
-    made.save(path)
+    lens = lens_of(loaded.model, loaded.reader, here.inputs, [here.image], policies, loaded.name)
+    lens.save(path)
 
 
 def write_notebook(path: Path, frame: Path) -> None:
-    """The example's cells, with what each of them prints and shows."""
-    script, shown = NOTEBOOK.resolve(), frame.resolve()
-    with TemporaryDirectory() as elsewhere, chdir(elsewhere):  # it writes a file
-        text = notebook.page(script, shown, f"../../live/{frame.name}")
+    """Write the page of the notebook example, and its lens to ``frame``."""
+    script, lens_path = NOTEBOOK.resolve(), frame.resolve()
+    with TemporaryDirectory() as elsewhere, chdir(elsewhere):  # the script writes a file
+        text = notebook.page(script, lens_path, f"../../live/{frame.name}")
     path.write_text(f"{text}\nThis page is `{NOTEBOOK}`, run.\n", encoding="utf-8")
 
 

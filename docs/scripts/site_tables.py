@@ -1,7 +1,7 @@
-"""MkDocs hook: cells of wide tables know their column's name, so that a phone shows rows as cards.
+"""MkDocs hook that labels cells of wide tables with their columns, to show rows as cards on phones.
 
-`site.css` lays them out. Tables with very many columns, such as the ticks of `composition.md`, say
-more as tables: they scroll.
+`site.css` lays them out. Tables with very many columns, such as the ticks of `composition.md`,
+scroll instead.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ TAG = re.compile(r"<[^>]+>")
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Marks wide tables, and their cells."""
+    """Label the cells of wide tables."""
     return TABLE.sub(lambda found: labelled(found[0]), html)
 
 
 def labelled(table: str) -> str:
-    """The table; if it is wide, with ``data-wide``, and ``data-label`` at every cell."""
+    """Return the table; if it is wide, with ``data-wide``, and ``data-label`` at every cell."""
     names = [TAG.sub("", name).strip() for name in HEAD.findall(table)]
     if len(names) not in COLUMNS:
         return table
 
     def row(found: re.Match[str]) -> str:
-        labels = chain(names, iter(lambda: "", None))  # a cell too many has no name
+        labels = chain(names, iter(lambda: "", None))  # surplus cells get an empty label
         return CELL.sub(lambda _: f'<td data-label="{escape(next(labels))}"', found[0])
 
     return ROW.sub(row, table).replace("<table>", "<table data-wide>", 1)

@@ -1,4 +1,4 @@
-"""Writes the tables that derive from the registry, results and tests; ``--check`` only compares.
+"""Generator of tables from the registry, results and tests; ``--check`` only compares.
 
 python docs/scripts/tables.py [--check]
 """
@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def methods() -> str:
-    """One row a method: how it is written, what it keeps, where it comes from."""
+    """Return one row per method: its name, what it does, and its paper."""
     rows = ["| method | what it does | paper |", "|---|---|---|"]
     for name, method in foveate.METHODS.items():
         paper = method.paper
@@ -59,20 +59,20 @@ def methods() -> str:
 
 
 def prunes() -> str:
-    """One row a way to prune: how it is written, with its defaults, and where it comes from."""
+    """Return one row per way to prune: its spec with defaults, what it computes, and its paper."""
     rows = ["| first in a spec | what is computed | paper |", "|---|---|---|"]
-    own = {name: one for name, one in PRUNES.items() if one.cls.__module__.startswith("foveate.")}
+    own = {k: prune for k, prune in PRUNES.items() if prune.cls.__module__.startswith("foveate.")}
     for name, method in own.items():
-        given = ", ".join(_field(one) for one in dataclasses.fields(method.cls))
-        given = given.replace("|", r"\|")  # between shares, which are no cells
+        arguments = ", ".join(_field(field) for field in dataclasses.fields(method.cls))
+        arguments = arguments.replace("|", r"\|")  # a bar between shares separates no cells
         paper = method.paper
         source = f"[{paper.title}](https://arxiv.org/abs/{paper.arxiv})" if paper else ""
-        rows.append(f"| `{name}.prune({given})` | {method.summary} | {source} |")
+        rows.append(f"| `{name}.prune({arguments})` | {method.summary} | {source} |")
     return "\n".join(rows)
 
 
 def one_budget() -> str:
-    """What the parts of one budget leave of the answers, alone and together, as stack.md has it."""
+    """Return right answers under the parts of one budget, alone and together, as in stack.md."""
     results = json.loads((ROOT / "benchmarks" / "results" / "stack.json").read_text())
     shares = list(next(iter(results.values()))["pairs alone"])
     heads = [f"{protocol}, {share}" for protocol in results for share in shares]
@@ -85,17 +85,17 @@ def one_budget() -> str:
     return "\n".join(rows)
 
 
-def _right(one: dict[str, float]) -> str:
-    return f"{one['right']:.0%}" if one else "-"
+def _right(result: dict[str, float]) -> str:
+    return f"{result['right']:.0%}" if result else "-"
 
 
-def _field(one: dataclasses.Field[Any]) -> str:
-    missing = one.default is dataclasses.MISSING
-    return f"{one.name}=..." if missing else f"{one.name}={print_value(one.default)}"
+def _field(field: dataclasses.Field[Any]) -> str:
+    missing = field.default is dataclasses.MISSING
+    return f"{field.name}=..." if missing else f"{field.name}={print_value(field.default)}"
 
 
 def ranges() -> str:
-    """One row a parameter and what it takes, with the methods that have it."""
+    """Return one row per parameter and what it takes, with the methods that have it."""
     owners: dict[tuple[str, str], list[str]] = {}
     for name, method in foveate.METHODS.items():
         for key in method.parameters:
@@ -108,50 +108,51 @@ def ranges() -> str:
 
 
 def kept() -> str:
-    """How often the answers stay what they were: what `foveate run` shows, as it was measured."""
+    """Return how often answers stay the same, from the stored results of `foveate run`."""
     evaluation = stored()
     questions = evaluation.questions
     full, best, *others = evaluation.by_spec.values()
-    held = f"{_mib(best)} instead of {_mib(full)}"
+    sizes = f"{_mib(best)} instead of {_mib(full)}"
     share = estimate([1.0] * best.same + [0.0] * (questions - best.same))
     low, high = (round(100 * end) for end in (share.low, share.high))
     text = (
         f"On the demo model `recommended` holds {_percent(best.kv_bytes / full.kv_bytes, 0)} of "
-        f"the cache ({held}), and gives the very answer of the full cache to **{best.same} of "
+        f"the cache ({sizes}), and gives the very answer of the full cache to **{best.same} of "
         f"{questions}** questions about three documents each ({low} to {high} %, with 95 % "
         "confidence); two well-known methods of the same size do to "
-        f"{' and '.join(str(one.same) for one in others)}:"
+        f"{' and '.join(str(other.same) for other in others)}:"
     )
     head = f"| | kept | KV memory | same answer, of {questions} | right, of {questions} |"
     lines = [_filled(text), "", head, "|---|---|---|---|---|"]
-    for spec, one in evaluation.by_spec.items():
+    for spec, figures in evaluation.by_spec.items():
         method, budget = named(spec)
         name, amount = (f"`{method}`", budget) if budget else ("full cache", "100%")
-        lines.append(f"| {name} | {amount} | {_mib(one)} | {one.same} | {one.right} |")
+        cells = (name, amount, _mib(figures), str(figures.same), str(figures.right))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def landing() -> str:
-    """The first row of :func:`kept` in two sentences, with its source."""
+    """Return the first row of :func:`kept` in two sentences, with its source."""
     evaluation = stored()
     full, best, *_ = evaluation.by_spec.values()
-    asked = f"{evaluation.questions} questions about {evaluation.task.replace('_', ' ')}"
+    questions = f"{evaluation.questions} questions about {evaluation.task.replace('_', ' ')}"
     return _filled(
         f"**{best.same} of {evaluation.questions}** answers stay the very ones of the full cache "
         f"with **{_percent(best.kv_bytes / full.kv_bytes, 0)}** held: {_mib(best)} instead of "
-        f"{_mib(full)}. Source: the demo model, {asked} under `recommended` with its profile, "
+        f"{_mib(full)}. Source: the demo model, {questions} under `recommended` with its profile, "
         "[as stored](../demo_model/foveate_demo/figures.json) by "
         "[first_minute.py](../benchmarks/quality/first_minute.py); the "
         "[README](../README.md) has other methods beside it, and the [leaderboard](quality.md) all."
     )
 
 
-def _mib(one: Figures) -> str:
-    return f"{one.kv_bytes / 2**20:.1f} MiB"
+def _mib(figures: Figures) -> str:
+    return f"{figures.kv_bytes / 2**20:.1f} MiB"
 
 
 def speed() -> str:
-    """What two policies cost and save, as cpu.md has it."""
+    """Return the cost and the gain of two policies, as in cpu.md."""
     found = json.loads((ROOT / "benchmarks" / "results" / "cpu.json").read_text())
     rows = {row["method"]: row for row in found["prefill"]}
     snapkv, adakv = rows["snapkv"], rows["adakv"]
@@ -168,17 +169,17 @@ def speed() -> str:
 
 
 def peers() -> str:
-    """Five lines of what is better than kvpress, and what is not, as peers.md has it."""
+    """Return five lines on what is better than kvpress and what is not, as in peers.md."""
     found = json.loads((ROOT / "benchmarks" / "results" / "peers.json").read_text())["overheads"]
     ours, theirs = ({row["method"]: row for row in found[who]} for who in ("ours", "kvpress"))
-    whole = ours["full"]["kv_bytes"]
+    full_bytes = ours["full"]["kv_bytes"]
     both = {name: (ours[name], theirs[name]) for name in ("criticalkv+adakv", "kvzip", "keydiff")}
     heads, twice, plain = both.values()
-    held = [_percent(row["kv_bytes"] / whole, 0) for row in heads]
+    shares = [_percent(row["kv_bytes"] / full_bytes, 0) for row in heads]
     peak = [f"{row['peak_bytes'] / 1e6:.0f}" for row in twice]
     lines = [
         f"* Heads that keep different numbers free memory: `criticalkv+adakv` at 20 % holds "
-        f"{held[0]} of the full cache's bytes; in kvpress, which hides the others, {held[1]}.",
+        f"{shares[0]} of the full cache's bytes; in kvpress, which hides the others, {shares[1]}.",
         f"* Decoding from such heads takes {_ratios(heads, 'decode_ratio')} of the full cache's "
         "time at this length.",
         f"* A second reading costs less: `kvzip`'s prefill takes {_ratios(twice, 'prefill_ratio')} "
@@ -213,7 +214,7 @@ def _filled(text: str) -> str:
 
 
 def answers() -> str:
-    """One row for every kind of question that the demo model was asked."""
+    """Return one row per kind of question to the demo model."""
     rows = ["| question about | right, of | 95 % interval | without images |", "|---|---|---|---|"]
     blind = _results("blind")
     for kind, found in _results("answers").items():
@@ -226,7 +227,7 @@ def answers() -> str:
 
 
 def compared() -> str:
-    """One row for every method that the demo model was asked under, one column for every budget."""
+    """Return one row per method measured on the demo model, with a column per budget."""
     found = {(row["method"], row["budget"]): row for row in _results("methods")}
     full = found.pop(("full", "100%"))
     budgets = list(dict.fromkeys(budget for _, budget in found))
@@ -242,17 +243,17 @@ def compared() -> str:
 
 
 def which() -> str:
-    """A table for each protocol."""
+    """Return a table for each protocol."""
     found = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())
     lines: list[str] = []
     for protocol, results in found["claims"].items():
-        asked = " and ".join(dict.fromkeys(cell["task"] for cell in results["cells"]))
-        lines += [f"{protocol.capitalize()}, over {asked}:", "", *_best_first(results), ""]
+        names = " and ".join(dict.fromkeys(cell["task"] for cell in results["cells"]))
+        lines += [f"{protocol.capitalize()}, over {names}:", "", *_best_first(results), ""]
     return "\n".join(lines[:-1])
 
 
 def _best_first(results: dict[str, Any]) -> list[str]:
-    """One row a method: its score at each budget, over all tasks that tell methods apart there."""
+    """Return one row per method: its score per budget, over tasks that tell methods apart there."""
     scores: dict[str, dict[str, list[float]]] = {}
     for cell in results["cells"]:
         method, budget = named(cell["spec"])
@@ -273,36 +274,37 @@ def _best_first(results: dict[str, Any]) -> list[str]:
 
 
 def tasks() -> str:
-    """One row a task that comes along."""
-    own = [one for one in TASKS.values() if _drawn_by(one).startswith("foveate_lab.")]
+    """Return one row per task that Foveate brings along."""
+    own = [task for task in TASKS.values() if _drawn_by(task).startswith("foveate_lab.")]
     rows = [f"| `{task.name}` | {task.summary} |" for task in own]
     return "\n".join(["| task | what is asked |", "|---|---|", *rows])
 
 
 def _drawn_by(task: Task) -> str:
-    """The module of the function that draws a task's samples."""
+    """Return the module of the function that draws a task's samples."""
     draw: Any = task.samples
     return str(draw.__module__)
 
 
 def benchmarks() -> str:
-    """One row a benchmark: what is asked, and of which data set, whose forms :func:`forms` has."""
-    rows = [f"| `{one.name}` | {one.summary} | `{one.data}` |" for one in BENCHMARKS.values()]
+    """Return one row per benchmark, with its data set; :func:`forms` lists the sets' forms."""
+    rows = [f"| `{b.name}` | {b.summary} | `{b.data}` |" for b in BENCHMARKS.values()]
     head = "| `NAME=FOLDER` | what is asked | the folder is of |"
     return "\n".join([head, "|---|---|---|", *rows])
 
 
 def forms() -> str:
-    """One row for each form of each data set; sets with many files have one for all."""
+    """Return one row per form of each data set; data of several benchmarks share a row."""
     rows: dict[tuple[str, str], str] = {}
-    for one in BENCHMARKS.values():
-        several = sum(other.data == one.data for other in BENCHMARKS.values()) > 1
-        for parts in one.parts().values():
+    for benchmark in BENCHMARKS.values():
+        data = benchmark.data
+        several = sum(other.data == data for other in BENCHMARKS.values()) > 1
+        for parts in benchmark.parts().values():
             for form in parts.sources:
-                by, holds = form.publisher, form.contents
+                publisher, contents = form.publisher, form.contents
                 if several:
-                    holds = FAMILIES[one.data, by]
-                rows.setdefault((one.data, f"{by}: {holds}"), f"<{form.address}>")
+                    contents = FAMILIES[data, publisher]
+                rows.setdefault((data, f"{publisher}: {contents}"), f"<{form.address}>")
     lines = [f"| `{data}` | {what} | {where} |" for (data, what), where in rows.items()]
     return "\n".join(["| data | published by: the folder holds | from |", "|---|---|---|", *lines])
 
@@ -400,7 +402,7 @@ PICTURES: dict[Path, Callable[[], str]] = {
 
 
 def written(path: Path) -> str:
-    """The file with every table between its markers made anew; a picture as a whole."""
+    """Return a file's text with new tables between its markers, or a picture's new text."""
     if path in PICTURES:
         return f"{PICTURES[path]()}\n"
     text = path.read_text(encoding="utf-8")
@@ -416,12 +418,12 @@ def _read(path: Path) -> str | None:
 
 
 def main() -> int:
-    """Rewrites the files, or says which are out of date."""
-    made = {path: written(path) for path in (*TABLES, *PICTURES)}
-    old = [path for path, text in made.items() if _read(path) != text]
+    """Rewrite the files, or with --check print those that are out of date."""
+    texts = {path: written(path) for path in (*TABLES, *PICTURES)}
+    old = [path for path, text in texts.items() if _read(path) != text]
     if "--check" not in sys.argv:
         for path in old:
-            path.write_text(made[path], encoding="utf-8")
+            path.write_text(texts[path], encoding="utf-8")
         return 0
     for path in old:
         print(f"{path.relative_to(ROOT)} is out of date: run python docs/scripts/tables.py")

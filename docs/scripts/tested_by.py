@@ -1,8 +1,8 @@
-"""Which tests cover which module, read from the imports of both; for ``tests/README.md``.
+"""Table of ``tests/README.md``: tests that cover each module, according to imports.
 
-A test counts for a module if it names what is defined there, directly or through the packages that
-pass it on, or, of a method, writes its spec. A module that no test names counts as tested through
-the nearest one that uses it. One that nothing tested uses needs its reason in ``ELSEWHERE``.
+A test covers a module if it names a definition of it, directly or through packages that re-export
+it, or if it writes a method's spec. A module that no test names is tested through the nearest one
+that uses it. A module that nothing tested uses needs a reason in ``ELSEWHERE``.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ ELSEWHERE = {
     "foveate.custom_generate.generate": "`chat/test_pipeline.py`, as transformers runs it",
     "foveate_lab.plugins.lmms_eval": "`plugins/test_lmms_eval.py`, by lmms-eval's commands",
 }
-"""What covers a module, or a package, that no test reaches by an import; or why nothing does."""
+"""Coverage of modules and packages that no test imports, or the reason for having none."""
 
 Uses = Mapping[str, set[str]]
-"""By module or file, the modules it uses; or by module, what uses it."""
+"""Modules that a module or file uses; or in reverse, the users of a module."""
 
 
 class Source(NamedTuple):
-    """What a module defines, and what it passes on: the module and the name there."""
+    """A module's source, and the imported names that it passes on: module and name there.
+
+    ``own``: it is no package, or a package that defines something itself.
+    """
 
     tree: ast.Module
     package: str
@@ -42,7 +45,7 @@ class Source(NamedTuple):
 
 
 def table(root: Path = ROOT) -> str:
-    """One table a package, one row a module.
+    """Return one table per package, with one row per module.
 
     Raises:
         ValueError: a module that no test reaches has no reason in ``ELSEWHERE``, or one that tests
@@ -61,9 +64,7 @@ def table(root: Path = ROOT) -> str:
 
 
 def cell(name: str, tests: Uses, count: Mapping[str, int], used_by: Uses) -> str:
-    """The tests of one module, or those of the module that it is tested through; those of its own
-    name and folder come first, then those that name the fewest other modules.
-    """
+    """Return the tests of a module, or of the module that it is tested through, best first."""
     through = nearest(name, count, used_by)
     if through is None:
         return elsewhere(name)
@@ -78,8 +79,10 @@ def cell(name: str, tests: Uses, count: Mapping[str, int], used_by: Uses) -> str
 
 
 def in_order(name: str, through: str, tests: Uses) -> list[str]:
-    """Test files that name ``through``: first those of the name and folder of the module ``name``,
-    then those that name the fewest other modules.
+    """Return the test files that name ``through``, best first.
+
+    Files with the name and folder of the module ``name`` come first, then those that name the
+    fewest other modules.
     """
     parts = name.split(".")
 
@@ -96,10 +99,10 @@ def in_order(name: str, through: str, tests: Uses) -> list[str]:
 
 
 def elsewhere(name: str) -> str:
-    """What ``ELSEWHERE`` says of a module or of its package."""
-    for one, what in ELSEWHERE.items():
-        if name == one or ("." in one and name.startswith(f"{one}.")):
-            return what
+    """Return the reason in ``ELSEWHERE`` for a module or its package."""
+    for covered, reason in ELSEWHERE.items():
+        if name == covered or ("." in covered and name.startswith(f"{covered}.")):
+            return reason
     raise ValueError(
         f"{name}: no test imports it or what uses it. Add one, or say in ELSEWHERE of "
         "docs/scripts/tested_by.py what covers it."
@@ -107,7 +110,7 @@ def elsewhere(name: str) -> str:
 
 
 def read(src: Path) -> dict[str, Source]:
-    """Every module of the library and of the laboratory, by its name."""
+    """Read every module of the library and of the laboratory, by name."""
     found = {}
     for path in sorted(src.rglob("*.py")):
         parts = path.relative_to(src).with_suffix("").parts
@@ -115,7 +118,7 @@ def read(src: Path) -> dict[str, Source]:
         name = ".".join(parts[:-1] if is_package else parts)
         tree = ast.parse(path.read_text(encoding="utf-8"))
         package = name if is_package else name.rpartition(".")[0]
-        own = any(isinstance(one, ast.FunctionDef | ast.ClassDef) for one in tree.body)
+        own = any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body)
         own = own or not is_package
         found[name] = Source(tree, package, own, dict(imported(tree)))
     return found
@@ -123,28 +126,28 @@ def read(src: Path) -> dict[str, Source]:
 
 @cache
 def naming(tree: ast.AST) -> list[ast.AST]:
-    """What of a file names something; walking takes most of the time, and is done once."""
+    """Return the nodes that can name a module; cached, because walking takes most of the time."""
     kinds = (ast.Import, ast.ImportFrom, ast.Attribute, ast.Constant)
-    return [one for one in ast.walk(tree) if isinstance(one, kinds)]
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[str, tuple[str, str | None]]]:
-    """What each name stands for that is imported: a module, or a name in one."""
-    for one in naming(tree):
-        if isinstance(one, ast.Import):
-            for alias in one.names:
+    """Yield each imported name with its target: a module, or a module and a name in it."""
+    for node in naming(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
                 if alias.asname:
                     yield alias.asname, (alias.name, None)
                 else:
                     yield alias.name.split(".")[0], (alias.name.split(".")[0], None)
-                    yield alias.name, (alias.name, None)  # loaded, and reached by its dots
-        elif isinstance(one, ast.ImportFrom) and one.module and not one.level:
-            for alias in one.names:
-                yield alias.asname or alias.name, (one.module, alias.name)
+                    yield alias.name, (alias.name, None)  # `import a.b` also allows `a.b.name`
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield alias.asname or alias.name, (node.module, alias.name)
 
 
 def defines(module: str, name: str | None, sources: Mapping[str, Source]) -> str:
-    """The module that a name of another one comes from."""
+    """Return the module that defines a name, which ``module`` may only pass on."""
     if name is None or module not in sources:
         return module
     if f"{module}.{name}" in sources:
@@ -156,21 +159,23 @@ def defines(module: str, name: str | None, sources: Mapping[str, Source]) -> str
 
 
 def uses(tree: ast.AST, sources: Mapping[str, Source]) -> set[str]:
-    """The modules whose definitions a file names, and the packages that it takes them from."""
+    """Return the modules whose definitions a file names, and the packages it imports them from."""
     names = dict(imported(tree))
-    found = {defines(*one, sources) for one in names.values()} | {m for m, _ in names.values()}
-    for one in naming(tree):
-        if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
-            module = defines(*names.get(one.value.id, ("", None)), sources)
-            found.add(defines(module, one.attr, sources))
-        elif isinstance(one, ast.Constant) and isinstance(one.value, str):
-            spec = re.findall(r"^\w+|(?<=\+)\w+", one.value)
-            found |= {one.value, *(f"{part}{name}" for name in spec for part in METHODS)}
+    found = {defines(*target, sources) for target in names.values()} | {
+        m for m, _ in names.values()
+    }
+    for node in naming(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = defines(*names.get(node.value.id, ("", None)), sources)
+            found.add(defines(module, node.attr, sources))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            spec = re.findall(r"^\w+|(?<=\+)\w+", node.value)
+            found |= {node.value, *(f"{part}{name}" for name in spec for part in METHODS)}
     return (found & sources.keys()) - {"foveate"}
 
 
 def tests_in(folder: Path, sources: Mapping[str, Source]) -> Uses:
-    """By test file, the modules that it names, or that the helpers of its folder do for it."""
+    """Return the modules that each test file names, itself or through helpers in its folder."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in folder.rglob("*.py")}
     used = {path: uses(tree, sources) for path, tree in trees.items()}
     found = {}
@@ -184,8 +189,10 @@ def tests_in(folder: Path, sources: Mapping[str, Source]) -> Uses:
 
 
 def users(sources: Mapping[str, Source]) -> Uses:
-    """By module, those that use it; operators load their kernels by name, and so does the command
-    line what stands beside it.
+    """Return the users of each module.
+
+    Some use is not visible as imports: operators load their kernels by name, and the command line
+    its commands.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for other, source in sources.items():
@@ -199,15 +206,16 @@ def users(sources: Mapping[str, Source]) -> Uses:
 
 
 def nearest(name: str, count: Mapping[str, int], used_by: Uses) -> str | None:
-    """The module itself if a test names it; else the nearest that uses it, through others: rather
-    one that is no package, which would only pass it on, and that many tests name. ``count`` is how
-    many name each.
+    """Return the module itself if a test names it, else the nearest direct or indirect user.
+
+    Among equally near users, one that is no package (packages only pass names on) and that most
+    tests name is preferred. ``count``: the number of tests that name each module.
     """
-    packages = {one.rpartition(".")[0] for one in used_by}
-    seen, at = {name}, {name}
-    while at:
-        if tested := [one for one in sorted(at) if one in count]:
-            return max(tested, key=lambda one: (one not in packages, count[one]))
-        at = {user for one in at for user in used_by.get(one, ())} - seen
-        seen |= at
+    packages = {module.rpartition(".")[0] for module in used_by}
+    seen, level = {name}, {name}
+    while level:
+        if tested := [module for module in sorted(level) if module in count]:
+            return max(tested, key=lambda module: (module not in packages, count[module]))
+        level = {user for module in level for user in used_by.get(module, ())} - seen
+        seen |= level
     return None

@@ -1,6 +1,7 @@
-"""The way of one layer through the code, for docs/design.md and its test: traced, not written down.
+"""Traced calls of one layer through the code, for docs/design.md and its test.
 
-The middle layer of a Llama of five, with random weights, under snapkv, in float32 on a CPU.
+The layer is the middle one of five of a Llama with random weights, under snapkv, in float32 on a
+CPU.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ import foveate
 SOURCE = os.path.dirname(foveate.__file__) + os.sep
 SPEC = "snapkv:budget=20%"
 TOKENS, LAYERS = 300, 5
-DEEPEST = 11  # levels that are drawn
+DEEPEST = 11  # deepest level that is drawn
 WIDTH = 118
 
 
 class Call(NamedTuple):
-    """A call of a function of ours; ``depth`` counts callers that are ours as well."""
+    """A call of a function of Foveate; ``depth`` counts its callers in Foveate."""
 
     depth: int
     code: CodeType
@@ -38,25 +39,25 @@ class Call(NamedTuple):
         return self.code.co_filename.removeprefix(SOURCE)
 
     @property
-    def says(self) -> str:
-        """The first sentence of the function's docstring."""
+    def summary(self) -> str:
+        """First sentence of the function's docstring."""
         text = self.code.co_consts[0] if self.code.co_consts else None
         return " ".join(text.split()).split(". ")[0].rstrip(".:") if isinstance(text, str) else ""
 
 
 class Way(NamedTuple):
-    """The calls of a pass, and after how many of them each layer of the model began."""
+    """Calls of a forward pass, and their number before each layer of the model began."""
 
     calls: list[Call]
     begins: list[int]
 
     def layer(self, index: int) -> list[Call]:
-        """The calls of one layer; the last layer's go on to the end of the pass."""
+        """Return the calls of one layer; the last layer's extend to the end of the pass."""
         return self.calls[slice(*[*self.begins, None][index : index + 2])]
 
 
 class Figures(NamedTuple):
-    """Of some calls: how many, in how many files, changes of file, and those back to one seen."""
+    """Number of calls, of their files, of changes of file, and of changes back to a seen file."""
 
     calls: int
     files: int
@@ -65,7 +66,7 @@ class Figures(NamedTuple):
 
 
 def figures(calls: list[Call]) -> Figures:
-    """Count a way."""
+    """Count calls, their files, and changes between these."""
     files = [call.file for call in calls]
     hops = [after for before, after in pairwise(files) if after != before]
     seen, back = set(files[:1]), 0
@@ -76,7 +77,7 @@ def figures(calls: list[Call]) -> Figures:
 
 
 def llama() -> PreTrainedModel:
-    """The model that is traced."""
+    """Build the model to trace."""
     torch.manual_seed(0)
     config = LlamaConfig(
         hidden_size=64,
@@ -91,7 +92,7 @@ def llama() -> PreTrainedModel:
 
 @contextmanager
 def noting(calls: list[Call]) -> Iterator[None]:
-    """Note every call of a function of ours."""
+    """Record every call of a function of Foveate."""
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(SOURCE):
@@ -113,7 +114,7 @@ def _depth(frame: FrameType) -> int:
 
 
 def traced(model: PreTrainedModel, read: Callable[[], object]) -> Way:
-    """The way of a pass through a model."""
+    """Trace the forward pass that ``read`` runs through a model."""
     way = Way([], [])
     hooks = [
         layer.register_forward_pre_hook(lambda *_: way.begins.append(len(way.calls)))
@@ -128,7 +129,7 @@ def traced(model: PreTrainedModel, read: Callable[[], object]) -> Way:
 
 @cache
 def ways() -> dict[str, Way]:
-    """Of a prefill, and of a decoding step; what is found once was found before."""
+    """Trace a prefill and a decoding step, after a warm-up that fills caches."""
     model, ids, found = llama(), torch.randint(0, 100, (1, TOKENS)), {}
     with torch.no_grad(), foveate.compress(model, SPEC):
         model.generate(ids, max_new_tokens=3, do_sample=False)
@@ -145,7 +146,7 @@ def ways() -> dict[str, Way]:
 
 
 def drawing() -> str:
-    """Both ways as the docs show them."""
+    """Return both traces as the docs show them."""
     parts = []
     for name, way in ways().items():
         calls = way.layer(LAYERS // 2)
@@ -158,7 +159,7 @@ def drawing() -> str:
 
 
 def _lines(calls: list[Call]) -> Iterator[str]:
-    """One line a call, as far down as is drawn; the same call at once again is not said again."""
+    """Yield one line per call down to ``DEEPEST``; calls repeated in a row yield one line."""
     top, before = min(call.depth for call in calls), ""
     for call in calls:
         level = call.depth - top
@@ -166,12 +167,12 @@ def _lines(calls: list[Call]) -> Iterator[str]:
         if level > DEEPEST or name.startswith(("<", "__init__")) or _is_plain(call):
             continue
         where = f"{'  ' * level}{name}"
-        line = f"{where:<32} {Path(call.file).with_suffix('')!s:<28} {call.says}".rstrip()
+        line = f"{where:<32} {Path(call.file).with_suffix('')!s:<28} {call.summary}".rstrip()
         if line != before:
             yield line if len(line) <= WIDTH else line[: WIDTH - 3].rstrip() + "..."
         before = line
 
 
 def _is_plain(call: Call) -> bool:
-    """Whether a call only looks something up: it says nothing of the way."""
-    return not call.says or call.code.co_name in ("pairs", "counts", "running", "both", "groups")
+    """Return whether a call only looks something up, which tells nothing about the trace."""
+    return not call.summary or call.code.co_name in ("pairs", "counts", "running", "both", "groups")

@@ -43,7 +43,7 @@ def test_every_numbered_equation_has_a_row_with_a_place_or_a_reason(equations):
         assert [n for n in numbers if n.isdigit()] == [str(n) for n in range(1, last + 1)]
         named = [] if name in WITHOUT_ALGORITHM else ["Algorithm 1"]
         assert [n for n in numbers if not n.isdigit()] == named
-        assert all(bool(row.places) != bool(row.why) for row in rows)
+        assert all(bool(row.locations) != bool(row.why) for row in rows)
 
 
 @pytest.mark.parametrize("name", LAST)
@@ -51,14 +51,14 @@ def test_what_a_row_points_to_exists_and_names_the_equation(equations, name):
     from equation_lines import named
 
     for row in equations.EQUATIONS[name]:
-        for place in row.places:
-            place_file, symbol = equations.file_and_symbol(name, place)
-            file = equations.in_src(place_file)
+        for location in row.locations:
+            location_file, symbol = equations.file_and_symbol(name, location)
+            file = equations.in_src(location_file)
             module = importlib.import_module(".".join(Path(file).with_suffix("").parts))
             found = inspect.unwrap(reduce(getattr, symbol.split("."), module))
             lines, first = inspect.getsourcelines(found)
             assert row.number in named("".join(lines)), f"{file}: {symbol} of {row.number}"
-            line = equations.line(name, row.number, place_file, symbol)
+            line = equations.line(name, row.number, location_file, symbol)
             assert first <= line < first + len(lines)
             assert not (SOURCE / file).read_text().splitlines()[line - 1].lstrip().startswith("#")
 

@@ -17,7 +17,7 @@ try:
 finally:
     sys.path.pop(0)
 
-SHOWN = {page.name: printed.shown(page) for page in printed.PAGES}
+SHOWN = {page.name: printed.examples(page) for page in printed.PAGES}
 SEEN = {"run", "eval", "report", "lens", "calibrate", "bench", "serve", "reproduce", "doctor"}
 
 
