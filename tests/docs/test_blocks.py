@@ -19,6 +19,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import foveate
 from foveate import errors
+from foveate.chat import generation
 from foveate.errors import FoveateError
 from foveate.policies.method import METHODS
 from foveate.policies.prunes import PRUNES
@@ -138,7 +139,7 @@ def test_the_blocks_of_a_page_run(
         from tests.videos import film
 
         film(tmp_path / "film.mp4")
-    monkeypatch.setattr(asking, "LONGEST", LONGEST)
+    monkeypatch.setattr(generation, "LONGEST", LONGEST)
     module = ModuleType(f"page_{re.sub(r'[^a-z]', '_', page)}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     vars(module).update(given)
