@@ -123,7 +123,7 @@ def _split_repeats(texts: Sequence[str], first: int) -> tuple[str, str, str] | N
 
 def _follow(processor: Any, template: Mapping[str, Any]) -> str:
     """Return the template's text between an answer and the next one, or "" if it has none."""
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "x"}]},
         {"role": "assistant", "content": "x"},
         {"role": "user", "content": "{question}"},
@@ -223,7 +223,7 @@ _TOGETHER = 8  # frames of a video that are read at once
 def parts_of(
     frames: Frames, time: int | float | Sequence[int | float] | None, fps: int | float | None
 ) -> Iterator[tuple[Frames, int | float | Sequence[int | float] | None]]:
-    """Yield a video a few frames at a time with their times, and anything else unchanged.
+    """Split a video into a few frames at a time with their times; anything else is one part.
 
     Raises:
         InvalidInput: ``fps`` without a video file, or as ``read_video`` raises.
@@ -234,15 +234,14 @@ def parts_of(
     elif fps is not None:
         raise InvalidInput(f"fps={fps} is for the path of a video file: leave it out.")
     if not isinstance(clip, Clip):
-        yield frames, time
-        return
-    if isinstance(time, Sequence):
-        times = list(_times(len(clip), time))
-    else:
-        times = (clip.times + (time or 0)).tolist()
-    for start in range(0, len(clip), _TOGETHER):
-        part = slice(start, start + _TOGETHER)
-        yield [Image.fromarray(frame) for frame in clip.frames[part]], times[part]
+        return iter([(frames, time)])
+    times: Any = (
+        _times(len(clip), time)
+        if isinstance(time, Sequence)
+        else (clip.times + (time or 0)).tolist()
+    )
+    parts = [slice(i, i + _TOGETHER) for i in range(0, len(clip), _TOGETHER)]
+    return (([Image.fromarray(f) for f in clip.frames[part]], times[part]) for part in parts)
 
 
 def of_frames(

@@ -169,8 +169,9 @@ class Stream(AbstractContextManager["Stream"]):
             UnsupportedCache: an earlier call was interrupted while the model read; load a saved
                 stream, or start a new one.
         """
+        parts = parts_of(frames, time, fps)  # decodes a file before the turn begins
         with enter(self.model, sys._getframe()):
-            for part, times in parts_of(frames, time, fps):
+            for part, times in parts:
                 self._see(part, times)
             return self.held
 
