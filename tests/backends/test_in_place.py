@@ -10,6 +10,7 @@ from torch.testing import assert_close
 
 import foveate
 from foveate.cache.pairs import DensePairs, RewrittenPairs
+from foveate.hf.layer import phases
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from tests import zoo
@@ -64,8 +65,8 @@ def stored_anew(monkeypatch):
     """Switches to storing a layer anew at every eviction."""
 
     def switch():
-        monkeypatch.setattr(ways, "_replaceable_pairs", lambda layer, queries: None)
-        monkeypatch.setattr(ways, "_vacate_slot", lambda layer: False)
+        monkeypatch.setattr(phases, "_replaceable_pairs", lambda layer, queries: None)
+        monkeypatch.setattr(phases, "_vacate_slot", lambda layer: False)
 
     return switch
 

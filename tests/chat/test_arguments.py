@@ -158,7 +158,7 @@ def test_a_file_of_an_earlier_version_is_a_chat(
 
     chat = chat_of(who, rewrites="refuse", max_new_tokens=3)
     chat.say("Hello")
-    monkeypatch.setattr(saved, "pack", earlier)
+    monkeypatch.setattr(persistence, "pack", earlier)
     chat.save(tmp_path / "chat.safetensors")
     loaded = foveate.Chat.load(tmp_path / "chat.safetensors", who.model, who.processor)
     assert loaded._settings()["rewrites"] == "refuse"

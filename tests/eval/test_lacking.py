@@ -30,7 +30,7 @@ WORDS = "`tiktoken` is required to read a `tiktoken` file. Install it with `pip 
 @pytest.fixture
 def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of the packages is installed."""
-    monkeypatch.setattr(lacking, "importable", lambda module: False)
+    monkeypatch.setattr(requirements, "importable", lambda module: False)
 
 
 @pytest.mark.usefixtures("nothing")
@@ -72,7 +72,7 @@ def test_a_reader_of_videos_that_transformers_fails_to_look_up_is_torchvisions(
     monkeypatch.setattr(AutoProcessor, "from_pretrained", fail)
     with pytest.raises(MissingPackage, match="'torchvision': pip install torchvision"):
         read_reader(source, sees=True)
-    monkeypatch.setattr(lacking, "importable", lambda module: True)
+    monkeypatch.setattr(requirements, "importable", lambda module: True)
     with pytest.raises(UnsupportedModel, match="cannot load the processor of 'm': VIDEO"):
         read_reader(source, sees=True)
 

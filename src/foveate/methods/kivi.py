@@ -1,12 +1,18 @@
-"""KIVI: all pairs in a few bits, keys per channel and values per token.
+"""KIVI: all pairs in a few bits, keys quantised per channel and values per token.
 
-On its own it keeps the whole prompt; added to another method (``snapkv+kivi(bits=4):budget=20%``),
-the pairs that this keeps. Differences from the authors' code: the rest of a head's last group of
-keys makes a shorter group, where the release keeps it in full precision; while decoding, values
-leave the residual a group at a time, as keys do; and equal numbers of a group are exact, where the
-release divides by zero.
+On its own, the method keeps every pair of the prompt. Added to another method
+(``snapkv+kivi(bits=4):budget=20%``), it quantises the pairs that the other method keeps.
 
-``of=visual`` stores only visual tokens in few bits, and text in 8 or 16 (``text``).
+Differences from the authors' code:
+
+- If a head's keys do not fill the last group, that group is shorter. The release keeps its keys in
+  full precision.
+- While decoding, keys and values are quantised ``group`` at a time. The release quantises keys
+  ``residual`` at a time, and one value per step.
+- A group of equal numbers is stored exactly. The release divides by zero.
+
+``of=visual`` quantises visual tokens only. Text stays in the model's dtype, or gets 8 bits
+(``text``).
 """
 
 from __future__ import annotations
@@ -25,9 +31,9 @@ from foveate.cache.pairs import (
     ModalityPairs,
     Pairs,
     QuantisedPairs,
-    exact,
     exact_bytes,
 )
+from foveate.cache.pairs import exact as exact_pairs
 from foveate.cache.pairs.body import Body
 from foveate.errors import InvalidParameter, MissingModality, UnsupportedPolicy
 from foveate.policies.method import Amount, Policy, method, stage
@@ -39,11 +45,12 @@ BitsOrAuto = Literal[8, 4, 2, 1, "auto"]
 TextBits = Literal[8, 16]
 
 
-def _known(bits: BitsOrAuto) -> int:
-    """Return the bits, if the budget has set them.
+def _number_of_bits(bits: BitsOrAuto) -> int:
+    """Return the bits as a number.
 
     Raises:
-        UnsupportedPolicy: bits="auto" outside a model's prefill, which divides the budget.
+        UnsupportedPolicy: bits="auto". A model's prefill divides the budget and replaces "auto" by
+            a number; anywhere else it stays "auto".
     """
     if bits == "auto":
         raise UnsupportedPolicy(
@@ -55,7 +62,12 @@ def _known(bits: BitsOrAuto) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class InCodes:
-    """Store with ``bits`` bits per number; ``group`` numbers share a minimum and a step."""
+    """Parameters of both stores: ``bits`` per number, and the layout of groups.
+
+    The ``group`` numbers of a group share a minimum and a step. Values form groups within a "token"
+    or within a "channel"; keys always within a channel. ``residual`` is the number of a head's last
+    pairs that stay in full precision.
+    """
 
     bits: BitsOrAuto = 2
     group: Positive = 32
@@ -65,94 +77,106 @@ class InCodes:
     @property
     def layout(self) -> CodeLayout:
         """Layout of the codes: bits, group size and the axis of values."""
-        return CodeLayout(_known(self.bits), self.group, self.values)
+        return CodeLayout(_number_of_bits(self.bits), self.group, self.values)
 
 
 @stage("kivi")
 class Kivi(InCodes):
     """Store of all pairs in ``bits`` bits, except the last ``residual`` pairs of every KV head.
 
-    Keys are quantised per channel, in groups of ``group`` consecutive tokens of the cache; values
-    per token, in groups of ``group`` channels. While decoding, the oldest pairs in full precision
-    are quantised ``group`` at a time. With ``values="channel"`` values share scales as keys do:
-    ``group`` tokens of one channel.
+    Keys are quantised per channel, in groups of ``group`` consecutive tokens of the cache. Values
+    are quantised per token, in groups of ``group`` channels; with ``values="channel"``, in the same
+    groups as keys. While decoding, a head collects up to ``residual + group`` pairs in full
+    precision. Then the oldest ``group`` of them are quantised.
 
     Source: KIVI (arXiv:2402.02750), section 3.3; values by channel, as CalibQuant does
     (arXiv:2502.14882).
     """
 
-    exact: bool = field(default=False, init=False)
+    exact: bool = field(default=False, init=False)  # of Store: quantising changes the pairs
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        if isinstance(pairs, QuantisedPairs):
+        if isinstance(pairs, QuantisedPairs):  # stored earlier, and now fewer of them are kept
             return pairs
         return QuantisedPairs.of(pairs.opened(), self.layout, self.residual)
 
-    def bytes_of(self, stored: Held) -> int:
-        """Return the bytes of codes, of minimum and step per group, and of the residual pairs."""
-        form, rest = stored.form, stored.counts.clamp_max(self.residual)
-        coded = stored.counts - rest
-        pairs, number = int(coded.sum()), form.dtype.itemsize
-        bits = _known(self.bits)
-        codes = -(-form.key * bits // 8) + -(-form.value * bits // 8)
-        column = (torch.int16 if stored.columns <= 2**15 else torch.int32).itemsize
-        of_group = 2 * form.key * number + torch.int32.itemsize
-        of_values = 2 * -(-form.value // self.group) * number
+    def bytes_of(self, content: Held) -> int:
+        """Return the bytes of all tensors of :class:`Body`, and of the pairs in full precision."""
+        form, in_full = content.form, content.counts.clamp_max(self.residual)
+        coded = content.counts - in_full
+        pairs, number_bytes = int(coded.sum()), form.dtype.itemsize
+        bits = _number_of_bits(self.bits)
+        # per pair: codes, column, and minimum and step of each group of the value's channels
+        code_bytes = -(-form.key * bits // 8) + -(-form.value * bits // 8)
+        column_bytes = (torch.int16 if content.columns <= 2**15 else torch.int32).itemsize
+        value_scales = 2 * -(-form.value // self.group) * number_bytes
+        # per group of tokens: minimum and step of each channel, and the group's size
+        group_bytes = 2 * form.key * number_bytes + torch.int32.itemsize
         if self.values == "channel":
-            of_group, of_values = of_group + 2 * form.value * number, 0
+            group_bytes, value_scales = group_bytes + 2 * form.value * number_bytes, 0
         groups = int((-(-coded // self.group)).sum())
+        coded_bytes = pairs * (code_bytes + value_scales + column_bytes) + groups * group_bytes
         counts_bytes = coded.numel() * torch.int64.itemsize
-        tail = exact_bytes(rest, form.pair, stored.spare)
-        return pairs * (codes + of_values + column) + groups * of_group + counts_bytes + tail
+        return coded_bytes + counts_bytes + exact_bytes(in_full, form.pair, content.spare)
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> QuantisedPairs:
-        """Return the pairs whose tensors were read from a file."""
+        """Rebuild the pairs from tensors that were read from a file.
+
+        ``first`` is the first column that the tensors do not list.
+        """
         body = Body(**{name: tensors[f"body.{name}"] for name in Body._fields})
-        return QuantisedPairs(body, exact(tensors, first), self.layout, self.residual)
+        return QuantisedPairs(body, exact_pairs(tensors, first), self.layout, self.residual)
 
 
 @stage("kivi_of_visual")
 class KiviOfVisual(InCodes):
     """Store of all visual pairs in ``bits`` bits, laid out as in :class:`Kivi`.
 
-    Text is stored in its own type (16), or in 8 bits except the last ``residual`` text pairs of a
-    head. Generated tokens are text.
+    With ``text=16``, text is stored in the model's dtype, even if that has 32 bits. With ``text=8``
+    it has 8 bits, except the last ``residual`` text pairs of every head. Generated tokens are text.
 
-    The number of visual pairs among the kept ones follows from scores, so a budget in bytes cannot
-    be computed.
+    The number of kept pairs that are visual depends on scores, so sizes are unknown beforehand.
+    Budgets in bytes, and ``bits="auto"``, raise InvalidBudget.
 
-    Source: KIVI's codes (arXiv:2402.02750), of visual tokens alone as in CalibQuant
-    (arXiv:2502.14882), whose calibration of the logits is left out.
+    Source: KIVI's codes (arXiv:2402.02750), for visual tokens only, as in CalibQuant
+    (arXiv:2502.14882). CalibQuant's calibration of the logits is left out.
     """
 
     values: Along = "channel"
     text: TextBits = 16
-    exact: bool = field(default=False, init=False)
+    exact: bool = field(default=False, init=False)  # of Store: quantising changes the pairs
 
     @property
-    def _of_text(self) -> Kivi | None:
+    def _text_store(self) -> Kivi | None:
+        """Store of the text; None if text stays in the model's dtype."""
         return None if self.text == 16 else Kivi(bits=8, group=self.group, residual=self.residual)
 
     def __call__(self, pairs: Pairs) -> Pairs:
+        # Required by the protocol Store. The cache calls of_modality() instead.
         raise MissingModality(
             f"{self!r} stores visual tokens in fewer bits than text, but the visual tokens are not "
             "known. Pass vision= (bool, [batch, tokens]) to compress()."
         )
 
     def of_modality(self, pairs: Pairs, visual: Bool[Tensor, "b c"]) -> ModalityPairs:
-        """Return the pairs, with the columns of visual tokens marked."""
-        if isinstance(pairs, ModalityPairs):
+        """Quantise the pairs of visual tokens, and those of text if ``text`` is 8.
+
+        ``visual`` is True at the columns of visual tokens.
+        """
+        if isinstance(pairs, ModalityPairs):  # stored earlier: quantise newer visual tokens, too
             return pairs.see(visual)
-        text = self._of_text
-        return ModalityPairs.of(
-            pairs.opened(), visual, self.layout, text.layout if text else None, self.residual
-        )
+        text_store = self._text_store
+        text_layout = text_store.layout if text_store else None
+        return ModalityPairs.of(pairs.opened(), visual, self.layout, text_layout, self.residual)
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> ModalityPairs:
-        """Return the pairs whose tensors were read from a file."""
+        """Rebuild the pairs from tensors that were read from a file.
+
+        ``first`` is the first column that the tensors do not list.
+        """
         body = Body(**{name: tensors[f"visual.{name}"] for name in Body._fields})
-        text = self._of_text
-        text_pairs = text.restored(tensors, first) if text else exact(tensors, first)
+        store = self._text_store
+        text_pairs = store.restored(tensors, first) if store else exact_pairs(tensors, first)
         return ModalityPairs(body, text_pairs, self.layout)
 
 
@@ -171,12 +195,12 @@ def kivi(
     Keys are quantised per channel, values per token (section 3.3).
 
     Args:
-        bits: Bits of each stored number, e.g. 4; auto is set by the budget.
+        bits: Bits of each stored number, e.g. 4; auto is set by the budget (not with `of=visual`).
         group: Numbers that share a scale.
-        residual: Newest pairs (of text, under `of=visual`) that stay in full precision.
-        of: Tokens that are quantised: all, or visual ones alone.
-        values: Scales of values by token, or by channel like keys; auto is by channel for visual.
-        text: Bits of text beside visual tokens; 16 keeps its type.
+        residual: Newest pairs (of text, with `of=visual`) that stay in full precision.
+        of: Tokens that are quantised: all, or visual tokens only.
+        values: Scales of values per token, or per channel like keys; auto is channel for visual.
+        text: Bits of text with `of=visual`; 16 keeps the model's dtype.
 
     Defaults:
         release; `bits`: the paper's main setting; `values` of visual tokens: CalibQuant, VidKV
@@ -190,5 +214,5 @@ def kivi(
     store: Store = Kivi(bits=bits, group=group, residual=residual, values=along)
     if of == "visual":
         store = KiviOfVisual(bits=bits, group=group, residual=residual, values=along, text=text)
-    everything = Uniform(amount=Amount.of(1.0))
+    everything = Uniform(amount=Amount.of(1.0))  # so the score has no effect
     return Policy(score=Recency(), budget=everything, select=TopK(), store=store)

@@ -1,5 +1,6 @@
-"""Context manager ``with foveate.compress(model, policy) as session:``, which attaches on entry and
-restores on exit.
+"""Compression of a model's prompts inside ``with foveate.compress(model, policy) as session:``.
+
+Entry installs hooks on the model, and exit removes them.
 """
 
 from __future__ import annotations
@@ -54,15 +55,17 @@ def compress(
     """Return a context manager inside which every prompt that ``model`` reads is compressed under
     ``policy``.
 
-    On exit, also after an exception, the model is restored. A call that an exception or an
-    interrupt ends blocks no other call, and its inputs are forgotten. A copy that ``copy.deepcopy``
-    makes of the model inside the context has no hooks. A pass that reads its complete input, such
-    as a training step, has the stock loss and gradients, also with gradient checkpointing or
-    ``use_cache=False``, which leave nothing to compress; a backward pass through a compressed cache
-    raises.
+    On exit, also after an exception, the model is restored. A call that raised or was interrupted
+    does not block later calls, which never see its inputs. A copy that ``copy.deepcopy`` makes of
+    the model inside the context has no hooks.
 
-    A policy of one method whose profile is optional and not set takes the one that is installed for
-    the model (``foveate profiles``).
+    A pass that reads its complete input, such as a training step, has the stock loss and gradients.
+    A training step may also use gradient checkpointing or ``use_cache=False``: both leave no cache,
+    so nothing is compressed. Any other call with ``use_cache=False`` raises, and so does a backward
+    pass through a compressed cache.
+
+    If a policy of a single method leaves out an optional profile, the profile that is installed for
+    the model is used (``foveate profiles``).
 
     Args:
         model: any transformers decoder, text or vision-language, with "sdpa" or "eager" attention.
@@ -71,9 +74,10 @@ def compress(
             ``inputs_embeds``; otherwise it is derived from ``input_ids``.
         tokenizer: the model's tokenizer or processor. Only needed by policies that ask the model
             questions, such as ``kvzip:reads=answers``.
-        strict: raise for budgets below what the policy always keeps (windows, sinks, recent tokens,
-            protected text). Otherwise they are raised to that, row by row; ``session.stats`` has
-            both (``asked``, ``held``), and the logger "foveate" warns once per policy.
+        strict: refuse budgets below what the policy always keeps (windows, sinks, recent tokens,
+            protected text) with an error. Otherwise they are increased to that, row by row. Then
+            ``session.stats`` has both numbers (``asked``, ``held``), and the logger "foveate" warns
+            once per policy.
         **unknown: any other argument raises.
 
     Raises:
@@ -82,13 +86,14 @@ def compress(
         InvalidBudget: with ``strict``, a budget below what is always kept: here if that holds for
             prompts of any length, otherwise when the prompt is read.
         InvalidInput: the policy needs the tokenizer.
-        InvalidSpec: neither a policy nor a spec, such as a method that was not called, or a model.
+        InvalidSpec: ``policy`` is neither a policy nor a spec. It may be a method that was not
+            called (``foveate.snapkv``), or the model.
         UnsupportedModel: the model's cache cannot be compressed exactly, or it lacks what the
             policy reads (an output projection); the message has the reason. Inside the context: the
             model called its decoder's layers outside the decoder's ``forward``.
         UnsupportedCache: inside the context, a backward pass through a compressed cache; a call
-            without a cache, or with one that cannot be compressed (paged, static, quantised); or a
-            cache whose latest pass was interrupted.
+            that leaves no cache outside of training, or has one that cannot be compressed (paged,
+            static, quantised); or a cache whose latest pass was interrupted.
         ProfileMismatch: the policy was calibrated on another model.
         AlreadyCompressing: the model is inside another context (raised on entry).
     """
@@ -97,8 +102,10 @@ def compress(
 
 
 class Session:
-    """One ``compress()`` context. A ``queued`` one is entered once the model is free
-    (``model_queue``); it may be created while another context is open.
+    """One ``compress()`` context: statistics of its latest prompt, and operations on its caches.
+
+    A ``queued`` session may be created while the model is inside another context. It does not wait
+    by itself: before entering it, its owner waits for the model's turn (``model_queue``).
     """
 
     def __init__(
@@ -119,18 +126,18 @@ class Session:
         self.policy = policy
         asker = Asker.of(self.model, tokenizer, policy)
         self._calls = Calls(self.model, policy, vision, asker, strict)
-        self._ends: finalize[..., Session] | None = None
+        self._finalizer: finalize[..., Session] | None = None
 
     @property
     def link(self) -> Link:
-        """Link of this context and its caches."""
+        """Connection of this context to its caches, which keep it after the context was left."""
         return self._calls.link
 
     def __enter__(self) -> Session:
-        # An interrupt may fall before __exit__ has begun: then the session's finalizer detaches.
-        if self._ends is None:  # a context may be entered again
-            self._ends = finalize(self, self._calls.detach)
-            self._ends.atexit = False
+        # An interrupt may come before __exit__ has begun: then the session's finalizer detaches.
+        if self._finalizer is None:  # a context may be entered again
+            self._finalizer = finalize(self, self._calls.detach)
+            self._finalizer.atexit = False
         self._calls.attach()
         return self
 
@@ -155,7 +162,10 @@ class Session:
 
     @property
     def stats(self) -> Stats:
-        """Statistics of the latest prompt: pairs kept per layer and head, bytes and seconds."""
+        """Statistics of the latest prompt: pairs kept per layer and head, bytes and seconds.
+
+        Empty for a cache that ``load`` returned, because files do not store them.
+        """
         return known_state(self.cache).turn.stats
 
     @property
@@ -181,9 +191,9 @@ class Session:
                 computed this token. Below 1 where a prune stage dropped it.
         """
         layers = foveate_layers(self.cache)
-        return torch.stack([_mark_computed(layer) for layer in layers]).mean(0)
+        return torch.stack([_computed_tokens(layer) for layer in layers]).mean(0)
 
-    # Caches that are used again
+    # Caches, for several questions and turns. Without an argument ``cache``, the latest one.
 
     def expect(self, tokens: int) -> None:
         """Declare the length of the next prompt, padding included.
@@ -197,7 +207,8 @@ class Session:
         self._calls.expect(tokens)
 
     def prefill(self, **inputs: Any) -> DynamicCache:
-        """Read and compress a prompt; return its cache, ready for questions.
+        """Read and compress a prompt; return its cache, ready for questions. Call it inside the
+        context: outside, nothing is compressed.
 
         Pass the cache on with ``model.generate(**inputs, past_key_values=session.fork(cache))``,
         where ``inputs`` have the tokens of the prompt and of the question. (transformers 5.24
@@ -210,7 +221,7 @@ class Session:
         check_inputs(self.model, inputs)
         cache: DynamicCache = DynamicCache(config=self.model.config) if passed is None else passed
         inputs |= last_logits(self.model, inputs)
-        self._calls.prefills = True
+        self._calls.prefills = True  # nobody reads the outputs of earlier tokens
         try:
             with torch.no_grad():
                 self.model(**inputs, **{CACHE: cache}, use_cache=True)
@@ -220,7 +231,7 @@ class Session:
 
     def fork(self, cache: DynamicCache | None = None) -> DynamicCache:
         """Return an independent copy of a compressed cache, so that one prompt serves many
-        questions.
+        questions. A cache that Foveate did not compress is copied, too.
 
         Raises:
             UnsupportedCache: the latest pass through the cache was interrupted.
@@ -245,23 +256,32 @@ class Session:
         return fixed.fixed(cache, state, room)
 
     def rearm(self, cache: DynamicCache | None = None) -> None:
-        """Compress the next turn's prompt, too, together with all tokens before it.
+        """Compress the cache once more when the next turn's prompt is read: that prompt together
+        with all tokens before it.
 
-        Without this, tokens after a compressed prompt (answer, questions) are all kept.
+        Without this, all tokens after a compressed prompt (answers, later questions) are kept.
+
+        Raises:
+            UnsupportedCache: Foveate did not compress this cache.
         """
         known_state(self.cache if cache is None else cache).update_turn(awaiting=True)
 
     def adopt(self, cache: DynamicCache) -> None:
-        """Make a cache with a finished prompt the latest one.
+        """Make a cache whose prompt is complete the latest one, and compute its statistics.
 
         Raises:
-            UnsupportedCache: the latest pass through the cache was interrupted.
+            UnsupportedCache: Foveate did not compress this cache, or its latest pass was
+                interrupted.
         """
         known_state(cache).recover()
         self._calls.notes.adopt(cache)
 
     def read_again(self, cache: DynamicCache) -> None:
-        """Read a recorded prompt once more, if the policy needs it."""
+        """Run the probe passes that the policy needs after a recorded prompt, if any.
+
+        ``foveate.hf.branch`` calls this for the cache that it builds from a recording. After a
+        prompt that the model reads inside the context, these passes run automatically.
+        """
         self._calls.notes.read_again(cache)
 
     def save(
@@ -285,8 +305,8 @@ class Session:
         return cache_files.save(Path(path), cache, self.model, self.policy, tokenizer)
 
     def load(self, path: str | Path, *, tokenizer: Any = None) -> DynamicCache:
-        """Read a cache that ``save`` wrote, in this or another process. If the model has been cast
-        since, the pairs are cast, too.
+        """Read a cache that ``save`` wrote, in this or another process, and make it the latest one.
+        If the model has been cast since, the pairs are cast, too.
 
         Raises:
             CacheMismatch: it belongs to another model (other weights, active adapters or
@@ -297,7 +317,7 @@ class Session:
         convert(cache, text_config(self.model), self.policy, self.link)
         cache_files.load(Path(path), cache, self.model, self.policy, tokenizer)
         for layer in foveate_layers(cache):
-            layer.bound_room()
+            layer.bound_room()  # files do not store the limit of a budget in bytes
         self._calls.notes.latest = cache
         return cache
 
@@ -307,7 +327,8 @@ def held_share(layers: Sequence[FoveateLayer]) -> Float[Tensor, "b t"]:
     return torch.stack([_share_of_heads(layer) for layer in layers]).mean(0)
 
 
-def _mark_computed(layer: FoveateLayer) -> Float[Tensor, "b t"]:
+def _computed_tokens(layer: FoveateLayer) -> Float[Tensor, "b t"]:
+    """Return 1.0 for each token seen that the layer computed, 0.0 for each that was pruned."""
     counts = layer.pairs.counts
     dropped = layer.state.tokens.dropped_before(layer.model_index, layer.seen)
     if dropped is None:
@@ -316,7 +337,9 @@ def _mark_computed(layer: FoveateLayer) -> Float[Tensor, "b t"]:
 
 
 def _share_of_heads(layer: FoveateLayer) -> Float[Tensor, "b t"]:
+    """Return the share of the layer's KV heads that store each token seen."""
     columns = layer.pairs.columns  # -1 where a slot is empty
+    # -1 modulo seen + 1 is seen: empty slots write to an extra column, which is then cut off
     stored = columns.new_zeros(*columns.shape[:2], layer.seen + 1, dtype=torch.float32)
     stored.scatter_(2, columns % (layer.seen + 1), 1.0)
     return stored[..., : layer.seen].mean(1)

@@ -1,4 +1,4 @@
-"""Calibration of a method's profile on a model: several prompts, read and compressed one by one."""
+"""Calibration of a method on a model: measurement of its profile on several prompts."""
 
 from __future__ import annotations
 
@@ -36,48 +36,52 @@ def calibrate(
     progress: Path | None = None,
     **unknown: Any,
 ) -> Profile | TensorProfile:
-    """Measure the profile of a method on a model: the mean over prompts of its measurements, or a
-    statistic of all their queries. Module state that reading changes (rotary embeddings that follow
-    a prompt's length) is restored afterwards.
+    """Measure the profile of a method on a model.
+
+    A ``Profile`` has numbers per layer, or per layer and KV head: their mean over the prompts. A
+    ``TensorProfile`` has statistics over the queries of all prompts. Module state that reading
+    changes, such as rotary embeddings that depend on a prompt's length, is restored afterwards.
 
     Args:
         model: any model that ``compress`` takes.
-        policy: a policy of the method to calibrate ("prefixkv:budget=20%"), alone or in a sum. The
-            name is enough if nothing is compressed to measure it ("q_filters").
+        policy: a policy of the method to calibrate ("prefixkv:budget=20%"), alone or added up with
+            other methods ("prefixkv+kivi:budget=20%"). The name is enough if nothing is compressed
+            to measure it ("q_filters").
         prompts: the inputs of each prompt, as ``generate`` takes them: ``input_ids``,
             ``pixel_values``...
-        questions: for ``recommended``, questions about each prompt, one entry a prompt. They are
-            read with the model's own answers, and measured, too.
-        progress: a file to which each prompt's numbers are written at once; if it exists, its
-            prompts are not read again. It is deleted at the end.
+        questions: for ``recommended``, one entry per prompt with questions about it. The model
+            answers them, and questions and answers are measured, too.
+        progress: a file to resume from. Each prompt's numbers are written to it at once, and
+            prompts in it are not read again. It is deleted at the end.
         **unknown: any other argument raises.
 
     Raises:
-        InvalidParameter: a method without calibration, questions to a method that takes none, or an
-            unknown argument, such as ``budget=``, which belongs in the spec.
-        InvalidInput: no prompt, not as many questions as prompts, a prompt so short that all of it
-            fits the budget, or one whose keys, values or queries are not finite.
+        InvalidParameter: no method that can be calibrated, or more than one; questions to a method
+            that takes none; or an unknown argument, such as ``budget=``, which belongs in the spec.
+        InvalidInput: no prompt; not as many questions as prompts; a prompt so short that all of it
+            fits the budget, or one whose keys, values or queries are not finite; or a ``progress``
+            file of another measurement.
         UnsupportedModel: the method needs the rotation of queries by their positions, and it is
             unknown.
     """
     refuse_unknown('calibrate(model, "{}", prompts)', _ARGUMENTS, policy, unknown)
-    if isinstance(policy, str) and (gathering := gathered_method(policy)):
-        return gather(model, gathering, prompts, questions=questions, progress=progress)
+    # "q_filters" alone is no complete policy: it lacks a budget, and the profile to be measured
+    if isinstance(policy, str) and (method := gathered_method(policy)):
+        return gather(model, method, prompts, questions=questions, progress=progress)
     policy = policy_of(policy)
-    name = calibrated_method(policy)
-    if name in GATHERINGS:
-        return gather(model, name, prompts, questions=questions, progress=progress)
-    check_takes_questions(name, questions)
-    how = CALIBRATIONS[name]
-    title = model_name(check_model(model))
-    ledger = Ledger(progress, {"calibrating": str(policy), "model": title})
+    method = calibrated_method(policy)
+    if method in GATHERINGS:  # of a Policy object, or of a sum
+        return gather(model, method, prompts, questions=questions, progress=progress)
+    check_takes_questions(method, questions)
+    read_numbers = CALIBRATIONS[method].read
+    ledger = Ledger(progress, {"calibrating": str(policy), "model": model_name(check_model(model))})
     for inputs in each_prompt(prompts):
         if ledger.lacks(fingerprint(inputs)):
             with restored_modules(model), compress(model, policy) as session:
                 session.prefill(**inputs)
-                ledger.add(how.read(_run(session)))
+                ledger.add(read_numbers(_run(session)))
     profile = _profile(policy, model, ledger.numbers)
-    ledger.close()
+    ledger.close()  # deletes the file; after an error it stays, to resume from
     return profile
 
 
@@ -88,45 +92,58 @@ def calibrate_each(
     *,
     progress: Path | None = None,
 ) -> list[Profile]:
-    """Measure the profiles of several policies, which differ in their budgets. Each prompt is read
-    once for all of them, with all its queries stored. The profiles are those of :func:`calibrate`,
-    to the rounding of the attention.
+    """Measure one profile per policy, for example of one method at several budgets.
+
+    Each prompt is read once, without compression and with all its queries stored; then every policy
+    compresses this recording. Each profile is that of :func:`calibrate`, up to the rounding of the
+    attention.
 
     Args:
         model: see :func:`calibrate`.
-        policies: policies of methods with a number for each layer or head, with their budgets.
+        policies: policies of methods with a number for each layer or head, with their budgets, and
+            without a prune stage.
         prompts: see :func:`calibrate`.
         progress: see :func:`calibrate`.
 
     Raises:
         InvalidParameter: a method without calibration, or one with a profile of tensors, which
             needs :func:`calibrate`.
-        InvalidInput: no prompt, or one so short that all of it fits a budget.
+        InvalidInput: no prompt, or one so short that all of it fits a budget; a policy with a prune
+            stage; or a ``progress`` file of another measurement.
     """
-    chosen = [policy_of(policy) for policy in policies]
+    parsed = [policy_of(policy) for policy in policies]
     title = model_name(check_model(model))
-    sums = any(policy.reads_column_sums for policy in chosen)
-    readers = [_reader(policy) for policy in chosen]
-    ledger = Ledger(progress, {"calibrating": [str(policy) for policy in chosen], "model": title})
+    needs_sums = any(policy.reads_column_sums for policy in parsed)
+    readers = [_reader(policy) for policy in parsed]
+    ledger = Ledger(progress, {"calibrating": [str(policy) for policy in parsed], "model": title})
     for inputs in each_prompt(prompts):
         if ledger.lacks(fingerprint(inputs)):
             with restored_modules(model):
-                recording = record(model, sums=sums, **inputs)
-                runs = (_branch(model, policy, recording) for policy in chosen)
+                recording = record(model, sums=needs_sums, **inputs)
+                runs = (_compressed_run(model, policy, recording) for policy in parsed)
                 ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])
-    samples = zip(*ledger.numbers, strict=True) if ledger.numbers else ([] for _ in chosen)
-    profiles = [_profile(policy, model, own) for policy, own in zip(chosen, samples, strict=True)]
+    # the ledger has a row per prompt; transpose it to a list of numbers per policy
+    by_policy = zip(*ledger.numbers, strict=True) if ledger.numbers else ([] for _ in parsed)
+    profiles = [
+        _profile(policy, model, numbers) for policy, numbers in zip(parsed, by_policy, strict=True)
+    ]
     ledger.close()
     return profiles
 
 
-def _branch(model: nn.Module, policy: Policy, recording: Recording) -> Run:
+def _compressed_run(model: nn.Module, policy: Policy, recording: Recording) -> Run:
+    """Compress a recorded prompt under a policy, and return what the method's numbers need."""
     with compress(model, policy) as session:
         branch(session, recording)
         return _run(session)
 
 
 def _reader(policy: Policy) -> Callable[[Run], Numbers]:
+    """Return the function that reads the numbers of the policy's method off one run.
+
+    Raises:
+        InvalidParameter: the method cannot be calibrated, or has a profile of tensors.
+    """
     name = calibrated_method(policy)
     if name in GATHERINGS:
         raise InvalidParameter(
@@ -136,7 +153,11 @@ def _reader(policy: Policy) -> Callable[[Run], Numbers]:
 
 
 def _profile(policy: Policy, model: nn.Module, samples: Sequence[Numbers]) -> Profile:
-    """Average the samples into a profile."""
+    """Average the samples into a profile, with the digest of the model's weights.
+
+    Raises:
+        InvalidInput: there is no sample.
+    """
     if not samples:
         raise InvalidInput("there is no prompt to calibrate on: give at least one.")
     name = calibrated_method(policy)
@@ -148,7 +169,11 @@ def _profile(policy: Policy, model: nn.Module, samples: Sequence[Numbers]) -> Pr
 def profile_of(
     model: nn.Module, method: str, by_layer: Numbers, samples: int, budget: str = ""
 ) -> Profile:
-    """Return the profile of a method with these numbers of a model's compressed layers."""
+    """Return the profile of a method with these numbers of a model's compressed layers.
+
+    ``samples`` is the number of prompts behind the numbers, and ``budget`` the amount that they
+    depend on. The digest of the model's weights is left empty: published numbers do not have it.
+    """
     return Profile(
         method=method,
         model=model_name(check_model(model)),
@@ -160,6 +185,11 @@ def profile_of(
 
 
 def _run(session: Session) -> Run:
+    """Return the session's latest prompt as a run.
+
+    Raises:
+        InvalidInput: the prompt fits the budget, so that not every layer was compressed.
+    """
     layers = foveate_layers(session.cache)
     state = layers[0].state
     if not all(layer.memory.kept is not None for layer in layers):
@@ -168,5 +198,6 @@ def _run(session: Session) -> Run:
             "nothing was measured in it. Give longer prompts or a smaller budget."
         )
     kept = session.stats.kept
-    tokens = layers[0].memory.finished
-    return Run(kept, tokens - state.tokens.padding(kept[0]).cpu(), state.reading.notes)
+    columns = layers[0].memory.finished  # length of the prompt, padding included
+    lengths = columns - state.tokens.padding(kept[0]).cpu()
+    return Run(kept, lengths, state.reading.notes)
