@@ -59,7 +59,7 @@ class FrameLog:
 
     def add(self, image: Int[Tensor, "1 t"], times: Sequence[int | float | None]) -> None:
         """Add the frames of a chunk: each token's frame number, and each frame's time."""
-        numbers, sizes = torch.unique(image, return_counts=True)  # type: ignore[no-untyped-call]
+        numbers, sizes = torch.unique(image, return_counts=True)
         for number, size, time in zip(numbers.tolist(), sizes.tolist(), times, strict=True):
             self._frames[number] = None if time is None else float(time), size
 
@@ -82,7 +82,7 @@ class FrameLog:
             columns = layer.pairs.columns[0]
             heads += len(columns)
             owners = images[0][0].to(columns.device)[columns[columns >= 0].long()]
-            numbers, pairs = torch.unique(owners, return_counts=True)  # type: ignore[no-untyped-call]
+            numbers, pairs = torch.unique(owners, return_counts=True)
             counts.update(dict(zip(numbers.tolist(), pairs.tolist(), strict=True)))
         return tuple(
             StreamFrame(number, time, size, counts[number] / (size * heads))
