@@ -168,7 +168,7 @@ def test_an_interrupt_at_the_prompt_ends_nothing(
         raise line
 
     monkeypatch.setattr("builtins.input", asked)
-    assert list(command._read_lines(live=True)) == ["Hello"]
+    assert list(command.read_lines(live=True)) == ["Hello"]
     assert "/quit or Ctrl-D ends the chat." in capsys.readouterr().err
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,24 @@ def test_frames_are_images_where_no_videos_are_taken(
     result = foveate("run", *asked, "--fps", "2", "--max-new-tokens", "2", "--json", *METHOD)
     prompt = json.loads(result.stdout)["prompt"]
     assert (prompt["images"], prompt["videos"], prompt["visual_tokens"]) == (6, 0, 6 * 9)
+
+
+def test_a_picture_names_frames_by_their_times(
+    foveate: Foveate,
+    llava: Path,
+    clip: Path,
+    picture: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names: list[str] = []
+    kept_picture = import_module("foveate.pictures.kept_picture")  # the package has its function
+    monkeypatch.setattr(kept_picture, "_name", lambda view: names.append(view.name) or view.name)
+    asked = ("--model", llava, "--video", clip, "--image", picture, "--prompt", "what is seen ?")
+    more = ("--rounds", "1", "--frames", "2", "--max-new-tokens", "2", *METHOD)
+    result = foveate("run", *asked, *more, "--picture", tmp_path / "kept.png")
+    assert result.exit_code == 0, result.stderr
+    assert names == ["frame at 0.0 s", "frame at 2.9 s", "image 1"]
 
 
 def test_packets_that_are_lost_are_said(foveate: Foveate, llava: Path, tmp_path: Path) -> None:

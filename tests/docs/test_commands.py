@@ -8,6 +8,8 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -113,6 +115,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tall.paste(page, (0, half))
     for name in ("receipt.png", "cat.jpg"):
         tall.save(folder / name)
+    if find_spec("av") is not None:
+        import_module("tests.videos").film(folder / "film.mp4", times=[0, 4])
     texts = [" ".join(f"word {place}" for place in range(count)) for count in (30, 40, 240)]
     lines = "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
     (folder / "train.jsonl").write_text(lines, encoding="utf-8")

@@ -177,7 +177,8 @@ def test_an_image_that_cannot_be_fetched_is_our_error(address: str, path: str) -
 
 def frames_as_read(frames: Any, time: Any = None) -> reading.Chunk:
     processor = tiny.processor()
-    return reading.of_frames(tiny.model(), processor, Words.of(processor), frames, time, 0)
+    ((part, times),) = reading.parts_of(frames, time, None)
+    return reading.of_frames(tiny.model(), processor, Words.of(processor), part, times, 0)
 
 
 def test_a_stream_sees_frames_upright_and_in_every_form(tmp_path: Path) -> None:

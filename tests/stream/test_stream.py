@@ -266,22 +266,35 @@ def test_what_is_no_frame_or_no_question_is_refused():
     assert "forward" not in vars(tiny.model())
 
 
-def test_a_template_that_numbers_images_asks_for_words():
-    class Numbering:
-        tokenizer = Letters()
+class Numbering:
+    """A processor whose template writes each image's number, from ``first`` on."""
 
-        def apply_chat_template(self, messages, **options):
-            parts = messages[-1]["content"]
-            return "".join(
-                f"Image {i}: <image>" if part["type"] == "image" else part["text"]
-                for i, part in enumerate(parts)
-            )
+    def __init__(self, first, alone=True):
+        self.tokenizer, self.first, self.alone = Letters(), first, alone
 
+    def apply_chat_template(self, messages, **options):
+        parts = messages[-1]["content"]
+        numbered = self.alone or len(parts) > 2
+        return "".join(
+            part["text"]
+            if part["type"] == "text"
+            else f"Image {i}: <image>"
+            if numbered
+            else "<image>"
+            for i, part in enumerate(parts, self.first)
+        )
+
+
+def test_numbers_of_a_template_are_those_of_the_stream():
+    for alone in (True, False):
+        words = Words.of(Numbering(1, alone))
+        assert words == Words("", "{time}Image {number}: <image>", "{question}")
+    assert words.of_frame(3, 2) == "<2.0 seconds>Image 3: <image>"
+
+
+def test_a_template_that_words_images_otherwise_asks_for_words():
     with pytest.raises(InvalidInput, match="text of a frame"):
-        Stream(tiny.model(), Numbering(), "snapkv:budget=64")
-    assert Words("", "Image {number}: <image>{time}", "").of_frame(3, 2) == (
-        "Image 3: <image><2.0 seconds>"
-    )
+        Stream(tiny.model(), Numbering(0), "snapkv:budget=64")
 
 
 def test_a_prompt_without_an_end_is_no_number_that_a_file_may_hold():

@@ -43,6 +43,7 @@ _SUMMARIES = {
     "catalogue.cite": "Print the BibTeX entries of a method's paper, or of all methods in a sum.",
     "run.run.run": "Compare answers to a prompt from the full cache and from compressed caches.",
     "chat.chat.chat": "Chat with a model about images and videos, in one compressed cache.",
+    "watch.watch": "Read a video into a cache of bounded size, and answer questions about it.",
     "lens.lens": "Write an HTML page that shows which patches and words every head keeps.",
     "calibrate.calibrate.calibrate": "Measure a method's profile on a model, as the mean over "
     "several prompts.",

@@ -108,6 +108,7 @@ def kept_picture(
     rows: Sequence[tuple[str, str, Float[Tensor, "t"]]],
     note: str = "",
     computed: Sequence[Bool[Tensor, "t"]] | None = None,
+    times: Sequence[float] = (),
 ) -> Image.Image:
     """Draw a row of images for every method, and a legend.
 
@@ -121,8 +122,9 @@ def kept_picture(
         note: a sentence above the legend.
         computed: for each row, True for tokens that all layers computed; the patches of others are
             crossed.
+        times: the first images are frames of a video at these times, in seconds.
     """
-    views = views_of(images, tokens)
+    views = views_of(images, tokens, times)
     limit = max(_LEAST, min(_MOST, (_WIDE + GAP) // max(1, len(views)) - GAP))
     sizes = [_fit(view, limit) for view in views]
     page_width = max(_WIDE, sum(width + GAP for width, _ in sizes) - GAP)

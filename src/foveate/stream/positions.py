@@ -17,6 +17,11 @@ Positions = Literal["true", "reindexed"]
 _ROOM = 1024  # positions for a question and its answer
 _SAMPLE = "a text to find out with how positions turn keys"  # any text
 
+_ADVICE = {
+    "true": 'A smaller budget does not help: start a stream with positions="reindexed".',
+    "reindexed": "The stored tokens alone are more: start a stream with a smaller budget.",
+}
+
 
 class StreamPositions:
     """Positions of one stream, whose model knows them up to its ``max_position_embeddings``.
@@ -57,6 +62,7 @@ class StreamPositions:
             self._warned = True
             logging.getLogger("foveate").warning(
                 "this stream's positions exceed %d, the model's range without a question and its "
-                'answer. Use positions="reindexed", or a smaller budget. Logged once per stream.',
+                "answer. %s Logged once per stream.",
                 self.limit,
+                _ADVICE[self.positions],
             )

@@ -5,17 +5,22 @@ A question is answered on a branch of the cache, so that the stream's own does n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from threading import Event
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
+from PIL import Image
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel, StoppingCriteriaList
 
 from foveate.cache.tokens import image_index, spot_index
+from foveate.chat.answering import StopOnEvent
 from foveate.chat.generation import Answer, generate_options, to_answer
-from foveate.data import Clip
+from foveate.data import Clip, read_video
 from foveate.errors import InvalidInput
 from foveate.hf import Session
 from foveate.hf.endless.endless import finish
@@ -26,7 +31,7 @@ from foveate.prompts.images import find_source, image_list
 from foveate.prompts.inputs import encode, moved, text_ids
 from foveate.prompts.messages import check_text
 from foveate.prompts.special_tokens import Literals, has_first_token, tokenizer_of
-from foveate.prompts.template import check_kept, check_not_set_here, render
+from foveate.prompts.template import Wording, check_kept, check_not_set_here, render
 
 _QUESTION = "\ufffc"  # placeholder of the question while a template is examined
 
@@ -35,12 +40,14 @@ class Words(NamedTuple):
     """Text of a stream: ``opening`` once, ``frame`` with every image, ``closing`` with a question.
 
     In ``frame``, "{number}" is the image's number from 1, and "{time}" its time as a text, or "".
-    In ``closing``, "{question}" is the question.
+    In ``closing``, "{question}" is the question. ``follow`` comes between an answer and the answer
+    to a follow-up question, and has "{question}", too; follow-up questions need it.
     """
 
     opening: str
     frame: str
     closing: str
+    follow: str = ""
 
     @classmethod
     def of(cls, processor: Any, system: str | None = None, **template: Any) -> Words:
@@ -57,22 +64,18 @@ class Words(NamedTuple):
                 several images.
         """
         check_not_set_here(template)
-        texts = [_render_question(processor, system, images, template) for images in (1, 2, 3)]
-        single, double, triple = texts
-        same = next(
-            (i for i, (a, b) in enumerate(zip(single, double, strict=False)) if a != b), len(single)
-        )
-        size = len(double) - len(single)
-        opening, image, closing = single[: same - size], double[same - size : same], single[same:]
-        repeats = [opening + image * n + closing for n in (1, 2, 3)]
-        if size < 1 or repeats != [single, double, triple] or _QUESTION not in closing:
+        texts = [_render_question(processor, system, images, template) for images in (1, 2, 3, 4)]
+        split = _split_repeats(texts, 1) or _split_repeats(texts, 2)
+        if split is None:
             raise InvalidInput(
-                "this chat template does not repeat the same text for every image (it may number "
-                "them), so the text of a frame cannot be derived from it. "
+                "this chat template does not repeat the same text for every image, so the text of "
+                "a frame cannot be derived from it. "
                 "Give words=foveate.stream.Words(opening, frame, closing); one image is "
-                f"{single!r}."
+                f"{texts[0]!r}."
             )
-        return cls(opening, "{time}" + image, closing.replace(_QUESTION, "{question}"))
+        opening, image, closing = split
+        closing = closing.replace(_QUESTION, "{question}")
+        return cls(opening, "{time}" + image, closing, _follow(processor, template))
 
     def of_frame(self, number: int, time: int | float | None) -> str:
         """Return the text of a frame; ``time`` is in seconds."""
@@ -82,6 +85,53 @@ class Words(NamedTuple):
     def of_question(self, question: str) -> str:
         """Return the text that ends the prompt."""
         return self.closing.replace("{question}", question)
+
+    def of_follow_up(self, question: str) -> str:
+        """Return the text after an answer that asks another question.
+
+        Raises:
+            InvalidInput: these words have no text for it.
+        """
+        if "{question}" not in self.follow:
+            raise InvalidInput(
+                "a follow-up question needs the text between an answer and the next question, and "
+                "these words have none: give words=foveate.stream.Words(opening, frame, closing, "
+                'follow="...{question}...").'
+            )
+        return self.follow.replace("{question}", question)
+
+
+def _split_repeats(texts: Sequence[str], first: int) -> tuple[str, str, str] | None:
+    """Split prompts of 1, 2, 3 and 4 images into opening, frame and closing, or return None.
+
+    The ``first`` number of images to look at is 2 for templates that number images only where there
+    are several. Numbers become "{number}".
+    """
+    less, more = texts[first - 1 : first + 1]
+    size = len(more) - len(less)
+    same = next((i for i, (a, b) in enumerate(zip(less, more, strict=False)) if a != b), len(less))
+    for end in range(same, max(same - size, first * size) - 1, -1):  # end of the frames in `less`
+        start = end - first * size
+        opening, image, closing = less[:start], less[start : start + size], less[end:]
+        for frame in (image, image.replace("1", "{number}")):
+            numbered = [frame.replace("{number}", str(number)) for number in (1, 2, 3, 4)]
+            repeats = [opening + "".join(numbered[:n]) + closing for n in range(first, 5)]
+            if size > 0 and repeats == list(texts[first - 1 :]) and _QUESTION in closing:
+                return opening, frame, closing
+    return None
+
+
+def _follow(processor: Any, template: Mapping[str, Any]) -> str:
+    """Return the template's text between an answer and the next one, or "" if it has none."""
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "x"}]},
+        {"role": "assistant", "content": "x"},
+        {"role": "user", "content": "{question}"},
+    ]
+    try:
+        return Wording(processor, template).around(messages, 1)[1]
+    except InvalidInput:  # a template for single turns
+        return ""
 
 
 def _render_question(
@@ -112,12 +162,14 @@ class Chunk(NamedTuple):
     ``image`` is the number of the token's image in the stream. ``spot`` is the index of a visual
     token within its image. Text belongs to the next image, at the end to the last one; its spots
     follow those of the visual tokens.
+    ``times`` are those of the images in seconds, if known.
     """
 
     inputs: Mapping[str, Any]
     image: Int[Tensor, "1 t"]
     spot: Int[Tensor, "1 t"]
     images: int
+    times: Sequence[int | float | None]
 
     @property
     def tokens(self) -> int:
@@ -132,16 +184,64 @@ def of_text(model: PreTrainedModel, processor: Any, text: str, first: bool) -> I
     return torch.tensor([ids], dtype=torch.long, device=input_device(model))
 
 
+class Exchange(NamedTuple):
+    """Question and answer; ``ids`` are the tokens of the answer."""
+
+    question: str
+    ids: list[int]
+
+
 def of_question(
-    model: PreTrainedModel, processor: Any, words: Words, question: str
+    model: PreTrainedModel,
+    processor: Any,
+    words: Words,
+    question: str,
+    earlier: Sequence[Exchange] = (),
 ) -> Int[Tensor, "1 t"]:
-    """Return the ids of a question; special tokens in it are read as text.
+    """Return the ids of a question behind ``earlier`` ones and their answers.
+
+    Special tokens in questions are read as text.
 
     Raises:
-        InvalidInput: the question is no text.
+        InvalidInput: the question is no text, or there is no text for a follow-up question.
     """
-    text = Literals(processor).marked(check_text(question, "the question"))
-    return of_text(model, processor, words.of_question(text), first=False)
+    parts: list[Int[Tensor, "1 n"]] = []
+    render_text = words.of_question
+    for text, ids in (*earlier, Exchange(question, [])):
+        text = Literals(processor).marked(check_text(text, "the question"))
+        parts.append(of_text(model, processor, render_text(text), first=False))
+        parts.append(parts[-1].new_tensor([ids]))  # as generated: they may tokenize differently
+        render_text = words.of_follow_up
+    return torch.cat(parts, dim=1)
+
+
+VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg")
+"""Suffixes of files that are read as videos."""
+_TOGETHER = 8  # frames of a video that are read at once
+
+
+def parts_of(
+    frames: Frames, time: int | float | Sequence[int | float] | None, fps: int | float | None
+) -> Iterator[tuple[Frames, int | float | Sequence[int | float] | None]]:
+    """Split a video into a few frames at a time with their times; anything else is one part.
+
+    Raises:
+        InvalidInput: ``fps`` without a video file, or as ``read_video`` raises.
+    """
+    clip = frames
+    if isinstance(frames, str | PathLike) and str(frames).lower().endswith(VIDEOS):
+        clip = read_video(Path(frames).expanduser(), fps=1 if fps is None else fps)
+    elif fps is not None:
+        raise InvalidInput(f"fps={fps} is for the path of a video file: leave it out.")
+    if not isinstance(clip, Clip):
+        return iter([(frames, time)])
+    times: Any = (
+        _times(len(clip), time)
+        if isinstance(time, Sequence)
+        else (clip.times + (time or 0)).tolist()
+    )
+    parts = [slice(i, i + _TOGETHER) for i in range(0, len(clip), _TOGETHER)]
+    return (([Image.fromarray(f) for f in clip.frames[part]], times[part]) for part in parts)
 
 
 def of_frames(
@@ -163,12 +263,10 @@ def of_frames(
             raise InvalidInput("a processor's output has its own times: leave out time=")
         return _chunk(model, dict(frames), before)
     images = image_list(frames, "frames")
-    if isinstance(frames, Clip) and time is None:
-        time = frames.times.tolist()
     times = _times(len(images), time)
     text = "".join(words.of_frame(before + i + 1, at) for i, at in enumerate(times))
     options: Any = {"literals": Literals(processor), "add_special_tokens": False, "nested": False}
-    return _chunk(model, encode(model, processor, text, images, **options), before)
+    return _chunk(model, encode(model, processor, text, images, **options), before, times)
 
 
 def _times(
@@ -184,7 +282,12 @@ def _times(
     return times
 
 
-def _chunk(model: PreTrainedModel, inputs: dict[str, Any], before: int) -> Chunk:
+def _chunk(
+    model: PreTrainedModel,
+    inputs: dict[str, Any],
+    before: int,
+    times: Sequence[int | float | None] = (),
+) -> Chunk:
     ids = inputs.get(_IDS)
     if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[0] != 1:
         raise InvalidInput(
@@ -202,7 +305,8 @@ def _chunk(model: PreTrainedModel, inputs: dict[str, Any], before: int) -> Chunk
     image, spot = _assign_text(image_index(vision, starts), spot_index(vision, starts))
     count = int(image.max()) + 1
     device = input_device(model)
-    return Chunk(moved(inputs, model), (image + before).to(device), spot.to(device), count)
+    times = times if len(times) == count else [None] * count
+    return Chunk(moved(inputs, model), (image + before).to(device), spot.to(device), count, times)
 
 
 def _assign_text(
@@ -225,14 +329,20 @@ def answer(
     branch: DynamicCache,
     ids: Int[Tensor, "1 t"],
     options: Mapping[str, Any],
+    stop: Event,
 ) -> Answer:
-    """Answer a question on ``branch``, which is mutated; ``ids`` are the question's tokens."""
+    """Answer a question on ``branch``, which is mutated, until ``stop`` is set.
+
+    ``ids`` are the question's tokens.
+    """
     model = session.model
     finish(branch)
     session.adopt(branch)
     stats = session.stats
     # generate needs as many ids as the cache has tokens, but reads only the new ones
     padded_ids = torch.cat([ids[:, :1].expand(1, branch.get_seq_length()), ids], dim=1)
+    criteria = [*(options.get("stopping_criteria") or ()), StopOnEvent(stop)]
+    options = {**options, "stopping_criteria": StoppingCriteriaList(criteria)}
     output = model.generate(  # type: ignore[operator]
         input_ids=padded_ids,
         attention_mask=torch.ones_like(padded_ids),
@@ -240,4 +350,5 @@ def answer(
         **{CACHE: branch},
         **generate_options(model, processor, options, padded_ids.shape[1]),
     )
-    return to_answer(model, processor, output[0, padded_ids.shape[1] :], options, stats)
+    new = output[0, padded_ids.shape[1] :]
+    return to_answer(model, processor, new, options, stats, stop.is_set())

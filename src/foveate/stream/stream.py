@@ -9,7 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from threading import Event
+from typing import Any, Literal, NoReturn, overload
 
 from torch import nn
 from transformers import DynamicCache
@@ -17,6 +18,7 @@ from transformers import DynamicCache
 from foveate.chat.generation import Answer, check, check_template_arguments, with_defaults
 from foveate.chat.persistence import policy_in
 from foveate.chat.storage import bytes_of, tokens_of
+from foveate.chat.streaming import AnswerStream
 from foveate.compression.composition import policy as policy_of
 from foveate.errors import InvalidInput, InvalidParameter, NothingCompressed, UnsupportedCache
 from foveate.hf import Session
@@ -25,12 +27,23 @@ from foveate.hf.endless.endless import Made, begun, endless, forget, looked_at, 
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.model.internals import CACHE
 from foveate.policies.policy import Policy
+from foveate.prompts.special_tokens import tokenizer_of
 from foveate.stream import persistence
 from foveate.stream.offload import Offload
 from foveate.stream.offloaded import Offloaded
 from foveate.stream.positions import Positions, StreamPositions
-from foveate.stream.reading import Chunk, Frames, Words, answer, of_frames, of_question, of_text
-from foveate.stream.storage import Bound, StreamHeld
+from foveate.stream.reading import (
+    Chunk,
+    Exchange,
+    Frames,
+    Words,
+    answer,
+    of_frames,
+    of_question,
+    of_text,
+    parts_of,
+)
+from foveate.stream.storage import Bound, FrameLog, StreamFrame, StreamHeld
 
 _OWN = ("policy", "words", "system", "every", "keep_opening", "positions", "offload")
 _check = partial(check, by="a stream", several="Leave it 1.")
@@ -116,6 +129,7 @@ class Stream(AbstractContextManager["Stream"]):
         self._cache: DynamicCache | None = None
         self._images = self._peak = 0
         self._interrupted = False
+        self._frames, self._exchanges = FrameLog(), list[Exchange]()
         self._bound = Bound(self.policy)
         self._positions = StreamPositions(
             self.model, processor, positions, turns=offloaded is not None
@@ -123,22 +137,31 @@ class Stream(AbstractContextManager["Stream"]):
         self._offloaded = offloaded
 
     def see(
-        self, frames: Frames, time: int | float | Sequence[int | float] | None = None
+        self,
+        frames: Frames,
+        time: int | float | Sequence[int | float] | None = None,
+        *,
+        fps: int | float | None = None,
     ) -> StreamHeld:
-        """Read a frame, or a few at once.
+        """Read a frame, a few at once, or a video.
 
         Args:
             frames: an image of any form (as in :meth:`foveate.Chat.say`), a list of images, a
-                :class:`foveate.Clip`, or a processor's output of one chunk of video (``input_ids``
-                of one row, pixels, grids), which is read unchanged.
+                :class:`foveate.Clip` or the path of a video file such as "film.mp4" (both are read
+                eight frames at a time), or a processor's output of one chunk of video
+                (``input_ids`` of one row, pixels, grids), which is read unchanged.
             time: seconds since the beginning of the stream, of the frame or of each; written in
-                front of the frame. Default: a clip's own times, and none for images.
+                front of the frame. A video has its own times, to which a single number is added.
+                Default: none for images.
+            fps: frames per second to sample from a video file; default: 1.
 
         Returns:
             The size of the stream's memory.
 
         Raises:
-            InvalidInput: there is no frame, or the number of times is not that of the frames.
+            InvalidInput: there is no frame, the number of times is not that of the frames, or the
+                video file cannot be read.
+            MissingPackage: PyAV, which reads video files, is not installed.
             AlreadyCompressing: called from a callback of an answer of the same model; or the model
                 is in a :func:`foveate.compress` context.
             InvalidBudget: the frame was read, but is larger than the limit of ``offload``.
@@ -146,50 +169,95 @@ class Stream(AbstractContextManager["Stream"]):
             UnsupportedCache: an earlier call was interrupted while the model read; load a saved
                 stream, or start a new one.
         """
+        parts = parts_of(frames, time, fps)  # decodes a file before the turn begins
         with enter(self.model, sys._getframe()):
-            self._check()
-            chunk = of_frames(self.model, self.processor, self.words, frames, time, self._images)
-            self._positions.find_ways()
-            with self._session as session:
-                cache = self._cache = self._cache or self._new_cache(session)
-                with self._guard_cache(cache):
-                    pairs = self._read(session, cache, chunk)
-                    self._positions.keep(cache)
-                    self._images += chunk.images
-            self._bound.longest = max(self._bound.longest, chunk.tokens)
-            self._peak = max(self._peak, bytes_of(self._cache))
-            if (
-                self._offloaded is not None
-            ):  # last: if it fails, the stream goes on without this frame's copy
-                self._offloaded.keep(pairs, chunk.image, chunk.spot, self._positions.ways)
+            for part, times in parts:
+                self._see(part, times)
             return self.held
 
-    def ask(self, question: str, **generate: Any) -> Answer:
+    def _see(self, frames: Frames, time: int | float | Sequence[int | float] | None) -> None:
+        """Read one chunk."""
+        self._check()
+        chunk = of_frames(self.model, self.processor, self.words, frames, time, self._images)
+        self._positions.find_ways()
+        with self._session as session:
+            cache = self._cache = self._cache or self._new_cache(session)
+            with self._guard_cache(cache):
+                self._frames.add(chunk.image, chunk.times)
+                pairs = self._read(session, cache, chunk)
+                self._positions.keep(cache)
+                self._images += chunk.images
+        self._bound.longest = max(self._bound.longest, chunk.tokens)
+        self._peak = max(self._peak, bytes_of(self._cache))
+        if self._offloaded is not None:
+            # last: if it fails, the stream goes on without this frame's copy
+            self._offloaded.keep(pairs, chunk.image, chunk.spot, self._positions.ways)
+
+    @overload
+    def ask(self, question: str, *, stream: Literal[False] = False, **more: Any) -> Answer: ...
+    @overload
+    def ask(self, question: str, *, stream: Literal[True], **more: Any) -> AnswerStream: ...
+    def ask(
+        self, question: str, *, follow_up: bool = False, stream: bool = False, **generate: Any
+    ) -> Answer | AnswerStream:
         """Answer a question about the frames so far.
 
         Args:
             question: the text of the question.
+            follow_up: let the model read the latest question with its answer again; if that one was
+                a follow-up question, too, also those before it.
+            stream: return an iterable of pieces of the answer's text at once. Frames that are read
+                later wait until the answer ends.
             **generate: arguments of the model's ``generate``: ``max_new_tokens`` (256 by default),
                 ``do_sample``, ``streamer``.
 
         Raises:
             NothingCompressed: no frame was seen yet.
             UnsupportedCache: a call of ``see`` was interrupted.
-            InvalidInput: an argument that the stream sets itself, several answers at once, or a
-                missing or damaged file of an offloaded frame.
+            InvalidInput: an argument that the stream sets itself, several answers at once, a
+                missing or damaged file of an offloaded frame, or a follow-up question under
+                ``words`` without text for it.
             InvalidParameter: an argument that ``generate`` does not take.
             AlreadyCompressing: as ``see`` raises.
         """
         options = with_defaults(self._defaults, generate)
-        _check(self.model, self.processor, options, "ask(...)", ("question",))
-        with enter(self.model, sys._getframe()):
-            branch = copy.deepcopy(self._seen())
-            self._positions.find_ways()
-            ids = of_question(self.model, self.processor, self.words, question)
-            with self._session as session:
-                if self._offloaded is not None:
-                    self._offloaded.fetch(session, branch, ids, self._positions.ways)
-                return answer(session, self.processor, branch, ids, options)
+        _check(self.model, self.processor, options, "ask(...)", ("question", "follow_up", "stream"))
+        if stream and options.get("streamer") is not None:
+            raise InvalidInput("streamer=... and stream=True exclude each other: give only one.")
+        stop, queue_place = Event(), enter(self.model, sys._getframe())
+
+        def answered(streamer: Any = None) -> Answer:
+            more = options if streamer is None else {**options, "streamer": streamer}
+            with queue_place:
+                return self._answer(question, follow_up, more, stop)
+
+        if not stream:
+            return answered()
+        return AnswerStream(tokenizer_of(self.processor), answered, stop, queue_place)
+
+    def _answer(
+        self, question: str, follow_up: bool, options: Mapping[str, Any], stop: Event
+    ) -> Answer:
+        """Answer on a copy of the cache, and remember the question."""
+        branch = copy.deepcopy(self._seen())
+        self._positions.find_ways()
+        earlier = self._exchanges if follow_up else []
+        ids = of_question(self.model, self.processor, self.words, question, earlier)
+        with self._session as session:
+            if self._offloaded is not None:
+                self._offloaded.fetch(session, branch, ids, self._positions.ways)
+            reply = answer(session, self.processor, branch, ids, options, stop)
+        self._exchanges = [*earlier, Exchange(question, reply.ids.tolist())]
+        return reply
+
+    @property
+    def frames(self) -> tuple[StreamFrame, ...]:
+        """Frames of which something is stored, with their times and shares.
+
+        Raises UnsupportedCache as ``see`` does.
+        """
+        self._check()
+        return () if self._cache is None else self._frames.left(self._cache)
 
     @property
     def fetched(self) -> tuple[tuple[int, ...], ...]:
@@ -226,6 +294,8 @@ class Stream(AbstractContextManager["Stream"]):
             "positions": self._positions.positions,
             "words": list(self.words),
             "generate": self._defaults,
+            "frames": self._frames.entries,
+            "exchanges": self._exchanges,
         }
         with enter(self.model, sys._getframe()):
             seen = self._seen()
@@ -267,6 +337,8 @@ class Stream(AbstractContextManager["Stream"]):
         stream._cache, stream._defaults = cache, entries.get("generate", {})
         stream.words, stream._images = Words(*entries["words"]), entries["images"]
         stream._opening = of_text(stream.model, processor, stream.words.opening, first=True)
+        stream._frames = FrameLog(entries.get("frames", ()))
+        stream._exchanges = [Exchange(*exchange) for exchange in entries.get("exchanges", ())]
         stream._peak, stream._bound.longest = entries["peak"], entries["longest"]
         return stream
 
@@ -307,6 +379,8 @@ class Stream(AbstractContextManager["Stream"]):
             layer.settle()
         if layers[0].seen > max(layer.pairs.longest for layer in layers) + _FORGETS:
             stay = forget(cache)
+        if stay is not None and (images := known_state(cache).images()) is not None:
+            self._frames.drop(images[0])
         if offloaded is not None:
             offloaded.count(chunk.tokens)
             offloaded.forget(stay)

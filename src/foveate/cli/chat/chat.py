@@ -74,7 +74,7 @@ def chat(
 
 def _run_chat(talk: Talk, live: bool) -> None:
     """Answer lines until the chat ends; in a pipe, the first error ends it."""
-    for line in _read_lines(live):
+    for line in read_lines(live):
         try:
             if not talk.take(line):
                 return
@@ -84,7 +84,7 @@ def _run_chat(talk: Talk, live: bool) -> None:
             typer.echo(f"Error: {error}", err=True)
 
 
-def _read_lines(live: bool) -> Iterator[str]:
+def read_lines(live: bool) -> Iterator[str]:
     """Yield lines that are typed or piped in, without empty ones."""
     if not live:
         yield from (line for line in sys.stdin if line.strip())

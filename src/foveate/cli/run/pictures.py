@@ -39,11 +39,16 @@ def save(
     loaded: Loaded,
     prompt: Prompt,
     measured: Sequence[Measured],
+    times: Sequence[float] = (),
 ) -> None:
-    """Draw and save the picture; it has a note if the images' patches are not known."""
+    """Draw and save the picture; it has a note if the images' patches are not known.
+
+    The first images are frames of videos at ``times``.
+    """
     tokens, note = _locate(images, loaded, prompt)
     rows = [(*_captions(each.row), each.kept_share) for each in measured]
-    page = kept_picture(images, tokens, rows, note, [each.computed for each in measured])
+    computed = [each.computed for each in measured]
+    page = kept_picture(images, tokens, rows, note, computed, times)
     with files.replacing(path) as part:
         page.save(part)
     typer.echo(f"Picture of the kept patches: {path}", err=True)

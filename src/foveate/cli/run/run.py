@@ -92,8 +92,8 @@ def run(
                 _head(loaded, own_prompt, text, known), *clip_lines, "", rendered(rows, known)
             )
     if picture is not None:
-        drawn_on, _ = pictures_of(clips, images, own_prompt.inputs)
-        pictures.save(picture, drawn_on, loaded, own_prompt, done)
+        drawn_on, times = pictures_of(clips, images, own_prompt.inputs)
+        pictures.save(picture, drawn_on, loaded, own_prompt, done, times)
     if json:
         _print_json(loaded, own_prompt, rows, known)
     else:

@@ -1,0 +1,67 @@
+"""``foveate watch``: a video is read with bounded memory, and questions about it are answered."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from foveate.cli.app import app
+from foveate.data import read_video
+from foveate.loading.model import load
+from foveate.stream import Stream
+from tests.videos import film
+
+from .conftest import Foveate
+
+SUMMARY = re.compile(
+    r"(\d+) of (\d+) tokens stored, [\d.]+ MiB \(at most [\d.]+ MiB\)\s+"
+    r"left of (\d+) of (\d+) frames: (.+)"
+)
+POLICY = "infinipotv:budget=48,every=16"
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    return film(tmp_path / "film.mp4")
+
+
+def arguments(llava: Path, clip: Path) -> list[str]:
+    return ["watch", str(clip), "--model", str(llava), "--fps", "10", "--max-new-tokens", "3"]
+
+
+def test_questions_are_answered_as_a_stream_does(foveate: Foveate, llava: Path, clip: Path) -> None:
+    asked = ("--method", POLICY, "--prompt", "what is it ?", "--prompt", "and now ?")
+    done = foveate(*arguments(llava, clip), *asked)
+    assert done.exit_code == 0, done.stderr
+    found = SUMMARY.search(done.stderr)
+    assert found is not None
+    stored, seen, left, frames = map(int, found.groups()[:4])
+    assert stored < 48 + 16 < seen
+    assert left < frames == 30
+    assert re.match(r"\d\.\d s \d+%(, \d\.\d s \d+%)+", found[5])
+    loaded = load(str(llava))
+    stream = Stream(loaded.model, loaded.reader, POLICY, max_new_tokens=3)
+    sampled = read_video(clip, fps=10)
+    for image, time in zip(sampled.images, sampled.times.tolist(), strict=True):
+        stream.see(image, time=time)
+    answers = [stream.ask(question).text for question in ("what is it ?", "and now ?")]
+    assert [line.strip() for line in done.stdout.splitlines()] == answers
+
+
+def test_questions_may_come_through_a_pipe(llava: Path, clip: Path) -> None:
+    options = [*arguments(llava, clip), "--budget", "64", "--follow-up"]
+    done = CliRunner().invoke(app, options, input="what is it ?\n\nand now ?\n")
+    assert done.exit_code == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_what_cannot_be_read_is_one_line(foveate: Foveate, llava: Path, clip: Path) -> None:
+    missing = foveate("watch", clip.with_name("none.mp4"), "--model", llava)
+    assert missing.exit_code == 2
+    assert missing.stderr.count("\n") == 1
+    share = foveate(*arguments(llava, clip), "--budget", "20%")
+    assert share.exit_code == 2
+    assert "share of a prompt that never ends" in share.stderr
