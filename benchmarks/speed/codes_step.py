@@ -45,7 +45,10 @@ def llama() -> LlamaForCausalLM:
         head_dim=128,
         max_position_embeddings=65536,
     )
-    return LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    config.dtype = torch.bfloat16
+    model: LlamaForCausalLM = LlamaForCausalLM._from_config(config)
+    model.train(False)
+    return model
 
 
 @torch.inference_mode()

@@ -68,6 +68,9 @@ def test_an_answer_comes_in_pieces():
         list(stream.ask("what?", stream=True))
     stream.see([drawn_frame(0), drawn_frame(1)])
     whole = stream.ask("what?", **ASKED)
+    assert whole.usage.generated == len(whole.ids)
+    assert 0 < whole.usage.read < whole.usage.reused == stream.held.seen
+    assert 0 < whole.usage.stored_bytes <= whole.usage.peak_bytes
     pieces = stream.ask("what?", stream=True, **ASKED)
     assert "".join(pieces).strip() == whole.text
     assert pieces.answer.ids.tolist() == whole.ids.tolist()

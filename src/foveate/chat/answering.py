@@ -209,10 +209,8 @@ class Answerer(NamedTuple):
                 **{**arguments, "stopping_criteria": criteria},
             )
             cache, stats = session.cache, session.stats
-            if (
-                rearm
-            ):  # frees spare room and applies a budget in bytes; otherwise the cache is dropped
-                trim(cache)
+            if rearm:  # otherwise the cache is dropped
+                trim(cache)  # frees spare room and applies a budget in bytes
         new_ids = output[0, ids.shape[1] :]
         answer = to_answer(self.model, self.processor, new_ids, options, stats, stop.is_set())
         usage = meter.usage(ids.shape[1] - reused, reused, len(new_ids), bytes_of(cache))

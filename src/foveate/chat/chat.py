@@ -196,24 +196,24 @@ class Chat(AbstractContextManager["Chat"]):
             FoveateError: as ``say`` raises.
         """
         options = self._check_options(generate, "complete(...)", _OF_COMPLETE)
-        whole = self._complete_list(messages)
+        complete = self._complete_list(messages)
 
         def turn() -> Turn:
             wording = with_tools(self._turns.wording, tools)
-            count = reused_turns(self._now, whole) if wording is None else 0
+            count = reused_turns(self._now, complete) if wording is None else 0
             if self._now.messages and not count:
-                warn_of_rereading(self._now, whole, wording is not None)
-            return Turn(state_after(self._now, count), whole, options, wording=wording)
+                warn_of_rereading(self._now, complete, wording is not None)
+            return Turn(state_after(self._now, count), complete, options, wording=wording)
 
-        return self._run_turn(turn, whole, stream)
+        return self._run_turn(turn, complete, stream)
 
     def reusable_tokens(
         self, messages: Sequence[Message], tools: Sequence[Any] | None = None
     ) -> int:
         """Return the number of stored tokens that ``complete`` would not read again."""
         is_changed = with_tools(self._turns.wording, tools) is not None
-        now, whole = self._now, self._complete_list(messages)
-        return 0 if is_changed else reusable_tokens(now, reused_turns(now, whole))
+        now, complete = self._now, self._complete_list(messages)
+        return 0 if is_changed else reusable_tokens(now, reused_turns(now, complete))
 
     async def asay(self, text: Text = None, **more: Any) -> Answer:
         """Answer as ``say`` does, in a worker thread; cancelling stops the answer as ``stop()``."""
@@ -331,12 +331,12 @@ class Chat(AbstractContextManager["Chat"]):
 
     def _complete_list(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return a complete list in the template's form, with the chat's system message."""
-        whole = tuple(map(self._turns.wording.formed, new_messages(None, messages=messages)))
-        if whole[-1]["role"] == "assistant":
+        complete = tuple(map(self._turns.wording.formed, new_messages(None, messages=messages)))
+        if complete[-1]["role"] == "assistant":
             raise InvalidInput("the list ends with an answer: add the message to answer.")
-        if self._system is None or any(message["role"] == "system" for message in whole):
-            return whole
-        return self._turns.wording.formed({"role": "system", "content": self._system}), *whole
+        if self._system is None or any(message["role"] == "system" for message in complete):
+            return complete
+        return self._turns.wording.formed({"role": "system", "content": self._system}), *complete
 
     def _run_turn(
         self, turn: Callable[[], Turn], new: Sequence[Message], stream: bool

@@ -145,8 +145,8 @@ def by_turn(now: Conversation) -> tuple[TurnHeld, ...]:
         each = [part[runs == run] for run in sorted({*runs.tolist()}) if run >= 0]
         if len(each) != sum(map(len, media_of(new_of(now, number)))):  # tiles or frames
             each = [part[runs >= 0]] if each else []
-        held = float(part.mean()) if len(part) else 1.0
-        turns.append(TurnHeld(len(part), held, tuple(float(tokens.mean()) for tokens in each)))
+        kept = float(part.mean()) if len(part) else 1.0
+        turns.append(TurnHeld(len(part), kept, tuple(float(tokens.mean()) for tokens in each)))
     return tuple(turns)
 
 

@@ -86,11 +86,11 @@ def _questions(prompts: Sequence[str]) -> Iterator[str]:
 
 def _summary(stream: Stream) -> str:
     """Describe in two lines what the stream stores."""
-    held, frames = stream.held, stream.frames
+    memory, frames = stream.held, stream.frames
     kept = ", ".join(f"{frame.time:.1f} s {frame.kept:.0%}" for frame in frames[:6])
     more = ", ..." if len(frames) > 6 else ""
     return (
-        f"{held.tokens:.0f} of {held.seen} tokens stored, {held.bytes / 2**20:,.1f} MiB (at most "
-        f"{held.bound / 2**20:,.1f} MiB)\n"
-        f"left of {len(frames)} of {held.images} frames: {kept}{more}"
+        f"{memory.tokens:.0f} of {memory.seen} tokens stored, {memory.bytes / 2**20:,.1f} MiB "
+        f"(at most {memory.bound / 2**20:,.1f} MiB)\n"
+        f"left of {len(frames)} of {memory.images} frames: {kept}{more}"
     )

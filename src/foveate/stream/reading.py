@@ -18,8 +18,9 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteriaList
 
 from foveate.cache.tokens import image_index, spot_index
-from foveate.chat.answering import StopOnEvent
 from foveate.chat.generation import Answer, generate_options, to_answer
+from foveate.chat.storage import bytes_of
+from foveate.chat.usage import AnswerMeter
 from foveate.data import Clip, read_video
 from foveate.errors import InvalidInput
 from foveate.hf import Session
@@ -340,8 +341,10 @@ def answer(
     session.adopt(branch)
     stats = session.stats
     # generate needs as many ids as the cache has tokens, but reads only the new ones
-    padded_ids = torch.cat([ids[:, :1].expand(1, branch.get_seq_length()), ids], dim=1)
-    criteria = [*(options.get("stopping_criteria") or ()), StopOnEvent(stop)]
+    reused = branch.get_seq_length()
+    padded_ids = torch.cat([ids[:, :1].expand(1, reused), ids], dim=1)
+    meter = AnswerMeter(stop, lambda: bytes_of(branch))
+    criteria = [*(options.get("stopping_criteria") or ()), meter]
     options = {**options, "stopping_criteria": StoppingCriteriaList(criteria)}
     output = model.generate(  # type: ignore[operator]
         input_ids=padded_ids,
@@ -351,4 +354,6 @@ def answer(
         **generate_options(model, processor, options, padded_ids.shape[1]),
     )
     new = output[0, padded_ids.shape[1] :]
-    return to_answer(model, processor, new, options, stats, stop.is_set())
+    answered = to_answer(model, processor, new, options, stats, stop.is_set())
+    usage = meter.usage(ids.shape[1], reused, len(new), bytes_of(branch))
+    return answered._replace(usage=usage)
