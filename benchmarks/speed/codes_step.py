@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import foveate
 from benchmarks.output import machine, table, write
@@ -45,8 +45,7 @@ def llama() -> LlamaForCausalLM:
         head_dim=128,
         max_position_embeddings=65536,
     )
-    config.dtype = torch.bfloat16
-    model: LlamaForCausalLM = LlamaForCausalLM._from_config(config)
+    model: LlamaForCausalLM = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.train(False)
     return model
 
