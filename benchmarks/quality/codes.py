@@ -3,8 +3,9 @@ r"""Answers from pairs in few bits: TurboQuant beside KIVI, with all pairs and w
     python -m benchmarks.quality.codes [--limit 60] [--only-write]
 
 Asks the demo model, and goes on where it was interrupted; then writes benchmarks/results/codes.md
-and .json: right answers, letter by letter, as shares of the full cache's, with 95 % intervals
-(bootstrap over questions, paired), and the bytes stored after the prompt.
+and .json, of the tasks that are complete: right answers, letter by letter, as shares of the full
+cache's, with 95 % intervals (bootstrap over questions, paired), and the bytes stored after the
+prompt.
 """
 
 from __future__ import annotations
@@ -52,15 +53,15 @@ def bytes_share(rows: Sequence[Mapping[str, Any]], spec: str) -> float:
     return mean(float(row["kv_bytes"] / row["kv_bytes_full"]) for row in own)
 
 
-def lines_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def lines_of(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> list[str]:
     """Return a line per policy: its bytes, all tasks' share, and each task's."""
-    of_tasks = [shares([row for row in rows if row["task"] == task], [task]) for task in MEAN]
+    of_tasks = [shares([row for row in rows if row["task"] == task], [task]) for task in tasks]
     cells = [
         [f"`{spec}`", f"{bytes_share(rows, spec):.3f}", cell_text(share)]
         + [cell_text(of_task[spec]) for of_task in of_tasks]
-        for spec, share in shares(rows, MEAN).items()
+        for spec, share in shares(rows, tasks).items()
     ]
-    return table(["policy", "bytes", "mean of the tasks", *MEAN], cells)
+    return table(["policy", "bytes", "mean of the tasks", *tasks], cells)
 
 
 def main() -> None:
@@ -71,7 +72,11 @@ def main() -> None:
     a = parser.parse_args()
     for task in MEAN if not a.only_write else ():
         answer_missing(Run("codes", task, METHODS, a.limit, ""), PROTOCOL, FOLDER / task)
-    rows = [row for task in MEAN for row in answered(FOLDER / task)]
+    of_tasks = {task: answered(FOLDER / task) for task in MEAN}
+    tasks = [
+        task for task, own in of_tasks.items() if len({row["sample"] for row in own}) == a.limit
+    ]
+    rows = [row for task in tasks for row in of_tasks[task]]
     text = [
         "# Answers from pairs in few bits",
         "",
@@ -80,7 +85,7 @@ def main() -> None:
         "paired). Bytes are all that is stored after the prompt, codes, norms or scales and "
         "positions, over those of the full cache in float32.",
         "",
-        *lines_of(rows),
+        *lines_of(rows, tasks),
     ]
     write("codes", "\n".join(text), rows)
 

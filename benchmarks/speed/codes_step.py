@@ -13,7 +13,7 @@ import argparse
 import statistics
 import time
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
@@ -45,9 +45,9 @@ def llama() -> LlamaForCausalLM:
         head_dim=128,
         max_position_embeddings=65536,
     )
-    model: LlamaForCausalLM = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)  # type: ignore[no-untyped-call]
     model.train(False)
-    return model
+    return cast(LlamaForCausalLM, model)
 
 
 @torch.inference_mode()
