@@ -20,6 +20,7 @@ import pytest
 from foveate.cli.serve.serve import arguments, environment, run
 from foveate.compression.composition import policy as policy_of
 from foveate.defaults import PLACE
+from foveate.methods.recommended.head_levels import LayerLevels
 from foveate_demo import PROFILES
 
 from .conftest import Foveate, refused
@@ -391,6 +392,14 @@ def test_recommended_takes_the_profile_that_lies_beside_the_model(
     policy = policy_of(spec)
     assert str(policy.budget.amount) == share
     assert policy.score.profile == policy.budget.profile == str(profiled / PLACE)
+
+
+def test_counts_by_layer_get_the_models_own_profile(foveate: Foveate, profiled: Path) -> None:
+    line = foveate("serve", str(profiled), "--policy", "recommended:heads=by_layer", "--show")
+    policy = policy_of(config_of(shlex.split(line.stdout))["foveate"]["policy"])
+    assert isinstance(policy.budget, LayerLevels)
+    assert str(policy.budget.amount) == "20%"
+    assert policy.budget.profile == str(profiled / PLACE)
 
 
 def test_another_profile_or_policy_is_served_as_it_is_given(

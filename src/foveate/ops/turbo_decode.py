@@ -74,14 +74,17 @@ def turbo_decode(
     h, t, e = tail_k.shape[1], *tail_v.shape[2:]
     queries = (q.float() * scale).reshape(b * h, hq // h, d)
     logits = queries.new_full((*queries.shape[:2], coded.longest + rest.longest + t), -torch.inf)
-    rotated, sketched = queries @ rotation(d, q.device).T, queries @ projection(d, q.device).T
-    for head, tile, slots in _tiles(coded):
+    sketch = coded.k_norms.shape[1] == 2
+    rotated = queries @ rotation(d, q.device).T
+    sketched = queries @ projection(d, q.device).T if sketch else rotated
+    tiles, rest_spans = list(_tiles(coded)), list(_spans(rest.starts))
+    for head, tile, slots in tiles:
         part = rotated[head] @ rotated_units(*_key_codes(coded, slots, d)).T
-        if coded.k_norms.shape[1] == 2:
+        if sketch:
             signs = signs_of(coded.k[slots, bytes_of(d, coded.bits - 1) :], d)
             part += sketched[head] @ signs.T * sketch_scale(coded.k_norms[slots], d).T
         logits[head, :, tile] = part * coded.k_norms[slots, :1].float().T
-    for head, slots in enumerate(_spans(rest.starts)):
+    for head, slots in enumerate(rest_spans):
         later = slice(coded.longest, coded.longest + slots.stop - slots.start)
         logits[head, :, later] = queries[head] @ rest.k[slots].float().T
     logits[..., coded.longest + rest.longest :] = queries @ tail_k.reshape(
@@ -90,10 +93,10 @@ def turbo_decode(
     weights = softmax_n(logits, n)
     out = weights[..., coded.longest + rest.longest :] @ tail_v.reshape(b * h, t, e).float()
     of_codes = torch.zeros_like(out)
-    for head, tile, slots in _tiles(coded):
+    for head, tile, slots in tiles:
         levels = rotated_units(coded.v[slots], e, coded.bits)
         of_codes[head] += weights[head, :, tile] * coded.v_norms[slots].float().T @ levels
-    for head, slots in enumerate(_spans(rest.starts)):
+    for head, slots in enumerate(rest_spans):
         later = slice(coded.longest, coded.longest + slots.stop - slots.start)
         out[head] += weights[head, :, later] @ rest.v[slots].float()
     return (out + of_codes @ rotation(e, q.device)).to(q.dtype).view(b, hq, 1, e)

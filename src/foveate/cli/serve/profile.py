@@ -43,5 +43,6 @@ def served(model: str, spec: str | None) -> str:
     name, arguments = name_and_arguments(spec)
     if name != METHOD or "profile" in arguments or profile is None:
         return spec
-    defaults = {"budget": "20%"} if "budget" not in arguments else {}
-    return policy_of(spec, **defaults, profile=profile.as_posix(), heads="by_profile").spec
+    defaults = {"budget": "20%", "heads": "by_profile"}
+    missing = {name: value for name, value in defaults.items() if name not in arguments}
+    return policy_of(spec, **missing, profile=profile.as_posix()).spec
