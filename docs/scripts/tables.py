@@ -370,12 +370,13 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "board_agnostic": partial(leaderboard.with_power, "query-agnostic"),
         "refused": leaderboard.refused,
     },
-    ROOT / "docs" / "evaluation.md": {"tasks": tasks, "benchmarks": benchmarks, "forms": forms},
+    ROOT / "docs" / "evaluation.md": {"tasks": tasks},
+    ROOT / "docs" / "benchmarks.md": {"benchmarks": benchmarks, "forms": forms},
     ROOT / "docs" / "reproduce.md": {
         "experiments": experiments.experiments,
         "facts": experiments.facts,
     },
-    ROOT / "docs" / "composition.md": {
+    ROOT / "docs" / "stages.md": {
         "ranges": ranges,
         "parts": combinations.parts,
         "pairs": combinations.table,
