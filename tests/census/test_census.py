@@ -1,5 +1,6 @@
 """A part of the census on every run, and what it says of the whole: ``make census`` runs all."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import transformers
 
 from tests.pairs import by_turns
 
-from . import IMAGE_TEXT, TEXT
+from . import IMAGE_TEXT, TEXT, families
 from .known import read
+from .shrink import shrunk
+from .specimen import Entry
 from .verdicts import POLICIES, verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of stock models
@@ -77,6 +80,22 @@ def test_the_census_knows_every_type_and_none_is_wrong():
     assert set(KNOWN) == {*IMAGE_TEXT, *TEXT}
     assert {one.kind for one in KNOWN.values()} == {"exact", "refused", "not built"}
     assert all(one.reason for one in KNOWN.values() if one.kind != "exact")
+
+
+def test_tiny_layers_differ_wherever_the_default_layers_do():
+    for name in IMAGE_TEXT:
+        kind, entry = transformers.CONFIG_MAPPING[name], families.ENTRIES.get(name, Entry())
+        if "per_layer_config" in inspect.getsource(inspect.getmodule(kind)):
+            usual = differing_settings(kind(**entry.start))
+            tiny = differing_settings(shrunk(kind, entry.overrides, entry.start))
+            assert tiny >= usual, name
+            assert usual or name not in ("dots3_note", "gemma4")
+
+
+def differing_settings(config):
+    """Names of the decoder's settings that transformers refuses to read for all layers at once."""
+    specification = getattr(config.get_text_config(decoder=True), "_heterogeneity_spec", None)
+    return getattr(specification, "per_layer_attributes", set())
 
 
 @pytest.mark.skipif(list(read())[-1] != RELEASE, reason="these are those of the newest release")

@@ -17,6 +17,7 @@ from foveate.hf.layer.interface import check_known, readers
 from foveate.hf.layer.state import CacheState, Link
 from foveate.hf.model.decoder import layer_stacks
 from foveate.hf.model.internals import STATES, DynamicLayer, HybridLayer
+from foveate.hf.model.layer_settings import layer_settings
 from foveate.hf.model.weights import weights_digest
 from foveate.policies.policy import Policy
 from foveate.policies.traits import wrapped
@@ -120,7 +121,7 @@ def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
     reasons = []
     if model.config.is_encoder_decoder:
         reasons.append("it is an encoder-decoder model; only decoder caches are compressed.")
-    if getattr(config, "kv_lora_rank", None):
+    if any(layer_settings(config, "kv_lora_rank")):
         reasons.append(
             "it uses multi-head latent attention (MLA), whose cache holds no keys and values per "
             "head."
@@ -187,10 +188,11 @@ def most_kv_heads(config: PreTrainedConfig) -> int | None:
     it. Some models give their global layers another number, or each layer its own.
     """
     counts: list[int] = []
-    for name, value in vars(config).items():
+    for name in vars(config):
         if name.endswith(("key_value_heads", "kv_heads")):
-            counts += [n for n in (value if isinstance(value, list) else [value]) if n]
-    return max(counts) if counts else None
+            for value in layer_settings(config, name):
+                counts += [n for n in (value if isinstance(value, list) else [value]) if n]
+    return max(counts, default=None)
 
 
 def state_of(cache: object) -> CacheState | None:
