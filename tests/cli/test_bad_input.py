@@ -95,9 +95,9 @@ def test_a_hub_that_cannot_be_reached(foveate: Foveate, monkeypatch: pytest.Monk
     assert "no directory and no hub model named 'nobody/has-this-model'" in message
 
 
-def test_a_model_whose_cache_holds_no_keys_per_head(foveate: Foveate, tmp_path: Path) -> None:
-    DeepseekV3ForCausalLM(deepseek_v3_config()).save_pretrained(tmp_path)
-    assert "multi-head latent attention" in refused(foveate, "--model", tmp_path)
+def test_a_model_without_a_layer_that_grows(foveate: Foveate, tmp_path: Path) -> None:
+    zoo.build("sliding").save_pretrained(tmp_path)
+    assert "none of its layers has full attention" in refused(foveate, "--model", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,29 @@ class DensePairs:
         return other
 
 
+class ExpandedPairs(DensePairs):
+    """Pairs of every head, computed from stored latents for one pass.
+
+    ``columns`` are those of the latents, of one head; None if slot i is column i.
+    """
+
+    def __init__(
+        self,
+        k: Float[Tensor, "b h n d"],
+        v: Float[Tensor, "b h n e"],
+        columns: Int[Tensor, "b 1 n"] | None,
+    ):
+        self._k, self._v, self._columns = k, v, columns
+        self.compressed, self.size = columns is not None, k.shape[2]
+
+    @property
+    def columns(self) -> Int[Tensor, "b h n"]:
+        """Original column of each slot; expanded over heads."""
+        if self._columns is None:
+            return torch.arange(self.size, device=self._k.device).expand(*self._k.shape[:3])
+        return self._columns.expand(*self._k.shape[:3])
+
+
 def listed(
     stored: Padded | None,
     k: Float[Tensor, "b h m d"],

@@ -121,11 +121,6 @@ def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
     reasons = []
     if model.config.is_encoder_decoder:
         reasons.append("it is an encoder-decoder model; only decoder caches are compressed.")
-    if any(layer_settings(config, "kv_lora_rank")):
-        reasons.append(
-            "it uses multi-head latent attention (MLA), whose cache holds no keys and values per "
-            "head."
-        )
     if not STATES and (kinds := _with_states(config)):
         reasons.append(
             f"this release of transformers keeps its {', '.join(kinds)} layers in a cache of the "
@@ -263,7 +258,7 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
             "read, so their tokens are unknown. Read the complete prompt inside the block, or load "
             "a cache with session.load()."
         )
-    max_heads = most_kv_heads(config)
+    max_heads = 1 if link.expansions else most_kv_heads(config)
     heads = None if max_heads is None else max_heads * len(indices)
     state = CacheState(policy, link, len(indices), shares_pairs(config), heads)
     layers = list(cache.layers or fresh)  # keep the other layer objects: they may be recording
