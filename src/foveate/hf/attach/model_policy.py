@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cache, lru_cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from foveate.compression.budget_division import bytes_of, divided
 from foveate.compression.composition import policy as policy_of
 from foveate.compression.tensors import compress_tensors
 from foveate.errors import FoveateError, MissingModality, ProfileMismatch, UnsupportedModel
+from foveate.hf.layer.projection import with_latents
 from foveate.hf.layer.state import CacheState
 from foveate.hf.layer.support import compressible_layers, model_name, text_config
 from foveate.hf.model.modality import visual_token_ids
@@ -124,6 +126,8 @@ def forms_of(model: PreTrainedModel) -> tuple[Form, ...]:
     """
     config = text_config(model)
     queries = getattr(config, "num_attention_heads", None)
+    if getattr(config, "kv_lora_rank", None):
+        return _latent_forms(model, config)
     heads = getattr(config, "num_key_value_heads", None) or queries
     size = getattr(config, "head_dim", None)
     if not size and isinstance(queries, int):
@@ -135,6 +139,16 @@ def forms_of(model: PreTrainedModel) -> tuple[Form, ...]:
             "read. Write the shares out instead of auto, such as keep=50% and bits=4."
         )
     form = Form(heads, queries, size, size, model.dtype)  # type: ignore[arg-type]
+    return (form,) * len(compressible_layers(config))
+
+
+def _latent_forms(model: PreTrainedModel, config: Any) -> tuple[Form, ...]:
+    """Return the forms under multi-head latent attention, with latents or expanded keys stored."""
+    queries, rotary = config.num_attention_heads, config.qk_rope_head_dim
+    key = config.qk_nope_head_dim + rotary
+    form = Form(queries, queries, key, config.v_head_dim, model.dtype)  # type: ignore[arg-type]
+    if with_latents(model):
+        form = form._replace(heads=1, key=config.kv_lora_rank, value=rotary)
     return (form,) * len(compressible_layers(config))
 
 
