@@ -12,14 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import DeepseekV3ForCausalLM
 
 import foveate as library
 import foveate_demo
 import foveate_lab
 from foveate_lab.eval.executors import find_executor
 from foveate_lab.eval.executors.ray import Worker
-from tests.zoo.text_models import deepseek_v3_config
 
 from .conftest import Foveate
 

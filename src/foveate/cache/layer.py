@@ -87,6 +87,10 @@ class Layer:
             state={name: t.expand(-1, heads, -1) for name, t in self.state.items()},
         )
 
+    def with_latents(self, k: Float[Tensor, "b 1 n r"], v: Float[Tensor, "b 1 n p"]) -> Layer:
+        """Return this layer, whose keys and values are per head, as one that stores latents."""
+        return replace(self, k=k, v=v, expanded=(self.k, self.v), slots=self.slots.for_heads(1))
+
     def folded(self, values: Float[Tensor, "b _h n"]) -> Float[Tensor, "b h n"]:
         """Return values of ``per_head`` as those of the stored heads: the mean over heads, if the
         cache stores latents.

@@ -183,9 +183,9 @@ class Slots:
 
     @derived
     def for_heads(self, heads: int) -> Slots:
-        """Return these slots of one head as those of ``heads`` heads."""
+        """Return the slots of the first head as those of ``heads`` heads."""
         pos, image, spot = (
-            None if t is None else t.expand(-1, heads, -1)
+            None if t is None else t[:, :1].expand(-1, heads, -1)
             for t in (self.pos, self.image, self.spot)
         )
         return replace(self, pos=pos, image=image, spot=spot)

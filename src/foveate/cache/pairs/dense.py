@@ -182,8 +182,12 @@ class DensePairs:
             self.columns_of_mixed = table[self.columns_of_mixed.long()].to(torch.int32)
         self.first = int(table[self.first])
 
-    def turn(self, rule: Turning) -> None:
-        """Replace the keys by ``rule`` of keys and columns."""
+    def turn(self, rule: Turning, latents: bool = False) -> None:
+        """Replace the keys by ``rule`` of keys and columns; beside latents the rotary keys."""
+        if latents:
+            self._v = self._v.clone()
+            self._v[:, :, : self.size] = rule(self.v, self.columns)
+            return
         self._k = self._k.clone()
         self._k[:, :, : self.size] = rule(self.k, self.columns)
 

@@ -224,7 +224,10 @@ def _check_tensor(
     known: dict[str, int],
 ) -> None:
     kind = "running" if name.startswith(RUNNING) else name
-    axes = {**SHAPES, "columns": "f" if "flat_k" in tensors else "b h s"}.get(kind)
+    of_file = {"columns": "f" if "flat_k" in tensors else "b h s"}
+    if "form" in saved.note:  # latents, which queries do not have the width of
+        of_file["queries"] = "b q m a"
+    axes = {**SHAPES, **of_file}.get(kind)
     actual = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
     if axes is None:
         saved.refuse(f"layer {index} has a tensor {name!r}, which is unknown")
