@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foveate.ops.latent_attention import Expansion, latent_attention
+from foveate.ops.latent_attention import Projections, latent_attention
 from tests.pairs import by_turns
 
 B, HQ, N, S, E, R, P, WINDOW = 2, 4, 40, 12, 10, 16, 8, 9
@@ -24,10 +24,10 @@ def masks(m):
     }
 
 
-def expanded(q, latents, rotary, expansion, scale, visible, sinks):
+def expanded(q, latents, rotary, projections, scale, visible, sinks):
     """The definition: softmax(q [W_UK c, k_rope] * scale) W_UV c, head by head, in float64."""
     heads = []
-    for h, (up_k, up_v) in enumerate(zip(*expansion, strict=True)):
+    for h, (up_k, up_v) in enumerate(zip(*projections, strict=True)):
         keys = torch.cat([latents.double() @ up_k.double().T, rotary.double()], -1)
         logits = q[:, h].double() @ keys.mT * scale
         if visible is not None:
@@ -56,7 +56,7 @@ def test_it_equals_the_expansion(mask, queries, positions, scaled, sinks, dtype)
     parts = [torch.randn(B, N, R), torch.randn(B, N, p), torch.randn(HQ, S, R) / 4]
     q, latents, rotary, up_k, up_v = (t.to(dtype) for t in (q, *parts, torch.randn(HQ, E, R) / 4))
     extra = None if sinks is None else torch.randn(HQ)
-    given = (q, latents, rotary, Expansion(up_k, up_v), 0.2, masks(queries)[mask], extra)
+    given = (q, latents, rotary, Projections(up_k, up_v), 0.2, masks(queries)[mask], extra)
     found = latent_attention(*given)
     assert found.dtype == dtype
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
@@ -69,14 +69,14 @@ def test_a_query_that_sees_nothing_gets_zeros(dtype):
     visible[1, 0] = False
     q, up = torch.randn(B, HQ, 2, S + P, dtype=dtype), torch.randn(2, HQ, S, R, dtype=dtype)
     latents, rotary = torch.randn(B, N, R, dtype=dtype), torch.randn(B, N, P, dtype=dtype)
-    found = latent_attention(q, latents, rotary, Expansion(*up), 0.2, visible)
+    found = latent_attention(q, latents, rotary, Projections(*up), 0.2, visible)
     assert not found[1, :, 0].any()
     assert found[0].any(-1).all()
     assert found[1, :, 1].any(-1).all()
 
 
 def test_absorbing_is_faster_for_few_queries_only():
-    deepseek_v3 = Expansion(torch.empty(128, 128, 512), torch.empty(128, 128, 512))
+    deepseek_v3 = Projections(torch.empty(128, 128, 512), torch.empty(128, 128, 512))
     assert deepseek_v3.is_absorbed_faster(queries=1, rotary=64)
     assert deepseek_v3.is_absorbed_faster(queries=170, rotary=64)
     assert not deepseek_v3.is_absorbed_faster(queries=171, rotary=64)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 
-class Expansion(NamedTuple):
+class Projections(NamedTuple):
     """Projections from a latent to the keys (W_UK) and values (W_UV) of every head."""
 
     keys: Float[Tensor, "hq s r"]
@@ -35,7 +35,7 @@ def latent_attention(
     q: Float[Tensor, "b hq m d"],
     latents: Float[Tensor, "b n r"],
     rotary: Float[Tensor, "b n p"],
-    expansion: Expansion,
+    projections: Projections,
     scale: float,
     visible: Bool[Tensor, "b m n"] | None = None,
     sinks: Float[Tensor, "hq"] | None = None,
@@ -48,14 +48,14 @@ def latent_attention(
         q: queries: ``s`` elements for the latents, then ``p`` for the rotary keys.
         latents: the latents that keys and values are expanded from.
         rotary: keys with positions, shared by the heads; ``p`` may be 0.
-        expansion: from latents to keys and values.
+        projections: from latents to keys and values.
         scale: of the logits.
         visible: the latents that each query sees; None: all.
         sinks: one more logit of each head, without a value.
     """
     b, hq, m, _ = q.shape
-    s = expansion.keys.shape[1]
-    absorbed = torch.einsum("bhms,hsr->bhmr", q[..., :s], expansion.keys)
+    s = projections.keys.shape[1]
+    absorbed = torch.einsum("bhms,hsr->bhmr", q[..., :s], projections.keys)
     queries = torch.cat([absorbed, q[..., s:]], -1).flatten(1, 2)  # of one head
     seen = None if visible is None else visible.repeat(1, hq, 1)
     if sinks is None and q.device.type == "cpu" and q.dtype != torch.float32:
@@ -65,7 +65,7 @@ def latent_attention(
         attended = _by_products(queries, latents, rotary, scale, seen, each)
     if seen is not None:  # a softmax over nothing is NaN
         attended = attended.masked_fill(~seen.any(-1, keepdim=True), 0.0)
-    return torch.einsum("bhmr,her->bhme", attended.view(b, hq, m, -1), expansion.values)
+    return torch.einsum("bhmr,her->bhme", attended.view(b, hq, m, -1), projections.values)
 
 
 def _in_one_call(
