@@ -86,8 +86,8 @@ def _pairs_of(layer: Any, index: int) -> DensePairs | RaggedPairs:
 
 class FixedLayer(CacheLayerMixin):
     """One layer of a fixed cache. ``used`` counts the slots in use: all of a dense layer's, or
-    those of a ragged layer's tail; its body stays unchanged. ``expands`` is the layer's index in the
-    model, if it stores latents.
+    those of a ragged layer's tail; its body stays unchanged. ``expands`` is the layer's index in
+    the model, if it stores latents.
     """
 
     def __init__(
