@@ -6,10 +6,11 @@ from .shrink import DROP
 from .specimen import Entry
 
 _NAMES = """
-    bloom cohere2 deepseek_v2 deepseek_v3 ernie4_5 exaone4 falcon gemma gemma2 gemma3_text
-    gemma4_text glm4 glm4_moe gpt2 gpt_neox gpt_oss granite granitemoehybrid jamba lfm2 llama
-    llama4_text mamba2 minimax_m2 ministral3 mistral mixtral nemotron_h olmo2 olmo3 opt phi phi3
-    qwen2 qwen3 qwen3_5_text qwen3_moe qwen3_next smollm3 stablelm starcoder2
+    axk1 bailing_hybrid bloom cohere2 deepseek_v2 deepseek_v3 ernie4_5 exaone4 falcon gemma gemma2
+    gemma3_text gemma4_text glm4 glm4_moe glm4_moe_lite gpt2 gpt_neox gpt_oss granite
+    granitemoehybrid jamba kimi_linear lfm2 llama llama4_text longcat_flash mamba2 minicpm3
+    minimax_m2 ministral3 mistral mixtral nemotron_h olmo2 olmo3 opt phi phi3 qwen2 qwen3
+    qwen3_5_text qwen3_moe qwen3_next sarvam_mla smollm3 stablelm starcoder2 youtu
     """
 
 TEXT: tuple[str, ...] = tuple(_NAMES.split())

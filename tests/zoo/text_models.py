@@ -6,7 +6,6 @@ from typing import Any
 
 from transformers import (
     DeepseekV3Config,
-    DeepseekV3ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GemmaConfig,
@@ -106,7 +105,6 @@ TEXT = (
     Family("qwen2", lambda: Qwen2ForCausalLM(qwen2_config())),
     Family("qwen3", lambda: Qwen3ForCausalLM(qwen3_config())),
     Family("gemma3_text", lambda: Gemma3ForCausalLM(gemma3_config())),
-    Family("deepseek_v3", lambda: DeepseekV3ForCausalLM(deepseek_v3_config())),
 )
 """Text families that must work."""
 

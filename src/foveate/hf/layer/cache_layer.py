@@ -125,6 +125,11 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         # some releases have the function, and store what it returns
         return None if self._sizes is None or self._sizes[0] > 1 else expansion
 
+    @property
+    def expands(self) -> int | None:
+        """Index of the layer in the model, if it stores latents."""
+        return None if self.expansion is None else self.model_index
+
     def per_head(self) -> Pairs:
         """Return the pairs that attention reads: the stored ones, or those computed from stored
         latents.
@@ -182,6 +187,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         pairs = self.append(k, v)
         if (collected := self.state.collected) is not None and self.state.reread is None:
             collected.k[self.ordinal], collected.v[self.ordinal] = k.detach(), v.detach()
+            if self.expansion is not None:
+                collected.expanded[self.ordinal] = self.expansion(k.detach(), v.detach())[0]
         keys, values = key_states, value_states
         if drafts is None and isinstance(pairs, DensePairs):
             keys, values = pairs.both()
