@@ -141,7 +141,7 @@ def _reasons_of_layers(config: PreTrainedConfig) -> list[str]:
     layers = DynamicCache(config=config).layers
     kinds = sorted({type(layer).__name__ for layer in layers})
     if any("Indexed" in kind for kind in kinds):
-        return ["its layers keep an index beside their keys, which chooses what is attended to."]
+        return [_reason_of_index(config)]
     unknown = {type(layer).__name__ for layer in layers if type(layer) not in _GROWING} - _LEFT
     if unknown:
         return [
@@ -154,6 +154,19 @@ def _reasons_of_layers(config: PreTrainedConfig) -> list[str]:
             f"their caches are bounded already: {', '.join(kinds)}."
         ]
     return []
+
+
+def _reason_of_index(config: PreTrainedConfig) -> str:
+    """Return the reason against layers with an indexer (sparse attention)."""
+    if pool := getattr(config, "index_kpool", None):
+        return (
+            f"its indexer chooses pools of {pool} consecutive slots of the cache, and an eviction "
+            "would put other tokens into them."
+        )
+    return (
+        "its layers keep an index beside their keys, which chooses what is attended to, and "
+        "Foveate does not evict from an index."
+    )
 
 
 def _with_states(config: PreTrainedConfig) -> list[str]:
