@@ -159,7 +159,7 @@ def test_a_profile_is_measured_and_used(method, tmp_path):
 
 
 def test_fit_counts_latents_and_their_expansion(tmp_path):
-    """Before any weight is loaded: bytes per token, and what a decoding step expands for a while."""
+    """Before any weight is loaded: bytes of a token, and what a decoding step expands."""
     zoo.build(FAMILY).config.save_pretrained(tmp_path)
     asked = Request(text=400, answer=8)
     found = fit(str(tmp_path), asked, 10**9, dtype="float32", policies=("kivi", "adakv:budget=20%"))
