@@ -14,10 +14,12 @@ from foveate.hf.layer.projection import with_latents
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.hf.saving import cache_files
+from foveate.memory import Request, fit
 from tests import zoo
 from tests.census.building import build
 from tests.census.specimen import NotBuilt
 from tests.census.verdicts import less, whole
+from tests.conformance.compare import check_generate
 from tests.pairs import by_turns
 from tests.profiles import saved
 
@@ -144,3 +146,28 @@ def test_a_saved_file_says_what_it_holds(tmp_path, monkeypatch):
         monkeypatch.setattr(cache_files, "with_latents", lambda _: {})  # an older release
         with pytest.raises(CacheMismatch, match="holds latents"):
             session.load(path)
+
+
+@pytest.mark.parametrize("method", ["recommended", "kvzap", "triattention", "q_filters"])
+def test_a_profile_is_measured_and_used(method, tmp_path):
+    """Its maps read the keys and values of every head, with their rotation."""
+    model, inputs = zoo.build(FAMILY), zoo.prompt(FAMILY, lengths=(23, 31, 40))
+    texts = [zoo.prompt(FAMILY, lengths=(40,), images=0, seed=seed) for seed in (1, 2)]
+    profile = foveate.calibrate(model, method, texts)
+    path = profile.save(tmp_path / f"{method}.safetensors")
+    check_generate(model, foveate.policy(f"{method}:budget=40%,profile='{path}'"), inputs)
+
+
+def test_fit_counts_latents_and_their_expansion(tmp_path):
+    """Before any weight is loaded: bytes of a token, and what a decoding step expands."""
+    zoo.build(FAMILY).config.save_pretrained(tmp_path)
+    asked = Request(text=400, answer=8)
+    found = fit(str(tmp_path), asked, 10**9, dtype="float32", policies=("kivi", "adakv:budget=20%"))
+    layers = len(found.trace.forms)
+    assert {form[0] * form.pair for form in found.trace.forms.values()} == {(LATENT + ROTARY) * 4}
+    assert found.caches[0].cache.prompt == found.trace.tokens * layers * (LATENT + ROTARY) * 4
+    expanded = found.trace.tokens * 4 * (24 + 16) * 4  # heads, key and value, float32
+    assert found.trace.step - found.trace.cache > expanded
+    coded, refused = found.caches[1:]
+    assert coded.cache.prompt < found.caches[0].cache.prompt
+    assert "all heads of a layer share" in refused.unknown

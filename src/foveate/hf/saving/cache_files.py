@@ -100,7 +100,7 @@ def save(
         **({} if state.policy == policy else {SHARES: state.policy.spec}),
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "seen": json.dumps(seen),
-        **(LATENTS if layers[0].expansion else {}),
+        **(LATENTS if with_latents(model) else {}),
     }
     note["digest"] = file_checks.digest(note, tensors)
     with files.replacing(path) as part:
