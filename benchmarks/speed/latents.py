@@ -142,8 +142,10 @@ def main() -> None:
     a = parser.parse_args()
     torch.set_num_threads(1)
     model = deepseek()
-    found = {length: measure(model, length, a.steps) for length in a.lengths}
-    write("latents", page(found, a.steps), {"machine": machine(), "lengths": found})
+    found: dict[int, dict[str, Any]] = {}
+    for length in a.lengths:
+        found[length] = measure(model, length, a.steps)
+        write("latents", page(found, a.steps), {"machine": machine(), "lengths": found})
 
 
 def page(found: dict[int, dict[str, Any]], steps: int) -> str:

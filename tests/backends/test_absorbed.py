@@ -13,7 +13,6 @@ import foveate
 from foveate.hf.attention import absorbed
 from foveate.hf.attention.absorbed import readable_projections
 from foveate.hf.layer.projection import EXPAND, with_latents
-from tests import zoo
 from tests.census import build
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
 from tests.pairs import by_turns
@@ -35,19 +34,19 @@ MODES = {
 }
 
 
-def model_of(name):
+def specimen_of(name):
     if name not in CONFIG_MAPPING:
         pytest.skip(f"this release of transformers has no {name}")
-    model = build(name).model
-    if not with_latents(model):
+    specimen = build(name)
+    if not with_latents(specimen.model):
         pytest.skip(f"this release of transformers caches the expanded keys of {name}")
-    return model
+    return specimen
 
 
 @by_turns(name=TYPES, policy=POLICIES, mode=MODES, rounds=2)
 def test_answers_are_those_of_expanded_latents(name, policy, mode):
-    model, (lengths, how) = model_of(name), mode
-    inputs = zoo.prompt("deepseek_v3", lengths=lengths)
+    specimen, (lengths, how) = specimen_of(name), mode
+    model, inputs = specimen.model, specimen.prompt(lengths)
     answers, calls = [], 0
     for find in (readable_projections, lambda *_: None):
         with (
@@ -74,7 +73,8 @@ def test_answers_are_those_of_expanded_latents(name, policy, mode):
     ],
 )
 def test_it_is_left_where_results_need_expanded_keys(implementation, policy, absorbs):
-    model, inputs = model_of("deepseek_v3"), zoo.prompt("deepseek_v3", lengths=(40,))
+    specimen = specimen_of("deepseek_v3")
+    model, inputs = specimen.model, specimen.prompt((40,))
     model.set_attn_implementation(implementation)
     with (
         mock.patch.object(absorbed, "latent_attention", wraps=absorbed.latent_attention) as ours,
@@ -111,8 +111,7 @@ def offloaded(linear):
     ids=["quantised", "bias", "dtype", "adapter", "hooked", "offloaded"],
 )
 def test_other_weights_than_plain_ones_are_not_absorbed(change):
-    model = model_of("deepseek_v3")
-    module = with_latents(model)[0]
+    module = with_latents(specimen_of("deepseek_v3").model)[0]
     q = torch.zeros(1, 4, 1, 24)
     assert readable_projections(getattr(module, EXPAND), q) is not None
     module.kv_b_proj = change(module.kv_b_proj)
@@ -121,7 +120,7 @@ def test_other_weights_than_plain_ones_are_not_absorbed(change):
 
 def test_the_projections_are_those_of_the_models_expansion():
     for name in TYPES:
-        module = with_latents(model_of(name))[0]
+        module = with_latents(specimen_of(name).model)[0]
         latents = torch.randn(1, 1, 3, module.kv_lora_rank)
         rotary = torch.randn(1, 1, 3, module.qk_rope_head_dim)
         keys, values = getattr(module, EXPAND)(latents, rotary)
