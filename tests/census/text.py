@@ -19,7 +19,17 @@ TEXT: tuple[str, ...] = tuple(_NAMES.split())
 _TWO_KINDS = ["linear_attention", "full_attention"] * 2
 """Recurrent and full layers in turn."""
 
+_MIXED_EXPERTS = {
+    "num_hidden_layers": 4,
+    "layer_types": _TWO_KINDS,
+    "mlp_layer_types": ["dense", "sparse"] * 2,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+}
+
 ENTRIES: dict[str, Entry] = {
+    "bailing_hybrid": Entry(overrides=_MIXED_EXPERTS),
     "deepseek_v2": Entry(overrides={"num_experts_per_tok": 2, "first_k_dense_replace": 1}),
     "gemma4_text": Entry(overrides={"global_head_dim": 32}),
     "granitemoehybrid": Entry(
@@ -40,6 +50,7 @@ ENTRIES: dict[str, Entry] = {
         },
         single=True,
     ),
+    "kimi_linear": Entry(overrides=_MIXED_EXPERTS),
     "lfm2": Entry(
         overrides={"num_hidden_layers": 4, "layer_types": ["conv", "full_attention"] * 2}
     ),

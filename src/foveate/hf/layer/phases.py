@@ -215,7 +215,7 @@ def _policy_layer(
     ``pairs`` are those that the attention reads.
     """
     with layer.watch.running(queries.q.device):
-        expanded = None if layer.expansion is None else pairs.padded()
+        expanded = None if layer.expansion is None else _expanded(pairs)
         layer_view = _build_layer(layer, queries, layer.padded(), expanded)
         by_products = NOTHING
         if ours:
@@ -223,8 +223,17 @@ def _policy_layer(
         return layer_view, by_products
 
 
+def _expanded(pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """Return the keys and values that attention computed from latents, for scores."""
+    k, v, _ = pairs.padded()
+    return k.detach(), v.detach()
+
+
 def _build_layer(
-    layer: FoveateLayer, queries: Queries, stored: Padded, expanded: Padded | None
+    layer: FoveateLayer,
+    queries: Queries,
+    stored: Padded,
+    expanded: tuple[Tensor, Tensor] | None,
 ) -> Layer:
     state, q, (k, v, columns) = layer.state, queries.q, stored
     if queries.computed is None:
@@ -243,7 +252,7 @@ def _build_layer(
         ordinal=layer.ordinal,
         model_index=layer.model_index,
         depth=state.depth,
-        expanded=None if expanded is None else (expanded.k.detach(), expanded.v.detach()),
+        expanded=expanded,
     )
 
 
@@ -290,13 +299,13 @@ def answer_in_place(
     """Compute the attention, and vacate the slot in each head that its weights choose."""
     pairs = rewritten(stored)
     layer.replace_pairs(pairs)
-    slots, expanded = Padded(pairs.k, pairs.v, pairs.unordered), None
+    stored_pairs, expanded = Padded(pairs.k, pairs.v, pairs.unordered), None
     if (expansion := layer.expansion) is not None:
-        expanded = Padded(*expansion(slots.k, slots.v), slots.columns)
-    attended = expanded or slots
-    out, sums = attention_of_one(queries.q, attended.k, attended.v, queries.scale)
+        expanded = expansion(pairs.k, pairs.v)
+    k, v = expanded or (pairs.k, pairs.v)
+    out, sums = attention_of_one(queries.q, k, v, queries.scale)
     with torch.no_grad():
-        layer_view = _build_layer(layer, queries, slots, expanded)
+        layer_view = _build_layer(layer, queries, stored_pairs, expanded)
         layer_view = replace(layer_view, column_sums=sums.detach())
         pairs.vacate(layer.state.reading.one_out(layer_view, layer.at))
     return out.to(queries.q.dtype).transpose(1, 2), None
@@ -394,7 +403,7 @@ def _probe_layer(
         k=k.detach(),
         v=v.detach(),
         slots=Slots(pos=torch.cat([pos, own_slots.to(pos)], dim=-1), q_pos=own, image=image),
-        expanded=None if layer.expansion is None else pairs.padded()[:2],
+        expanded=_expanded(pairs) if layer.expansion is not None else None,
         column_maxima=maxima,
         residual_norm=layer.state.link.residual_norms.get(layer.model_index),
     )
