@@ -158,10 +158,10 @@ def _reasons_of_layers(config: PreTrainedConfig) -> list[str]:
 
 def _reason_of_index(config: PreTrainedConfig) -> str:
     """Return the reason against layers with an indexer (sparse attention)."""
-    if pool := getattr(config, "index_kpool", None):
+    if getattr(config, "index_kpool", None):
         return (
-            f"its indexer chooses pools of {pool} consecutive slots of the cache, and an eviction "
-            "would put other tokens into them."
+            "its indexer chooses pools of consecutive slots of the cache (index_kpool), and an "
+            "eviction would put other tokens into them."
         )
     return (
         "its layers keep an index beside their keys, which chooses what is attended to, and "
