@@ -420,3 +420,16 @@ def test_a_store_that_has_no_way_back_is_refused_by_its_name(store, says, tmp_pa
         ):
             session.save(tmp_path / "context.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "store", ["kivi", "kivi(values=channel)", "turboquant", "turboquant(bits=3,sketch=true)"]
+)
+def test_pairs_in_few_bits_are_read_as_they_were_stored(store, tmp_path):
+    name, _, rest = store.partition("(")
+    term = f"{name}({rest.removesuffix(')')}{',' if rest else ''}residual=2)"
+    with foveate.compress(zoo.build("llama"), f"knorm+{term}:budget=20") as session:
+        cache = session.prefill(**zoo.prompt("llama", lengths=(23, 40)))
+        loaded = session.load(session.save(tmp_path / "context.safetensors"))
+    for ours, theirs in zip(loaded.layers, cache.layers, strict=True):
+        assert all(map(torch.equal, ours.pairs.padded(), theirs.pairs.padded()))

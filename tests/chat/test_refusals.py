@@ -98,8 +98,8 @@ def test_a_closed_chat_holds_nothing() -> None:
 def test_what_cannot_be_compressed_is_refused_before_anything_is_said() -> None:
     words = text_tokenizer()
     words.chat_template = "{%- for m in messages -%}{{- m.content + ' ' -}}{%- endfor -%}"
-    with pytest.raises(FoveateError, match="multi-head latent attention"):
-        foveate.Chat(zoo.build("deepseek_v3"), words)
+    with pytest.raises(FoveateError, match="none of its layers has full attention"):
+        foveate.Chat(zoo.build("sliding"), words)
     with pytest.raises(InvalidParameter, match="rewrites='drop' is unknown"), unchecked():
         foveate.Chat(zoo.build("llama"), words, rewrites="drop")
 

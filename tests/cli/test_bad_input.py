@@ -12,14 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import DeepseekV3ForCausalLM
 
 import foveate as library
 import foveate_demo
 import foveate_lab
 from foveate_lab.eval.executors import find_executor
 from foveate_lab.eval.executors.ray import Worker
-from tests.zoo.text_models import deepseek_v3_config
 
 from .conftest import Foveate
 
@@ -95,9 +93,9 @@ def test_a_hub_that_cannot_be_reached(foveate: Foveate, monkeypatch: pytest.Monk
     assert "no directory and no hub model named 'nobody/has-this-model'" in message
 
 
-def test_a_model_whose_cache_holds_no_keys_per_head(foveate: Foveate, tmp_path: Path) -> None:
-    DeepseekV3ForCausalLM(deepseek_v3_config()).save_pretrained(tmp_path)
-    assert "multi-head latent attention" in refused(foveate, "--model", tmp_path)
+def test_a_model_without_a_layer_that_grows(foveate: Foveate, tmp_path: Path) -> None:
+    zoo.build("sliding").save_pretrained(tmp_path)
+    assert "none of its layers has full attention" in refused(foveate, "--model", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -62,8 +63,11 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **more):
     events = [e for e in _events if layer in e.kept]
     late = [e for e in events if e.merge is not None and e.end <= n - m]
     assert not any(n - m < e.end < n for e in events if e.merge is not None), "one pass, two caches"
+    stored, expand = getattr(key, LATENTS, ((key, value), None))
     for event in late:
-        key, value = _merged(event, layer, key, value)
+        stored = _merged(event, layer, *stored)
+    if late:
+        key, value = expand(*stored) if expand else stored
     for event in (e for e in events if layer in e.dropped and e.end <= n - m):
         key = _narrowed(event, layer, key)
     k, v = key.repeat_interleave(hq // h, 1), value.repeat_interleave(hq // h, 1)
@@ -98,6 +102,16 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **more):
         sink[:, :, max(0, event.end - (n - m)) :] = math.log(event.n)
     weights = torch.cat([logits, sink.to(logits)], -1).softmax(-1)[..., :-1]
     return (weights @ v).transpose(1, 2).contiguous(), None
+
+
+LATENTS = "_latents"
+"""Attribute of keys that were computed from latents: these, and the function."""
+
+
+def _expanded(expand, latents, rotary):
+    key, value = expand(latents, rotary)
+    setattr(key, LATENTS, ((latents, rotary), expand))
+    return key, value
 
 
 def _merged(event: Event, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,6 +199,9 @@ def oracle(
         return attention
 
     AttentionInterface.get_interface = get_interface
+    latent = {part: part.expand_kv for part in model.modules() if hasattr(part, "expand_kv")}
+    for part, expand in latent.items():
+        part.expand_kv = partial(_expanded, expand)
     _events[:] = events
     _hidden.update(hidden or {})
     _tied.clear()
@@ -193,6 +210,8 @@ def oracle(
             yield
     finally:
         AttentionInterface.get_interface = stock
+        for part in latent:
+            del part.expand_kv
         _events.clear()
         _hidden.clear()
         _keys.clear()

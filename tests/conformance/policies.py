@@ -70,5 +70,14 @@ COMPOSED = {
 KEEPING_LESS = {
     name: p for name, p in METHODS.items() if name not in ("full", "kivi", "turboquant")
 }
+ONE_SET = ("llava_deepseek",)
+"""Families whose cache stores latents: all heads of a layer keep one set."""
 EVERY = {**RANDOM, **KEEPING_LESS, **COMPOSED}
 """Those whose kept set is not random go by what the model attends to."""
+
+
+def is_refused(family: str, policy: foveate.Policy) -> bool:
+    """Whether a stage of the policy means nothing for the family."""
+    names = {getattr(policy, slot).spec_name for slot in ("budget", "merge")}
+    per_head = {"across_heads", "merge_following", "drop_channels"}
+    return family in ONE_SET and bool(names & per_head)

@@ -5,13 +5,14 @@ import torch
 from transformers import DynamicCache
 
 import foveate
+from foveate.errors import UnsupportedPolicy
 from foveate.hf.model.internals import CACHE
 from tests import zoo
 from tests.pairs import by_turns, failures
 
 from .compare import GREEDY, check_generate
 from .oracle import event_of, oracle
-from .policies import EVERY
+from .policies import EVERY, is_refused
 
 BATCHES = {"alone": (40,), "left-padded": (23, 31, 40)}
 
@@ -34,7 +35,12 @@ def test_keeping_everything_is_bit_identical_to_the_stock_cache(family, lengths,
 
 @by_turns(rounds=2, policy=EVERY, family=zoo.FAMILIES, lengths=BATCHES)
 def test_keeping_less_equals_the_full_cache_with_the_evicted_masked(family, lengths, policy):
-    check_generate(zoo.build(family), policy, zoo.prompt(family, lengths=lengths))
+    model = zoo.build(family)
+    if is_refused(family, policy):
+        with pytest.raises(UnsupportedPolicy, match="all heads of a layer share"):
+            foveate.compress(model, policy)
+    else:
+        check_generate(model, policy, zoo.prompt(family, lengths=lengths))
 
 
 @pytest.mark.slow
@@ -46,7 +52,8 @@ def test_every_policy_agrees_with_the_masked_full_cache_in_every_family(family):
     def check(name):
         check_generate(zoo.build(family), EVERY[name], inputs)
 
-    assert failures(check, ((name,) for name in EVERY)) == {}
+    names = [name for name, policy in EVERY.items() if not is_refused(family, policy)]
+    assert failures(check, ((name,) for name in names)) == {}
 
 
 @pytest.mark.parametrize("family", zoo.FAMILIES)

@@ -27,6 +27,7 @@ from tests.stream.test_stream import (
     ASKED,
     check_stock,
     drawn_frame,
+    of_one_set,
     positions,
     seen_by,
     whole,
@@ -74,7 +75,7 @@ def as_read_and_then(model, parts, answered, events, seen):
     return logits
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "llava"])
+@pytest.mark.parametrize("family", ["qwen2_vl", "llava", "llava_deepseek"])
 @pytest.mark.parametrize(
     ("policy", "fetch"),
     [
@@ -87,6 +88,7 @@ def as_read_and_then(model, parts, answered, events, seen):
 def test_a_question_sees_what_was_fetched(family, policy, fetch, monkeypatch):
     """What was read sees what was held then; the question sees what came back beside it."""
     model, (processor, how), chunks = seen_by(family)
+    policy = of_one_set(policy) if family == "llava_deepseek" else policy
     stream = Stream(model, processor, policy, every=6, offload=Offload(fetch=fetch), **how)
     with watched(monkeypatch, stream) as watch, logits_of(model) as ours:
         for chunk in chunks:

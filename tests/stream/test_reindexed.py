@@ -10,11 +10,12 @@ import torch
 from foveate.errors import InvalidParameter
 from foveate.hf.endless.endless import held_columns
 from foveate.hf.endless.rerotation import next_position, reindex, ways_to_turn
+from foveate.hf.layer.projection import with_latents
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.stream import Stream
 from foveate.stream import stream as module
 from tests.core.users import unchecked
-from tests.stream.test_stream import ASKED, drawn_frame, seen_by, whole
+from tests.stream.test_stream import ASKED, drawn_frame, of_one_set, seen_by, whole
 
 FRAMES = 8
 
@@ -28,12 +29,13 @@ def keys_at(model, parts, places):
         at = places[:, start:end]
         given["position_ids"] = at[:, None] if len(at) > 1 else at
         with torch.no_grad():
-            keys.append(model(**given, use_cache=True).past_key_values.layers[0].keys)
+            layer = model(**given, use_cache=True).past_key_values.layers[0]
+            keys.append(layer.values if with_latents(model) else layer.keys)
         start = end
     return torch.cat(keys, dim=2)
 
 
-@pytest.mark.parametrize("family", ["qwen2_vl", "llava"])
+@pytest.mark.parametrize("family", ["qwen2_vl", "llava", "llava_deepseek"])
 @pytest.mark.parametrize(
     "policy",
     [
@@ -45,6 +47,7 @@ def keys_at(model, parts, places):
 def test_turned_keys_are_those_at_the_new_positions(family, policy, monkeypatch):
     monkeypatch.setattr(module, "_FORGETS", 10**6)
     model, (processor, how), chunks = seen_by(family)
+    policy = of_one_set(policy) if family == "llava_deepseek" else policy
     stream = Stream(model, processor, policy, every=1, **how)
     for chunk in chunks[:FRAMES]:
         stream.see(chunk)
@@ -60,7 +63,8 @@ def test_turned_keys_are_those_at_the_new_positions(family, policy, monkeypatch)
     places = torch.zeros_like(before)
     places[:, stays] = state.tokens.position
     expected = keys_at(model, whole(stream, chunks[:FRAMES], "")[:-1], places)
-    k, _, columns = layers[0].pairs.padded()
+    k, rotary, columns = layers[0].pairs.padded()
+    k = rotary if with_latents(model) else k
     for head, of_head in enumerate(columns[0]):
         held = of_head >= 0
         theirs = expected[0, head, stays[of_head[held]]]

@@ -182,7 +182,7 @@ class TestImages:
 
 
 def test_refused_families_build() -> None:
-    """What must be refused can be built, and has latent attention."""
+    """What must be refused can be built."""
     for name in zoo.REFUSED_FAMILIES:
         assert generate(zoo.build(name), zoo.prompt(name))[0].shape == (1, 4)
 

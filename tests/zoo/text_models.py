@@ -6,7 +6,6 @@ from typing import Any
 
 from transformers import (
     DeepseekV3Config,
-    DeepseekV3ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GemmaConfig,
@@ -50,6 +49,11 @@ def mistral_config() -> MistralConfig:
     return MistralConfig(**SIZE, sliding_window=None)
 
 
+def sliding_config() -> MistralConfig:
+    """Mistral with a sliding window in every layer."""
+    return MistralConfig(**SIZE, sliding_window=16)
+
+
 def qwen2_config() -> Qwen2Config:
     """Backbone of Qwen2, InternVL3 and LLaVA-OneVision."""
     return Qwen2Config(**SIZE)
@@ -77,7 +81,7 @@ def gemma3_config() -> Gemma3TextConfig:
 
 
 def deepseek_v3_config() -> DeepseekV3Config:
-    """Multi-head latent attention: keys and values are of different widths in the cache."""
+    """Multi-head latent attention: the cache stores latents and rotary keys."""
     return DeepseekV3Config(
         **SIZE | {"num_key_value_heads": 4},
         moe_intermediate_size=32,
@@ -104,5 +108,5 @@ TEXT = (
 )
 """Text families that must work."""
 
-REFUSED = (Family("deepseek_v3", lambda: DeepseekV3ForCausalLM(deepseek_v3_config())),)
+REFUSED = (Family("sliding", lambda: MistralForCausalLM(sliding_config())),)
 """Families built only to show that they are refused."""

@@ -64,6 +64,17 @@ def llava() -> PreTrainedModel:
     return LlavaForConditionalGeneration(config)
 
 
+def llava_deepseek() -> PreTrainedModel:
+    """LLaVA on DeepSeek-V3, whose cache stores latents that all heads share."""
+    config = LlavaConfig(
+        vision_config=clip_config(12),
+        text_config=text_models.deepseek_v3_config(),
+        image_token_index=IMAGE,
+        image_seq_length=9,
+    )
+    return LlavaForConditionalGeneration(config)
+
+
 def llava_next() -> PreTrainedModel:
     """LLaVA-NeXT: an overview of 4 tokens and tiles with line ends."""
     config = LlavaNextConfig(
@@ -170,6 +181,7 @@ _NINE = images.constant(9)
 
 VISION = (
     Family("llava", llava, Vision(images.square(12), _NINE)),
+    Family("llava_deepseek", llava_deepseek, Vision(images.square(12), _NINE)),
     Family("llava_next", llava_next, _anyres()),
     Family("llava_onevision", llava_onevision, _anyres()),
     Family("internvl", internvl, Vision(images.square(24), _NINE, **_BORDERS)),

@@ -48,6 +48,9 @@ class Layer:
 
     The queries are the last ``m`` of the prompt. ``ordinal`` counts the compressed layers from 0,
     ``model_index`` all of the model's; it is None where no backend knows it.
+
+    Under latent attention (MLA), ``k`` are latents and ``v`` rotary keys, of one head that all
+    query heads share. Scores read ``per_head``, with the ``expanded`` keys and values instead.
     """
 
     q: Float[Tensor, "b hq m d"]
@@ -67,6 +70,32 @@ class Layer:
     column_sums: Float[Tensor, "b hq n"] | None = None  # sums over queries of the softmax
     window_sums: WindowSums | None = None
     column_maxima: Float[Tensor, "b h n"] | None = None  # over a KV head's queries
+    expanded: tuple[Float[Tensor, "b hq n d"], Float[Tensor, "b hq n e"]] | None = None
+
+    @cached_property
+    def per_head(self) -> Layer:
+        """The layer with expanded keys and values, if the cache stores latents; else itself."""
+        if self.expanded is None:
+            return self
+        heads = self.expanded[0].shape[1]
+        return replace(
+            self,
+            k=self.expanded[0],
+            v=self.expanded[1],
+            expanded=None,
+            slots=self.slots.for_heads(heads),
+            state={name: t.expand(-1, heads, -1) for name, t in self.state.items()},
+        )
+
+    def with_latents(self, k: Float[Tensor, "b 1 n r"], v: Float[Tensor, "b 1 n p"]) -> Layer:
+        """Return this layer, whose keys and values are per head, as one that stores latents."""
+        return replace(self, k=k, v=v, expanded=(self.k, self.v), slots=self.slots.for_heads(1))
+
+    def folded(self, values: Float[Tensor, "b _h n"]) -> Float[Tensor, "b h n"]:
+        """Return values of ``per_head`` as those of the stored heads: the mean over heads, if the
+        cache stores latents.
+        """
+        return values if self.expanded is None else values.mean(1, keepdim=True)
 
     @property
     def number(self) -> int:
@@ -128,6 +157,7 @@ class Layer:
             residual_norm=None,
             column_sums=None,
             window_sums=None,
+            expanded=None,
         )
 
 

@@ -72,8 +72,13 @@ def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
     """Return the layer's running state after all running scores have observed its queries."""
     state = dict(layer.state)
     for running_score in policy.running:
-        state |= running_score.observe(layer)
+        state |= folded(layer, running_score.observe(layer.per_head))
     return state
+
+
+def folded(layer: Layer, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return statistics of the heads that a score reads as those of the stored heads."""
+    return {name: layer.folded(t) for name, t in state.items()}
 
 
 def score(
@@ -103,14 +108,15 @@ def score(
     if queries is None:
         queries = policy.score.queries(slots.longest_budget)
     try:
-        scores = policy.score(layer)
+        scores = policy.score(layer.per_head)
     except Exception:  # libraries that a score calls may raise at NaN: name the tensor first
-        refuse_not_finite(layer, queries, policy)
+        refuse_not_finite(layer.per_head, queries, policy)
         raise
+    scores = scores._replace(values=layer.folded(scores.values), parts=folded(layer, scores.parts))
     raw = scores.values.float()
     values = raw if slots.all_valid else raw.masked_fill(~slots.valid, -torch.inf)
     alone = recompressed and layer.q.shape[2] == 1
-    _refuse_not_finite(policy, layer, values.detach(), queries, alone=alone)
+    _refuse_not_finite(policy, layer.per_head, values.detach(), queries, alone=alone)
     scores = scores._replace(values=torch.maximum(values, least))
     after = layer.after_scoring(copied=policy.scope == "model")
     return Scored(after, scores, raw, tokens, always)

@@ -22,7 +22,7 @@ from foveate.compression.budgeting import Budgeted, budgeted, raised, warn_where
 from foveate.compression.byte_budget import Bytes, check_form
 from foveate.compression.early_removal import shed
 from foveate.compression.layer_memory import Pass, Phase, Remembered
-from foveate.compression.pipeline import Kept, everything, keep, observed, score
+from foveate.compression.pipeline import Kept, everything, folded, keep, observed, score
 from foveate.errors import InvalidInput
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Budget, EvenPruning, Moment, ReadsGradients
@@ -125,7 +125,8 @@ class PromptReading:
         """Observe a re-prefill pass. Its slots follow the prompt's, and are discarded later."""
         memory, score = self.layers[layer.ordinal], self.policy.reads_again
         if score is not None and memory.unread is not None:
-            memory.state = {**memory.state, **score.again(replace(layer, state=memory.state))}
+            layer = replace(layer, state=memory.state)
+            memory.state = {**memory.state, **folded(layer, score.again(layer.per_head))}
 
     def answered(self, layer: Layer, gradient: Float[Tensor, "b m hq e"]) -> None:
         """Observe a question about the prompt's beginning, with its answer.
@@ -135,17 +136,22 @@ class PromptReading:
         memory, score = self.layers[layer.ordinal], self.policy.reads_again
         if isinstance(score, ReadsGradients) and memory.unread is not None:
             prompt_layer = replace(layer, state=memory.state)
-            memory.state = {**memory.state, **score.answered(prompt_layer, gradient)}
+            state = score.answered(prompt_layer.per_head, gradient)
+            memory.state = {**memory.state, **folded(layer, state)}
 
     def read_again(
-        self, ordinal: int, k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"]
+        self,
+        ordinal: int,
+        k: Float[Tensor, "b h n d"],
+        v: Float[Tensor, "b h n e"],
+        expanded: tuple[Tensor, Tensor] | None = None,
     ) -> dict[int, Kept]:
         """Return what a layer keeps after the re-prefill, by ordinal as in :meth:`read`."""
         memory = self.layers[ordinal]
         unread, memory.unread = memory.unread, None
         if unread is None:
             return {}
-        layer = replace(unread, k=k, v=v, state=memory.state)
+        layer = replace(unread, k=k, v=v, expanded=expanded, state=memory.state)
         return self._compressed(layer, None, memory.finished, None)
 
     def prune(self, ordinal: int, at: Pass, lengths: Int[Tensor, "b"], pairs: Pairs) -> Kept | None:
@@ -202,7 +208,7 @@ class PromptReading:
         """
         memory, policy = self.layers[layer.ordinal], self.policy
         layer = self._prepared(layer, at)
-        values = policy.score(layer).values.float()
+        values = layer.folded(policy.score(layer.per_head).values.float())
         values = values.masked_fill(policy.select.protect(layer.slots), torch.inf)
         lowest = values == values.amin(-1, keepdim=True)
         slot = torch.where(lowest, layer.pos, -1).argmax(-1, keepdim=True)  # ties: the latest
@@ -366,6 +372,7 @@ def _without_pairs(layer: Layer, queries: int) -> Layer:
         slots=layer.slots.from_query(max(0, layer.q.shape[2] - queries)),
         column_sums=None,
         window_sums=None,
+        expanded=None,
     )
 
 

@@ -11,7 +11,8 @@ import torch
 
 from foveate.compression.composition import policy as policy_of
 from foveate.defaults import DtypeName
-from foveate.errors import InvalidParameter, UnsupportedModel
+from foveate.errors import InvalidParameter, UnsupportedModel, UnsupportedPolicy
+from foveate.hf.attach.latents import for_latents
 from foveate.memory import cache
 from foveate.memory.cache import Engine, Pool, pool
 from foveate.memory.model import Bare, Weights, bare, in_four_bits, weights
@@ -158,8 +159,8 @@ def _under(
 ) -> Under:
     try:
         under = pruned(model_outline, policy, traced, request)
-        size = cache.under(policy, under, request)
-    except (Unknown, UnsupportedModel, InvalidParameter) as error:
+        size = cache.under(for_latents(policy, model_outline.model), under, request)
+    except (Unknown, UnsupportedModel, UnsupportedPolicy, InvalidParameter) as error:
         return Under(policy.spec, None, None, str(error))
     peak = None if stored is None else stored.bytes + under.peak(size)
     prefill = None

@@ -31,7 +31,10 @@ from foveate.stages.recent import part
 By = Literal["extrinsic", "score"]
 
 
-@stage("across_heads")
+@stage(
+    "across_heads",
+    instead_for_latents="it splits a layer's budget among its heads. Leave adakv out.",
+)
 class AcrossHeads(AmountBudget):
     """Budget that splits each layer's total among its heads by one ranking of all their pairs.
 

@@ -25,7 +25,10 @@ from foveate.stages import ColumnSums, Reduction, TopK, Uniform
 from foveate.stages.score.attention_free import uniform
 
 
-@stage("merge_following")
+@stage(
+    "merge_following",
+    instead_for_latents="a latent has the value, and the key as well. Use lookm.merge.",
+)
 class MergeFollowing:
     """Merge of each evicted value into the next ``into`` kept pairs, divided by their number.
 

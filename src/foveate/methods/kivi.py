@@ -18,8 +18,8 @@ Differences from the authors' code:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
 import torch
 from jaxtyping import Bool
@@ -65,8 +65,8 @@ class InCodes:
     """Parameters of both stores: ``bits`` per number, and the layout of groups.
 
     The ``group`` numbers of a group share a minimum and a step. Values form groups within a "token"
-    or within a "channel"; keys always within a channel. ``residual`` is the number of a head's last
-    pairs that stay in full precision.
+    or within a "channel", or are "exact"; keys always within a channel. ``residual`` is the number
+    of a head's last pairs that stay in full precision.
     """
 
     bits: BitsOrAuto = 2
@@ -78,6 +78,10 @@ class InCodes:
     def layout(self) -> CodeLayout:
         """Layout of the codes: bits, group size and the axis of values."""
         return CodeLayout(_number_of_bits(self.bits), self.group, self.values)
+
+    def of_latents(self) -> Self:
+        """Return the same store with exact values, which are rotary keys."""
+        return replace(self, values="exact")
 
 
 @stage("kivi")
@@ -114,6 +118,9 @@ class Kivi(InCodes):
         group_bytes = 2 * form.key * number_bytes + torch.int32.itemsize
         if self.values == "channel":
             group_bytes, value_scales = group_bytes + 2 * form.value * number_bytes, 0
+        if self.values == "exact":
+            code_bytes = -(-form.key * bits // 8) + form.value * number_bytes
+            value_scales = 0
         groups = int((-(-coded // self.group)).sum())
         coded_bytes = pairs * (code_bytes + value_scales + column_bytes) + groups * group_bytes
         counts_bytes = coded.numel() * torch.int64.itemsize
@@ -149,7 +156,10 @@ class KiviOfVisual(InCodes):
     @property
     def _text_store(self) -> Kivi | None:
         """Store of the text; None if text stays in the model's dtype."""
-        return None if self.text == 16 else Kivi(bits=8, group=self.group, residual=self.residual)
+        if self.text == 16:
+            return None
+        store = Kivi(bits=8, group=self.group, residual=self.residual)
+        return store.of_latents() if self.values == "exact" else store
 
     def __call__(self, pairs: Pairs) -> Pairs:
         # Required by the protocol Store. The cache calls of_modality() instead.

@@ -56,7 +56,11 @@ class QueryEnergy:
         return inner._replace(notes={**inner.notes, "query_energy": by_head})
 
 
-@stage("drop_channels", head_by_head=True)
+@stage(
+    "drop_channels",
+    head_by_head=True,
+    instead_for_latents="channels of a latent are no channels of a key. Use kivi for fewer bytes.",
+)
 class DropChannels:
     """Merge that zeroes ``share`` of the channels of each head's keys (rounded down).
 

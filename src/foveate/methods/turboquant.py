@@ -13,7 +13,7 @@ channels have the same bits, where the paper gives some channels one more (2.5 a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -29,6 +29,7 @@ from foveate.cache.pairs import (
     exact_bytes,
     short_columns,
 )
+from foveate.cache.pairs.body import as_bytes
 from foveate.errors import InvalidParameter, MissingModality
 from foveate.ops.compaction import starts_of
 from foveate.ops.turbo_codes import bytes_of, decode, encode
@@ -52,12 +53,18 @@ class TurboLayout(NamedTuple):
 
     bits: int
     sketch: bool = False
+    exact_values: bool = False
     group: int = GROUP
 
     @property
     def decodes_as_codes(self) -> bool:
-        """Always True: rotating the query is cheaper than rotating every key."""
-        return True
+        """True if values are in codes, too: rotating the query is cheaper than every key."""
+        return not self.exact_values
+
+    @property
+    def codes_values(self) -> bool:
+        """True if values are in codes, too."""
+        return not self.exact_values
 
     def encode(
         self,
@@ -67,12 +74,9 @@ class TurboLayout(NamedTuple):
         counts: Int[Tensor, "b h"],
     ) -> Body:
         """Encode each key and value by itself."""
-        (k_codes, k_norms), (v_codes, v_norms) = (
-            encode(k, self.bits, self.sketch),
-            encode(v, self.bits),
-        )
         nothing, no_groups = k.new_empty(len(k), 0), counts.new_empty(0, dtype=torch.int32)
-        keys, values = (k_codes, k_norms, nothing), (v_codes, v_norms, nothing)
+        keys = *encode(k, self.bits, self.sketch), nothing
+        values = as_bytes(v) if self.exact_values else (*encode(v, self.bits), nothing)
         return Body(*keys, no_groups, *values, short_columns(columns), counts)
 
     def decode(
@@ -80,6 +84,8 @@ class TurboLayout(NamedTuple):
     ) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
         """Decode keys and values of these sizes."""
         k = decode(body.k, body.k_least, key, self.bits)
+        if self.exact_values:
+            return k, body.v.view(body.v_least.dtype)
         return k, decode(body.v, body.v_least, value, self.bits)
 
     def flat(self, body: Body, longest: int) -> TurboCodes:
@@ -106,6 +112,7 @@ class TurboQuant:
     bits: Bits = 4
     residual: Count = 0
     sketch: bool = False
+    exact_values: bool = False
     exact: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -114,7 +121,11 @@ class TurboQuant:
     @property
     def layout(self) -> TurboLayout:
         """Layout of the codes."""
-        return TurboLayout(self.bits, self.sketch)
+        return TurboLayout(self.bits, self.sketch, self.exact_values)
+
+    def of_latents(self) -> TurboQuant:
+        """Return the same store with exact values, which are rotary keys."""
+        return replace(self, exact_values=True)
 
     def __call__(self, pairs: Pairs) -> Pairs:
         if isinstance(pairs, QuantisedPairs):
@@ -131,9 +142,12 @@ class TurboQuant:
         key = bytes_of(form.key, self.bits)
         if self.sketch:
             key = bytes_of(form.key, self.bits - 1) + bytes_of(form.key, 1)
-        norms = (2 + self.sketch) * form.dtype.itemsize
+        value = bytes_of(form.value, self.bits) + form.dtype.itemsize
+        if self.exact_values:
+            value = form.value * form.dtype.itemsize
+        norms = (1 + self.sketch) * form.dtype.itemsize
         column = (torch.int16 if stored.columns <= 2**15 else torch.int32).itemsize
-        codes = int(coded.sum()) * (key + bytes_of(form.value, self.bits) + norms + column)
+        codes = int(coded.sum()) * (key + value + norms + column)
         counts = coded.numel() * torch.int64.itemsize
         return codes + counts + exact_bytes(rest, form.pair, stored.spare)
 
@@ -157,6 +171,7 @@ class TurboQuantByModality:
     text: TextBits = 16
     residual: Count = 0
     sketch: bool = False
+    exact_values: bool = False
     exact: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -167,11 +182,16 @@ class TurboQuantByModality:
     def _of_text(self) -> TurboQuant | None:
         if self.text == 16:
             return None
-        return TurboQuant(bits=self.text, residual=self.residual, sketch=self.sketch)
+        store = TurboQuant(bits=self.text, residual=self.residual, sketch=self.sketch)
+        return store.of_latents() if self.exact_values else store
 
     @property
     def _layout(self) -> TurboLayout:
-        return TurboLayout(self.visual, self.sketch)
+        return TurboLayout(self.visual, self.sketch, self.exact_values)
+
+    def of_latents(self) -> TurboQuantByModality:
+        """Return the same store with exact values, which are rotary keys."""
+        return replace(self, exact_values=True)
 
     def __call__(self, pairs: Pairs) -> Pairs:
         raise MissingModality(

@@ -26,15 +26,15 @@ def no_rotation(device: torch.device) -> Rotation:
     return halves(torch.zeros(0, dtype=torch.float32, device=device))
 
 
-def halves(frequencies: Float[Tensor, "r"]) -> Rotation:
-    """Return the rotation of channels i and r + i."""
-    first = torch.arange(len(frequencies), device=frequencies.device)
+def halves(frequencies: Float[Tensor, "r"], start: int = 0) -> Rotation:
+    """Return the rotation of channels i and r + i, from channel ``start`` on."""
+    first = start + torch.arange(len(frequencies), device=frequencies.device)
     return Rotation(first, first + len(frequencies), frequencies)
 
 
-def neighbours(frequencies: Float[Tensor, "r"]) -> Rotation:
-    """Return the rotation of channels 2 i and 2 i + 1."""
-    first = 2 * torch.arange(len(frequencies), device=frequencies.device)
+def neighbours(frequencies: Float[Tensor, "r"], start: int = 0) -> Rotation:
+    """Return the rotation of channels 2 i and 2 i + 1, from channel ``start`` on."""
+    first = start + 2 * torch.arange(len(frequencies), device=frequencies.device)
     return Rotation(first, first + 1, frequencies)
 
 

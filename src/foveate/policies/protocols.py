@@ -316,6 +316,15 @@ class Store(Protocol):
 
 
 @runtime_checkable
+class StoresLatents(Store, Protocol):
+    """A store that can keep values exact: under latent attention these are rotary keys."""
+
+    def of_latents(self) -> Store:
+        """Return the same store with exact values."""
+        ...
+
+
+@runtime_checkable
 class StoresByModality(Store, Protocol):
     """A store that treats visual tokens and text differently.
 

@@ -26,6 +26,9 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         # A score that ReadsAgain reads Layer.column_maxima: like column_sums, with the largest
         # weight of any query.
         "reads_column_maxima": False,
+        # All stages. Advice for models whose cache stores latents, which all heads of a layer share
+        # (MLA), so that the stage means nothing for them; empty if it does.
+        "instead_for_latents": "",
         # Scores, selections and merges; wrappers declare it for themselves alone.
         # Decisions for a KV head depend on that head alone, so workers with some heads each agree.
         "head_by_head": False,

@@ -109,7 +109,9 @@ class Offloaded:
         """
         image, spot = image[0].cpu(), spot[0].cpu()
         unrotated = [
-            _without_positions(chunk_pairs.k[i], chunk_pairs, rotation)[0]
+            _without_positions(
+                chunk_pairs.expanded.get(i, chunk_pairs.k[i]), chunk_pairs, rotation
+            )[0]
             for i, rotation in enumerate(ways)
         ]
         tokens = torch.arange(self._read - len(image), self._read, device="cpu")

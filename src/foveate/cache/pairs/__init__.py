@@ -10,7 +10,7 @@ from the start of the conversation. :class:`Pairs` is the protocol of them all.
 
 from foveate.cache.pairs.body import Along, Body, CodeLayout, PairLayout, short_columns
 from foveate.cache.pairs.by_modality import ModalityPairs, bits_held
-from foveate.cache.pairs.dense import GROWTH, DensePairs, Padded, listed
+from foveate.cache.pairs.dense import GROWTH, DensePairs, ExpandedPairs, Padded, listed
 from foveate.cache.pairs.in_place import RewrittenPairs, rewritten
 from foveate.cache.pairs.narrow import NarrowPairs
 from foveate.cache.pairs.pair_sizes import Form, exact_bytes, uncompressed_bytes
@@ -25,6 +25,7 @@ __all__ = [
     "CodeLayout",
     "Coded",
     "DensePairs",
+    "ExpandedPairs",
     "Form",
     "ModalityPairs",
     "NarrowPairs",

@@ -14,14 +14,15 @@ from foveate.ops.choice import chosen
 from foveate.ops.compaction import starts_of
 from foveate.ops.quantised_decode import FlatCodes, quantised_decode
 
-Along = Literal["token", "channel"]
+Along = Literal["token", "channel", "exact"]
 
 
 class CodeLayout(NamedTuple):
     """Layout of quantised numbers: codes of ``bits`` bits, a minimum and a step per ``group``.
 
     A group of keys is one channel of consecutive tokens. A group of ``values`` is either
-    consecutive channels of one token ("token"), or like that of keys ("channel").
+    consecutive channels of one token ("token"), or like that of keys ("channel"); "exact" values
+    are the bytes of the numbers.
     """
 
     bits: int
@@ -32,6 +33,11 @@ class CodeLayout(NamedTuple):
     def decodes_as_codes(self) -> bool:
         """True if decoding reads the codes directly. The reference decodes them first."""
         return self.values == "token" and chosen() != "reference"
+
+    @property
+    def codes_values(self) -> bool:
+        """True if values are in codes, too."""
+        return self.values != "exact"
 
     def encode(
         self,
@@ -49,6 +55,8 @@ class CodeLayout(NamedTuple):
         """Return keys and values of these sizes, each accurate to half a step."""
         owner = owners(body.sizes)
         k = decode(body.k, body.k_least[owner], body.k_step[owner], self.bits)
+        if self.values == "exact":
+            return k, body.v.view(body.v_least.dtype)
         least, step = (_of_numbers(x, owner, value, self) for x in (body.v_least, body.v_step))
         return k, decode(body.v, least, step, self.bits)
 
@@ -113,6 +121,9 @@ class PairLayout(Protocol):
     @property
     def decodes_as_codes(self) -> bool: ...
 
+    @property
+    def codes_values(self) -> bool: ...
+
     def encode(
         self,
         k: Float[Tensor, "f d"],
@@ -143,24 +154,37 @@ def _quantised(
     owner = owners(sizes)
     k_least, k_most = extremes(k, owner, len(sizes))
     k_step = step_of(k_least, k_most, bits)
-    if layout.values == "channel":
-        v_least, v_most = extremes(v, owner, len(sizes))
-    else:
-        channels = _channels(v.shape[1], layout, v.device)
-        v_least, v_most = (x.T for x in extremes(v.T, channels, -(-v.shape[1] // layout.group)))
-    v_step = step_of(v_least, v_most, bits)
-    least, step = (_of_numbers(x, owner, v.shape[1], layout) for x in (v_least, v_step))
     return Body(
         encode(k, k_least[owner], k_step[owner], bits),
         k_least,
         k_step,
         sizes.to(torch.int32),
-        encode(v, least, step, bits),
-        v_least.contiguous(),
-        v_step.contiguous(),
+        *_quantised_values(v, owner, len(sizes), layout),
         short_columns(columns),
         counts,
     )
+
+
+def _quantised_values(
+    v: Float[Tensor, "f e"], owner: Int[Tensor, "f"], groups: int, layout: CodeLayout
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the codes of values, their minima and their steps."""
+    if layout.values == "exact":
+        return as_bytes(v)
+    if layout.values == "channel":
+        v_least, v_most = extremes(v, owner, groups)
+    else:
+        channels = _channels(v.shape[1], layout, v.device)
+        v_least, v_most = (x.T for x in extremes(v.T, channels, -(-v.shape[1] // layout.group)))
+    v_step = step_of(v_least, v_most, layout.bits)
+    least, step = (_of_numbers(x, owner, v.shape[1], layout) for x in (v_least, v_step))
+    return encode(v, least, step, layout.bits), v_least.contiguous(), v_step.contiguous()
+
+
+def as_bytes(v: Float[Tensor, "f e"]) -> tuple[UInt8[Tensor, "f u"], Tensor, Tensor]:
+    """Return the bytes of values, in place of codes, and no minima or steps."""
+    nothing = v.new_empty(len(v), 0)
+    return v.contiguous().view(torch.uint8), nothing, nothing
 
 
 def _of_numbers(

@@ -126,5 +126,9 @@ def bits_held(pairs: Pairs, model_bits: int) -> float:
     if not isinstance(pairs, QuantisedPairs | ModalityPairs):
         return float(model_bits)
     coded, others = int(pairs.body.counts.sum()), int(pairs.rest.counts.sum())
-    total = coded * pairs.layout.bits + others * bits_held(pairs.rest, model_bits)
+    tensors, bits = pairs.rest.tensors(), float(pairs.layout.bits)
+    if not pairs.layout.codes_values:
+        key, value = (tensors[name].shape[3] for name in ("k", "v"))
+        bits = (key * bits + value * model_bits) / (key + value)
+    total = coded * bits + others * bits_held(pairs.rest, model_bits)
     return total / max(1, coded + others)

@@ -182,8 +182,12 @@ class DensePairs:
             self.columns_of_mixed = table[self.columns_of_mixed.long()].to(torch.int32)
         self.first = int(table[self.first])
 
-    def turn(self, rule: Turning) -> None:
-        """Replace the keys by ``rule`` of keys and columns."""
+    def turn(self, rule: Turning, latents: bool = False) -> None:
+        """Replace the keys by ``rule`` of keys and columns; beside latents the rotary keys."""
+        if latents:
+            self._v = self._v.clone()
+            self._v[:, :, : self.size] = rule(self.v, self.columns)
+            return
         self._k = self._k.clone()
         self._k[:, :, : self.size] = rule(self.k, self.columns)
 
@@ -204,6 +208,29 @@ class DensePairs:
         other = copy(self)
         other._k, other._v = self._k.detach().clone(), self._v.detach().clone()
         return other
+
+
+class ExpandedPairs(DensePairs):
+    """Pairs of every head, computed from stored latents for one pass.
+
+    ``columns`` are those of the latents, of one head; None if slot i is column i.
+    """
+
+    def __init__(
+        self,
+        k: Float[Tensor, "b h n d"],
+        v: Float[Tensor, "b h n e"],
+        columns: Int[Tensor, "b 1 n"] | None,
+    ):
+        self._k, self._v, self._columns = k, v, columns
+        self.compressed, self.size = columns is not None, k.shape[2]
+
+    @property
+    def columns(self) -> Int[Tensor, "b h n"]:
+        """Original column of each slot; expanded over heads."""
+        if self._columns is None:
+            return torch.arange(self.size, device=self._k.device).expand(*self._k.shape[:3])
+        return self._columns.expand(*self._k.shape[:3])
 
 
 def listed(

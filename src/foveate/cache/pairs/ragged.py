@@ -135,10 +135,14 @@ class RaggedPairs:
         self.flat_columns = table[self.flat_columns.long()].to(torch.int32)
         self.tail.renumber(table)
 
-    def turn(self, rule: Turning) -> None:
-        """Replace the keys by ``rule`` of keys and columns."""
-        self.flat_k = rule(self.flat_k, self.flat_columns.long())
-        self.tail.turn(rule)
+    def turn(self, rule: Turning, latents: bool = False) -> None:
+        """Replace the keys by ``rule`` of keys and columns; beside latents the rotary keys."""
+        columns = self.flat_columns.long()
+        if latents:
+            self.flat_v = rule(self.flat_v, columns)
+        else:
+            self.flat_k = rule(self.flat_k, columns)
+        self.tail.turn(rule, latents)
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Select rows of the batch, in this order, repeats allowed."""

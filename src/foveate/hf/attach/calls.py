@@ -23,8 +23,14 @@ from foveate.hf.layer import fixed
 from foveate.hf.layer.call_inputs import CallInputs, Declared, GenerateCall, NextPrompt
 from foveate.hf.layer.call_turn import Call, CallTurn
 from foveate.hf.layer.hooks import forget_compiled, named, put, restore_offsets, wrap
-from foveate.hf.layer.interface import Reader, intercept, readers, release
-from foveate.hf.layer.projection import output_projections, residual_norm, residual_readers
+from foveate.hf.layer.interface import Reader, intercept, pass_latents, readers, release
+from foveate.hf.layer.projection import (
+    EXPAND,
+    output_projections,
+    residual_norm,
+    residual_readers,
+    with_latents,
+)
 from foveate.hf.layer.state import Link
 from foveate.hf.layer.support import (
     check_attention,
@@ -107,6 +113,9 @@ class Calls:
             for index, reader in self._readers.items():
                 hook = partial(self._note_residual, index)
                 undo.callback(reader.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            for index, module in with_latents(decoder).items():
+                self.link.expansions[index] = getattr(module, EXPAND)
+                wrap(undo, module, EXPAND, pass_latents)
             for module in self._path.modules:
                 for name in checks.CONTINUOUS:
                     if hasattr(module, name):

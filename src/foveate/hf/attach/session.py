@@ -20,6 +20,7 @@ from foveate.compression.composition import BY_DEFAULT, refuse_unknown
 from foveate.compression.composition import policy as policy_of
 from foveate.errors import NothingCompressed
 from foveate.hf.attach.calls import Calls
+from foveate.hf.attach.latents import for_latents
 from foveate.hf.attach.model_policy import say_without_images, with_installed
 from foveate.hf.layer import fixed
 from foveate.hf.layer.cache_layer import FoveateLayer
@@ -120,7 +121,7 @@ class Session:
         if strict:
             policy.check_strictly()
         self.model: PreTrainedModel = check_model(model, queued)
-        policy = with_installed(policy, self.model)
+        policy = for_latents(with_installed(policy, self.model), self.model)
         check_profiles(policy, self.model)
         say_without_images(self.model, policy, vision)
         self.policy = policy

@@ -144,6 +144,7 @@ def over_slots(
     """Return the slots that each query sees: the mask gathered at ``columns``; causal if it is
     None.
     """
+    columns = once_for_heads(columns)
     occupied = (columns >= 0)[:, :, None]
     if mask is None:
         return occupied & (columns[:, :, None] <= queries[:, None])

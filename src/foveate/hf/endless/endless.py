@@ -153,13 +153,14 @@ def forget(cache: DynamicCache) -> Bool[Tensor, "seen"] | None:
 class Made:
     """Tensors that a pass computes, by ordinal of the layer: new keys and values, and optionally
     queries. ``positions`` are the positions of all tokens that the cache then counts, if they are
-    recorded.
+    recorded. ``expanded`` are keys of layers that store latents.
     """
 
     k: dict[int, Float[Tensor, "1 h t d"]] = field(default_factory=dict)
     v: dict[int, Float[Tensor, "1 h t e"]] = field(default_factory=dict)
     q: dict[int, Float[Tensor, "1 hq t d"]] | None = None
     positions: Int[Tensor, "axes seen"] | None = None
+    expanded: dict[int, Float[Tensor, "1 hq t d"]] = field(default_factory=dict)
 
 
 @contextmanager

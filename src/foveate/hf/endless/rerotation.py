@@ -44,6 +44,13 @@ class Turned(NamedTuple):
         angles = of_pairs.double() * rotation.frequencies.double()
         return turned_by(x, angles, rotation).to(x.dtype)
 
+    @property
+    def of_rotary_keys(self) -> Turned:
+        """The rotation of the channels that rotate alone, as latent attention stores them."""
+        first, second, frequencies = self.rotation
+        start = first.min() if len(first) else 0
+        return self._replace(rotation=Rotation(first - start, second - start, frequencies))
+
 
 def ways_to_turn(model: PreTrainedModel, ids: Int[Tensor, "1 t"]) -> list[Turned]:
     """Measure the rotation of every compressed layer on a text of ``ids``.
@@ -104,7 +111,8 @@ def reindex(cache: DynamicCache, ways: list[Turned]) -> None:
                 f"keys stored as {type(pairs).__name__} cannot be rotated to other positions. Use "
                 "a true"
             )
-        pairs.turn(partial(_turned, way, difference))
+        latents = layer.expansion is not None
+        pairs.turn(partial(_turned, way.of_rotary_keys if latents else way, difference), latents)
         if (queries := memory.queries) is not None:
             memory.queries = way.by(queries, of_last[:, None, None, -queries.shape[2] :])
     state.tokens = state.tokens.ahead(len(used) - layers[0].seen)

@@ -17,6 +17,7 @@ from foveate.cache.layer import Layer
 from foveate.cache.pairs import (
     Coded,
     DensePairs,
+    ExpandedPairs,
     Form,
     ModalityPairs,
     Padded,
@@ -26,6 +27,7 @@ from foveate.cache.pairs import (
     bits_held,
     listed,
     store,
+    uncompressed_bytes,
 )
 from foveate.compression.early_removal import to_the_right
 from foveate.compression.layer_memory import Pass, Remembered
@@ -33,7 +35,7 @@ from foveate.compression.pipeline import Kept
 from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
 from foveate.hf.attention.computed import Computed
 from foveate.hf.layer.projection import output_weight
-from foveate.hf.layer.state import CacheState
+from foveate.hf.layer.state import CacheState, Expansion
 from foveate.hf.layer.stats import LayerStats, Stopwatch
 from foveate.hf.model.internals import DynamicLayer
 from foveate.policies.policy import Policy
@@ -114,6 +116,35 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         end = self.state.turn.end
         return end is not None and self.memory.finished < end
 
+    @property
+    def expansion(self) -> Expansion | None:
+        """The model's function from latents to keys and values per head; None if these are
+        stored.
+        """
+        expansion = self.state.link.expansions.get(self.model_index)
+        # some releases have the function, and store what it returns
+        return None if self._sizes is None or self._sizes[0] > 1 else expansion
+
+    @property
+    def expands(self) -> int | None:
+        """Index of the layer in the model, if it stores latents."""
+        return None if self.expansion is None else self.model_index
+
+    def per_head(self) -> Pairs:
+        """Return the pairs that attention reads: the stored ones, or those computed from stored
+        latents.
+        """
+        stored, expansion = self.stored or self.pairs, self.expansion
+        if expansion is None:
+            return stored
+        opened = stored.opened()
+        latents, rotary, columns = opened.padded()
+        k, v = expansion(latents, rotary)
+        if isinstance(opened, DensePairs):
+            return ExpandedPairs(k, v, columns if opened.compressed else None)
+        columns = columns.expand(k.shape[:3])
+        return store(k, v, columns, columns >= 0, self.seen)
+
     # transformers' interface of a cache layer
 
     @property
@@ -156,6 +187,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         pairs = self.append(k, v)
         if (collected := self.state.collected) is not None and self.state.reread is None:
             collected.k[self.ordinal], collected.v[self.ordinal] = k.detach(), v.detach()
+            if self.expansion is not None:
+                collected.expanded[self.ordinal] = self.expansion(k.detach(), v.detach())[0]
         keys, values = key_states, value_states
         if drafts is None and isinstance(pairs, DensePairs):
             keys, values = pairs.both()
@@ -337,13 +370,12 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """
         state, policy = self.state, self.state.policy
         if policy.reads_output_weight:
-            heads, size = layer.q.shape[1], layer.v.shape[3]
+            heads, size = layer.q.shape[1], layer.per_head.v.shape[3]
             weight = output_weight(state.link.projections, self.model_index, heads, size)
             layer = replace(layer, output_weight=weight)
         seen = self.seen + state.tokens.forgotten
-        rows, heads, _, key = layer.k.shape
-        pair = heads * (key + layer.v.shape[3]) * layer.k.element_size()
-        self.full_bytes = rows * seen * pair
+        form = self.form(layer.q.shape[1])
+        self.full_bytes = uncompressed_bytes(form, layer.k.shape[0], seen)
         stored = (self.stored or self.pairs).counts
         for ordinal, kept in state.reading.read(layer, self.at, stored).items():
             state.layers[ordinal].keep(kept)
@@ -353,7 +385,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def finish(self) -> None:
         """Store the pairs that the policy keeps, after the prompt has been read a second time."""
         k, v, _ = self.padded()
-        for ordinal, kept in self.state.reading.read_again(self.ordinal, k, v).items():
+        expanded = None if self.expansion is None else self.expansion(k, v)
+        again = self.state.reading.read_again(self.ordinal, k, v, expanded)
+        for ordinal, kept in again.items():
             self.state.layers[ordinal].keep(kept)
 
     def keep(self, kept: Kept) -> None:

@@ -49,7 +49,7 @@ def fixed(cache: Any, state: CacheState, room: int) -> Cache:
     own.follow(state)
     return Cache(
         layers=[
-            FixedLayer(_pairs_of(layer, i), layer.seen, own, room, layer.softmax_n)
+            FixedLayer(_pairs_of(layer, i), layer.seen, own, room, layer.softmax_n, layer.expands)
             for i, layer in enumerate(cache.layers)
         ]
     )
@@ -76,12 +76,18 @@ def _pairs_of(layer: Any, index: int) -> DensePairs | RaggedPairs:
             f"pairs held as {layer.state.policy.store!r} are repacked as they grow. Decode without "
             "session.fixed(), or keep them in full precision."
         )
+    if layer.expands is not None and isinstance(layer.pairs, RaggedPairs):
+        raise UnsupportedCache(
+            "rows that keep different numbers of latents cannot be fixed. Decode without "
+            "session.fixed(), or one row at a time."
+        )
     return layer.pairs
 
 
 class FixedLayer(CacheLayerMixin):
     """One layer of a fixed cache. ``used`` counts the slots in use: all of a dense layer's, or
-    those of a ragged layer's tail; its body stays unchanged.
+    those of a ragged layer's tail; its body stays unchanged. ``expands`` is the layer's index in
+    the model, if it stores latents.
     """
 
     def __init__(
@@ -91,9 +97,10 @@ class FixedLayer(CacheLayerMixin):
         state: CacheState,
         room: int,
         n: float = 0.0,
+        expands: int | None = None,
     ):
         super().__init__()  # type: ignore[no-untyped-call]
-        self.state = state
+        self.state, self._expands = state, expands
         self._body = pairs if isinstance(pairs, RaggedPairs) else None
         growing = pairs.tail if isinstance(pairs, RaggedPairs) else pairs
         self.room, self._start = room, growing.size
@@ -205,5 +212,8 @@ class FixedLayer(CacheLayerMixin):
             return without_backward(decoded.transpose(1, 2)), None
         visible = self._real & (torch.arange(self._k.shape[2], device=query.device) < self.used)
         mask = own_mask if attention.takes_masks else None
-        out = attend_visible(attention, query, self._k, self._v, visible, mask, scale, self._n)
+        k, v = self._k, self._v
+        if self._expands is not None:
+            k, v = self.state.link.expansions[self._expands](k, v)
+        out = attend_visible(attention, query, k, v, visible, mask, scale, self._n)
         return without_backward(out.output), out.weights

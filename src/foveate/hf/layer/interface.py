@@ -121,6 +121,11 @@ def _through_the_cache(
     return attend(layer, attention, query, attention_mask, scale)
 
 
+def pass_latents(expand: Callable[..., Any], latents: Tensor, rotary: Tensor) -> Any:
+    """Call a model's expansion of latents, or leave it to the cache layer that returned them."""
+    return (latents, rotary) if hasattr(latents, LINK) else expand(latents, rotary)
+
+
 def _model_attention(
     function: Function, name: str, module: nn.Module, kwargs: dict[str, Any]
 ) -> ModelAttention:

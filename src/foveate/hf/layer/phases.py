@@ -23,12 +23,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foveate.cache.layer import Layer
-from foveate.cache.pairs import DensePairs, RewrittenPairs, rewritten
+from foveate.cache.pairs import DensePairs, Padded, Pairs, RewrittenPairs, rewritten
 from foveate.cache.slots import Slots
 from foveate.compression.layer_memory import Phase
 from foveate.errors import UnsupportedCache
+from foveate.hf.attention.absorbed import attend_absorbed
 from foveate.hf.attention.by_products import (
     NOTHING,
+    Attended,
     ByProducts,
     ModelAttention,
     Output,
@@ -106,14 +108,11 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
     the policy.
     """
     # only the model's own attention has gradients; and if it is not SDPA, ours would differ
-    traced_back, pairs = (
-        torch.is_grad_enabled() and queries.q.requires_grad,
-        layer.stored or layer.pairs,
-    )
+    traced_back, pairs = torch.is_grad_enabled() and queries.q.requires_grad, layer.per_head()
     ours = queries.attention.is_sdpa and not traced_back and not pairs.compressed
-    layer_view, by_products = _policy_layer(layer, queries, ours)
+    layer_view, by_products = _policy_layer(layer, queries, pairs, ours)
     if layer.model_index in layer.state.needed_by_next:
-        layer.state.before = layer_view
+        layer.state.before = layer_view.per_head
     out = compute_attention(queries, pairs, layer.state.policy.attend.n, by_products)
     _read(layer, replace(layer_view, column_sums=out.column_sums, window_sums=out.window_sums))
     return out.output, out.weights
@@ -121,15 +120,26 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
 
 def answer(layer: FoveateLayer, queries: Queries) -> Output:
     """Compute the attention of an answer's tokens, and apply the policy's decode rule."""
-    policy = layer.state.policy
-    out = compute_attention(queries, layer.stored or layer.pairs, policy.attend.n)
-    if policy.compresses_again:
-        layer.in_order()
-        layer_view, _ = _policy_layer(layer, queries, ours=False)
-        _read(layer, replace(layer_view, column_sums=out.column_sums, window_sums=out.window_sums))
-    elif policy.prunes:
+    policy, out = layer.state.policy, _absorbed(layer, queries)
+    if out is None:
+        pairs = layer.per_head()
+        out = compute_attention(queries, pairs, policy.attend.n)
+        if policy.compresses_again:
+            layer.in_order()
+            view, _ = _policy_layer(layer, queries, pairs, ours=False)
+            _read(layer, replace(view, column_sums=out.column_sums, window_sums=out.window_sums))
+    if policy.prunes:
         _prune(layer)
     return out.output, out.weights
+
+
+def _absorbed(layer: FoveateLayer, queries: Queries) -> Attended | None:
+    """Compute the attention over stored latents; None if keys and values have to be computed."""
+    policy = layer.state.policy
+    if layer.expansion is None or policy.compresses_again:  # a score reads keys and values
+        return None
+    pairs = layer.stored or layer.pairs
+    return attend_absorbed(queries, pairs, layer.expansion, policy.attend.n)
 
 
 def with_drafts(
@@ -158,7 +168,7 @@ def with_drafts(
     layer.append(*drafts)
     view = state.look(rest, rows, -end, layer.seen, device)
     queries = _queries(layer, attention, query[:, :, split:], view, scale)
-    after = compute_attention(queries, layer.pairs, layer.softmax_n)
+    after = compute_attention(queries, layer.per_head(), layer.softmax_n)
     return without_backward(torch.cat([before, after.output], dim=1)), None
 
 
@@ -195,23 +205,37 @@ def attend_shared_kv(
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 @torch.no_grad()
-def _policy_layer(layer: FoveateLayer, queries: Queries, ours: bool) -> tuple[Layer, ByProducts]:
+def _policy_layer(
+    layer: FoveateLayer, queries: Queries, pairs: Pairs, ours: bool
+) -> tuple[Layer, ByProducts]:
     """Return the pass as the policy sees it, with each row's budget, and the by-products to
     compute: NOTHING unless ``ours``, i.e. Foveate's attention may compute it. Layers that store
     every column share one slots object.
+
+    ``pairs`` are those that the attention reads.
     """
     with layer.watch.running(queries.q.device):
-        layer_view = _build_layer(layer, queries, *layer.padded())
+        expanded = None if layer.expansion is None else _expanded(pairs)
+        layer_view = _build_layer(layer, queries, layer.padded(), expanded)
         by_products = NOTHING
         if ours:
-            by_products = choose_by_products(layer.state.policy, layer_view, layer.at)
+            by_products = choose_by_products(layer.state.policy, layer_view.per_head, layer.at)
         return layer_view, by_products
 
 
+def _expanded(pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """Return the keys and values that attention computed from latents, for scores."""
+    k, v, _ = pairs.padded()
+    return k.detach(), v.detach()
+
+
 def _build_layer(
-    layer: FoveateLayer, queries: Queries, k: Tensor, v: Tensor, columns: Tensor
+    layer: FoveateLayer,
+    queries: Queries,
+    stored: Padded,
+    expanded: tuple[Tensor, Tensor] | None,
 ) -> Layer:
-    state, q = layer.state, queries.q
+    state, q, (k, v, columns) = layer.state, queries.q, stored
     if queries.computed is None:
         slots = state.slots(columns, queries.view, q.shape[2])
     else:
@@ -228,6 +252,7 @@ def _build_layer(
         ordinal=layer.ordinal,
         model_index=layer.model_index,
         depth=state.depth,
+        expanded=expanded,
     )
 
 
@@ -274,9 +299,13 @@ def answer_in_place(
     """Compute the attention, and vacate the slot in each head that its weights choose."""
     pairs = rewritten(stored)
     layer.replace_pairs(pairs)
-    out, sums = attention_of_one(queries.q, pairs.k, pairs.v, queries.scale)
+    stored_pairs, expanded = Padded(pairs.k, pairs.v, pairs.unordered), None
+    if (expansion := layer.expansion) is not None:
+        expanded = expansion(pairs.k, pairs.v)
+    k, v = expanded or (pairs.k, pairs.v)
+    out, sums = attention_of_one(queries.q, k, v, queries.scale)
     with torch.no_grad():
-        layer_view = _build_layer(layer, queries, pairs.k, pairs.v, pairs.unordered)
+        layer_view = _build_layer(layer, queries, stored_pairs, expanded)
         layer_view = replace(layer_view, column_sums=sums.detach())
         pairs.vacate(layer.state.reading.one_out(layer_view, layer.at))
     return out.to(queries.q.dtype).transpose(1, 2), None
@@ -321,8 +350,9 @@ def read_again(layer: FoveateLayer, queries: Queries) -> Output:
     """Compute the attention over the prompt and a probe pass, and pass it to the score, if one
     reads it.
     """
-    out = compute_attention(queries, layer.pairs, 0.0, _probe_by_products(layer, queries))
-    layer_view, reread = _probe_layer(layer, queries, out.column_maxima), layer.state.reread
+    pairs, reread = layer.per_head(), layer.state.reread
+    out = compute_attention(queries, pairs, 0.0, _probe_by_products(layer, queries))
+    layer_view = _probe_layer(layer, queries, pairs, out.column_maxima)
     if layer_view is None or reread is None:
         return out.output, out.weights
     if reread.outputs is None:
@@ -350,7 +380,9 @@ def _probe_by_products(layer: FoveateLayer, queries: Queries) -> ByProducts:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 @torch.no_grad()
-def _probe_layer(layer: FoveateLayer, queries: Queries, maxima: Tensor | None) -> Layer | None:
+def _probe_layer(
+    layer: FoveateLayer, queries: Queries, pairs: Pairs, maxima: Tensor | None
+) -> Layer | None:
     """Return the probe pass as the policy sees it, with the prompt's slots before its own; None if
     no score reads it.
     """
@@ -371,6 +403,7 @@ def _probe_layer(layer: FoveateLayer, queries: Queries, maxima: Tensor | None) -
         k=k.detach(),
         v=v.detach(),
         slots=Slots(pos=torch.cat([pos, own_slots.to(pos)], dim=-1), q_pos=own, image=image),
+        expanded=_expanded(pairs) if layer.expansion is not None else None,
         column_maxima=maxima,
         residual_norm=layer.state.link.residual_norms.get(layer.model_index),
     )

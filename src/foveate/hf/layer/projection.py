@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from foveate.errors import UnsupportedModel
 from foveate.hf.model.devices import StoredWeights
 
+EXPAND = "expand_kv"
+"""Method of transformers' attention modules from latents to keys and values per head."""
+
 NAMES = ("o_proj", "out_proj", "dense", "c_proj", "wo", "linear_out", "proj_out")
 """Names of the output projection in transformers' attention modules."""
 
@@ -58,6 +61,11 @@ def output_weight(
     return weight.reshape(heads, size, -1)
 
 
+def with_latents(decoder: nn.Module) -> dict[int, nn.Module]:
+    """Find the attention modules that expand the latents of a cache, by layer."""
+    return {part.layer_idx: part for part in decoder.modules() if hasattr(part, EXPAND)}
+
+
 def residual_readers(decoder: nn.Module, layers: Sequence[int]) -> dict[int, nn.Module]:
     """Find the module around each of these layers' attention that reads the residual stream: the
     outermost one that belongs to this layer only.
@@ -95,7 +103,7 @@ def _attentions(decoder: nn.Module, layers: set[int]) -> Iterator[tuple[str, int
     for name, module in decoder.named_modules():
         index = getattr(module, "layer_idx", None)
         inner = (part for part in module.modules() if part is not module)
-        attends = "atten" in type(module).__name__.lower()
+        attends = "atten" in type(module).__name__.lower() or hasattr(module, EXPAND)
         if not isinstance(index, int) or index not in layers:
             continue
         if attends and not any(map(_numbered, inner)):

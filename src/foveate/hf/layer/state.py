@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -22,6 +22,8 @@ from foveate.hf.attention.computed import Computed
 from foveate.hf.attention.masks import MaskFacts, PassView, examine, over_columns, slots_of
 from foveate.hf.layer.stats import Stats
 from foveate.policies.policy import Policy
+
+Expansion = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class RereadPass(NamedTuple):
@@ -80,6 +82,8 @@ class Link:
 
     ``projections`` are the output projections by layer of the model, if the policy needs them, and
     ``residual_norms`` the norms of the residual stream that each layer reads in the current pass.
+    ``expansions`` are functions from latents and rotary keys to keys and values per head, by layer
+    of the model, if its cache stores latents (MLA).
     ``strict`` refuses budgets below what is always kept. With ``keeps_scores``, layers remember the
     scores of the pairs that they keep.
     """
@@ -90,6 +94,7 @@ class Link:
         self.keeps_scores = False
         self.projections: dict[int, nn.Module] = {}
         self.residual_norms: dict[int, Tensor] = {}
+        self.expansions: dict[int, Expansion] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
         return self

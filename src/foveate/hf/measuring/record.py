@@ -21,6 +21,7 @@ from foveate.errors import InvalidInput
 from foveate.hf.attach.model_policy import divide_for_prompt
 from foveate.hf.attach.mrope import note_recorded
 from foveate.hf.attach.session import Session, compress
+from foveate.hf.layer.cache_layer import FoveateLayer
 from foveate.hf.layer.support import convert, foveate_layers, text_config
 from foveate.hf.model.internals import CACHE, check_inputs, last_logits
 from foveate.hf.model.module_state import ModuleStates
@@ -157,8 +158,17 @@ def chosen(session: Session, recording: Recording) -> list[Kept]:
     """
     noted: dict[int, Kept] = {}
     branch(session, recording, noted=noted)
-    layers = enumerate(recording.layers)
-    return [noted.get(ordinal, everything(layer)) for ordinal, layer in layers]
+    layers = enumerate(zip(foveate_layers(recording.cache), recording.layers, strict=True))
+    return [
+        noted[ordinal] if ordinal in noted else everything(_as_stored(source, layer))
+        for ordinal, (source, layer) in layers
+    ]
+
+
+def _as_stored(source: FoveateLayer, seen: Layer) -> Layer:
+    """Return a recorded layer with the pairs that its cache stores, which may be latents."""
+    k, v, _ = source.padded()
+    return seen if k.shape[1] == seen.k.shape[1] else seen.with_latents(k, v)
 
 
 def branch(
@@ -201,7 +211,7 @@ def branch(
     for layer, source, seen in zip(layers, recorded, recording.layers, strict=True):
         layer.refill(source.pairs, source.seen, 0)
         with layer.watch.running(seen.k.device):
-            layer.read(seen)
+            layer.read(_as_stored(source, seen))
     recording.noted.put_back()
     session.read_again(cache)
     state.update_turn(end=None)

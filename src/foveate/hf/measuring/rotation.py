@@ -48,7 +48,7 @@ def rotations(model: nn.Module, inputs: Mapping[str, Any]) -> list[Rotation]:
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         # it takes no position_ids, or no text that begins after position 0 (blocks by position)
         raise _unknown(model, repr(error)) from error
-    candidates = list(_candidates(model))
+    candidates = list(_candidates(model, first[0].q.shape[-1]))
     return [_identify(model, a, b, candidates) for a, b in zip(first, second, strict=True)]
 
 
@@ -74,14 +74,17 @@ def counted(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {**inputs, "position_ids": (mask.long().cumsum(-1) - 1).clamp_min(0)}
 
 
-def _candidates(model: nn.Module) -> Iterator[Rotation]:
-    """Yield the model's stored frequencies, with each way to pair channels; and the identity."""
+def _candidates(model: nn.Module, channels: int) -> Iterator[Rotation]:
+    """Yield the model's stored frequencies, with each way to pair the first or (as in latent
+    attention) the last of a query's channels; and the identity.
+    """
     yield no_rotation(torch.device("cpu"))
     for name, buffer in model.named_buffers():
         if name.endswith("inv_freq") and "original" not in name and buffer.ndim == 1:
             frequencies = buffer.detach().float().cpu()
-            yield halves(frequencies)
-            yield neighbours(frequencies)
+            for start in {0, max(0, channels - 2 * len(frequencies))}:
+                yield halves(frequencies, start)
+                yield neighbours(frequencies, start)
 
 
 def _identify(

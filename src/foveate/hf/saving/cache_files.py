@@ -22,6 +22,7 @@ from foveate.data import files
 from foveate.errors import CacheMismatch, InvalidInput, UnsupportedCache
 from foveate.hf.layer.cache_layer import FoveateLayer
 from foveate.hf.layer.hybrid_layer import FoveateHybridLayer
+from foveate.hf.layer.projection import EXPAND, with_latents
 from foveate.hf.layer.state import CacheState
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.devices import input_device
@@ -37,6 +38,9 @@ DROPPED = "dropped."
 """Name prefix of the masks of tokens that pruning dropped before a layer; the layer's number in the
 model follows.
 """
+
+LATENTS = {"form": "latents"}
+"""Note of a file whose pairs are latents and rotary keys."""
 
 REMEMBERED = ("queries", "places", "kept")
 """Names of the tensors that the reading of a prompt stores for a layer, if any."""
@@ -96,6 +100,7 @@ def save(
         **({} if state.policy == policy else {SHARES: state.policy.spec}),
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "seen": json.dumps(seen),
+        **(LATENTS if with_latents(model) else {}),
     }
     note["digest"] = file_checks.digest(note, tensors)
     with files.replacing(path) as part:
@@ -197,6 +202,8 @@ def _widths(model: PreTrainedModel) -> dict[int, dict[str, int]]:
     for module in model.modules():
         width, index = getattr(module, "head_dim", None), getattr(module, "layer_idx", None)
         rows = getattr(getattr(module, "k_proj", None), "out_features", None)
+        if hasattr(module, EXPAND):
+            widths[module.layer_idx] = {"h": 1, "d": module.kv_lora_rank}
         if isinstance(width, int) and isinstance(index, int) and isinstance(rows, int):
             widths[index] = {"h": rows // width, "d": width}
     return widths
@@ -225,6 +232,13 @@ def _check(saved_cache: Saved, model: PreTrainedModel, policy: Policy, tokenizer
         raise CacheMismatch(
             f"{path} was compressed with {note['policy']!r}, but this block's policy is "
             f"{policy.spec!r}. Open the block with foveate.policy({note['policy']!r})."
+        )
+    own = LATENTS["form"] if with_latents(model) else None
+    if note.get("form") != own:
+        raise CacheMismatch(
+            f"{path} holds {note.get('form', 'keys and values per head')}, and this release of "
+            f"transformers caches {own or 'keys and values per head'} of this model. Load it with "
+            "the release that wrote it, or compress the context again."
         )
     fingerprint = tokenizer_fingerprint(tokenizer)
     if fingerprint and note["tokenizer"] and fingerprint != note["tokenizer"]:

@@ -32,8 +32,8 @@ SHAPES = {
     "body.k_step": "G d",
     "body.sizes": "G",
     "body.v": "p u",
-    "body.v_least": "p c",
-    "body.v_step": "p c",
+    "body.v_least": "s c",
+    "body.v_step": "s c",
     "body.columns": "p",
     "body.counts": "b h",
     "thin.k": "p w",
@@ -224,7 +224,12 @@ def _check_tensor(
     known: dict[str, int],
 ) -> None:
     kind = "running" if name.startswith(RUNNING) else name
-    axes = {**SHAPES, "columns": "f" if "flat_k" in tensors else "b h s"}.get(kind)
+    of_file = {"columns": "f" if "flat_k" in tensors else "b h s"}
+    if "body.sizes" in tensors and not tensors["body.sizes"].numel():  # every pair is a group
+        of_file |= {"body.k_least": "p x", "body.k_step": "p y", "body.v_step": "s z"}
+    if "form" in saved.note:  # latents, which queries do not have the width of
+        of_file["queries"] = "b q m a"
+    axes = {**SHAPES, **of_file}.get(kind)
     actual = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
     if axes is None:
         saved.refuse(f"layer {index} has a tensor {name!r}, which is unknown")
@@ -270,5 +275,7 @@ def _check_columns(
     for counts, flat in COUNTED:
         if counts in tensors:
             numbers = tensors[counts]
+            if counts == "body.sizes" and not numbers.numel():
+                continue
             if bool((numbers < 0).any()) or int(numbers.sum()) != len(tensors[flat]):
                 saved.refuse(f"layer {index}'s {counts!r} do not add up to its {flat!r}")

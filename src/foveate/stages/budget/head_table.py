@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -39,6 +39,9 @@ class ByHead(AmountBudget):
     profile: str
     of: str
     scope: Scope = field(default="layer", init=False)
+    instead_for_latents: ClassVar[str] = (
+        "it divides a budget among heads. Use snapkv, or recommended without heads=by_profile."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

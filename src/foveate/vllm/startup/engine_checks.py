@@ -99,7 +99,8 @@ def check_engine(config: Any, policies: Sequence[Policy]) -> None:
         f"a KV connector{connector} (--kv-transfer-config, --kv-offloading-size): it {_ORDER}": (
             config.kv_transfer_config is not None
         ),
-        "latent attention (MLA), whose cache holds neither keys nor values": (
+        "latent attention (MLA): its blocks hold latents, and scores read the keys and values of "
+        "every head. foveate.compress() compresses such models in transformers": (
             config.model_config.use_mla
         ),
         f"a KV cache of {cache.cache_dtype!r} (--kv-cache-dtype); 'auto' and 'fp8' are served": (

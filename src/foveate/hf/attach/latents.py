@@ -1,0 +1,50 @@
+"""Policies for models whose cache stores latents (MLA), which all heads of a layer share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from foveate.errors import UnsupportedPolicy
+from foveate.hf.layer.projection import with_latents
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import StoresLatents
+from foveate.policies.traits import trait, wrapped
+
+
+def for_latents(policy: Policy, model: PreTrainedModel) -> Policy:
+    """Return the policy with a store that keeps rotary keys exact, if the model's cache stores
+    latents; else unchanged.
+
+    Raises:
+        UnsupportedPolicy: a stage means nothing where all heads of a layer share one kept set, or
+            a store would change rotary keys.
+    """
+    if not with_latents(model):
+        return policy
+    for stage in _stages(policy):
+        if why := trait(stage, "instead_for_latents"):
+            raise _refused(model, stage, why)
+    if policy.store.exact:
+        return policy
+    if not isinstance(policy.store, StoresLatents):
+        why = "it would round their rotary keys. Use kivi, which keeps those exact."
+        raise _refused(model, policy.store, why)
+    store = policy.store.of_latents()
+    return policy if store == policy.store else policy.but(store=store)
+
+
+def _stages(policy: Policy) -> Iterator[Any]:
+    yield from wrapped(policy.score)
+    yield policy.budget
+    yield policy.select
+    yield policy.merge
+
+
+def _refused(model: PreTrainedModel, stage: object, why: str) -> UnsupportedPolicy:
+    return UnsupportedPolicy(
+        f"{type(model).__name__} caches latents that all heads of a layer share (MLA), for which "
+        f"{stage!r} means nothing: {why}"
+    )
