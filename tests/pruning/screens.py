@@ -135,18 +135,22 @@ def pixtral_inputs() -> dict[str, Tensor]:
 
 
 @contextmanager
-def masked(model: PreTrainedModel, inputs: dict[str, Tensor], tokens: list[bool]) -> Iterator[None]:
-    """Inside, patches of these tokens are seen by no other patch of the stock encoder."""
+def masked(
+    model: PreTrainedModel, inputs: dict[str, Tensor], tokens: list[bool], first: int = 0
+) -> Iterator[None]:
+    """Inside, patches of these tokens are seen by no other patch of the stock encoder, from its
+    layer ``first`` on.
+    """
     tower = getattr(model.model, "vision_tower", None)
     with ExitStack() as undo:
         if tower is not None:
             hidden = torch.tensor(tokens)
-            for layer in tower.transformer.layers:
+            for layer in tower.transformer.layers[first:]:
                 hook = layer.register_forward_pre_hook(_hiding(hidden), with_kwargs=True)
                 undo.callback(hook.remove)
         else:
             hidden = torch.tensor(_in_order(model, inputs, tokens)).repeat_interleave(4)
-            for block in model.model.visual.blocks:
+            for block in model.model.visual.blocks[first:]:
                 undo.callback(setattr, block.attn, "forward", block.attn.forward)
                 block.attn.forward = _attending(block.attn, hidden)
         yield

@@ -46,8 +46,9 @@ def check(family, policy, model, inputs, **how):
     visual = inputs["input_ids"] == zoo.IMAGE
     assert dropped[visual].tolist() == left_out
     assert not bool(dropped[~visual].any())
-    behind = masked(model, inputs, left_out) if family in BEFORE else nullcontext()
-    with oracle(model, *read.events, hidden=read.hidden), behind:
+    first = policy.prune.encoder_layer
+    hiding = masked(model, inputs, left_out, first) if family in BEFORE else nullcontext()
+    with oracle(model, *read.events, hidden=read.hidden), hiding:
         theirs = model.generate(**inputs, **settings)
     assert difference(ours, theirs) <= TOLERANCE
     return read, ours
@@ -56,6 +57,12 @@ def check(family, policy, model, inputs, **how):
 @by_turns(family=[*BEFORE, *BEHIND_ENCODER], cut=[EXACT, NEAR], behind=BEHIND, lengths=BATCHES)
 def test_repeated_patches_equal_the_stock_model_with_these_masked(family, cut, behind, lengths):
     check(family, foveate.policy(f"{cut}+{behind}"), *given(family, lengths))
+
+
+@in_step(1, family=BEFORE, layer=[1, 2, 99], behind=["full", "snapkv:budget=60%,window=4"])
+def test_patches_that_the_first_layers_of_the_encoder_read(family, layer, behind):
+    policy = foveate.policy(f"pixelprune.prune(encoder_layer={layer})+{behind}")
+    check(family, policy, *given(family))
 
 
 @by_turns(1, family=[*BEFORE, "llava", "internvl"], behind=["full", "h2o:budget=60%"])

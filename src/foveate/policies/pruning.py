@@ -137,7 +137,8 @@ class PixelPrune(Prune, Protocol):
 
     ``repeated`` gets the pixels of one image (or frame, or tile) in rows and columns of visual
     tokens, as the vision encoder reads them. It marks those that may be left out: of encoders that
-    can leave patches out, these are not encoded.
+    can leave patches out, layers from ``encoder_layer`` on (0 if there is no such attribute) do not
+    read them.
     """
 
     def repeated(self, patches: Float[Tensor, "r c d"]) -> Bool[Tensor, "r c"]: ...

@@ -1,9 +1,9 @@
 """Vision encoders that leave patches out: those whose pixels a prune stage calls repeated.
 
-Every block of the encoder is called with the other patches alone, at their own positions and within
-their own windows and images. Its output is spread over all patches again, so that the code between
-blocks needs no change. What was left out becomes NaN: tokens made of it are recognised in the
-decoder's inputs, and cannot be read unnoticed.
+Every block of the encoder (or every block from some layer on) is called with the other patches
+alone, at their own positions and within their own windows and images. Its output is spread over all
+patches again, so that the code between blocks needs no change. What was left out becomes NaN:
+tokens made of it are recognised in the decoder's inputs, and cannot be read unnoticed.
 
 Known are the Qwen-VL families, and Pixtral's encoder in LLaVA.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from foveate.errors import InvalidInput, UnsupportedModel
@@ -28,6 +28,7 @@ from foveate.hf.pruning.tower import encoder_stacks
 from foveate.policies.pruning import PixelPrune
 from foveate.policies.spec import print_value
 
+_PROJECTOR = "multi_modal_projector"
 _PACKED_IMAGES = ("llava",)
 """Model types that may have Pixtral's encoder."""
 _ENDS = ("cu_seqlens", "cu_seq_lens_q", "cu_seq_lens_k")
@@ -67,11 +68,14 @@ class EncoderCut:
         self._of_blocks, self.blocks = stacks[0]
         self._is_pixtral = _is_pixtral(model)
         self._has_windows = model.config.model_type in IN_WINDOWS
-        self.encoder, self.mergers, self.each = self._of_blocks, list[nn.Module](), 1
+        self.first, self.each = int(getattr(stage, "encoder_layer", 0)), 1
         if self._is_pixtral:
             owners = (part for part in model.modules() if self._of_blocks in part.children())
             self.encoder = next(owners)
+            named_parts = model.named_modules()
+            self.mergers = [part for name, part in named_parts if name.endswith(_PROJECTOR)]
         else:
+            self.encoder = self._of_blocks
             more = getattr(self.encoder, "deepstack_merger_list", ())
             self.mergers, self.each = [self.encoder.merger, *more], _merged(self._vision)  # type: ignore[list-item]
         self._kept: Int[Tensor, "k"] | None = None  # patches, in the order of the blocks
@@ -81,7 +85,7 @@ class EncoderCut:
     def follow(self, undo: ExitStack) -> None:
         """Wrap the encoder, its blocks and its mergers, until ``undo`` is closed."""
         wrap(undo, self.encoder, "forward", self._encode)
-        for block in self.blocks:
+        for block in self.blocks[self.first :]:
             wrap(undo, block, "forward", self._call_block)
         for merger in self.mergers:
             wrap(undo, merger, "forward", self._merge)
@@ -108,7 +112,7 @@ class EncoderCut:
                 "pixels were read elsewhere. Pass pixels with the prompt, or use another stage."
             )
         missing = hidden.isnan().any(-1) & vision & self._left_out
-        self.waits = False
+        self.waits, self._kept = False, None
         return hidden.masked_fill(missing[..., None], 0.0), missing
 
     def check(self, needed: Bool[Tensor, "b t"]) -> None:
@@ -123,6 +127,7 @@ class EncoderCut:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _encode(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._kept = None
         if not self._active:
             return forward(*args, **kwargs)
         self._called = True
@@ -134,7 +139,7 @@ class EncoderCut:
         try:
             return forward(*args, **kwargs)
         finally:
-            self._kept, self._cut = None, {}
+            self._cut = {}  # but not the kept patches: LLaVA's projector comes after its encoder
 
     def _repeated(self, inputs: dict[str, Any]) -> Bool[Tensor, "n"]:
         """Mark the repeated patches, in the order in which the blocks read them."""
@@ -171,7 +176,8 @@ class EncoderCut:
         if kept is None:
             return forward(states)  # type: ignore[no-any-return]
         tokens = kept[:: self.each] // self.each  # patches of a token follow each other
-        return _spread(forward(states[kept]), tokens, len(states) // self.each)
+        count = states.shape[-2] // self.each
+        return _spread(forward(states.index_select(-2, kept)), tokens, count)
 
     def _cut_argument(self, name: str, value: Any, kept: Int[Tensor, "k"]) -> Any:
         if isinstance(value, (tuple, list)):

@@ -10,7 +10,7 @@ repeats, so that no error adds up (the release's "anchored" mode, its default).
 
 Differences from the release: ``tolerance`` is in the units of the processor's pixel values, where
 the release first maps these to [0, 1]; frames of a video and tiles of an image are images of their
-own, where the release leaves videos alone; and the release can cut behind a layer of the encoder.
+own, where the release leaves videos alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.policies.parameters import Factor
+from foveate.policies.parameters import Count, Factor
 from foveate.policies.prunes import prunes
 from foveate.policies.pruning import EnteringTokens, Pruned
 
@@ -35,6 +35,7 @@ class PixelPrunePrune:
 
     ``tolerance`` is the largest ``distance`` between a patch and its prediction, in the units of
     the processor's pixel values: the release's threshold divided by the processor's ``image_std``.
+    The first ``encoder_layer`` layers of an encoder that can leave patches out read them all.
 
     Source: PixelPrune (arXiv:2604.00886), section 3 and the release.
     """
@@ -42,6 +43,7 @@ class PixelPrunePrune:
     reads_pixels: ClassVar[bool] = True
     tolerance: Factor = 0.0
     distance: Distance = "max"
+    encoder_layer: Count = 0
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (0,)
