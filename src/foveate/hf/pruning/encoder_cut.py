@@ -77,7 +77,7 @@ class EncoderCut:
         else:
             self.encoder = self._of_blocks
             more = getattr(self.encoder, "deepstack_merger_list", ())
-            self.mergers, self.each = [self.encoder.merger, *more], _merged(self._vision)  # type: ignore[list-item]
+            self.mergers, self.each = [self.encoder.merger, *more], _merged(self._vision)
         self._kept: Int[Tensor, "k"] | None = None  # patches, in the order of the blocks
         self._before: Int[Tensor, "n"]  # number of kept patches in front of each
         self._cut: dict[int, tuple[Tensor, Tensor]] = {}
@@ -197,7 +197,8 @@ class EncoderCut:
         if name == "attention_mask":
             return value.index_select(-2, kept).index_select(-1, kept)
         if name in _ENDS:  # images or windows without kept patches vanish
-            return self._before[value.long()].to(value.dtype).unique_consecutive()
+            ends = self._before[value.long()].to(value.dtype)
+            return torch.cat([ends[:1], ends[1:][ends.diff() > 0]])
         return value
 
 

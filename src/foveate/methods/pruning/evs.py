@@ -49,7 +49,8 @@ class EVSPrune(BeforeAllLayers):
                 change = 1 - F.cosine_similarity(states[1:], states[:-1], dim=-1)
                 first = torch.full_like(states[:1, :, 0], torch.inf)
                 order = torch.cat([first, change]).flatten().argsort(descending=True, stable=True)
-                count = self._count(VideoShape(*video.frames.shape, 0))
+                frames, size = video.frames.shape
+                count = self._count(VideoShape(frames, size, 0))
                 goes_on[row, video.frames.flatten()[order[:count]]] = True
                 goes_on[row, video.more] = True
         return Pruned(goes_on)
