@@ -6,16 +6,19 @@ Draws screens (a window with a list), slides (few large lines) and scanned pages
 scanner's noise), with one question each. The demo model answers with all patches, without those
 that PixelPrune leaves out, and without as many at random. A Qwen2.5-VL encoder of 8 layers with
 random weights reads the same pages at 672 pixels, for its time beside the stock encoder's; the demo
-model's encoder is timed, too. Times are seconds of the processor, of calls in turns. Writes
-benchmarks/results/repeated_pixels.md and .json; `--kinds` measures some kinds of pages again.
+model's encoder is timed, too. Times are seconds of the processor, of calls in turns. Answers are
+stored one by one under benchmarks/runs/repeated_pixels, so that a later run continues; with other
+weights, remove them. Writes benchmarks/results/repeated_pixels.md and .json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -33,7 +36,11 @@ from transformers import (
 
 import foveate
 from benchmarks.output import demo, earlier, machine, table, write
+from foveate.data import files
+from foveate.hf.pruning.encoder_cut import cells_of_images
 from foveate.loading.model import load
+from foveate.policies.pruning import PixelPrune
+from foveate_demo.processor import pixel_values
 from foveate_demo.scenes import BUILT_IN, WIDTH
 from foveate_demo.scenes.documents import some_facts
 from foveate_demo.scenes.drawing import CELL, Page, Style
@@ -42,6 +49,7 @@ from foveate_demo.scenes.words import TITLES
 EXACT = "pixelprune.prune+full"
 NEAR = "pixelprune.prune(tolerance=0.1,distance=rmse)+full"
 LATE = "pixelprune.prune(tolerance=0.1,distance=rmse,encoder_layer=99)+full"
+RUNS = Path(__file__).parents[1] / "runs" / "repeated_pixels"
 ROWS = 16
 NOISE = 2.0  # standard deviation of a scanner's noise, in grey levels of 256
 
@@ -228,40 +236,76 @@ def answers(loaded: Any, drawn: Drawn, seed: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-def summary(rows: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, float]]:
-    """Return, for each way, the shares of right answers, equal answers and tokens."""
+def answer_missing(loaded: Any, kind: str, count: int) -> None:
+    """Answer the questions of a kind that have no answers yet, and store them one by one."""
+    RUNS.mkdir(parents=True, exist_ok=True)
+    for number, drawn in enumerate(pages(kind, count)):
+        path = RUNS / f"{kind}-{number}.json"
+        if not path.exists():
+            files.write(path, json.dumps(answers(loaded, drawn, number)))
+            print(kind, number, flush=True)
+
+
+def summary(kind: str, count: int) -> dict[str, dict[str, float]]:
+    """Return, for each way, the tokens left, and the numbers of equal and of right answers."""
+    paths = [RUNS / f"{kind}-{number}.json" for number in range(count)]
+    rows = [json.loads(path.read_text("utf-8")) for path in paths if path.exists()]
     return {
         name: {
+            "pages": len(rows),
             "tokens": round(mean(row[name]["tokens"] for row in rows), 3),
             "same": sum(row[name]["text"] == row["full"]["text"] for row in rows),
             "right": sum(row[name]["right"] for row in rows),
         }
-        for name in rows[0]
+        for name in (rows[0] if rows else ())
     }
+
+
+def tokens_left(kind: str, count: int) -> dict[str, float]:
+    """Return the mean share of the demo model's visual tokens that is left of a kind's pages."""
+    found: dict[str, list[float]] = {"exact": [], "near": []}
+    for drawn in pages(kind, count):
+        pixels = pixel_values([drawn.image])
+        (cells,) = cells_of_images(pixels, None, CELL)
+        for name, spec in (("exact", EXACT), ("near", NEAR)):
+            stage = foveate.policy(spec).prune
+            assert isinstance(stage, PixelPrune)
+            found[name].append(1 - float(stage.repeated(cells).float().mean()))
+    return {name: round(mean(shares), 3) for name, shares in found.items()}
 
 
 def page(found: Mapping[str, Any]) -> str:
     """Return the page."""
-    count = found["pages"]
+    count, threads = found["pages"], found["threads"]
     lines = [
         "# Patches with repeated pixels left out",
         "",
-        f"{count} screens, {count} slides and {count} scanned pages, drawn by the benchmark, with "
-        f"a question each. Exact: `{EXACT}`. Near: `{NEAR}`. Late: as near, but dropped behind the "
-        "encoder, which reads all patches (`encoder_layer=99`). Random: as many tokens as near. "
-        f"{found['machine']}, one thread, float32.",
+        f"Screens, slides and scanned pages, drawn by the benchmark. Exact: `{EXACT}`. Near: "
+        f"`{NEAR}`. {found['machine']}, {threads} thread, float32.",
+        "",
+        f"## Visual tokens left of {count} pages of each kind, with the demo model's patches",
+        "",
+        *table(
+            ("pages", "exact", "near"),
+            [
+                (kind, f"{left['exact']:.0%}", f"{left['near']:.0%}")
+                for kind, left in found["tokens"].items()
+            ],
+        ),
         "",
         f"## Answers of the {demo()}",
         "",
-        "Same: the full prompt's text, letter by letter.",
+        "One question about each page. Same: the full prompt's text, letter by letter. Late: as "
+        "near, but dropped behind the encoder, which reads all patches (`encoder_layer=99`). "
+        "Random: as many tokens as near.",
         "",
     ]
-    names = {name: "all patches" if name == "full" else name for name in WAYS}
-    rows = [
-        (kind, names[way], f"{cell['tokens']:.0%}", cell["same"], f"{cell['right']} of {count}")
-        for kind, ways in found["answers"].items()
-        for way, cell in ways.items()
-    ]
+    rows = []
+    for kind, ways in found["answers"].items():
+        for way, cell in ways.items():
+            counts = (f"{cell[name]} of {cell['pages']}" for name in ("same", "right"))
+            patches = "all patches" if way == "full" else way
+            rows.append((kind, patches, f"{cell['tokens']:.0%}", *counts))
     lines += table(("pages", "patches", "tokens left", "same answers", "right"), rows)
     lines += ["", "## Time of the vision encoder", ""]
     lines += [
@@ -281,53 +325,51 @@ def page(found: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *table(heads, timings)])
 
 
+def times(loaded: Any, count: int, rounds: int) -> dict[str, Any]:
+    """Measure the demo model's encoder and a Qwen2.5-VL's on the first pages of each kind."""
+    found: dict[str, Any] = {"the demo model": {}, "a small Qwen2.5-VL": {}}
+    other = qwen()
+    for kind in KINDS:
+        drawn = pages(kind, count)
+        prompts = [
+            loaded.reader.apply_chat_template(
+                [{"role": "user", "content": [{"type": "image", "image": each.image}]}],
+                tokenize=True,
+            )
+            for each in drawn
+        ]
+        tower = loaded.model.model.vision_tower
+        own = encoder_times(loaded.model, tower, prompts, rounds)
+        inputs = [qwen_inputs(each.image) for each in drawn]
+        found["the demo model"][kind] = own
+        qwens = encoder_times(other, other.model.visual, inputs, rounds)  # type: ignore[arg-type]
+        found["a small Qwen2.5-VL"][kind] = qwens
+        print(kind, own, qwens, flush=True)
+    return found
+
+
 def main() -> None:
     """Draw, answer and measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pages", type=int, default=20, help="pages of each kind")
     parser.add_argument("--timed", type=int, default=6, help="pages of each kind to time")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--only", choices=("answers", "times", "page"))
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    loaded, other = load("demo"), qwen()
-    answered: dict[str, Any] = {}
-    encoders: dict[str, Any] = {}
-    for kind in args.kinds:
-        drawn = pages(kind, args.pages)
-        rows = []
-        for number, one_page in enumerate(drawn):
-            rows.append(answers(loaded, one_page, number))
-            print(kind, number, {name: row["text"] for name, row in rows[-1].items()}, flush=True)
-        answered[kind] = summary(rows)
-        prompts = [
-            loaded.reader.apply_chat_template(
-                [{"role": "user", "content": [{"type": "image", "image": one.image}]}],
-                tokenize=True,
-            )
-            for one in drawn[: args.timed]
-        ]
-        tower = loaded.model.model.vision_tower
-        for name, model, encoder, inputs in (
-            ("the demo model", loaded.model, tower, prompts),
-            (
-                "a small Qwen2.5-VL",
-                other,
-                other.model.visual,
-                [qwen_inputs(one.image) for one in drawn[: args.timed]],
-            ),
-        ):
-            times = encoder_times(model, encoder, inputs, args.rounds)
-            encoders.setdefault(name, {})[kind] = times
-            print(name, kind, times, flush=True)
-    facts = {**machine(), "pages": args.pages, "timed": args.timed, "rounds": args.rounds}
     before = earlier("repeated_pixels")
-    if any(before.get(name) != fact for name, fact in facts.items()):
-        before = {}
-    for name, times in before.get("encoders", {}).items():
-        encoders[name] = {**times, **encoders[name]}
-    found = {**facts, "answers": {**before.get("answers", {}), **answered}, "encoders": encoders}
+    found: dict[str, Any] = {**machine(), "pages": args.pages}
+    found |= {name: before.get(name) for name in ("timed", "rounds", "encoders")}
+    if args.only in (None, "answers"):
+        loaded = load("demo")
+        for kind in KINDS:
+            answer_missing(loaded, kind, args.pages)
+    if args.only in (None, "times"):
+        found |= {"timed": args.timed, "rounds": args.rounds}
+        found["encoders"] = times(load("demo"), args.timed, args.rounds)
+    found["tokens"] = {kind: tokens_left(kind, args.pages) for kind in KINDS}
+    found["answers"] = {kind: summary(kind, args.pages) for kind in KINDS}
     write("repeated_pixels", page(found), found)
     print(page(found))
 

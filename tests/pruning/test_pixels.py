@@ -15,6 +15,7 @@ from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
 from tests.conformance.oracle import event_of, oracle
 from tests.pairs import by_turns, in_step
+from tests.zoo.family import AFTER_IMAGE, BEFORE_IMAGE, VIDEO
 
 from .compare import BATCHES, hidden_of, recorded
 from .screens import PIXTRAL, masked, pixtral, pixtral_inputs, screen, tokens_left_out
@@ -135,6 +136,41 @@ def test_a_later_turn_is_encoded_whole_unless_it_is_compressed(family, behind):
             with masked(model, turn, more) if again else nullcontext():
                 theirs = model.generate(**turn, **{CACHE: stock}, **GREEDY)
         assert difference(ours, theirs) <= TOLERANCE
+
+
+def test_a_prompt_in_chunks_whose_image_is_encoded_once():
+    model, inputs = given("qwen2_5_vl", (40,))
+    settings = {**GREEDY, "prefill_chunk_size": 13}
+    with foveate.compress(model, f"{EXACT}+full") as session:
+        ours = model.generate(**inputs, **settings)
+        event, hidden = event_of(session.cache), hidden_of(session.cache)
+    left_out = tokens_left_out("qwen2_5_vl", inputs)
+    assert int(hidden[0].sum()) == sum(left_out) > 0
+    with oracle(model, event, hidden=hidden), masked(model, inputs, left_out):
+        theirs = model.generate(**inputs, **settings)
+    assert difference(ours, theirs) <= TOLERANCE
+
+
+def test_a_video_in_front_of_an_image():
+    """Which the model encodes after it."""
+    model, inputs = given("qwen2_vl", (40,))
+    draw = torch.Generator().manual_seed(0)
+    video = torch.randn(48, 96, generator=draw)
+    video[4:8] = video[:4]  # of the first frame the second token
+    front = [BEFORE_IMAGE, *[VIDEO] * 12, AFTER_IMAGE]
+    ids = torch.cat([torch.tensor([front]), inputs["input_ids"]], dim=1)
+    both = {
+        **inputs,
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "mm_token_type_ids": (ids == zoo.IMAGE).int() + 2 * (ids == VIDEO).int(),
+        "pixel_values_videos": video,
+        "video_grid_thw": torch.tensor([[2, 4, 6]]),
+    }
+    with foveate.compress(model, f"{EXACT}+full") as session:
+        dropped = hidden_of(session.prefill(**both))[0][0]
+    assert dropped[ids[0] == VIDEO].nonzero().flatten().tolist() == [1]
+    assert dropped[ids[0] == zoo.IMAGE].tolist() == tokens_left_out("qwen2_vl", inputs)
 
 
 def test_a_second_reading_reads_what_was_encoded():

@@ -163,7 +163,8 @@ class EncoderCut:
         if kept is None:
             return forward(*args, **kwargs)
         inputs = {**named(forward, args), **kwargs}
-        count = inputs["hidden_states"].shape[-2]
+        states = inputs["hidden_states"]
+        count, kept = states.shape[-2], kept.to(states.device)  # blocks may be on several devices
         cut = {name: self._cut_argument(name, value, kept) for name, value in inputs.items()}
         for name, ends in _LONGEST.items():
             if inputs.get(name) is not None and inputs.get(ends) is not None:
@@ -175,6 +176,7 @@ class EncoderCut:
         kept = self._kept
         if kept is None:
             return forward(states)  # type: ignore[no-any-return]
+        kept = kept.to(states.device)
         tokens = kept[:: self.each] // self.each  # patches of a token follow each other
         count = states.shape[-2] // self.each
         return _spread(forward(states.index_select(-2, kept)), tokens, count)
@@ -193,11 +195,11 @@ class EncoderCut:
 
     def _cut_tensor(self, name: str, value: Tensor, kept: Int[Tensor, "k"]) -> Tensor:
         if name == "position_embeddings":
-            return value.index_select(-2, kept.to(value.device))
+            return value.index_select(-2, kept)
         if name == "attention_mask":
             return value.index_select(-2, kept).index_select(-1, kept)
         if name in _ENDS:  # images or windows without kept patches vanish
-            ends = self._before[value.long()].to(value.dtype)
+            ends = self._before.to(value.device)[value.long()].to(value.dtype)
             return torch.cat([ends[:1], ends[1:][ends.diff() > 0]])
         return value
 
