@@ -171,8 +171,10 @@ class Calls:
             if not self.link.open:  # another thread left the context meanwhile
                 return generate(*args, **kwargs)
             self._inputs = call.inputs
+            self._pruner.expect(given_cache(kwargs), call.outer is None)
             return self._answer(call.inputs, generate, *args, **kwargs)
         finally:
+            self._pruner.leave()
             self._inputs = CallInputs() if call.outer is None else call.outer.inputs
             call.end()
 
@@ -238,6 +240,7 @@ class Calls:
             checks.refuse_old_pixels(error, given_cache(kwargs))
             raise
         finally:
+            self._pruner.leave()
             self._inputs = CallInputs() if call.outer is None else call.outer.inputs
             call.end()
 
@@ -271,6 +274,8 @@ class Calls:
             enough = self.prefills or call_inputs.of("generation").generation is not None
             call_inputs.of_tokens = RequestedOutputs.of(module, inputs, enough)
         checks.check_cached(self._path.decoder, inputs)
+        if call is not None:
+            self._pruner.expect(given_cache(inputs), call.outer is None)
         if any(name in inputs for name in CACHE_NAMES):
             cache = take_cache(inputs)
             if (state := state_of(cache) or fixed.state_of(cache)) is not None:
