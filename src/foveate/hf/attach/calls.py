@@ -24,7 +24,13 @@ from foveate.hf.layer.call_inputs import CallInputs, Declared, GenerateCall, Nex
 from foveate.hf.layer.call_turn import Call, CallTurn
 from foveate.hf.layer.hooks import forget_compiled, named, put, restore_offsets, wrap
 from foveate.hf.layer.interface import Reader, intercept, readers, release
-from foveate.hf.layer.projection import output_projections, residual_norm, residual_readers
+from foveate.hf.layer.projection import (
+    attention_modules,
+    hidden_states,
+    output_projections,
+    residual_norm,
+    residual_readers,
+)
 from foveate.hf.layer.state import Link
 from foveate.hf.layer.support import (
     check_attention,
@@ -79,6 +85,7 @@ class Calls:
         if policy.reads_output_weight:
             self.link.projections = output_projections(decoder, layers)
         self._readers = residual_readers(decoder, layers) if policy.reads_residual_norm else {}
+        self._attentions = attention_modules(decoder, layers) if policy.reads_hidden_states else {}
         self._pruner = Pruner(model, self._path, policy)
         self.prefills = False  # the caller reads only the last token's logits
         self._argument = cache_argument(decoder)
@@ -107,6 +114,9 @@ class Calls:
             for index, reader in self._readers.items():
                 hook = partial(self._note_residual, index)
                 undo.callback(reader.register_forward_pre_hook(hook, with_kwargs=True).remove)
+            for index, attention in self._attentions.items():
+                hook = partial(self._note_hidden, index)
+                undo.callback(attention.register_forward_pre_hook(hook, with_kwargs=True).remove)
             for module in self._path.modules:
                 for name in checks.CONTINUOUS:
                     if hasattr(module, name):
@@ -333,6 +343,9 @@ class Calls:
 
     def _note_residual(self, index: int, module: Any, args: Any, kwargs: Any) -> None:
         self.link.residual_norms[index] = residual_norm(args, kwargs)
+
+    def _note_hidden(self, index: int, module: Any, args: Any, kwargs: Any) -> None:
+        self.link.hidden_states[index] = hidden_states(args, kwargs)
 
     def _refuse_copies(self, decoder: Any, args: Any) -> None:
         if decoder is not self._path.decoder:

@@ -219,6 +219,7 @@ def _build_layer(
         slots = queries.computed.slots(columns, facts, images, queries.view.mask)
     if slots.tokens is None:
         slots = _with_budget(layer, slots, columns, queries)
+    hidden = state.link.hidden_states.pop(layer.model_index, None)
     return Layer(
         q=q.detach(),
         k=k.detach(),
@@ -228,6 +229,8 @@ def _build_layer(
         ordinal=layer.ordinal,
         model_index=layer.model_index,
         depth=state.depth,
+        # draft tokens are behind the prompt's, and no queries of this layer
+        hidden=None if hidden is None else hidden[:, : q.shape[2]],
     )
 
 
