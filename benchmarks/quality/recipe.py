@@ -81,7 +81,7 @@ def runs(a: argparse.Namespace) -> list[Run]:
 
 
 def parsed(doc: str) -> argparse.Namespace:
-    """Parse the options of a benchmark of one set of questions per task, which ``doc`` describes."""
+    """Parse the options of a benchmark with one limit for all tasks; ``doc`` describes it."""
     parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     parser.add_argument("--limit", type=int, default=60, help="questions of each task")
     parser.add_argument("--only-write", action="store_true", help="use the answers so far")

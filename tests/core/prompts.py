@@ -110,9 +110,11 @@ def compressed(policy, given, **options):
     weights = [
         torch.randn(q.shape[1], v.shape[3], 6, generator=generator) for q, _, v in given.layers
     ]
-    return foveate.compress_tensors(
-        policy, given.layers, given.vision, given.mask, output_weights=weights, **options
-    )
+    hidden = [
+        torch.randn(*k.shape[:1], k.shape[2], 5, generator=generator) for _, k, _ in given.layers
+    ]
+    options = {"output_weights": weights, "hidden_states": hidden} | options
+    return foveate.compress_tensors(policy, given.layers, given.vision, given.mask, **options)
 
 
 def sets(kept, pads):

@@ -12,11 +12,10 @@ import foveate
 from foveate.compression.pipeline import keep, score
 from foveate.compression.tensors import layers_of
 from foveate.methods.fast_kvzip import Gate, HiddenGate
-from foveate.policies.method import Amount
 from foveate.profiles.author_gates import read_gates
-
-from .vectors import DATA, load
 from tests.profiles import saved_tensors
+
+from .vectors import load
 
 
 def test_the_gate_is_that_of_the_release(tmp_path):

@@ -20,8 +20,8 @@ from foveate.methods.divprune import divprune as divprune
 from foveate.methods.duo_attention import duo_attention as duo_attention
 from foveate.methods.elastic_cache import elastic_cache as elastic_cache
 from foveate.methods.expected_attention import expected_attention as expected_attention
-from foveate.methods.fastv import fastv as fastv
 from foveate.methods.fast_kvzip import fast_kvzip as fast_kvzip
+from foveate.methods.fastv import fastv as fastv
 from foveate.methods.finch import finch as finch
 from foveate.methods.full import full as full
 from foveate.methods.h2o import h2o as h2o

@@ -117,12 +117,14 @@ class GateTraining(Gathering):
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
         """Draw tokens of the prompt: their hidden states, and KVzip's scores of their pairs."""
-        row = layer.valid[0, 0].nonzero()[:, 0]
-        drawn = torch.Generator("cpu").manual_seed(len(row))
-        row = row[torch.randperm(len(row), generator=drawn)[:TOKENS].to(row.device)]
-        goals = layer.state[NOTED][0][:, row].T.float()
+        tokens = layer.valid[:, 0].nonzero()
+        drawn = torch.Generator("cpu").manual_seed(len(tokens))
+        order = torch.randperm(len(tokens), generator=drawn)[:TOKENS]
+        rows, slots = tokens[order.to(tokens.device)].unbind(1)
+        goals = layer.state[NOTED][rows, :, slots].float()
         groups = torch.full((1,), layer.groups, device=goals.device)
-        return {"hidden": hidden_states(layer)[0, row].half(), "goals": goals, "groups": groups}
+        hidden = hidden_states(layer)[rows, slots].half()
+        return {"hidden": hidden, "goals": goals, "groups": groups}
 
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
         with torch.enable_grad(), torch.inference_mode(False):

@@ -123,7 +123,7 @@ class Star:
         return values.clamp_min(0).pow(exponent)
 
     def _boost(self, norms: Float[Tensor, "v"]) -> Float[Tensor, "v"]:
-        """Return what visual tokens add: ``alpha`` times the softmax of their standardised norms."""
+        """Return ``alpha`` times the softmax of standardised norms, which visual tokens add."""
         spread = norms.std() if len(norms) > 1 else 0.0
         standardised = (norms - norms.mean()) / (spread + SMALL)
         return self.alpha * (standardised / self.temperature).softmax(0)

@@ -24,8 +24,9 @@ NAMES = {
     "offset": "b",
 }
 """Names of the authors' tensors, by ours."""
-# the file also has the losses of the training, as arrays
-ARRAYS = [np.ndarray, np.dtype, np._core.multiarray._reconstruct, np._core.multiarray.scalar]
+_MAKE = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+# the file also has the losses of the training, as arrays, which NumPy 1 wrote by another name
+ARRAYS: list[Any] = [np.ndarray, np.dtype, _MAKE, (_MAKE, "numpy.core.multiarray._reconstruct")]
 ARRAYS += [type(np.dtype(kind)) for kind in ("f4", "f8")]
 
 
@@ -49,8 +50,8 @@ def read_gates(path: str | Path) -> list[dict[str, Tensor]]:
         OSError,
     ) as error:
         raise InvalidInput(
-            f"{path} has no gates of Fast KVzip: expected a file of its release with sinks, such as "
-            "q4_dim16_sink16.pt."
+            f"{path} has no gates of Fast KVzip: expected a file of its release with sinks, "
+            "such as q4_dim16_sink16.pt."
         ) from error
 
 
