@@ -34,7 +34,7 @@ def literal_gate(x, w):
         for g in range(w.offset.shape[1]):
             query = normed(w.of_query[h, g] @ x + w.query_offset[h, g], w.query_norm)
             own = (key @ query / r**0.5 + w.offset[h, g]).exp()
-            sinks = sum((sink @ query / r**0.5).exp() for sink in w.sinks[h])
+            sinks = sum((sink @ query / r**0.5).exp() for sink in w.sink_keys[h])
             of_group.append(own / (own + sinks))
         heads.append(sum(of_group) / len(of_group))
     return torch.stack(heads)
@@ -119,7 +119,7 @@ def published(path, heads=2, groups=2, size=32, layers=3):
         "k_proj.weight": w["of_key"].flatten(0, 1),
         "q_norm.weight": w["query_norm"],
         "k_norm.weight": w["key_norm"],
-        "k_base": w["sinks"][:, None],
+        "k_base": w["sink_keys"][:, None],
         "b": w["offset"][:, None],
     }
     torch.save({"module": [modules] * layers, "loss": np.zeros((3, layers))}, path)

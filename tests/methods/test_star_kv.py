@@ -39,7 +39,8 @@ def test_without_its_parts_it_is_the_mean_of_snapkv():
     plain = scored(given, alpha=0.0, prior=0.0, discount=0.0, coldest=1.0, hottest=1.0)
     (layer,) = layers_of(given.layers[:1], given.vision, given.mask)
     snapkv = WindowAttention(window=5)(layer).values.mean(1, keepdim=True) * 5
-    assert_close(plain, snapkv.expand(plain.shape), rtol=1e-5, atol=1e-7)
+    snapkv = snapkv.masked_fill(~layer.valid, 0.0)
+    assert_close(plain, snapkv, rtol=1e-5, atol=1e-7)
     assert (scored(given) - plain).abs().max() > 0.01
 
 
@@ -81,11 +82,10 @@ def test_tokens_that_a_head_evicted_count_for_the_others_alone():
     (layer,) = layers_of(given.layers[:1], given.vision, hidden_states=[torch.ones(1, 60, 6)])
     score = foveate.star_kv(budget=20, window=5).score
     layer = replace(layer, state=score.observe(layer))
-    whole = score(layer).values
     gone = layer.pos.clone()
     gone[0, 1, 10] = -1
     # slots ascend, the empty one first
-    order = gone.argsort(-1, stable=True)
+    order = gone.argsort(dim=-1, stable=True)
     moved = {name: t.gather(-1, order) for name, t in layer.state.items()}
     slots = replace(
         layer.slots, pos=gone.gather(-1, order), image=layer.slots.image.gather(-1, order)
@@ -94,6 +94,6 @@ def test_tokens_that_a_head_evicted_count_for_the_others_alone():
     found = score(replace(layer, slots=slots, k=k, state=moved)).values
     assert float(found[0, 1, 0]) == 0.0
     assert float(found[0, 0, 10]) > 0.0
-    far = torch.tensor([i for i in range(60) if abs(i - 10) > 3])
-    ratio = found[0, 0, far[far < 50]] / whole[0, 0, far[far < 50]]
-    assert float(ratio.min()) > 0.3
+    others = torch.arange(60) != 10
+    assert torch.equal(found[0, 1, 1:], found[0, 0, others])  # token by token, not slot by slot
+    assert len(found[0, 0].unique()) > 40

@@ -51,7 +51,7 @@ class Gate(NamedTuple):
     of_key: Float[Tensor, "h r c"]
     query_norm: Float[Tensor, "r"]
     key_norm: Float[Tensor, "r"]
-    sinks: Float[Tensor, "h s r"]
+    sink_keys: Float[Tensor, "h s r"]
     offset: Float[Tensor, "h g"]
 
     def __call__(self, hidden: Float[Tensor, "b m c"]) -> Float[Tensor, "b h m"]:
@@ -61,7 +61,7 @@ class Gate(NamedTuple):
         queries = _normed(queries + self.query_offset[:, :, None], self.query_norm)
         keys = _normed(torch.einsum("bmc,hrc->bhmr", x, self.of_key), self.key_norm)
         own = (queries * keys[:, :, None]).sum(-1) * scale + self.offset[..., None]
-        sinks = torch.einsum("bhgmr,hsr->bhgms", queries, self.sinks) * scale
+        sinks = torch.einsum("bhgmr,hsr->bhgms", queries, self.sink_keys) * scale
         return (own - sinks.logsumexp(-1)).sigmoid().mean(2)
 
 
@@ -69,7 +69,7 @@ def _normed(x: Float[Tensor, "*b r"], weight: Float[Tensor, "r"]) -> Float[Tenso
     return F.rms_norm(x, weight.shape, weight, EPSILON)
 
 
-@stage("hidden_gate", head_by_head=True, reads_hidden_states=True, slot_bytes=4)
+@stage("hidden_gate", reads_hidden_states=True, slot_bytes=4)
 class HiddenGate(ByProfile):
     """KVzip's score, predicted from hidden states by the gates of a ``profile``; in float32.
 
@@ -88,7 +88,7 @@ class HiddenGate(ByProfile):
         profile, h = self.calibrated, layer.k.shape[1]
         profile.check_layers(layer.depth)
         weights, c = profile.by_layer[layer.ordinal], hidden_states(layer).shape[-1]
-        r, s = len(weights["key_norm"]), weights["sinks"].shape[1]
+        r, s = len(weights["key_norm"]), weights["sink_keys"].shape[1]
         g = layer.groups
         shapes = (h, g, r, c), (h, g, r), (h, r, c), (r,), (r,), (h, s, r), (h, g)
         named = dict(zip(Gate._fields, shapes, strict=True))
@@ -119,10 +119,10 @@ class GateTraining(Gathering):
         """Draw tokens of the prompt: their hidden states, and KVzip's scores of their pairs."""
         tokens = layer.valid[:, 0].nonzero()
         drawn = torch.Generator("cpu").manual_seed(len(tokens))
-        order = torch.randperm(len(tokens), generator=drawn)[:TOKENS]
+        order = torch.randperm(len(tokens), generator=drawn, device="cpu")[:TOKENS]
         rows, slots = tokens[order.to(tokens.device)].unbind(1)
         goals = layer.state[NOTED][rows, :, slots].float()
-        groups = torch.full((1,), layer.groups, device=goals.device)
+        groups = layer.pos.new_full((1,), layer.groups)
         hidden = hidden_states(layer)[rows, slots].half()
         return {"hidden": hidden, "goals": goals, "groups": groups}
 
@@ -136,10 +136,10 @@ class GateTraining(Gathering):
 def train(hidden: Float[Tensor, "n c"], goals: Float[Tensor, "n h"], groups: int) -> Gate:
     """Train a layer's gate to predict the scores of tokens from their hidden states."""
     drawn = torch.Generator("cpu").manual_seed(0)
-    gate = _initial(hidden.shape[1], goals.shape[1], groups, drawn)
+    gate = _initial(hidden, goals.shape[1], groups, drawn)
     optimiser = torch.optim.SGD(gate, lr=RATE, momentum=0.9)
     for step in range(STEPS):
-        batch = torch.randint(len(hidden), (BATCH,), generator=drawn)
+        batch = torch.randint(len(hidden), (BATCH,), generator=drawn, device="cpu")
         predicted = gate(hidden[batch][None])[0].T.clamp(EPSILON, 1 - EPSILON)
         loss = F.binary_cross_entropy(predicted, goals[batch], reduction="none")
         optimiser.zero_grad()
@@ -156,20 +156,21 @@ def _rate(progress: float) -> float:
     return 1.0 if progress < 0.5 else 0.5 if progress < 0.75 else 0.25
 
 
-def _initial(c: int, h: int, g: int, drawn: torch.Generator) -> Gate:
+def _initial(hidden: Float[Tensor, "n c"], h: int, g: int, drawn: torch.Generator) -> Gate:
     """Return the initial weights: linear layers as PyTorch draws them, sinks and offsets zero."""
+    c = hidden.shape[1]
 
     def uniform(*shape: int) -> Tensor:
-        return (torch.rand(shape, generator=drawn) * 2 - 1) * c**-0.5
+        return hidden.new_empty(shape).uniform_(-(c**-0.5), c**-0.5, generator=drawn)
 
     weights = Gate(
         uniform(h, g, RANK, c),
         uniform(h, g, RANK),
         uniform(h, RANK, c),
-        torch.ones(RANK),
-        torch.ones(RANK),
-        torch.zeros(h, SINKS, RANK),
-        torch.zeros(h, g),
+        hidden.new_ones(RANK),
+        hidden.new_ones(RANK),
+        hidden.new_zeros(h, SINKS, RANK),
+        hidden.new_zeros(h, g),
     )
     return Gate(*(weight.requires_grad_() for weight in weights))
 

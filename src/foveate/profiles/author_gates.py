@@ -20,7 +20,7 @@ NAMES = {
     "of_key": "k_proj.weight",
     "query_norm": "q_norm.weight",
     "key_norm": "k_norm.weight",
-    "sinks": "k_base",
+    "sink_keys": "k_base",
     "offset": "b",
 }
 """Names of the authors' tensors, by ours."""
@@ -63,6 +63,6 @@ def _gate(weights: Mapping[str, Any]) -> dict[str, Tensor]:
         "of_query": found["of_query"].unflatten(0, (h, -1, r)),
         "query_offset": found["query_offset"].unflatten(0, (h, -1, r)),
         "of_key": found["of_key"].unflatten(0, (h, r)),
-        "sinks": found["sinks"][:, 0],
+        "sink_keys": found["sink_keys"][:, 0],
         "offset": found["offset"][:, 0],
     }
