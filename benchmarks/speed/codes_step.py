@@ -2,9 +2,10 @@ r"""Time of a decoding step with pairs in few bits, beside pairs in bfloat16.
 
     python -m benchmarks.speed.codes_step [--lengths 4096 16384] [--steps 16]
 
-A random Llama of two layers (8 KV heads of 128, 32 query heads) reads a prompt under each policy
-and decodes; policies alternate step by step. Writes benchmarks/results/codes_step.md and .json:
-medians, in CPU time of one thread, as other work of the machine must not count.
+A random Llama of two layers (8 KV heads of 128, 32 query heads) reads a prompt once, every policy
+compresses it and decodes; policies alternate step by step. Writes
+benchmarks/results/codes_step.md and .json: medians, in CPU time of one thread, as other work of the
+machine must not count.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import foveate
 from benchmarks.output import machine, table, write
+from foveate.hf import branch, record
 from foveate.hf.model.internals import CACHE
 
 POLICIES = (
@@ -53,11 +55,11 @@ def llama() -> LlamaForCausalLM:
 @torch.inference_mode()
 def measure(model: LlamaForCausalLM, length: int, steps: int) -> dict[str, dict[str, float]]:
     """Return each policy's median milliseconds of a step, and its share of bfloat16's bytes."""
-    ids = torch.randint(0, 256, (1, length))
+    recording = record(model, sums=False, input_ids=torch.randint(0, 256, (1, length)))
     caches, shares = {}, {}
     for spec in POLICIES:
         with foveate.compress(model, spec) as session:
-            caches[spec] = session.prefill(input_ids=ids)
+            caches[spec] = branch(session, recording)
             shares[spec] = session.stats.bytes_after / session.stats.bytes_before
     times: dict[str, list[float]] = {spec: [] for spec in POLICIES}
     token = torch.tensor([[5]])

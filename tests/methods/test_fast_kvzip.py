@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +13,7 @@ from typer.testing import CliRunner
 import foveate
 from foveate.cli.app import app
 from foveate.errors import InvalidInput, ProfileMismatch
-from foveate.methods import fast_kvzip
-from foveate.methods.fast_kvzip import Gate, HiddenGate
+from foveate.methods.fast_kvzip import Gate, HiddenGate, train
 from foveate.stages import OneRanking
 from tests import zoo
 from tests.conformance.compare import check_generate
@@ -68,7 +69,8 @@ def calibrated(tmp_path_factory):
     """Profiles of two models that were trained briefly, of prompts with images where they see."""
     found = {}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fast_kvzip, "STEPS", 20)
+        # the package's attribute of this name is the method, not the module
+        patched.setattr(importlib.import_module(HiddenGate.__module__), "STEPS", 20)
         for family in ("llama", "llava"):
             prompts = [zoo.prompt(family, seed=1), zoo.prompt(family, seed=2)]
             made = foveate.calibrate(zoo.build(family), "fast_kvzip", prompts)
@@ -103,7 +105,7 @@ def test_training_finds_what_a_gate_decides():
     torch.manual_seed(0)
     teacher, hidden = Gate(**tensors_of("fast_kvzip", 2, 4, 4, hidden=8)), torch.randn(600, 8)
     goals = teacher(hidden[None])[0].T
-    trained = fast_kvzip.train(hidden[:500], goals[:500], groups=2)
+    trained = train(hidden[:500], goals[:500], groups=2)
     found = trained(hidden[None, 500:])[0].T.detach()
     error = (found - goals[500:]).square().mean()
     assert error < 0.5 * (goals[:500].mean(0) - goals[500:]).square().mean()
