@@ -84,13 +84,14 @@ def difference(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> Estim
     for row in rows:
         if row["task"] in tasks:
             right[row["spec"]][row["task"], row["sample"]] = float(row["score"])
-    kivi = right[KIVI_SAME_BYTES]
-    return mean_difference(score - kivi[key] for key, score in right[TURBO_HALF].items())
+    turbo, kivi = right[TURBO_HALF], right[KIVI_SAME_BYTES]
+    return mean_difference(turbo[key] - kivi[key] for key in sorted(turbo.keys() & kivi.keys()))
 
 
 def lines_of_difference(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> list[str]:
     """Return a line per task, and one of all: TurboQuant minus KIVI, over the same questions."""
-    cells = []
+    asked = {row["task"] for row in rows if row["spec"] == KIVI_SAME_BYTES}
+    cells, tasks = [], [task for task in tasks if task in asked]
     for name, own in [("all", tasks), *((task, [task]) for task in tasks)]:
         x = difference(rows, own)
         cells.append([name, x.count, f"{x.mean:+.3f}", f"{x.low:+.3f}", f"{x.high:+.3f}"])
