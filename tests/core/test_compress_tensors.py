@@ -27,6 +27,7 @@ WINDOWED = (
     "pyramidkv",
     "rkv",
     "snapkv",
+    "star_kv",
     "think",
 )
 # tests/backends/test_head_tables.py, tests/methods/test_stored.py, test_duo_attention.py,
