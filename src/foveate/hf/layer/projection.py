@@ -24,13 +24,13 @@ def output_projections(decoder: nn.Module, layers: Sequence[int]) -> dict[int, n
             no matrix of floats (quantised, on the meta device, with an adapter).
     """
     projections: dict[int, nn.Module] = {}
-    for index, module in attention_modules(decoder, layers).items():
+    for index, (name, module) in _named_attentions(decoder, layers).items():
         projection = next((getattr(module, n) for n in NAMES if hasattr(module, n)), None)
         if projection is None:
             raise _refused(
-                f"layer {index}'s {type(module).__name__} has none of the names {', '.join(NAMES)}"
+                f"{name} ({type(module).__name__}) has none of the names {', '.join(NAMES)}"
             )
-        _check(f"layer {index}", projection)
+        _check(name, projection)
         projections[index] = projection
     return projections
 
@@ -99,14 +99,21 @@ def attention_modules(decoder: nn.Module, layers: Sequence[int]) -> dict[int, nn
     Raises:
         UnsupportedModel: a layer's attention module is not found, or is not its only one.
     """
-    modules: dict[int, nn.Module] = {}
+    return {index: module for index, (_, module) in _named_attentions(decoder, layers).items()}
+
+
+def _named_attentions(
+    decoder: nn.Module, layers: Sequence[int]
+) -> dict[int, tuple[str, nn.Module]]:
+    """Find name and attention module of each of these layers; see :func:`attention_modules`."""
+    found: dict[int, tuple[str, nn.Module]] = {}
     for name, index, module in _attentions(decoder, set(layers)):
-        if index in modules:
+        if index in found:
             raise _refused(f"layer {index} has more than one attention module, {name} among them")
-        modules[index] = module
-    if missing := sorted(set(layers) - set(modules)):
+        found[index] = name, module
+    if missing := sorted(set(layers) - set(found)):
         raise _refused(f"the attention modules of layers {missing} have no layer_idx")
-    return modules
+    return found
 
 
 def _attentions(decoder: nn.Module, layers: set[int]) -> Iterator[tuple[str, int, nn.Module]]:
