@@ -33,6 +33,10 @@ STORES = (
     "snapkv:budget=50",
     "pyramidkv:budget=30%",
     "kivi",
+    "turboquant:bits=3",
+    "turboquant:bits=4,sketch=true,residual=5",
+    "snapkv+turboquant(bits=2):budget=20%",
+    "star_kv:budget=20%",
     "snapkv:budget=9KB",
 )
 
