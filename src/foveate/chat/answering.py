@@ -15,6 +15,7 @@ from transformers import DynamicCache, PreTrainedModel, StoppingCriteriaList
 from transformers import __version__ as RELEASE
 
 from foveate.chat.generation import GREEDY, Answer, check, generate_options, to_answer
+from foveate.chat.positions import PositionRange
 from foveate.chat.storage import bytes_of, trim
 from foveate.chat.usage import AnswerMeter, Usage
 from foveate.errors import UnsupportedModel
@@ -141,11 +142,12 @@ def _check_sees_images_later(model: PreTrainedModel) -> None:
 
 
 class Answerer(NamedTuple):
-    """A model that answers, under a policy."""
+    """A model that answers, under a policy; ``positions`` keeps a chat in the model's range."""
 
     model: PreTrainedModel
     processor: Any
     policy: Policy
+    positions: PositionRange | None = None
 
     def new_session(self) -> Session:
         """Return a session for one turn; it may be created before the turn begins."""
@@ -190,6 +192,8 @@ class Answerer(NamedTuple):
         """
         ids, types = before.with_ids(new.ids, new.types)
         arguments = generate_options(self.model, self.processor, options, ids.shape[1])
+        if self.positions is not None:
+            self.positions.find_ways()
         with self.new_session() as session:
             meter = AnswerMeter(stop, lambda: session.bytes_held)
             criteria = StoppingCriteriaList([*(options.get("stopping_criteria") or ()), meter])
@@ -198,6 +202,9 @@ class Answerer(NamedTuple):
             cache = copy.deepcopy(before.cache)
             if cache is not None and rearm:
                 session.rearm(cache)
+            if self.positions is not None:
+                session.link.records_positions = self.positions.is_reindexed
+                self.positions.keep(cache, new.ids.shape[1])
             output = self.model.generate(  # type: ignore[operator]
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),

@@ -19,6 +19,7 @@ from foveate.chat.event_loop import AsyncAnswerStream
 from foveate.chat.generation import Answer, check_template_arguments, with_defaults
 from foveate.chat.history import before_turn, by_turn, new_of, pruned
 from foveate.chat.picture import draw_turn
+from foveate.chat.positions import PositionRange, Positions
 from foveate.chat.stateless import (
     reusable_tokens,
     reused_turns,
@@ -42,7 +43,7 @@ from foveate.prompts.template import Wording
 Text = str | Sequence[Message] | None
 """Input of a turn: a text, or messages."""
 _REWRITES = ("keep", "follow", "refuse")
-_OWN = ("policy", "rewrites", "system", "keep_turns", "template_kwargs")
+_OWN = ("policy", "rewrites", "system", "keep_turns", "positions", "template_kwargs")
 _OF_COMPLETE = ("messages", "tools", "stream")
 _OF_SAY = ("text", "images", "videos", "system", "messages", "stream")
 
@@ -69,6 +70,10 @@ class Chat(AbstractContextManager["Chat"]):
         keep_turns: number of latest turns before each of which the cache is stored, for ``undo``,
             ``retry`` and ``edit`` (``held.before`` bytes). Going back further crops the cache if
             nothing was evicted, and otherwise reads the conversation again.
+        positions: "true": positions grow with the conversation, also beyond the range that the
+            model was trained for (with one warning in the log "foveate"). "reindexed": before a
+            turn that would leave that range, gaps of evicted tokens are closed, and stored keys are
+            rotated accordingly.
         template_kwargs: arguments of ``apply_chat_template``, e.g. ``{"enable_thinking": False}``.
         **generate: arguments of ``model.generate`` for every answer, such as
             ``max_new_tokens=64``; a call's own arguments override them.
@@ -76,8 +81,11 @@ class Chat(AbstractContextManager["Chat"]):
     Raises:
         InvalidInput: the chat template is missing, or cannot render plain messages; an argument of
             ``generate`` that a chat sets itself.
-        InvalidParameter: an unknown argument, template argument or ``rewrites``, or a negative
-            ``keep_turns``.
+        InvalidParameter: an unknown argument, template argument, ``rewrites`` or ``positions``, a
+            negative ``keep_turns``, or reindexed positions with keys that are not stored in full
+            precision.
+        UnsupportedModel: reindexed positions of a model with sliding windows; and at the first
+            turn, of one that rotates keys in an unknown way.
         FoveateError: as :func:`foveate.compress` raises.
     """
 
@@ -90,6 +98,7 @@ class Chat(AbstractContextManager["Chat"]):
         rewrites: Rewrites = "keep",
         system: str | None = None,
         keep_turns: int = 1,
+        positions: Positions = "true",
         template_kwargs: Mapping[str, Any] | None = None,
         **generate: Any,
     ):
@@ -102,7 +111,10 @@ class Chat(AbstractContextManager["Chat"]):
                 f"keep_turns={keep_turns!r}: give a number of turns, such as 1, or 0 for none."
             )
         answerer = Answerer(model, processor, policy_of(policy))  # type: ignore[arg-type]
-        answerer.new_session()  # raises if the model cannot be compressed
+        session = answerer.new_session()  # raises if the model cannot be compressed
+        position_range = PositionRange(session.model, processor, session.policy, positions)
+        answerer = answerer._replace(positions=position_range)
+        self._positions = positions
         answerer.check(generate, "Chat(...)", _OWN, complete=False)
         check_template_arguments(template_kwargs or {}, processor)
         wording = Wording(processor, template_kwargs or {})
@@ -457,7 +469,7 @@ class Chat(AbstractContextManager["Chat"]):
         ``copy.deepcopy`` do the same.
         """
         turns = self._turns
-        other = type(self)(*turns.answerer, **self._settings())
+        other = type(self)(*turns.answerer[:3], **self._settings())
         other._now, other._turns.warned = self._now, turns.warned
         return other
 
@@ -513,6 +525,7 @@ class Chat(AbstractContextManager["Chat"]):
             "rewrites": self._turns.rewrites,
             "system": self._system,
             "keep_turns": self._keep_turns,
+            "positions": self._positions,
             "template_kwargs": self._turns.wording.template,
             **self._defaults,
         }

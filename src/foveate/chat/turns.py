@@ -25,7 +25,6 @@ from foveate.chat.history import (
     without_state,
 )
 from foveate.errors import InvalidInput
-from foveate.hf.layer.support import text_config
 from foveate.prompts.images import to_image
 from foveate.prompts.messages import Message, media_of, text_of, without_history
 from foveate.prompts.template import Wording, squashed
@@ -36,6 +35,12 @@ _REWORDS = (
     "the chat template now renders earlier turns differently than when they were read (thinking "
     "models drop their thoughts, others number images)"
 )
+
+
+_ADVICE = {
+    "true": 'Begin a new Chat, with positions="reindexed" if it shall last',
+    "reindexed": "Begin a new Chat with a smaller budget",
+}
 
 
 class Turn(NamedTuple):
@@ -132,15 +137,18 @@ class Turns:
 
     def check_positions(self, now: Conversation) -> None:
         """Warn once if positions exceed the range that the model was trained for."""
-        limit = getattr(text_config(self.answerer.model), "max_position_embeddings", None)
-        if self._warned_of_range or not isinstance(limit, int) or next_position(now) <= limit:
+        positions = self.answerer.positions
+        if self._warned_of_range or positions is None or positions.trained is None:
+            return
+        if (following := next_position(now)) <= positions.trained:
             return
         self._warned_of_range = True
         logging.getLogger("foveate").warning(
             "this chat's next position is %d, and its model knows %d positions: answers may become "
-            "worse, also after evictions. Begin a new Chat, or undo turns. Logged once per chat.",
-            next_position(now),
-            limit,
+            "worse, also after evictions. %s, or undo turns. Logged once per chat.",
+            following,
+            positions.trained,
+            _ADVICE[positions.positions],
         )
 
     def taken_back(self, now: Conversation, turn: int) -> Conversation:

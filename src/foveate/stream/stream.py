@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from foveate.chat.generation import Answer, check, check_template_arguments, with_defaults
 from foveate.chat.persistence import policy_in
+from foveate.chat.positions import Positions
 from foveate.chat.storage import bytes_of, tokens_of
 from foveate.chat.streaming import AnswerStream
 from foveate.compression.composition import policy as policy_of
@@ -31,7 +32,7 @@ from foveate.prompts.special_tokens import tokenizer_of
 from foveate.stream import persistence
 from foveate.stream.offload import Offload
 from foveate.stream.offloaded import Offloaded
-from foveate.stream.positions import Positions, StreamPositions
+from foveate.stream.positions import StreamPositions
 from foveate.stream.reading import (
     Chunk,
     Exchange,
@@ -104,8 +105,6 @@ class Stream(AbstractContextManager["Stream"]):
         template_kwargs: Mapping[str, Any] | None = None,
         **generate: Any,
     ):
-        if positions not in ("true", "reindexed"):
-            raise InvalidParameter(f'positions={positions!r}: give "true" or "reindexed".')
         endless_policy = endless(policy_of(policy), every)
         if offload is not None:
             offload.check(endless_policy, positions)
@@ -132,8 +131,9 @@ class Stream(AbstractContextManager["Stream"]):
         self._frames, self._exchanges = FrameLog(), list[Exchange]()
         self._bound = Bound(self.policy)
         self._positions = StreamPositions(
-            self.model, processor, positions, turns=offloaded is not None
+            self.model, processor, self.policy, positions, turns=offloaded is not None
         )
+        session.link.records_positions = True
         self._offloaded = offloaded
 
     def see(
@@ -361,7 +361,6 @@ class Stream(AbstractContextManager["Stream"]):
     def _new_cache(self, session: Session) -> DynamicCache:
         """Return a new cache with the text before the first frame."""
         cache = begun(session.model, session.policy, session.link)
-        self._positions.note(cache)
         if self._opening.shape[1]:
             session.prefill(input_ids=self._opening, **{CACHE: cache})
             if self._offloaded is not None:
