@@ -21,7 +21,7 @@ from foveate.cache.tokens import image_index, spot_index
 from foveate.chat.generation import Answer, generate_options, to_answer
 from foveate.chat.storage import bytes_of
 from foveate.chat.usage import AnswerMeter
-from foveate.data import Clip, read_video
+from foveate.data import Clip, VideoParts
 from foveate.errors import InvalidInput
 from foveate.hf import Session
 from foveate.hf.endless.endless import finish
@@ -227,15 +227,26 @@ def parts_of(
     """Split a video into a few frames at a time with their times; anything else is one part.
 
     Raises:
-        InvalidInput: ``fps`` without a video file, or as ``read_video`` raises.
+        InvalidInput: ``fps`` without a video file, several times for a file, or as ``read_video``
+            raises.
     """
-    clip = frames
     if isinstance(frames, str | PathLike) and str(frames).lower().endswith(VIDEOS):
-        clip = read_video(Path(frames).expanduser(), fps=1 if fps is None else fps)
-    elif fps is not None:
+        if isinstance(time, Sequence):
+            raise InvalidInput(
+                "a video file has its own times: give a single time=, which is added to them, or "
+                "read the file with foveate.read_video."
+            )
+        file = VideoParts(Path(frames).expanduser(), _TOGETHER, fps=1 if fps is None else fps)
+        return (part for clip in file for part in _split(clip, time))
+    if fps is not None:
         raise InvalidInput(f"fps={fps} is for the path of a video file: leave it out.")
-    if not isinstance(clip, Clip):
-        return iter([(frames, time)])
+    return _split(frames, time) if isinstance(frames, Clip) else iter([(frames, time)])
+
+
+def _split(
+    clip: Clip, time: int | float | Sequence[int | float] | None
+) -> Iterator[tuple[Frames, Sequence[int | float]]]:
+    """Return a clip's frames, a few at a time, with their times; a single ``time`` is added."""
     times: Any = (
         _times(len(clip), time)
         if isinstance(time, Sequence)
