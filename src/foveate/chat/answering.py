@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Int
+from PIL import Image
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteriaList
 from transformers import __version__ as RELEASE
@@ -91,7 +92,12 @@ class NewPart:
 
 
 def read(
-    model: PreTrainedModel, wording: Wording, text: str, new: Sequence[Message], begins: bool
+    model: PreTrainedModel,
+    wording: Wording,
+    text: str,
+    new: Sequence[Message],
+    begins: bool,
+    decoded: Mapping[int, Image.Image] = {},
 ) -> NewPart:
     """Return the tokens and pixels of a text and of the images and videos of new messages.
 
@@ -102,6 +108,7 @@ def read(
         new: the messages of this turn alone.
         begins: True if the text is the conversation's beginning. Otherwise the tokenizer adds
             nothing in front, such as BOS.
+        decoded: images of ``new`` that were decoded already, by the ``id`` of their part.
 
     Raises:
         InvalidInput: the processor cannot read the text, or the model does not take images.
@@ -111,6 +118,7 @@ def read(
     tokenizer, literals = tokenizer_of(wording.processor), wording.literals
     prefix, cut = ("", []) if begins else anchor(tokenizer, literals.split(text)[0])
     images, videos = media_of(new)
+    images = [decoded.get(id(image), image) for image in images]
     inputs = encode(
         model,
         wording.processor,
@@ -195,7 +203,7 @@ class Answerer(NamedTuple):
         if self.positions is not None:
             self.positions.find_ways()
         with self.new_session() as session:
-            meter = AnswerMeter(stop, lambda: session.bytes_held)
+            meter = AnswerMeter(stop, self.policy, lambda: session.bytes_held)
             criteria = StoppingCriteriaList([*(options.get("stopping_criteria") or ()), meter])
             reused = 0 if before.cache is None else before.cache.get_seq_length()
             session.link.keeps_scores = self.policy.amount.kind == "bytes"
@@ -216,6 +224,7 @@ class Answerer(NamedTuple):
                 **{**arguments, "stopping_criteria": criteria},
             )
             cache, stats = session.cache, session.stats
+            meter.note_size()
             if rearm:  # otherwise the cache is dropped
                 trim(cache)  # frees spare room and applies a budget in bytes
         new_ids = output[0, ids.shape[1] :]

@@ -361,8 +361,8 @@ class Chat(AbstractContextManager["Chat"]):
             self._stops.append(stop)
             queue_place = enter(self._turns.answerer.model, sys._getframe())
             undo.callback(queue_place.leave)
-            ready = self._prepare_at_call(turn, new)
-            answered = partial(self._answer_turn, queue_place, turn, ready, stop)
+            ready, decoded = self._prepare_at_call(turn, new)
+            answered = partial(self._answer_turn, queue_place, turn, ready, decoded, stop)
             if not stream:
                 return answered()
             return self._stream_answer(answered, undo, stop, queue_place)
@@ -384,22 +384,25 @@ class Chat(AbstractContextManager["Chat"]):
             undo_there.close()
             raise
 
-    def _prepare_at_call(self, turn: Callable[[], Turn], new: Sequence[Message]) -> Prepared | None:
+    def _prepare_at_call(
+        self, turn: Callable[[], Turn], new: Sequence[Message]
+    ) -> tuple[Prepared | None, dict[int, Image.Image]]:
         """Prepare a turn without the model, so that errors are raised at the call.
 
-        Returns None if an earlier turn of this chat must end first, or the model must read.
+        If an earlier turn of this chat must end first, or the model must read, only the images of
+        ``new`` are decoded.
         """
         planned = turn() if len(self._stops) == 1 else None
         if planned is None or self._turns.needs_model(planned):
-            self._turns.check(new)
-            return None
-        return self._turns.prepared(planned, self._fork_point())
+            return None, self._turns.check(new)
+        return self._turns.prepared(planned, self._fork_point()), {}
 
     def _answer_turn(
         self,
         queue_place: QueuePlace,
         turn: Callable[[], Turn],
         ready: Prepared | None,
+        decoded: Mapping[int, Image.Image],
         stop: Event,
         streamer: Any = None,
     ) -> Answer:
@@ -407,7 +410,8 @@ class Chat(AbstractContextManager["Chat"]):
         with queue_place:
             self._check_open()
             if ready is None:
-                ready = self._turns.prepared(turn(), self._fork_point())
+                planned = turn()._replace(decoded=decoded)
+                ready = self._turns.prepared(planned, self._fork_point())
             answer, after = self._turns.answered(ready, stop, streamer)
             if not self._closed:
                 self._now = pruned(after, self._keep_turns)

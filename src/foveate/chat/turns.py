@@ -12,6 +12,7 @@ from dataclasses import replace
 from threading import Event
 from typing import Any, Literal, NamedTuple
 
+from PIL import Image
 from transformers import LogitsProcessorList
 
 from foveate.chat.answering import Answerer, Conversation, NewPart, TurnRecord, read
@@ -47,7 +48,8 @@ class Turn(NamedTuple):
     """Conversation that a turn continues, its new messages, and arguments of ``generate``.
 
     If ``back`` is set, ``before`` is first taken back to the state before that turn. ``wording``
-    replaces the chat's own from this turn on: ``complete`` was called with other tools.
+    replaces the chat's own from this turn on: ``complete`` was called with other tools. ``decoded``
+    are images of ``new`` by the ``id`` of their part.
     """
 
     before: Conversation
@@ -55,6 +57,7 @@ class Turn(NamedTuple):
     options: Mapping[str, Any]
     back: int | None = None
     wording: Wording | None = None
+    decoded: Mapping[int, Image.Image] = {}
 
 
 class Prepared(NamedTuple):
@@ -72,12 +75,11 @@ class Turns:
         self.answerer, self.wording, self.rewrites = answerer, wording, rewrites
         self.warned = self._warned_of_range = False
 
-    def check(self, new: Sequence[Message]) -> None:
-        """Refuse images and videos that cannot be read; the turn itself reads them again."""
+    def check(self, new: Sequence[Message]) -> dict[int, Image.Image]:
+        """Refuse images and videos that cannot be read; return the images, for ``Turn.decoded``."""
         images, videos = media_of(new)
-        for number, image in enumerate(images):
-            to_image(image, f"images[{number}]")
         video_inputs(self.wording.processor, videos)
+        return {id(im): to_image(im, f"images[{number}]") for number, im in enumerate(images)}
 
     def needs_model(self, turn: Turn) -> bool:
         """Return True if the model must read again before the turn's text is known."""
@@ -107,7 +109,7 @@ class Turns:
             rendered = before.text + text
         answer = None if begins or before is not turn.before else before.answer
         wording.check_words(turn.new, text, before.messages, answer)
-        part = read(self.answerer.model, wording, text, turn.new, begins)
+        part = read(self.answerer.model, wording, text, turn.new, begins, turn.decoded)
         return Prepared(turn._replace(before=before), part, rendered)
 
     def answered(

@@ -354,7 +354,7 @@ def answer(
     # generate needs as many ids as the cache has tokens, but reads only the new ones
     reused = branch.get_seq_length()
     padded_ids = torch.cat([ids[:, :1].expand(1, reused), ids], dim=1)
-    meter = AnswerMeter(stop, lambda: bytes_of(branch))
+    meter = AnswerMeter(stop, session.policy, lambda: bytes_of(branch))
     criteria = [*(options.get("stopping_criteria") or ()), meter]
     options = {**options, "stopping_criteria": StoppingCriteriaList(criteria)}
     output = model.generate(  # type: ignore[operator]
@@ -366,5 +366,6 @@ def answer(
     )
     new = output[0, padded_ids.shape[1] :]
     answered = to_answer(model, processor, new, options, stats, stop.is_set())
+    meter.note_size()
     usage = meter.usage(ids.shape[1], reused, len(new), bytes_of(branch))
     return answered._replace(usage=usage)
