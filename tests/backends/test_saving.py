@@ -420,3 +420,18 @@ def test_a_store_that_has_no_way_back_is_refused_by_its_name(store, says, tmp_pa
         ):
             session.save(tmp_path / "context.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_loaded_cache_has_the_statistics_of_the_saved_one(tmp_path):
+    model, file = zoo.build("llama"), tmp_path / "context.safetensors"
+    with foveate.compress(model, POLICY) as session:
+        session.prefill(**zoo.prompt("llama", lengths=(23, 40)))
+        saved_stats = session.stats
+        session.save(file)
+    with foveate.compress(model, POLICY) as session:
+        session.load(file)
+        assert len(session.stats.layers) == len(saved_stats.layers) > 0
+        for loaded, stock in zip(session.stats.layers, saved_stats.layers, strict=True):
+            assert torch.equal(loaded.kept, stock.kept)
+            assert (loaded.seen, loaded.bytes_before) == (stock.seen, stock.bytes_before)
+            assert (loaded.compressed, loaded.seconds) == (True, 0)
