@@ -31,7 +31,7 @@ def draw_frames(
     words: Words,
     cache: DynamicCache,
     left: tuple[StreamFrame, ...],
-    held: StreamHeld,
+    memory: StreamHeld,
     images: Iterator[Image.Image],
     first: int,
 ) -> Image.Image:
@@ -43,20 +43,20 @@ def draw_frames(
         InvalidInput: none of the frames is left, or one has other tokens than when it was read.
     """
     best = sorted(left, key=lambda frame: -frame.kept)[:MOST]
-    wanted = {frame.number: frame for frame in best}
-    drawn, last = [], max(wanted, default=-1)
+    chosen = {frame.number: frame for frame in best}
+    drawn, last = [], max(chosen, default=-1)
     for number, image in zip(range(first, last + 1), images, strict=False):
-        if number in wanted:
-            drawn.append(_drawn(model, processor, words, cache, wanted[number], image))
+        if number in chosen:
+            drawn.append(_drawn(model, processor, words, cache, chosen[number], image))
     if not drawn:
         raise InvalidInput(
             f"none of these frames is left: give those that see() read from frame {first} on, or "
-            f"the number of the first one with first=. Left are {sorted(wanted)!s:.80}."
+            f"the number of the first one with first=. Left are {sorted(chosen)!s:.80}."
         )
-    title = f"{len(left)} of {held.images} frames left"
-    shown = "" if len(drawn) == len(left) else f"; shown are {len(drawn)}"
-    size = f"{held.tokens:,.0f} of {held.seen:,} tokens stored, {held.bytes / 2**20:,.1f} MiB"
-    return frames_picture(f"{title}{shown}", size, drawn)
+    title = f"{len(left)} of {memory.images} frames left"
+    excerpt = "" if len(drawn) == len(left) else f"; shown are {len(drawn)}"
+    size = f"{memory.tokens:,.0f} of {memory.seen:,} tokens stored, {memory.bytes / 2**20:,.1f} MiB"
+    return frames_picture(f"{title}{excerpt}", size, drawn)
 
 
 def images_of(seen: Frames, fps: int | float | None) -> Iterator[Image.Image]:
