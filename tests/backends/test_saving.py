@@ -423,7 +423,7 @@ def test_a_store_that_has_no_way_back_is_refused_by_its_name(store, says, tmp_pa
 
 
 def test_a_loaded_cache_has_the_statistics_of_the_saved_one(tmp_path):
-    model, file = zoo.build("llama"), tmp_path / "context.safetensors"
+    model, file = zoo.fresh("llama"), tmp_path / "context.safetensors"
     with foveate.compress(model, POLICY) as session:
         session.prefill(**zoo.prompt("llama", lengths=(23, 40)))
         saved_stats = session.stats

@@ -97,7 +97,7 @@ def read(
     text: str,
     new: Sequence[Message],
     begins: bool,
-    decoded: Mapping[int, Image.Image] = {},
+    decoded: Sequence[Image.Image] = (),
 ) -> NewPart:
     """Return the tokens and pixels of a text and of the images and videos of new messages.
 
@@ -108,7 +108,7 @@ def read(
         new: the messages of this turn alone.
         begins: True if the text is the conversation's beginning. Otherwise the tokenizer adds
             nothing in front, such as BOS.
-        decoded: images of ``new`` that were decoded already, by the ``id`` of their part.
+        decoded: images that were decoded already, of which those of ``new`` are the last.
 
     Raises:
         InvalidInput: the processor cannot read the text, or the model does not take images.
@@ -118,7 +118,7 @@ def read(
     tokenizer, literals = tokenizer_of(wording.processor), wording.literals
     prefix, cut = ("", []) if begins else anchor(tokenizer, literals.split(text)[0])
     images, videos = media_of(new)
-    images = [decoded.get(id(image), image) for image in images]
+    images = list(decoded[len(decoded) - len(images) :]) if images and decoded else images
     inputs = encode(
         model,
         wording.processor,

@@ -386,7 +386,7 @@ class Chat(AbstractContextManager["Chat"]):
 
     def _prepare_at_call(
         self, turn: Callable[[], Turn], new: Sequence[Message]
-    ) -> tuple[Prepared | None, dict[int, Image.Image]]:
+    ) -> tuple[Prepared | None, list[Image.Image]]:
         """Prepare a turn without the model, so that errors are raised at the call.
 
         If an earlier turn of this chat must end first, or the model must read, only the images of
@@ -395,14 +395,14 @@ class Chat(AbstractContextManager["Chat"]):
         planned = turn() if len(self._stops) == 1 else None
         if planned is None or self._turns.needs_model(planned):
             return None, self._turns.check(new)
-        return self._turns.prepared(planned, self._fork_point()), {}
+        return self._turns.prepared(planned, self._fork_point()), []
 
     def _answer_turn(
         self,
         queue_place: QueuePlace,
         turn: Callable[[], Turn],
         ready: Prepared | None,
-        decoded: Mapping[int, Image.Image],
+        decoded: Sequence[Image.Image],
         stop: Event,
         streamer: Any = None,
     ) -> Answer:

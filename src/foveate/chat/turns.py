@@ -49,7 +49,7 @@ class Turn(NamedTuple):
 
     If ``back`` is set, ``before`` is first taken back to the state before that turn. ``wording``
     replaces the chat's own from this turn on: ``complete`` was called with other tools. ``decoded``
-    are images of ``new`` by the ``id`` of their part.
+    are the images of ``new``, if they were decoded already.
     """
 
     before: Conversation
@@ -57,7 +57,7 @@ class Turn(NamedTuple):
     options: Mapping[str, Any]
     back: int | None = None
     wording: Wording | None = None
-    decoded: Mapping[int, Image.Image] = {}
+    decoded: Sequence[Image.Image] = ()
 
 
 class Prepared(NamedTuple):
@@ -75,11 +75,11 @@ class Turns:
         self.answerer, self.wording, self.rewrites = answerer, wording, rewrites
         self.warned = self._warned_of_range = False
 
-    def check(self, new: Sequence[Message]) -> dict[int, Image.Image]:
+    def check(self, new: Sequence[Message]) -> list[Image.Image]:
         """Refuse images and videos that cannot be read; return the images, for ``Turn.decoded``."""
         images, videos = media_of(new)
         video_inputs(self.wording.processor, videos)
-        return {id(im): to_image(im, f"images[{number}]") for number, im in enumerate(images)}
+        return [to_image(image, f"images[{number}]") for number, image in enumerate(images)]
 
     def needs_model(self, turn: Turn) -> bool:
         """Return True if the model must read again before the turn's text is known."""
