@@ -26,6 +26,7 @@ from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.scheduler.beginnings import Beginning, Beginnings
 from foveate.vllm.scheduler.blocks import CompressedManager
+from foveate.vllm.scheduler.connectors import ConnectorView
 from foveate.vllm.vllm_api import AsyncScheduler, FinishReason, Scheduler, init_logger
 
 logger = init_logger("vllm.foveate.scheduler")
@@ -36,6 +37,7 @@ class Planning:
 
     requests: dict[str, Any]  # vLLM's attributes, up to the blank line
     kv_cache_manager: Any
+    connector: Any
     need_mamba_block_aligned_split: bool
     encoder_cache_mismatch_reqs: set[str]
 
@@ -67,18 +69,29 @@ class Planning:
         self.need_mamba_block_aligned_split = True
         self._stock_prefix = self.kv_cache_manager.get_computed_blocks
         self.kv_cache_manager.get_computed_blocks = self._shared_prefix
+        self._views = self._connector_views()
+        self.kv_cache_manager.get_computed_blocks_for_connector = self._shared_prefix_of_connector
         self._readable: int | None = None  # of the request whose prefix is looked up
         coordinator = self.kv_cache_manager.coordinator
         self._stock_hit = coordinator.find_longest_cache_hit
         coordinator.find_longest_cache_hit = self._readable_hit
 
+    def _connector_views(self) -> list[ConnectorView]:
+        """Return the views of vLLM's KV connectors; the first may store compressed contexts."""
+        if self.connector is None:
+            return []
+        several = getattr(self.connector, "_connectors", None)  # of MultiConnector
+        carries = several is None and self._shares_contexts
+        options = self.plans, self._compressed, self._beginnings
+        each = [self.connector] if several is None else several
+        return [ConnectorView(connector, *options, carries=carries) for connector in each]
+
     def add_request(self, request: Any) -> None:
         """Add a request. One that cannot be served fails once it is scheduled: it is added to the
         requests that vLLM ends with an error after a step.
         """
-        known = request.request_id in self.requests
-        super().add_request(request)  # type: ignore[misc]
-        if known:  # its plan must not change, as its blocks follow the plan and may be shared
+        if request.request_id in self.requests:
+            # its plan must not change, as its blocks follow the plan and may be shared
             reason = Reason.REQUEST
             why = "its prompt continues after an answer, but is compressed already."
         else:
@@ -86,6 +99,7 @@ class Planning:
             reason = Reason.REQUEST if why else Reason.POOL
             why = why or self._limit_answer(request)
             self._set_end(request)
+        super().add_request(request)  # type: ignore[misc]
         if why and request.request_id in self.requests:
             logger.error("Request %s fails: %s", request.request_id, why)
             self._fail(request.request_id, RequestFailure(reason, why))
@@ -101,6 +115,7 @@ class Planning:
         # under vLLM's second model runner, new requests include resumed ones
         begin = [new.req_id for new in output.scheduled_new_reqs]
         begin += output.scheduled_cached_reqs.resumed_req_ids
+        self._share_loaded(begin)
         moves = self._moves(output)
         starts = {name: self._starts.pop(name) for name in begin if name in self._starts}
         if copies := self._beginnings.take_copies(starts):
@@ -121,6 +136,12 @@ class Planning:
         ).send(output)
         self._freed.clear()
         return output
+
+    def _share_loaded(self, names: Iterable[str]) -> None:
+        """Let other requests start behind the contexts that a connector has loaded for these."""
+        for name in names:
+            if any(view.take_loaded(name) for view in self._views):
+                self._beginnings.share_context(self.requests[name], self.plans[name])
 
     def _saves(self, moves: Mapping[str, Mapping[int, Move]]) -> dict[str, int]:
         """Return the numbers of the snapshots that workers make after a step, by request."""
@@ -270,9 +291,22 @@ class Planning:
                 self._starts[request.request_id] = beginning
             own = self.kv_cache_manager.create_kv_cache_blocks(tuple(blocks))
             return own, beginning.tokens, 0
+        if shared and 0 < plan.length <= limit and self._finds_context(request, plan):
+            gap = tuple(manager.null_gap(plan, plan.length) for manager in self._compressed)
+            own = self.kv_cache_manager.create_kv_cache_blocks(gap)
+            return own, len(gap[0]) * self._compressed[0].block_size, 0
         groups = (manager.kv_cache_group_id for manager in self._compressed)
         self._readable = None if plan.key is None else min(map(plan.readable, groups))
         return self._stock_prefix(request, *limits)
+
+    def _finds_context(self, request: Any, plan: Plan) -> bool:
+        return any(view.finds_context(request, plan) for view in self._views)
+
+    def _shared_prefix_of_connector(self, request: Any) -> Any:
+        """Return the same for connectors that accept hits of different length by KV cache group;
+        they get the hit that all groups have.
+        """
+        return (*self._shared_prefix(request), False)
 
     def _readable_hit(self, hashes: Any, limit: int) -> Any:
         """Return vLLM's longest prefix hit, cut to the tokens that the request may share."""
@@ -289,6 +323,8 @@ class Planning:
         done = request.num_computed_tokens - request.num_in_flight_tokens  # tokens before that step
         if plan.key is not None and done < plan.length <= done + new:
             self._beginnings.share_context(request, plan)
+            for view in self._views:
+                view.store_context(request, plan, self._beginnings.kept(request, plan, plan.length))
 
     def _free_request(self, request: Any, *args: Any, **options: Any) -> Any:
         freed = super()._free_request(request, *args, **options)  # type: ignore[misc]

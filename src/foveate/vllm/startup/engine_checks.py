@@ -8,13 +8,13 @@ from typing import Any
 from foveate.errors import UnsupportedEngine
 from foveate.policies.policy import Policy
 from foveate.vllm.codes import TYPES
+from foveate.vllm.plans.tiers import by_head
 from foveate.vllm.startup.options import CLASSES, HERE, SCHEDULER
 from foveate.vllm.startup.support import refuse
 
 NGRAM = ("ngram", "[ngram]")
 MODELLESS = ("suffix", "ngram_gpu", "custom_class")
 """Methods of speculative decoding, beside n-grams, without layers of their own."""
-_ORDER = "reads and writes blocks in the order of tokens, and a compressed prompt's are in another"
 _LEAVE = "Leave it out, or serve without a policy"
 
 
@@ -27,27 +27,13 @@ def check_arguments(args: Any, policies: Sequence[Policy]) -> None:
     Raises:
         UnsupportedEngine: names the option as the user wrote it.
     """
-    size, transfer = args.kv_offloading_size, args.kv_transfer_config
-    refused = {
-        f"--kv-offloading-size {size}: offloading {_ORDER}": size is not None,
-        f"--kv-transfer-config{_connector(transfer)}: a KV connector {_ORDER}": transfer,
-    }
     method, option = _speculative(args)
     _check(
-        refused | _refused_splits(args, args.enable_dbo or args.ubatch_size > 1),
+        _refused_splits(args, args.enable_dbo or args.ubatch_size > 1),
         method,
         f" ({option})",
     )
     _check_boundaries(policies, method, args, args.kv_cache_dtype)
-
-
-def _connector(transfer: Any) -> str:
-    """Return the connector's name in parentheses, read from the option's value."""
-    if isinstance(transfer, Mapping):
-        name = transfer.get("kv_connector")
-    else:
-        name = getattr(transfer, "kv_connector", None)
-    return f" ({name})" if name else ""
 
 
 def _speculative(args: Any) -> tuple[str | None, str]:
@@ -94,11 +80,9 @@ def check_engine(config: Any, policies: Sequence[Policy]) -> None:
         UnsupportedEngine: names the setting.
     """
     cache, parallel = config.cache_config, config.parallel_config
-    connector = _connector(config.kv_transfer_config)
     refused = {
-        f"a KV connector{connector} (--kv-transfer-config, --kv-offloading-size): it {_ORDER}": (
-            config.kv_transfer_config is not None
-        ),
+        "a KV connector (--kv-transfer-config, --kv-offloading-size) and a budget by KV head, whose "
+        "pages have no layer's shape": config.kv_transfer_config is not None and by_head(policies),
         "latent attention (MLA), whose cache holds neither keys nor values": (
             config.model_config.use_mla
         ),

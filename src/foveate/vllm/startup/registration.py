@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from foveate.defaults import VARIABLE
 from foveate.errors import FoveateError, InvalidParameter, UnsupportedEngine
 from foveate.vllm.plans.context_warning import warning_of
-from foveate.vllm.plans.plans import PREFIX, Offer
+from foveate.vllm.plans.plans import PREFIX, Offer, Plan
 from foveate.vllm.plans.pool_check import check_fits
 from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec
@@ -150,7 +150,25 @@ def check_request(config: Any, request: Any) -> None:
     offer = Offer(settings_from(config.additional_config))
     prompt = len(request.prompt_token_ids or ())
     plan = offer.plan(extra_args, prompt)
+    check_transfer(config.kv_transfer_config, plan, extra_args)
     check_fits(config, offer, plan, prompt)
     longest = config.model_config.max_model_len
     if short := warning_of(plan, config.cache_config.block_size, longest):
         logger.warning_once("%s", short)
+
+
+def check_transfer(transfer: Any, plan: Plan, extra_args: Mapping[str, Any]) -> None:
+    """Refuse compressed requests whose pairs a KV connector hands to another engine.
+
+    ``transfer`` is vLLM's ``KVTransferConfig``, if there is a connector.
+    """
+    if transfer is None or plan.policy is None:
+        return
+    hands_over = transfer.kv_role != "kv_both" or extra_args.get("kv_transfer_params")
+    if hands_over:
+        raise InvalidParameter(
+            f"{transfer.kv_connector} (--kv-transfer-config) hands this request's blocks from one "
+            f"engine to another, by the order of tokens, and {plan.policy} stores them in another "
+            "order. Choose foveate_policy=full for this request, or a connector with "
+            "kv_role=kv_both and no kv_transfer_params."
+        )
