@@ -2,7 +2,6 @@
 that copies pages between two tensors, as vLLM's own worker runs on GPUs alone.
 """
 
-import torch
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 

@@ -2,8 +2,6 @@
 contexts are offloaded as they are kept.
 """
 
-import pytest
-
 from tests.serving.engine import check_same, engine, prompts, serve
 from tests.serving.offloaded import MOVED, offloading
 from tests.serving.test_requests import check

@@ -227,6 +227,7 @@ class ConnectorView:
         shown.num_scheduled_tokens, shown.total_num_scheduled_tokens = new, sum(new.values())
         self._hidden -= shown.finished_req_ids
 
+
 _REPLACED: tuple[str, ...] = (
     "on_new_request",
     "get_num_new_matched_tokens",

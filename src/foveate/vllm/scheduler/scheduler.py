@@ -25,7 +25,7 @@ from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.scheduler.beginnings import Beginning, Beginnings
-from foveate.vllm.scheduler.blocks import CompressedManager
+from foveate.vllm.scheduler.blocks import CompressedManager, OtherGroup
 from foveate.vllm.scheduler.connectors import ConnectorView
 from foveate.vllm.vllm_api import AsyncScheduler, FinishReason, Scheduler, init_logger
 
@@ -39,6 +39,8 @@ class Planning:
     kv_cache_manager: Any
     connector: Any
     need_mamba_block_aligned_split: bool
+    num_lookahead_tokens: int
+    num_spec_tokens: int
     encoder_cache_mismatch_reqs: set[str]
 
     def __init__(self, *args: Any, **options: Any):
@@ -52,10 +54,17 @@ class Planning:
         self._compressed = [
             manager for manager in managers if isinstance(manager, CompressedManager)
         ]
-        # layers with windows or states cannot begin after a context that they have not read
-        all_compressed = len(self._compressed) == len(managers)
-        self._shares_contexts = all_compressed and self.kv_cache_manager.enable_caching
+        self._others = [
+            OtherGroup.of(manager, config)
+            for manager in managers
+            if not isinstance(manager, CompressedManager)
+        ]
+        self._draft_slots = self.num_lookahead_tokens + self.num_spec_tokens
+        # layers with windows or states cannot begin after a context that they have not read, and
+        # neither can a draft model
+        self._shares_contexts = not self._others and self.kv_cache_manager.enable_caching
         self._freed: set[str] = set()
+        self._going_on: set[str] = set()  # requests whose prompt goes on, until workers know
         for manager in self._compressed:
             manager.plans, manager.freed = self.plans, self._freed
             manager.ahead = config.max_concurrent_batches
@@ -91,9 +100,7 @@ class Planning:
         requests that vLLM ends with an error after a step.
         """
         if request.request_id in self.requests:
-            # its plan must not change, as its blocks follow the plan and may be shared
-            reason = Reason.REQUEST
-            why = "its prompt continues after an answer, but is compressed already."
+            reason, why = Reason.REQUEST, self._refuse_change(request)
         else:
             self.plans[request.request_id], why = self._make_plan(request)
             reason = Reason.REQUEST if why else Reason.POOL
@@ -103,6 +110,41 @@ class Planning:
         if why and request.request_id in self.requests:
             logger.error("Request %s fails: %s", request.request_id, why)
             self._fail(request.request_id, RequestFailure(reason, why))
+
+    def _refuse_change(self, request: Any) -> str:
+        """Return why a prompt cannot go on with a request's Foveate arguments, else "". Its plan
+        never changes, because its blocks follow the plan and may be shared.
+        """
+        plan, params = self.plans[request.request_id], request.sampling_params
+        extra = dict((params and params.extra_args) or {}) if request.resumable else {}
+        extra.pop("foveate_context", None)
+        try:
+            update = self.offer.plan(extra, request.num_prompt_tokens) if extra else plan
+        except FoveateError as error:
+            return str(error)
+        if (update.chosen, update.policy) != (plan.chosen, plan.policy):
+            return (
+                f"its prompt goes on after an answer under {update.policy or 'full'}, and began "
+                f"under {plan.policy or 'full'}. Give the same policy and budget, or none."
+            )
+        return ""
+
+    def _update_request_as_session(self, session: Any, update: Any) -> None:
+        """Continue a request with the next part of its prompt, as vLLM does; it reads that part
+        behind the pairs that it has kept.
+        """
+        super()._update_request_as_session(session, update)  # type: ignore[misc]
+        name, plan = session.request_id, self.plans[session.request_id]
+        self._going_on.add(name)
+        why, reason = self._limit_answer(session), Reason.POOL
+        if update.mm_features and plan.recompresses:
+            reason = Reason.REQUEST
+            why = (
+                "its prompt goes on with images, and its policy compresses what follows the first "
+                "part of a prompt as text. Choose a policy with when=after_prefill."
+            )
+        if why:
+            self._fail(name, RequestFailure(reason, why))
 
     def _fail(self, name: str, failure: RequestFailure) -> None:
         """Mark a request, so that vLLM ends it with an error after a step."""
@@ -133,8 +175,10 @@ class Planning:
             self._saves(moves),
             self._beginnings.take_dropped(),
             moves,
+            self._going_on.intersection(begin),
         ).send(output)
         self._freed.clear()
+        self._going_on.difference_update(begin)
         return output
 
     def _share_loaded(self, names: Iterable[str]) -> None:
@@ -216,14 +260,16 @@ class Planning:
             for manager in self._compressed
         }
         reading = any(each.every.reading for each in boundaries.values())
-        if request.max_tokens == 1 and not plan.context and not reading:
+        ends = request.max_tokens == 1 and not request.resumable
+        if ends and not plan.context and not reading:
             return plan, ""  # it ends with its prompt, so kept pairs would never be read
         return plan._replace(boundaries=boundaries), ""
 
     def _set_end(self, request: Any) -> None:
         """Set the limit of computed tokens in a request's plan."""
         plan = self.plans[request.request_id]
-        if not plan.context:  # other requests read the pairs that a context keeps at its end
+        # other requests read the pairs that a context keeps at its end
+        if not plan.context and not request.resumable:
             end = request.num_prompt_tokens + request.max_tokens - 1
             self.plans[request.request_id] = plan._replace(end=end)
 
@@ -236,9 +282,11 @@ class Planning:
         plan, prompt = self.plans[request.request_id], request.num_prompt_tokens
 
         def blocks(tokens: int) -> int:
-            return sum(
-                -(-manager.peak(plan, tokens) // manager.block_size) for manager in self._compressed
+            compressed = (
+                -(-(manager.peak(plan, tokens) + self._draft_slots) // manager.block_size)
+                for manager in self._compressed
             )
+            return sum(compressed) + sum(other.blocks(tokens) for other in self._others)
 
         if (least := blocks(prompt + 1)) > self._pool_blocks:
             return (
@@ -268,8 +316,10 @@ class Planning:
             num_new_tokens = plain(request, num_new_tokens, found, received)
         start = request.num_computed_tokens + found + received
         plan = self.plans.get(request.request_id)
-        stop = None if plan is None else plan.stop(start)
-        return num_new_tokens if stop is None else min(num_new_tokens, stop - start)
+        if plan is None or (stop := plan.stop(start)) is None:
+            return num_new_tokens
+        end = min(start + num_new_tokens, stop)
+        return plan.settle(start, request.num_tokens, end) - start
 
     def _shared_prefix(self, request: Any, *limits: int | None) -> Any:
         """Return the blocks that a request finds in the pool: a compressed context, or pairs that
@@ -330,6 +380,7 @@ class Planning:
         freed = super()._free_request(request, *args, **options)  # type: ignore[misc]
         self.plans.pop(request.request_id, None)
         self._starts.pop(request.request_id, None)
+        self._going_on.discard(request.request_id)
         return freed
 
 
