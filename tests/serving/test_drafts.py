@@ -13,7 +13,7 @@ from tests.serving.engine import engine, prompts, serve
 from tests.serving.following import recorded, same
 from tests.serving.test_requests import check
 
-POLICY = "snapkv:budget=40%,window=8"
+POLICY = "knorm:budget=60%"
 AGAIN = "snapkv:budget=96,window=8,when=over_budget(every=64)"
 LENGTHS = (300, 97, 180)
 
@@ -69,6 +69,7 @@ def counted(llm):
     return tuple(values[f"vllm:spec_decode_num_{kind}_tokens"] for kind in ("accepted", "draft"))
 
 
+@pytest.mark.usefixtures("numba")
 @pytest.mark.parametrize("method", ["draft_model", "eagle"])
 def test_drafts_of_a_model_change_no_answer(repeating, request, method):
     """Speculative decoding with a draft model, EAGLE or MTP | works | the drafter's cache stays
@@ -77,7 +78,7 @@ def test_drafts_of_a_model_change_no_answer(repeating, request, method):
     drafter = request.getfixturevalue({"draft_model": "draft"}.get(method, method))
     model = AutoModelForCausalLM.from_pretrained(repeating).eval()
     options = {"max_num_batched_tokens": 128, "enable_prefix_caching": True}
-    options |= {"num_gpu_blocks_override": 160, "disable_log_stats": False}
+    options |= {"num_gpu_blocks_override": 240, "disable_log_stats": False}
     with engine(repeating, POLICY, **options | drafting(method, drafter)) as llm:
         idle = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         before = idle.get_num_free_blocks()
@@ -91,6 +92,7 @@ def test_drafts_of_a_model_change_no_answer(repeating, request, method):
     assert 20 < accepted < offered
 
 
+@pytest.mark.usefixtures("numba")
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_a_rejected_draft_crosses_no_boundary(repeating, draft, method):
     """Compressed again and again, while drafts are accepted and rejected beside each boundary."""

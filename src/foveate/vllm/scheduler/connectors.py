@@ -70,8 +70,8 @@ class ConnectorView:
         self._found: dict[str, tuple[int | None, bool]] = {}
         self._ready: dict[str, tuple[list[int], ...]] = {}  # kept blocks to store, by group
         self._loaded: set[str] = set()
-        self._stock = {name: getattr(connector, name) for name in _REPLACED}
-        for name in _REPLACED:
+        self._stock = {name: getattr(connector, name) for name in REPLACED}
+        for name in REPLACED:
             setattr(connector, name, getattr(self, name))
 
     def on_new_request(self, request: Any) -> None:
@@ -228,7 +228,7 @@ class ConnectorView:
         self._hidden -= shown.finished_req_ids
 
 
-_REPLACED: tuple[str, ...] = (
+REPLACED: tuple[str, ...] = (
     "on_new_request",
     "get_num_new_matched_tokens",
     "update_state_after_alloc",
