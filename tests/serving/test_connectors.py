@@ -29,6 +29,7 @@ def flush(llm, seed):
 
 
 def test_prompts_kept_whole_are_offloaded_as_in_stock(llama):
+    """KV connectors, prompts that are kept whole | work | as in stock vLLM"""
     (prompt,) = prompts([330])
     answers = []
     for policy in (None, POLICY):
@@ -48,9 +49,10 @@ def test_prompts_kept_whole_are_offloaded_as_in_stock(llama):
 
 
 def test_a_declared_context_is_offloaded_as_it_is_kept(llama, model):
-    """A second question about it, when the pool has lost it, reads the question alone, and is
-    answered to the bit as one that finds it in the pool.
+    """KV connectors, declared contexts | work | OffloadingConnector moves what is kept of them;
+    tested with a worker that copies on CPUs
     """
+    # when the pool has lost a context, a second question is answered to the bit as with it
     (context,) = prompts([320])
     questions = [context + more for more in prompts([20, 30], seed=9)]
     with engine(llama, POLICY, **SMALL | offloading()) as llm:

@@ -67,7 +67,7 @@ def private_names(file):
         if isinstance(node, ast.FunctionDef) and not calls_super(node):
             own.add(node.name)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            own.add(node.attr)
+            own |= {node.attr} if getattr(node.value, "id", "") == "self" else set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             used.add(node.attr)

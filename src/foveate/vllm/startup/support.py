@@ -173,7 +173,7 @@ def check_stages(policy: Policy, stages: int) -> None:
     for stage in _across_heads(policy) if stages > 1 else ():
         raise UnsupportedPolicy(
             f"{policy} cannot be served with pipeline parallelism: {print_value(stage)} may read "
-            "earlier layers, and each worker has only some of them. Use --pipeline-parallel-size 1, "
+            "earlier layers, and each worker has only some. Use --pipeline-parallel-size 1, "
             "or a policy that decides head by head, such as 'snapkv:budget=20%'."
         )
 
