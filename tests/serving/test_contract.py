@@ -445,6 +445,13 @@ def test_drafters_name_their_layers_and_their_drafts_can_be_cut():
     from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
 
     assert "self._draft_attn_layer_names = {" in inspect.getsource(SpecDecodeBaseProposer)
+    from vllm.v1.worker import gpu_model_runner
+
+    runner = inspect.getsource(gpu_model_runner.GPUModelRunner)
+    chosen = runner.split("self.speculative_config and spec_decode_common_attn_metadata is None:")
+    assert len(chosen) == 2
+    assert "self.drafter.kv_cache_gid == kv_cache_gid" in chosen[1][:900]  # EAGLE's own group
+    assert "else:\n                    spec_decode_common" in chosen[1][:900]  # the first one
     text = inspect.getsource(vllm_api.Scheduler)
     assert "self.num_lookahead_tokens" in text
     assert "self.num_spec_tokens" in text

@@ -22,18 +22,24 @@ class Session:
         self._front, self._name, self._asked = llm.llm_engine, name, asked
         self.tokens, self.rows, self.finished = [], [], False
 
-    def say(self, part, tokens, asked=None):
-        """The tokens answered to the next part of the prompt, and their log-probabilities."""
+    def say(self, part, tokens, asked=None, preempted=False):
+        """The tokens answered to the next part of the prompt, and their log-probabilities; the
+        request may be ``preempted`` amid its answer.
+        """
         self.send(part, tokens, asked)
         self.tokens, self.rows = [], []
         while len(self.tokens) < tokens and not self.finished:
             self.step()
+            if preempted and len(self.tokens) == tokens // 2:
+                scheduler = self._front.engine_core.engine_core.scheduler
+                scheduler.reset_prefix_cache(reset_running_requests=True)
+                preempted = False
         return list(self.tokens), torch.tensor(self.rows)
 
     def send(self, part, tokens, asked=None, resumable=True):
         request = self._front.input_processor.process_inputs(
             request_id=self._name,
-            prompt={"prompt_token_ids": part},
+            prompt={"prompt_token_ids": list(part)},
             params=greedy(tokens, asked or self._asked, logprobs=-1),
             supported_tasks=("generate",),
             resumable=resumable,
@@ -63,23 +69,21 @@ def conversation(session, parts, tokens):
     for place, part in enumerate(parts):
         if place:
             after = after[:-1] + part  # vLLM drops the last token of an answer that goes on
-            expected = expected[:-1] + [None] * (len(part) - 1)
-        answer, rows = session.say(part, tokens)
+            expected = expected + [None] * (len(part) - 1)
+        answer, rows = session.say(part, tokens, preempted=place == 2)
         expected += list(rows)
         after += answer
     return after, expected
 
 
-@pytest.mark.parametrize("policy", [AGAIN, SUMS])
-@pytest.mark.parametrize("pool", [64, 9])
+@pytest.mark.parametrize(("policy", "pool"), [(AGAIN, 64), (SUMS, 8)])
 def test_a_conversation_goes_on_from_what_it_keeps(llama, model, policy, pool):
     """Streamed input, a prompt that goes on after an answer | works | it goes on from the pairs
     that it has kept, under `when=over_budget(every=N)` in bounded memory
     """
     parts = prompts([150, 70, 10, 90], seed=3)
     sizes = {"num_gpu_blocks_override": pool, "max_num_batched_tokens": 48, "max_model_len": 512}
-    sizes = sizes if pool > 9 else sizes | {"num_gpu_blocks_override": 8}
-    with recorded() as kept, engine(llama, policy, **sizes | {"max_num_seqs": 2}) as llm:
+    with recorded() as kept, engine(llama, policy, **sizes) as llm:
         blocks = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         idle = blocks.get_num_free_blocks()
         session = Session(llm, "0")
@@ -92,7 +96,7 @@ def test_a_conversation_goes_on_from_what_it_keeps(llama, model, policy, pool):
     logprobs, made = answered(model, spec, answer, kept[0], boundaries)
     assert made.keys() == kept[0].keys()
     assert not any(made.values())
-    assert len({tokens for _, tokens in made}) >= 5
+    assert len({tokens for _, tokens in made}) >= 4
     check(expected, logprobs)
 
 
@@ -103,23 +107,19 @@ def check(expected, logprobs):
     torch.testing.assert_close(rows, logprobs[places], rtol=0, atol=NOISE)
 
 
-def test_beside_others_and_preempted_a_conversation_stays_the_same(llama, model):
-    """Compressed once, at the end of its first part."""
+def test_a_conversation_that_is_compressed_once_goes_on_beside_others(llama, model):
     parts = prompts([150, 70, 10, 90], seed=3)
-    with engine(llama, ONCE, num_gpu_blocks_override=26, max_num_batched_tokens=96) as llm:
-        scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    with engine(llama, ONCE, max_num_batched_tokens=96) as llm:
         others = [Session(llm, str(name)) for name in (1, 2)]
         for other, part in zip(others, prompts([200, 230]), strict=True):
             other.send(part, 150)
         session = Session(llm, "0")
         after, expected = conversation(session, parts, 20)
-        preempted = [request.num_preemptions for request in scheduler.requests.values()]
     policy = foveate.policy(ONCE)
     room = Room.of(policy.amount, policy.select.protects)
     policy = policy.but(budget=room.kept(150, 32))
     _, _, logprobs = by_transformers(model, policy, Answer(parts[0], after, None))
     check(expected, logprobs)
-    assert preempted
 
 
 def test_what_a_conversation_cannot_change_is_refused(llama):
