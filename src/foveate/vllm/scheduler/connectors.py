@@ -70,8 +70,11 @@ class ConnectorView:
         self._found: dict[str, tuple[int | None, bool]] = {}
         self._ready: dict[str, tuple[list[int], ...]] = {}  # kept blocks to store, by group
         self._loaded: set[str] = set()
-        self._stock = {name: getattr(connector, name) for name in REPLACED}
-        for name in REPLACED:
+        # only connectors for several KV cache groups have request_finished_all_groups
+        self._stock = {
+            name: getattr(connector, name) for name in REPLACED if hasattr(connector, name)
+        }
+        for name in self._stock:
             setattr(connector, name, getattr(self, name))
 
     def on_new_request(self, request: Any) -> None:
