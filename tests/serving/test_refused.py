@@ -49,8 +49,6 @@ def companions():
         POLICY,
     )
     yield drafts("suffix"), rf"by 'suffix' \(--speculative-config\): {DRAFTS}", POLICY
-    ahead = drafts("draft_model", model="MODEL") | {"async_scheduling": True}
-    yield ahead, "by 'draft_model' and asynchronous scheduling", POLICY
     yield drafts("draft_model", model="MODEL"), "a budget that differs by layer", TIERS
     yield {"spec_method": "ngram_gpu", "spec_tokens": 2}, r"'ngram_gpu' \(--spec-method\)", POLICY
     for way in ("decode", "prefill"):

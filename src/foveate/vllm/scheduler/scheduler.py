@@ -352,11 +352,11 @@ class Planning:
     def _finds_context(self, request: Any, plan: Plan) -> bool:
         return any(view.finds_context(request, plan) for view in self._views)
 
-    def _shared_prefix_of_connector(self, request: Any) -> Any:
+    def _shared_prefix_of_connector(self, request: Any, *limits: int | None) -> Any:
         """Return the same for connectors that accept hits of different length by KV cache group;
         they get the hit that all groups have.
         """
-        return (*self._shared_prefix(request), False)
+        return (*self._shared_prefix(request, *limits), False)
 
     def _readable_hit(self, hashes: Any, limit: int) -> Any:
         """Return vLLM's longest prefix hit, cut to the tokens that the request may share."""

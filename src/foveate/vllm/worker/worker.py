@@ -232,7 +232,8 @@ def pass_failures_on(prompts: Prompts, names: Sequence[str]) -> None:
     group = get_pp_group()
     if group.world_size == 1:
         return
-    failed = torch.tensor([name in prompts.failed for name in names], dtype=torch.uint8)
+    here = [name in prompts.failed for name in names]
+    failed = torch.tensor(here, dtype=torch.uint8, device="cpu")
     if not group.is_first_rank:
         before = torch.zeros_like(failed)
         torch.distributed.recv(before, group.prev_rank, group.cpu_group, tag=_FAILURES)
