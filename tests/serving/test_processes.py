@@ -56,9 +56,8 @@ def test_counters_of_one_process_say_what_was_kept_and_freed(single):
     [
         ({"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, {}),
         ({"VLLM_CPU_OMP_THREADS_BIND": "0|1"}, {"tensor_parallel_size": 2}),
-        ({"VLLM_CPU_OMP_THREADS_BIND": "0|1"}, {"pipeline_parallel_size": 2}),
     ],
-    ids=["an engine elsewhere", "two workers", "two stages"],
+    ids=["an engine elsewhere", "two workers"],
 )
 def test_other_processes_answer_alike_and_their_counters_are_seen(
     llama, single, environ, options, monkeypatch, tmp_path

@@ -180,6 +180,7 @@ def test_settings_that_do_not_go_with_a_drafter_are_named(change, spec, said):
     ("name", "value", "said"),
     [
         ("speculative_config", SimpleNamespace(method="suffix"), "by 'suffix': of its methods"),
+        ("pipeline_parallel_size", 2, "pipeline"),
         ("decode_context_parallel_size", 2, "decode context"),
         ("prefill_context_parallel_size", 2, "prefill context"),
         ("use_mla", True, "MLA"),

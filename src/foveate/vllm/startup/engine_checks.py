@@ -55,14 +55,15 @@ def _refused_splits(sizes: Any, ubatching: bool) -> dict[str, bool]:
     """Return refused ways to split one request, and whether each is on. ``sizes`` has the fields of
     ``ParallelConfig``.
     """
+    layers = "a worker holds some of the layers, and the scheduler hears the last worker alone"
     tokens = "a worker holds some of a request's tokens, and a policy ranks them all"
     refused = {
         "micro-batches (--enable-dbo, --ubatch-size): a pass is looked up as one batch": ubatching
     }
-    for way in ("decode context", "prefill context"):
+    for way, why in (("pipeline", layers), ("decode context", tokens), ("prefill context", tokens)):
         size = getattr(sizes, f"{way.replace(' ', '_')}_parallel_size")
         option = f"--{way.replace(' ', '-')}-parallel-size {size}"
-        refused[f"{way} parallelism ({option}): {tokens}"] = size > 1
+        refused[f"{way} parallelism ({option}): {why}"] = size > 1
     return refused
 
 
@@ -77,10 +78,6 @@ def check_engine(config: Any, policies: Sequence[Policy]) -> None:
         "a KV connector (--kv-transfer-config) and a budget by KV head, whose pages have another "
         "shape than the layers of a connector": (
             config.kv_transfer_config is not None and by_head(policies)
-        ),
-        f"pipeline parallelism (--pipeline-parallel-size {parallel.pipeline_parallel_size}) and a "
-        "budget that differs by layer or KV head, because a worker holds some of the layers": (
-            parallel.pipeline_parallel_size > 1 and shaping(policies) is not None
         ),
         "latent attention (MLA), whose cache holds neither keys nor values": (
             config.model_config.use_mla

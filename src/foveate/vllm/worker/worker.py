@@ -28,7 +28,6 @@ from foveate.vllm.vllm_api import (
     KVCacheSpec,
     SchedulerOutput,
     VllmConfig,
-    get_pp_group,
     get_tp_group,
     init_logger,
 )
@@ -38,8 +37,6 @@ from foveate.vllm.worker.metadata import Rewriting
 from foveate.vllm.worker.prompts import Prompts
 
 logger = init_logger("vllm.foveate")  # vLLM prints only loggers below its own name
-_FAILURES = 7907
-"""Tag of messages between pipeline stages; vLLM's own have the tag 0."""
 
 
 class Serving:
@@ -58,7 +55,6 @@ class Serving:
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any):
         self.settings = settings_from(vllm_config.additional_config)
         self.ordinals: dict[str, int] = {}
-        self.depth = 0
         self.prompts: Prompts | None = None
         self.metrics: Metrics | None = None
         check_config(vllm_config, self.settings)
@@ -73,9 +69,8 @@ class Serving:
         specs = {name: specs[name] for name in sorted(specs, key=lambda name: name not in drafter)}
         names = [name for name, spec in specs.items() if compressible(spec) and name not in drafter]
         self._check(names, specs)
-        before, depth = layers_of_all_stages(len(names))
-        self.ordinals = {name: before + i for i, name in enumerate(names)}
-        policies, self.depth = self.settings.policies, depth
+        self.ordinals = {name: ordinal for ordinal, name in enumerate(names)}
+        policies, depth = self.settings.policies, len(names)
         heads, longest = specs[names[0]].num_kv_heads, self.vllm_config.model_config.max_model_len
         rooms = rooms_of(policies, depth, heads, longest, self.settings.tiers)
         if not by_head(policies):
@@ -109,14 +104,13 @@ class Serving:
         )
         check_attention({name: self._layers[name] for name in names}, by_head=by_head(policies))
         check_specs({name: specs[name] for name in names})
-        _, depth = layers_of_all_stages(len(names))
         for policy in policies:
-            check_profiles(policy, config.model_config.model, depth)
+            check_profiles(policy, config.model_config.model, len(names))
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Create the caches, and connect the builders of compressed groups to the prompts."""
         super().initialize_from_config(kv_cache_config)  # type: ignore[misc]
-        prompts = Prompts(Offer(self.settings), self.ordinals, self.model_runner, self.depth)
+        prompts = Prompts(Offer(self.settings), self.ordinals, self.model_runner)
         self.prompts = prompts
         without_full_graphs(self.model_runner, lambda: prompts.reading)
         for number, groups in enumerate(self.model_runner.attn_groups):
@@ -124,8 +118,7 @@ class Serving:
                 if isinstance(group.kv_cache_spec, CompressedSpec):
                     for builder in group.metadata_builders:
                         self._attach(builder, number, group.kv_cache_spec.block_size)
-        # one of the tensor-parallel workers of the stage whose results vLLM reads
-        if self.is_driver_worker and get_pp_group().is_last_rank:
+        if self.is_driver_worker:  # one of the tensor-parallel workers
             self._announce(kv_cache_config)
 
     def _announce(self, kv_cache_config: KVCacheConfig) -> None:
@@ -141,7 +134,7 @@ class Serving:
         logger.info(
             "Foveate compresses the prompts of %d layers (KV cache groups of %s%s): %s, in %d "
             "blocks of %s tokens; %s.",
-            self.depth,
+            len(self.ordinals),
             ", ".join(map(str, cells.values())),
             " KV heads" if by_head(self.settings.policies) else "",
             " or ".join(map(str, self.settings.policies)),
@@ -180,9 +173,7 @@ class Serving:
         with self.prompts.serving(scheduler_output):
             result = super().execute_model(scheduler_output)  # type: ignore[misc]
             if self.prompts.reading:
-                names = list(scheduler_output.num_scheduled_tokens)
-                share_failures(self.prompts, names)
-                pass_failures_on(self.prompts, names)
+                share_failures(self.prompts, list(scheduler_output.num_scheduled_tokens))
         if self.metrics is not None:
             prompts = self.prompts
             self.metrics.count(prompts.completed, prompts.take_seconds(), prompts.not_read)
@@ -223,37 +214,6 @@ def share_failures(prompts: Prompts, names: Sequence[str]) -> None:
     for name, failed_elsewhere in zip(names, failed.tolist(), strict=True):
         if failed_elsewhere and name not in prompts.failed:
             prompts.fail(name, Reason.COMPRESSION, "another worker could not compress its prompt.")
-
-
-def pass_failures_on(prompts: Prompts, names: Sequence[str]) -> None:
-    """Fail each of these requests in the next pipeline stage if it failed in this one: vLLM reads
-    the results of the last stage only. Called as :func:`share_failures`.
-    """
-    group = get_pp_group()
-    if group.world_size == 1:
-        return
-    here = [name in prompts.failed for name in names]
-    failed = torch.tensor(here, dtype=torch.uint8, device="cpu")
-    if not group.is_first_rank:
-        before = torch.zeros_like(failed)
-        torch.distributed.recv(before, group.prev_rank, group.cpu_group, tag=_FAILURES)
-        for name, failed_before in zip(names, before.tolist(), strict=True):
-            if failed_before and name not in prompts.failed:
-                why = "an earlier pipeline stage could not compress its prompt."
-                prompts.fail(name, Reason.COMPRESSION, why)
-        failed |= before
-    if not group.is_last_rank:
-        torch.distributed.send(failed, group.next_rank, group.cpu_group, tag=_FAILURES)
-        prompts.take_failed()
-
-
-def layers_of_all_stages(mine: int) -> tuple[int, int]:
-    """Return the number of compressed layers in earlier pipeline stages, and in all stages."""
-    group = get_pp_group()
-    counts = [mine] * group.world_size
-    if group.world_size > 1:
-        torch.distributed.all_gather_object(counts, mine, group.cpu_group)
-    return sum(counts[: group.rank_in_group]), sum(counts)
 
 
 class Failing(AsyncModelRunnerOutput):
