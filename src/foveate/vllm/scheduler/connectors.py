@@ -150,14 +150,14 @@ class ConnectorView:
 
     def build_connector_meta(self, output: Any) -> Any:
         """Return the connector's metadata for a step, built from what it may see of the step."""
-        shown = copy(output)
+        visible = copy(output)
         if self._fences:
             copies = [*(output.kv_cache_block_copies or ()), *self._beginnings.pending_copies]
-            shown.kv_cache_block_copies = copies or None
-            self._show_contexts(shown)
+            visible.kv_cache_block_copies = copies or None
+            self._show_contexts(visible)
         else:
-            self._hide(shown)
-        return self._stock["build_connector_meta"](shown)
+            self._hide(visible)
+        return self._stock["build_connector_meta"](visible)
 
     def request_finished(self, request: Any, block_ids: Any) -> Any:
         """Tell the connector that a request ends; compressed requests never delay their blocks."""
@@ -195,40 +195,40 @@ class ConnectorView:
         names = [sha256(key + str(i).encode()).digest() for i in range(tokens // size)]
         stand_in.block_hashes, stand_in.tokens = names, tokens
 
-    def _show_contexts(self, shown: Any) -> None:
+    def _show_contexts(self, visible: Any) -> None:
         """Add the contexts that are ready to a step, each as a request that begins again with its
         kept blocks.
         """
-        for name in shown.preempted_req_ids or ():
+        for name in visible.preempted_req_ids or ():
             if self._ready.pop(name, None):  # its blocks are free, and may be another's by now
                 self._stand_ins[name].tokens = 0
         if not self._ready:
             return
-        cached = copy(shown.scheduled_cached_reqs)
+        cached = copy(visible.scheduled_cached_reqs)
         cached.req_ids = [*cached.req_ids, *self._ready]
         cached.new_block_ids = [*cached.new_block_ids, *self._ready.values()]
         cached.resumed_req_ids = cached.resumed_req_ids | self._ready.keys()
-        shown.scheduled_cached_reqs = cached
-        shown.num_scheduled_tokens = dict.fromkeys(self._ready, 0) | shown.num_scheduled_tokens
+        visible.scheduled_cached_reqs = cached
+        visible.num_scheduled_tokens = dict.fromkeys(self._ready, 0) | visible.num_scheduled_tokens
         self._ready = {}
 
-    def _hide(self, shown: Any) -> None:
+    def _hide(self, visible: Any) -> None:
         """Remove the hidden requests from a step."""
-        shown.scheduled_new_reqs = [
-            new for new in shown.scheduled_new_reqs if new.req_id not in self._hidden
+        visible.scheduled_new_reqs = [
+            new for new in visible.scheduled_new_reqs if new.req_id not in self._hidden
         ]
-        cached = shown.scheduled_cached_reqs
+        cached = visible.scheduled_cached_reqs
         seen = [i for i, name in enumerate(cached.req_ids) if name not in self._hidden]
         columns = ("req_ids", "new_block_ids", "num_computed_tokens", "num_output_tokens")
         changed = {name: [getattr(cached, name)[i] for i in seen] for name in columns}
         if cached.new_token_ids:
             changed["new_token_ids"] = [cached.new_token_ids[i] for i in seen]
-        shown.scheduled_cached_reqs = replace(
+        visible.scheduled_cached_reqs = replace(
             cached, resumed_req_ids=cached.resumed_req_ids - self._hidden, **changed
         )
-        new = {n: t for n, t in shown.num_scheduled_tokens.items() if n not in self._hidden}
-        shown.num_scheduled_tokens, shown.total_num_scheduled_tokens = new, sum(new.values())
-        self._hidden -= shown.finished_req_ids
+        new = {n: t for n, t in visible.num_scheduled_tokens.items() if n not in self._hidden}
+        visible.num_scheduled_tokens, visible.total_num_scheduled_tokens = new, sum(new.values())
+        self._hidden -= visible.finished_req_ids
 
 
 REPLACED: tuple[str, ...] = (
