@@ -63,7 +63,7 @@ class EncoderCut:
         if len(stacks) != 1:
             raise UnsupportedModel(
                 f"the blocks of this {model.config.model_type}'s vision encoder were not found, so "
-                "patches cannot be left out. Use another prune stage, such as divprune.prune()."
+                "patches cannot be left out. Use another prune stage."
             )
         self._of_blocks, self.blocks = stacks[0]
         self._is_pixtral = _is_pixtral(model)

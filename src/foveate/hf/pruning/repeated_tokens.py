@@ -56,7 +56,7 @@ class RepeatedTokens:
     def _refused(self, why: str) -> UnsupportedModel:
         return UnsupportedModel(
             f"{print_value(self.stage)} compares the pixels of visual tokens, and {why}. Use "
-            "another prune stage, such as divprune.prune(keep=50%)."
+            "another prune stage, such as random.prune(keep=50%)."
         )
 
     def follow(self, undo: ExitStack) -> None:
