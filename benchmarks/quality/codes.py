@@ -180,7 +180,8 @@ def main() -> None:
         "## TurboQuant minus KIVI at the same bytes",
         "",
         f"`{TURBO_HALF}` minus `{KIVI_SAME_BYTES}`: share of questions answered right, the same "
-        "questions under both.",
+        f"questions under both. Bytes: {bytes_share(rows, TURBO_HALF):.3f} and "
+        f"{bytes_share(rows, KIVI_SAME_BYTES):.3f} of the full cache's.",
         "",
         *lines_of_difference(rows, tasks),
         "",

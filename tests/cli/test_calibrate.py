@@ -432,8 +432,11 @@ def test_zero_samples_are_refused(foveate: Foveate) -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("snapkv", "snapkv has nothing to calibrate. Known: expected_attention, kvzap, mixkv, "),
-        ("full", "full has nothing to calibrate. Known: expected_attention, kvzap, mixkv, "),
+        (
+            "snapkv",
+            "snapkv has nothing to calibrate. Known: expected_attention, fast_kvzip, kvzap, ",
+        ),
+        ("full", "full has nothing to calibrate. Known: expected_attention, fast_kvzip, kvzap, "),
         ("lookm:budget=20%", "lookm has nothing to calibrate."),
         ("prefixvk", "no method named 'prefixvk'. Did you mean 'prefixkv'?"),
         ("mixkv+prefixvk", "no method named 'prefixvk'. Did you mean 'prefixkv'?"),

@@ -345,7 +345,7 @@ def test_two_papers_can_be_calibrated_and_one_depends_on_the_budget():
     assert not CALIBRATIONS["mixkv"].at_a_budget
     with pytest.raises(
         InvalidParameter,
-        match=r"snapkv has nothing to calibrate\. Known: expected_attention, kvzap, mixkv, ",
+        match=r"snapkv has nothing to calibrate\. Known: expected_attention, fast_kvzip, kvzap, ",
     ):
         calibrated_method(foveate.snapkv(budget=50))
     assert calibrated_method(foveate.policy("snapkv+prefixkv:budget=50")) == "prefixkv"

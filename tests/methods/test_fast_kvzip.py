@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import foveate
 from foveate.cli.app import app
 from foveate.errors import InvalidInput, ProfileMismatch
+from foveate.hf import chosen, record
 from foveate.methods.fast_kvzip import Gate, HiddenGate, train
 from foveate.stages import OneRanking
 from tests import zoo
@@ -87,7 +88,7 @@ def test_a_model_answers_as_with_the_rest_masked(calibrated, family, keeps):
     check_generate(zoo.build(family), policy, inputs)
 
 
-def test_chunks_and_draft_tokens_change_no_score(calibrated):
+def test_chunks_and_recordings_change_no_score(calibrated):
     """The gate sees each token once, in the pass that reads it."""
     model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(40,), seed=3)
     policy = foveate.policy(f"fast_kvzip:profile={calibrated['llama']},budget=12")
@@ -98,6 +99,16 @@ def test_chunks_and_draft_tokens_change_no_score(calibrated):
         model.generate(**inputs, max_new_tokens=1, prefill_chunk_size=9)
         for ours, expected in zip(session.stats.kept, whole, strict=True):
             assert torch.equal(ours, expected)
+    recording = record(model, sums=False, hidden=True, **inputs)
+    with foveate.compress(model, policy) as session:
+        for kept, expected in zip(chosen(session, recording), whole, strict=True):
+            assert torch.equal(kept.counts, expected)
+    without = record(model, sums=False, **inputs)
+    with (
+        foveate.compress(model, policy) as session,
+        pytest.raises(InvalidInput, match="no hidden states"),
+    ):
+        chosen(session, without)
 
 
 def test_training_finds_what_a_gate_decides():

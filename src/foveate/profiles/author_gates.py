@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy._core import multiarray
 from torch import Tensor
 
 from foveate.data.texts import check_file
@@ -24,7 +25,7 @@ NAMES = {
     "offset": "b",
 }
 """Names of the authors' tensors, by ours."""
-_MAKE = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+_MAKE = multiarray._reconstruct
 # the file also has the losses of the training, as arrays, which NumPy 1 wrote by another name
 ARRAYS: list[Any] = [np.ndarray, np.dtype, _MAKE, (_MAKE, "numpy.core.multiarray._reconstruct")]
 ARRAYS += [type(np.dtype(kind)) for kind in ("f4", "f8")]

@@ -69,8 +69,9 @@ class Readings:
         prune = divided_for(self.model, policy, [tokens]).prune
         kind = sums, hidden, _ = policy.reads_column_sums, policy.reads_hidden_states, prune
         if kind not in self._read:
-            more = {"sums": sums, "hidden": hidden, "prune": prune}
-            self._read[kind] = record(self.model, **more, **self.inputs)
+            self._read[kind] = record(
+                self.model, sums=sums, hidden=hidden, prune=prune, **self.inputs
+            )
         return self._read[kind]
 
 
