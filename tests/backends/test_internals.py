@@ -5,9 +5,12 @@ here, by name. Nothing of Foveate's own is tested.
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from transformers import DynamicCache, GenerationMixin
 from transformers.cache_utils import CacheLayerMixin
 
@@ -220,3 +223,12 @@ def test_this_release_knows_its_own_name_of_the_cache():
 def test_gguf_files_are_read_with_a_bar_that_can_be_taken_away():
     reader = pytest.importorskip("transformers.modeling_gguf_pytorch_utils")
     assert callable(reader.tqdm)
+
+
+def test_every_model_expands_latents_by_the_same_product():
+    models = Path(transformers.__file__).parent / "models"
+    method = re.compile(r"    def expand_kv\(.*?\n(?=    @|    def )", re.DOTALL)
+    texts = [path.read_text("utf-8") for path in models.glob("*/modeling_*.py")]
+    found = {code for text in texts for code in method.findall(text)}
+    assert len(found) <= 1  # none where keys are cached expanded
+    assert all("self.kv_b_proj(kv_nope).view(key_shape).transpose(1, 2)" in code for code in found)

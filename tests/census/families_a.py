@@ -137,12 +137,12 @@ ENTRIES: dict[str, Entry] = {
     "dots3_note": Entry(
         overrides={
             "text_config": {
-                "swa_num_attention_heads": 4,
-                "swa_num_key_value_heads": 4,
+                "swa_num_attention_heads": 2,
+                "swa_num_key_value_heads": 2,
                 "swa_q_lora_rank": 24,
-                "swa_kv_lora_rank": 16,
-                "swa_head_dim": 24,
-                "swa_qk_nope_head_dim": 16,
+                "swa_kv_lora_rank": 24,
+                "swa_head_dim": 20,
+                "swa_qk_nope_head_dim": 12,
                 "swa_v_head_dim": 16,
             },
             "vision_config": {

@@ -96,7 +96,7 @@ ENTRIES: dict[str, Entry] = {
                 "layer_types": ["full_attention", "sliding_attention"] * 2,
                 "mlp_layer_types": ["dense", "dense", "sparse", "sparse"],
                 "sliding_window": WINDOW,
-                "num_sliding_attention_heads": 4,
+                "num_sliding_attention_heads": 8,  # as released: not the number of the others
                 "rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE},
             },
             "vision_config": {"image_size": 48, "max_position_embeddings": 144, "mlp_ratio": 1.5},

@@ -1,5 +1,6 @@
 """A part of the census on every run, and what it says of the whole: ``make census`` runs all."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import transformers
 
 from tests.pairs import by_turns
 
-from . import IMAGE_TEXT, TEXT
+from . import IMAGE_TEXT, TEXT, families
 from .known import read
+from .shrink import shrunk
+from .specimen import Entry
 from .verdicts import POLICIES, verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of stock models
@@ -42,21 +45,21 @@ SOME = (  # of each kind: towers, positions, layers, generate of an inner model,
 )
 
 BRANCHES = {  # models whose code asks for the name of its attention, by what comes of it
-    "axk2": "latent attention: refused",
+    "axk2": "sparse attention: refused",
     "decision_transformer": "no language model",
-    "deepseek_v32": "latent attention: refused",
+    "deepseek_v32": "sparse attention: refused",
     "diffusion_gemma": "refused",
-    "dots3_note": "latent attention: refused",
+    "dots3_note": "sparse attention: refused",
     "falcon": "an attention of its own: refused",
     "gemma4": "its mask, in the census",
     "gemma4_unified": "its mask, in the census",
-    "glm5_next": "latent attention: refused",
-    "glm_moe_dsa": "latent attention: refused",
+    "glm5_next": "sparse attention: refused",
+    "glm_moe_dsa": "sparse attention: refused",
     "gpt2": "upcasting, in the census",
-    "hy_v4": "latent attention: refused",
-    "hy_v4_vl": "latent attention: refused",
+    "hy_v4": "sparse attention: refused",
+    "hy_v4_vl": "sparse attention: refused",
     "minimax_m3_vl": "its sparse mask, in the census",
-    "mistral_large4": "latent attention: refused",
+    "mistral_large4": "sparse attention: refused",
     "qwen2_5_omni": "its tower",
     "timm_backbone": "a tower",
     "timm_wrapper": "a tower",
@@ -77,6 +80,22 @@ def test_the_census_knows_every_type_and_none_is_wrong():
     assert set(KNOWN) == {*IMAGE_TEXT, *TEXT}
     assert {one.kind for one in KNOWN.values()} == {"exact", "refused", "not built"}
     assert all(one.reason for one in KNOWN.values() if one.kind != "exact")
+
+
+def test_tiny_layers_differ_wherever_the_default_layers_do():
+    for name in IMAGE_TEXT:
+        kind, entry = transformers.CONFIG_MAPPING[name], families.ENTRIES.get(name, Entry())
+        if "per_layer_config" in inspect.getsource(inspect.getmodule(kind)):
+            usual = differing_settings(kind(**entry.start))
+            tiny = differing_settings(shrunk(kind, entry.overrides, entry.start))
+            assert tiny >= usual, name
+            assert usual or name not in ("dots3_note", "gemma4")
+
+
+def differing_settings(config):
+    """Names of the decoder's settings that transformers refuses to read for all layers at once."""
+    specification = getattr(config.get_text_config(decoder=True), "_heterogeneity_spec", None)
+    return getattr(specification, "per_layer_attributes", set())
 
 
 @pytest.mark.skipif(list(read())[-1] != RELEASE, reason="these are those of the newest release")

@@ -46,8 +46,17 @@ def of_method(name: str, budget: float | int | str = 0.5) -> foveate.Policy:
 
 
 # Those with a profile: the budget that they bring is tried in tests/backends/test_head_tables.py,
-# the score of q_filters in tests/backends/test_gathering.py, kvzap in tests/methods/test_kvzap.py.
-CALIBRATED = ("duo_attention", "headkv", "kvzap", "q_filters", "sparsemm", "triattention")
+# the score of q_filters in tests/backends/test_gathering.py, kvzap in tests/methods/test_kvzap.py,
+# fast_kvzip in tests/methods/test_fast_kvzip.py.
+CALIBRATED = (
+    "duo_attention",
+    "fast_kvzip",
+    "headkv",
+    "kvzap",
+    "q_filters",
+    "sparsemm",
+    "triattention",
+)
 # Families that it cannot read again are refused: tests/backends/test_reprefill.py has all of them.
 READS_AGAIN = ("kvzip", "streammem")
 METHODS = {

@@ -112,6 +112,10 @@ class Chat(AbstractContextManager["Chat"]):
         self._stops: list[Event] = []  # one for each turn that runs or waits
         self._closed = False
 
+    def __repr__(self) -> str:
+        turns = len(self._now.turns)
+        return f"Chat({self.policy.spec}: {turns} turns, {self._now.ids.shape[1]} tokens)"
+
     # Turns
 
     @overload

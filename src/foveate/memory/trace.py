@@ -17,6 +17,7 @@ from foveate.errors import FoveateError
 from foveate.hf.layer.support import compressible_layers, text_config
 from foveate.hf.model.decoder import find
 from foveate.hf.model.internals import CACHE, DynamicLayer, last_logits
+from foveate.hf.model.layer_settings import layer_settings
 from foveate.memory.attention import use_attention
 from foveate.memory.counting import Counting, run_once
 from foveate.memory.model import Bare
@@ -266,8 +267,8 @@ def _bytes(layer: Any) -> int:
 
 def _forms(bare: Bare, cache: Any) -> dict[int, Form]:
     config = text_config(bare.model)
-    heads = config.num_attention_heads
+    heads = layer_settings(config, "num_attention_heads")
     return {
-        index: Form.of(heads, cache.layers[index].keys, cache.layers[index].values)
+        index: Form.of(heads[index], cache.layers[index].keys, cache.layers[index].values)
         for index in compressible_layers(config)
     }

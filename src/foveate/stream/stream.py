@@ -136,6 +136,9 @@ class Stream(AbstractContextManager["Stream"]):
         )
         self._offloaded = offloaded
 
+    def __repr__(self) -> str:
+        return f"Stream({self.policy.spec}: {self._images} frames seen)"
+
     def see(
         self,
         frames: Frames,

@@ -73,15 +73,17 @@ def chat(
 
 
 def _run_chat(talk: Talk, live: bool) -> None:
-    """Answer lines until the chat ends; in a pipe, the first error ends it."""
+    """Answer lines until the chat ends; after an error in a pipe the exit status is 2."""
+    failed = False
     for line in read_lines(live):
         try:
             if not talk.take(line):
-                return
+                break
         except FoveateError as error:
-            if not live:
-                raise
+            failed = True
             typer.echo(f"Error: {error}", err=True)
+    if failed and not live:
+        raise typer.Exit(2)
 
 
 def read_lines(live: bool) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from foveate.cache.pairs import Form
 from foveate.compression.budget_division import bytes_of, divided
@@ -21,6 +21,7 @@ from foveate.errors import FoveateError, MissingModality, ProfileMismatch, Unsup
 from foveate.hf.layer.projection import with_latents
 from foveate.hf.layer.state import CacheState
 from foveate.hf.layer.support import compressible_layers, model_name, text_config
+from foveate.hf.model.layer_settings import layer_settings
 from foveate.hf.model.modality import visual_token_ids
 from foveate.hf.model.weights import weights_digest
 from foveate.policies.amount import Amount
@@ -117,6 +118,16 @@ def divided_for(
     return divided(policy, forms_of(model), lengths, columns or max(lengths))
 
 
+_LATENT_SIZES = (
+    "num_attention_heads",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "qk_nope_head_dim",
+    "v_head_dim",
+)
+_SIZES = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size")
+
+
 def forms_of(model: PreTrainedModel) -> tuple[Form, ...]:
     """Return the form of each compressed layer's pairs from the model's configuration. The actual
     pairs are checked against it later.
@@ -125,31 +136,38 @@ def forms_of(model: PreTrainedModel) -> tuple[Form, ...]:
         UnsupportedModel: the configuration does not have the sizes.
     """
     config = text_config(model)
-    queries = getattr(config, "num_attention_heads", None)
-    if getattr(config, "kv_lora_rank", None):
+    if any(layer_settings(config, "kv_lora_rank")):
         return _latent_forms(model, config)
-    heads = getattr(config, "num_key_value_heads", None) or queries
-    size = getattr(config, "head_dim", None)
-    if not size and isinstance(queries, int):
-        size = getattr(config, "hidden_size", 0) // queries
-    if not all(isinstance(number, int) and number > 0 for number in (queries, heads, size)):
+    sizes = list(zip(*(layer_settings(config, name) for name in _SIZES), strict=True))
+    return tuple(_form(model, *sizes[index]) for index in compressible_layers(config))
+
+
+def _form(
+    model: PreTrainedModel, queries: Any, heads: Any, head_size: Any, hidden_size: Any
+) -> Form:
+    heads = heads or queries
+    if not head_size and isinstance(queries, int):
+        head_size = (hidden_size or 0) // queries
+    if not all(isinstance(number, int) and number > 0 for number in (queries, heads, head_size)):
         raise UnsupportedModel(
             f"the configuration of {type(model).__name__} has no number and size of heads, so the "
             "bytes of a pair are unknown and the budget cannot be divided before the prompt is "
             "read. Write the shares out instead of auto, such as keep=50% and bits=4."
         )
-    form = Form(heads, queries, size, size, model.dtype)  # type: ignore[arg-type]
-    return (form,) * len(compressible_layers(config))
+    return Form(heads, queries, head_size, head_size, model.dtype)
 
 
-def _latent_forms(model: PreTrainedModel, config: Any) -> tuple[Form, ...]:
+def _latent_forms(model: PreTrainedModel, config: PreTrainedConfig) -> tuple[Form, ...]:
     """Return the forms under multi-head latent attention, with latents or expanded keys stored."""
-    queries, rotary = config.num_attention_heads, config.qk_rope_head_dim
-    key = config.qk_nope_head_dim + rotary
-    form = Form(queries, queries, key, config.v_head_dim, model.dtype)  # type: ignore[arg-type]
-    if with_latents(model):
-        form = form._replace(heads=1, key=config.kv_lora_rank, value=rotary)
-    return (form,) * len(compressible_layers(config))
+    expanding, forms = with_latents(model), []
+    settings = list(zip(*(layer_settings(config, name) for name in _LATENT_SIZES), strict=True))
+    for index in compressible_layers(config):
+        queries, rank, rotary, rest, value = settings[index]
+        form = Form(queries, queries, rest + rotary, value, model.dtype)
+        if index in expanding:
+            form = form._replace(heads=1, key=rank, value=rotary)
+        forms.append(form)
+    return tuple(forms)
 
 
 def divide_for_prompt(

@@ -129,6 +129,9 @@ class Session:
         self._calls = Calls(self.model, policy, vision, asker, strict)
         self._finalizer: finalize[..., Session] | None = None
 
+    def __repr__(self) -> str:
+        return f"Session({type(self.model).__name__}, {self.policy.spec})"
+
     @property
     def link(self) -> Link:
         """Connection of this context to its caches, which keep it after the context was left."""

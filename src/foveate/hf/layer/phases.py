@@ -27,8 +27,10 @@ from foveate.cache.pairs import DensePairs, Padded, Pairs, RewrittenPairs, rewri
 from foveate.cache.slots import Slots
 from foveate.compression.layer_memory import Phase
 from foveate.errors import UnsupportedCache
+from foveate.hf.attention.absorbed import attend_absorbed
 from foveate.hf.attention.by_products import (
     NOTHING,
+    Attended,
     ByProducts,
     ModelAttention,
     Output,
@@ -118,15 +120,26 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
 
 def answer(layer: FoveateLayer, queries: Queries) -> Output:
     """Compute the attention of an answer's tokens, and apply the policy's decode rule."""
-    policy, pairs = layer.state.policy, layer.per_head()
-    out = compute_attention(queries, pairs, policy.attend.n)
-    if policy.compresses_again:
-        layer.in_order()
-        layer_view, _ = _policy_layer(layer, queries, pairs, ours=False)
-        _read(layer, replace(layer_view, column_sums=out.column_sums, window_sums=out.window_sums))
-    elif policy.prunes:
+    policy, out = layer.state.policy, _absorbed(layer, queries)
+    if out is None:
+        pairs = layer.per_head()
+        out = compute_attention(queries, pairs, policy.attend.n)
+        if policy.compresses_again:
+            layer.in_order()
+            view, _ = _policy_layer(layer, queries, pairs, ours=False)
+            _read(layer, replace(view, column_sums=out.column_sums, window_sums=out.window_sums))
+    if policy.prunes:
         _prune(layer)
     return out.output, out.weights
+
+
+def _absorbed(layer: FoveateLayer, queries: Queries) -> Attended | None:
+    """Compute the attention over stored latents; None if keys and values have to be computed."""
+    policy = layer.state.policy
+    if layer.expansion is None or policy.compresses_again:  # a score reads keys and values
+        return None
+    pairs = layer.stored or layer.pairs
+    return attend_absorbed(queries, pairs, layer.expansion, policy.attend.n)
 
 
 def with_drafts(
@@ -230,6 +243,7 @@ def _build_layer(
         slots = queries.computed.slots(columns, facts, images, queries.view.mask)
     if slots.tokens is None:
         slots = _with_budget(layer, slots, columns, queries)
+    hidden = state.link.hidden_states.pop(layer.model_index, None)
     return Layer(
         q=q.detach(),
         k=k.detach(),
@@ -240,6 +254,8 @@ def _build_layer(
         model_index=layer.model_index,
         depth=state.depth,
         expanded=expanded,
+        # draft tokens are behind the prompt's, and no queries of this layer
+        hidden=None if hidden is None else hidden[:, : q.shape[2]],
     )
 
 

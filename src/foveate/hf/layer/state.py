@@ -81,7 +81,8 @@ class Link:
     it.
 
     ``projections`` are the output projections by layer of the model, if the policy needs them, and
-    ``residual_norms`` the norms of the residual stream that each layer reads in the current pass.
+    ``residual_norms`` the norms of the residual stream that each layer reads in the current pass,
+    ``hidden_states`` the inputs of each layer's attention module, until its policy has read them.
     ``expansions`` are functions from latents and rotary keys to keys and values per head, by layer
     of the model, if its cache stores latents (MLA).
     ``strict`` refuses budgets below what is always kept. With ``keeps_scores``, layers remember the
@@ -95,6 +96,7 @@ class Link:
         self.projections: dict[int, nn.Module] = {}
         self.residual_norms: dict[int, Tensor] = {}
         self.expansions: dict[int, Expansion] = {}
+        self.hidden_states: dict[int, Tensor] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
         return self

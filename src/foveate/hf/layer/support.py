@@ -17,6 +17,7 @@ from foveate.hf.layer.interface import check_known, readers
 from foveate.hf.layer.state import CacheState, Link
 from foveate.hf.model.decoder import layer_stacks
 from foveate.hf.model.internals import STATES, DynamicLayer, HybridLayer
+from foveate.hf.model.layer_settings import layer_settings
 from foveate.hf.model.weights import weights_digest
 from foveate.policies.policy import Policy
 from foveate.policies.traits import wrapped
@@ -140,7 +141,7 @@ def _reasons_of_layers(config: PreTrainedConfig) -> list[str]:
     layers = DynamicCache(config=config).layers
     kinds = sorted({type(layer).__name__ for layer in layers})
     if any("Indexed" in kind for kind in kinds):
-        return ["its layers keep an index beside their keys, which chooses what is attended to."]
+        return [_reason_of_index(config)]
     unknown = {type(layer).__name__ for layer in layers if type(layer) not in _GROWING} - _LEFT
     if unknown:
         return [
@@ -153,6 +154,19 @@ def _reasons_of_layers(config: PreTrainedConfig) -> list[str]:
             f"their caches are bounded already: {', '.join(kinds)}."
         ]
     return []
+
+
+def _reason_of_index(config: PreTrainedConfig) -> str:
+    """Return the reason against layers with an indexer (sparse attention)."""
+    if getattr(config, "index_kpool", None):
+        return (
+            "its indexer chooses pools of consecutive slots of the cache (index_kpool), and an "
+            "eviction would put other tokens into them."
+        )
+    return (
+        "its layers keep an index beside their keys, which chooses what is attended to, and "
+        "Foveate does not evict from an index."
+    )
 
 
 def _with_states(config: PreTrainedConfig) -> list[str]:
@@ -182,10 +196,11 @@ def most_kv_heads(config: PreTrainedConfig) -> int | None:
     it. Some models give their global layers another number, or each layer its own.
     """
     counts: list[int] = []
-    for name, value in vars(config).items():
+    for name in vars(config):
         if name.endswith(("key_value_heads", "kv_heads")):
-            counts += [n for n in (value if isinstance(value, list) else [value]) if n]
-    return max(counts) if counts else None
+            for value in layer_settings(config, name):
+                counts += [n for n in (value if isinstance(value, list) else [value]) if n]
+    return max(counts, default=None)
 
 
 def state_of(cache: object) -> CacheState | None:

@@ -19,6 +19,7 @@ from foveate.hf.attach.session import compress
 from foveate.hf.layer.support import check_model, compressible_layers, model_name, text_config
 from foveate.hf.measuring.calibrate import profile_of
 from foveate.hf.measuring.record import Observer, observing
+from foveate.hf.model.layer_settings import shared_setting
 from foveate.hf.model.module_state import restored_modules
 from foveate.ops.window_attention import window_attention
 from foveate.policies.heads import HEAD_FILES, HeadReading, Shown, head_reading, of_kv_heads
@@ -129,21 +130,24 @@ def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profi
     checked = check_model(model)
     config = text_config(checked)
     layers = config.num_hidden_layers
-    heads = config.num_attention_heads if kind == "query" else config.num_key_value_heads
+    compressed = compressible_layers(config)
+    count = "num_attention_heads" if kind == "query" else "num_key_value_heads"
+    heads = shared_setting(config, count, compressed)
     scores, samples = read(path)
     if scores.shape != (layers, heads):
         raise InvalidInput(
             f"{path} has scores of {scores.shape[0]} layers with {scores.shape[1]} {kind} heads, "
             f"and {model_name(checked)} has {layers} with {heads}."
         )
-    return _profile(model, method, scores[compressible_layers(config)], samples)
+    return _profile(model, method, scores[compressed], samples)
 
 
 def _profile(model: nn.Module, method: str, scores: Float[Tensor, "L hq"], samples: int) -> Profile:
     """Return the profile of the compressed layers' heads: KV heads get the mean of the query heads
     that share them.
     """
-    heads = text_config(check_model(model)).num_key_value_heads
+    config = text_config(check_model(model))
+    heads = shared_setting(config, "num_key_value_heads", compressible_layers(config))
     return profile_of(model, method, of_kv_heads(scores, heads).tolist(), samples)
 
 

@@ -13,6 +13,9 @@ Beside the names in this module, other modules depend on:
 * Attention functions come from an ``AttentionInterface``, by ``get_interface`` or as an item, and
   are called with the very keys that ``update`` returned, so that an attribute on them leads back to
   the layer (``interface.py``).
+* ``expand_kv`` of modules with latent attention (MLA) multiplies latents by the weight of
+  ``kv_b_proj``, whose rows are, head by head, ``qk_nope_head_dim`` of keys and ``v_head_dim`` of
+  values (``absorbed.py``).
 * ``generate`` reads a prompt through the model's ``forward``, with the tokens that the cache has
   not seen (``calls.py``).
 * ``generate`` merges its arguments with a ``generation_config`` among them and with the model's
