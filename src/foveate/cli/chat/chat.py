@@ -17,6 +17,8 @@ from foveate.errors import FoveateError
 if TYPE_CHECKING:
     from foveate.cli.chat.talk import Talk
 
+_NO_PAGE = "The demo model reads printed pages only: give the path of an image in a line."
+
 
 def chat(
     model: Annotated[str, model_option(SEES)] = SEES,
@@ -66,6 +68,8 @@ def chat(
     talk.sampling = fps, frames
     talk.watch(clips)
     live = sys.stdin.isatty()
+    if is_demo(model) and not image and not video:
+        typer.echo(_NO_PAGE, err=True)
     if live:
         typer.echo(f"{loaded.name}, {short(policy.spec)}\n{HELP}\n", err=True)
     with console.quiet():

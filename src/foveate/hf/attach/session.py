@@ -168,7 +168,7 @@ class Session:
     def stats(self) -> Stats:
         """Statistics of the latest prompt: pairs kept per layer and head, bytes and seconds.
 
-        Empty for a cache that ``load`` returned, because files do not store them.
+        Those of a cache that ``load`` returned have no seconds, because files do not store them.
         """
         return known_state(self.cache).turn.stats
 
@@ -327,7 +327,7 @@ class Session:
         cache_files.load(Path(path), cache, self.model, self.policy, tokenizer)
         for layer in foveate_layers(cache):
             layer.bound_room()  # files do not store the limit of a budget in bytes
-        self._calls.notes.latest = cache
+        self.adopt(cache)
         return cache
 
 
