@@ -428,7 +428,7 @@ def test_a_store_that_has_no_way_back_is_refused_by_its_name(store, says, tmp_pa
 def test_pairs_in_few_bits_are_read_as_they_were_stored(store, tmp_path):
     name, _, rest = store.partition("(")
     term = f"{name}({rest.removesuffix(')')}{',' if rest else ''}residual=2)"
-    with foveate.compress(zoo.build("llama"), f"knorm+{term}:budget=20") as session:
+    with foveate.compress(zoo.fresh("llama"), f"knorm+{term}:budget=20") as session:
         cache = session.prefill(**zoo.prompt("llama", lengths=(23, 40)))
         loaded = session.load(session.save(tmp_path / "context.safetensors"))
     for ours, theirs in zip(loaded.layers, cache.layers, strict=True):
