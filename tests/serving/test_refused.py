@@ -30,10 +30,9 @@ def test_models_whose_attention_depends_on_distances_are_refused(tmp_path, monke
         pass
 
 
-TIERS = "pyramidkv:budget=25%,window=8"
 AGAIN = "knorm:budget=64,when=over_budget(every=64)"
 ANSWERING = "rkv:budget=64,every=32"
-DRAFTS = "of its methods ngram, draft_model, eagle, eagle3, mtp are served"
+DRAFTS = "of its methods ngram, eagle, eagle3, mtp are served"
 TOKENS = "a worker holds some of a request's tokens"
 
 
@@ -49,7 +48,8 @@ def companions():
         POLICY,
     )
     yield drafts("suffix"), rf"by 'suffix' \(--speculative-config\): {DRAFTS}", POLICY
-    yield drafts("draft_model", model="MODEL"), "a budget that differs by layer", TIERS
+    said = rf"by 'draft_model' \(--speculative-config\): {DRAFTS}"
+    yield drafts("draft_model", model="MODEL"), said, POLICY
     yield {"spec_method": "ngram_gpu", "spec_tokens": 2}, r"'ngram_gpu' \(--spec-method\)", POLICY
     for way in ("decode", "prefill"):
         size = f"{way}_context_parallel_size"
@@ -89,7 +89,6 @@ def test_what_goes_with_a_policy_is_not_refused(llama, monkeypatch):
     """Which the tests of ``test_options`` and ``test_processes`` then serve."""
     monkeypatch.setenv("FOVEATE_POLICY", POLICY)
     configuration(llama, **drafts("ngram"))
-    configuration(llama, **drafts("draft_model", model=llama))
     configuration(llama, kv_offloading_size=1.0, kv_offloading_backend="native")
     configuration(llama, tensor_parallel_size=2)
     monkeypatch.setenv("FOVEATE_POLICY", AGAIN)

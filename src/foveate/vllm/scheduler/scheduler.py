@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from math import lcm
 from typing import Any
 
-from foveate.errors import FoveateError
+from foveate.errors import FoveateError, UnsupportedEngine
 from foveate.vllm.metrics import Metrics
 from foveate.vllm.plans.boundaries import Move
 from foveate.vllm.plans.failures import Reason, RequestFailure
@@ -54,6 +54,11 @@ class Planning:
         self._compressed = [
             manager for manager in managers if isinstance(manager, CompressedManager)
         ]
+        if not self._compressed:
+            raise UnsupportedEngine(
+                "vLLM has merged the compressed layers of this model with others, so nothing would "
+                "be compressed. Please report this."
+            )
         self._others = [
             OtherGroup.of(manager, config)
             for manager in managers

@@ -13,8 +13,11 @@ from foveate.vllm.startup.options import CLASSES, HERE, SCHEDULER
 from foveate.vllm.startup.support import refuse
 
 NGRAM = ("ngram", "[ngram]")
-DRAFTERS = ("draft_model", "eagle", "eagle3", "mtp")
-"""Methods of speculative decoding with layers of their own, whose cache stays whole."""
+DRAFTERS = ("eagle", "eagle3", "mtp")
+"""Methods of speculative decoding with layers of their own, whose cache stays whole. A draft model
+is none of them: vLLM 0.32 and 0.33 pass it the block table of the first KV cache group, which is
+the model's.
+"""
 _LEAVE = "Leave it out, or serve without a policy"
 
 

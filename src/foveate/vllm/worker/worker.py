@@ -65,8 +65,6 @@ class Serving:
         """Return vLLM's specs, with compressed ones for layers of full attention."""
         specs: dict[str, KVCacheSpec] = super().get_kv_cache_spec()  # type: ignore[misc]
         drafter = drafter_layers(self.model_runner)
-        # vLLM 0.32 passes the first group's block table to a draft model, whatever its group is
-        specs = {name: specs[name] for name in sorted(specs, key=lambda name: name not in drafter)}
         names = [name for name, spec in specs.items() if compressible(spec) and name not in drafter]
         self._check(names, specs)
         self.ordinals = {name: ordinal for ordinal, name in enumerate(names)}
