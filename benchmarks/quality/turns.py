@@ -157,7 +157,7 @@ def full_rows(loaded: Loaded, number: int, turns: Sequence[Turn]) -> Iterator[Ro
             text = answer.text.strip()
             right = float(text in (asked.question.answer, asked.question.value))
             row = _row(CHAT, number, turn, FULL, asked)
-            stored = {"kv_bytes": answer.stats.bytes_after, "end_bytes": chat.held.bytes}
+            stored = {"pairs": answer.stats.kept_tokens, "end_bytes": chat.held.bytes}
             yield {**row, "right": right, "same": 1.0, "ids": ids, "text": text, **stored}
 
 
@@ -176,7 +176,7 @@ def chat_rows(loaded: Loaded, asked: Asked, method: str, budget: str) -> Iterato
 
                 score = judged(loaded, asked, turn, following.predicted, free)
             row = _row(CHAT, asked.number, turn, f"{method}:{budget}", shown)
-            yield {**row, **score, "kv_bytes": answer.stats.bytes_after}
+            yield {**row, **score, "pairs": answer.stats.kept_tokens}
 
 
 @torch.no_grad()
@@ -191,7 +191,7 @@ def once_rows(
         policy = asked.policy(method, budget)
         with compress(loaded.model, policy, tokenizer=loaded.tokenizer) as session:
             cache = branch(session, recording)
-            stored = session.stats.bytes_after
+            pairs = session.stats.kept_tokens
             forced = teacher_forced(session, cache, recording.logits, asked.ids[turn])
             predicted = forced.logits.argmax(-1).tolist()
 
@@ -201,7 +201,7 @@ def once_rows(
 
             score = judged(loaded, asked, turn, predicted, free)
         row = _row(ONCE, asked.number, turn, f"{method}:{budget}", asked.turns[turn])
-        yield {**row, **score, "kv_bytes": stored, "tokens": recording.tokens}
+        yield {**row, **score, "pairs": pairs, "tokens": recording.tokens}
 
 
 def _row(task: str, number: int, turn: int, spec: str, asked: Turn) -> Row:

@@ -61,7 +61,7 @@ def _beside_once(chat: Rows, once: Rows) -> dict[str, Any]:
         "chat": asdict(estimate(row["right"] for row in common.values())),
         "once": asdict(estimate(once[sample]["right"] for sample in common)),
         "difference": asdict(_difference(common, once)),
-        "bytes": mean(row["kv_bytes"] / once[key]["kv_bytes"] for key, row in common.items()),
+        "pairs": mean(row["pairs"] / once[key]["pairs"] for key, row in common.items()),
     }
 
 
@@ -95,10 +95,11 @@ def page(found: Mapping[str, Any]) -> str:
         "## Compressed at every turn, or once",
         "",
         "Once: the conversation up to the question is read in one prompt, and compressed once at "
-        "the same budget. Bytes are those stored after the question, the chat's over once's.",
+        "the same budget. Pairs are those kept of the question and all before it, the chat's over "
+        "once's.",
         "",
         *table(
-            ["policy", "budget", "questions", "chat", "once", "chat minus once", "bytes"],
+            ["policy", "budget", "questions", "chat", "once", "chat minus once", "pairs"],
             map(_once_cells, found["once"]),
         ),
     ]
@@ -115,7 +116,7 @@ def _chat_cells(cell: Mapping[str, Any]) -> list[str]:
 
 def _once_cells(cell: Mapping[str, Any]) -> list[str]:
     right = [_share(cell["chat"]), _share(cell["once"]), _signed(cell["difference"])]
-    return [*_named(cell["spec"]), str(cell["chat"]["count"]), *right, f"{cell['bytes']:.3f}"]
+    return [*_named(cell["spec"]), str(cell["chat"]["count"]), *right, f"{cell['pairs']:.3f}"]
 
 
 def _named(spec: str) -> tuple[str, str]:
