@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -88,7 +89,7 @@ def test_chats_and_one_compression_answer_as_they_should(demo: Loaded) -> None:
 def test_budgets_in_bytes_are_shares_of_the_full_cache_at_the_end() -> None:
     asked = Asked(0, [], [], [], 50_000_000)
     assert int(asked.policy("kvzip", "20% in bytes").amount.value) == 10_000_000
-    assert asked.policy("kvzip", "20%").amount.value == 0.2
+    assert asked.policy("kvzip", "20%").amount.value == Fraction(1, 5)
 
 
 def made_up(task: str, number: int, spec: str, count: int) -> list[dict[str, Any]]:
