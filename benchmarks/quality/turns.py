@@ -6,7 +6,7 @@ The demo model holds drawn conversations with `foveate.Chat`. Pages come in over
 turn asks about a page that was shown in it or earlier. After each question, every chat continues
 with the full cache's answer, so that all policies answer the same questions after the same
 conversation. For "compress once", the conversation up to the question is read in one prompt, which
-is compressed once at the same budget. Answers are written per conversation and policy, and the same
+is compressed once at the same share. Answers are written per conversation and policy, and the same
 command continues an interrupted run. Then it writes benchmarks/results/turns.md and .json.
 """
 
@@ -237,9 +237,12 @@ def answer_missing(
 def answer_missing_once(
     results: Results, loaded: Loaded, number: int, cells: Sequence[tuple[str, str]]
 ) -> None:
-    """Answer the missing questions of one conversation after one compression each."""
+    """Answer the missing questions of one conversation after one compression each.
+
+    The latest comes first: by then, a chat has compressed most often.
+    """
     asked = answered_in_full(results, loaded, number)
-    for turn in range(TURNS):
+    for turn in reversed(range(TURNS)):
         sample = f"{number}/{turn}"
         left = [cell for cell in cells if (ONCE, sample, ":".join(cell)) not in results]
         results.take(list(once_rows(loaded, asked, turn, left)) if left else ())
@@ -252,15 +255,19 @@ def main() -> None:
     parser.add_argument("--conversations", type=int, default=3, help=f"of {TURNS} questions each")
     parser.add_argument("--only-write", action="store_true", help="write the results so far")
     a = parser.parse_args()
-    cells = [(method, budget) for budget in (*SHARES, *IN_BYTES) for method in METHODS]
+    shares, in_bytes = (
+        [(method, budget) for budget in budgets for method in METHODS]
+        for budgets in (SHARES, IN_BYTES)
+    )
     if not a.only_write:
         loaded = load("demo")
         weights = ModelIdentity.of(loaded.model).weights
         about = {"model": "demo", "seed": SEED, "weights": weights, **versions_of_results()}
         with Results(RUNS, about, resume=True) as results:
-            for answer in (answer_missing, answer_missing_once):
-                for number in range(a.conversations):
-                    answer(results, loaded, number, cells)
+            for number in range(a.conversations):
+                answer_missing(results, loaded, number, [*shares, *in_bytes])
+            for number in range(a.conversations):
+                answer_missing_once(results, loaded, number, shares)
     found: Mapping[str, Any] = measured(read(RUNS).rows)
     write("turns", page(found), found)
 
