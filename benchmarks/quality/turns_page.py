@@ -24,7 +24,7 @@ def measured(rows: Sequence[Row]) -> dict[str, Any]:
     full = chats[FULL]
     return {
         "questions": len(full),
-        "full_bytes": mean(row["end_bytes"] for row in full.values()),
+        "full_bytes": _end_bytes(full),
         "ages": {name: len(_of_age(full, name)) for name in AGES},
         "chats": [{"spec": spec, **_chat(own, full)} for spec, own in chats.items()],
         "once": [{"spec": spec, **_beside_once(chats[spec], own)} for spec, own in once.items()],
@@ -37,6 +37,15 @@ def _by_spec(rows: Sequence[Row], task: str) -> dict[str, dict[str, Row]]:
         if row["task"] == task:
             found.setdefault(row["spec"], {})[row["sample"]] = row
     return found
+
+
+def _end_bytes(full: Rows) -> float:
+    """Return the full cache's bytes at the end of a conversation, on average."""
+    most: dict[str, int] = {}
+    for sample, row in full.items():
+        number = sample.split("/")[0]
+        most[number] = max(most.get(number, 0), row["end_bytes"])
+    return mean(most.values())
 
 
 def _of_age(rows: Rows, name: str) -> list[Row]:
@@ -88,15 +97,15 @@ def page(found: Mapping[str, Any]) -> str:
         f"Questions by age: {of_ages}.",
         "",
         *table(
-            ["policy", "budget", "right", "minus full", "same answer as full", *AGES],
+            ["policy", "budget", "questions", "right", "minus full", "same as full", *AGES],
             map(_chat_cells, found["chats"]),
         ),
         "",
         "## Compressed at every turn, or once",
         "",
         "Once: the conversation up to the question is read in one prompt, and compressed once at "
-        "the same budget. Pairs are those kept of the question and all before it, the chat's over "
-        "once's.",
+        "the same share, as `Chat(reread=...)` does. Pairs are those kept of the question and "
+        "all before it, the chat's over once's.",
         "",
         *table(
             ["policy", "budget", "questions", "chat", "once", "chat minus once", "pairs"],
@@ -107,11 +116,12 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def _chat_cells(cell: Mapping[str, Any]) -> list[str]:
-    ages = [f"{right} of {count}" for right, count in cell["by_age"].values()]
+    ages = [f"{right:.0f} of {count}" for right, count in cell["by_age"].values()]
     is_full = cell["spec"] == FULL
     behind = "" if is_full else _signed(cell["behind"])
     same = "" if is_full else f"{cell['same']:.0%}"
-    return [*_named(cell["spec"]), _share(cell["right"]), behind, same, *ages]
+    right = cell["right"]
+    return [*_named(cell["spec"]), str(right["count"]), _share(right), behind, same, *ages]
 
 
 def _once_cells(cell: Mapping[str, Any]) -> list[str]:

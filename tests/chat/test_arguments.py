@@ -57,6 +57,8 @@ def test_an_argument_of_a_chat_that_is_misspelt_is_told() -> None:
         chat_of(talker("llava"), rewrite="follow")
     with pytest.raises(InvalidParameter, match="keep_turns=-1"):
         chat_of(talker("llava"), keep_turns=-1)
+    with pytest.raises(InvalidParameter, match="reread=-1: give a number of tokens"):
+        chat_of(talker("llava"), reread=-1)
 
 
 CALLS = {

@@ -127,7 +127,9 @@ def test_figures_are_paired_and_by_age() -> None:
     for row, age in zip(rows, (0, 2, 5, 9, 0, 2, 5, 9), strict=False):
         row["age"] = age
     rows[3]["right"] = rows[4]["right"] = rows[5]["right"] = rows[5]["same"] = 0.0
+    rows[3]["end_bytes"] = 7
     found = measured(rows)
+    assert (found["questions"], found["full_bytes"]) == (4, 7)
     chat = found["chats"][1]
     assert (chat["right"]["mean"], chat["behind"]["mean"], chat["same"]) == (0.5, -0.25, 0.75)
     assert chat["right"]["low"] == pytest.approx(0.150, abs=1e-3)  # Wilson's, of 2 of 4

@@ -42,7 +42,7 @@ from foveate.prompts.template import Wording
 Text = str | Sequence[Message] | None
 """Input of a turn: a text, or messages."""
 _REWRITES = ("keep", "follow", "refuse")
-_OWN = ("policy", "rewrites", "system", "keep_turns", "template_kwargs")
+_OWN = ("policy", "rewrites", "system", "keep_turns", "reread", "template_kwargs")
 _OF_COMPLETE = ("messages", "tools", "stream")
 _OF_SAY = ("text", "images", "videos", "system", "messages", "stream")
 
@@ -69,6 +69,10 @@ class Chat(AbstractContextManager["Chat"]):
         keep_turns: number of latest turns before each of which the cache is stored, for ``undo``,
             ``retry`` and ``edit`` (``held.before`` bytes). Going back further crops the cache if
             nothing was evicted, and otherwise reads the conversation again.
+        reread: a conversation of at most this many tokens, of which pairs were evicted, is read
+            again with each turn and compressed once. Otherwise the stored pairs are compressed
+            again together with the turn. Policies that rank pairs by the latest question need it:
+            what one question evicts, a later one may ask for.
         template_kwargs: arguments of ``apply_chat_template``, e.g. ``{"enable_thinking": False}``.
         **generate: arguments of ``model.generate`` for every answer, such as
             ``max_new_tokens=64``; a call's own arguments override them.
@@ -77,7 +81,7 @@ class Chat(AbstractContextManager["Chat"]):
         InvalidInput: the chat template is missing, or cannot render plain messages; an argument of
             ``generate`` that a chat sets itself.
         InvalidParameter: an unknown argument, template argument or ``rewrites``, or a negative
-            ``keep_turns``.
+            ``keep_turns`` or ``reread``.
         FoveateError: as :func:`foveate.compress` raises.
     """
 
@@ -90,6 +94,7 @@ class Chat(AbstractContextManager["Chat"]):
         rewrites: Rewrites = "keep",
         system: str | None = None,
         keep_turns: int = 1,
+        reread: int = 0,
         template_kwargs: Mapping[str, Any] | None = None,
         **generate: Any,
     ):
@@ -101,12 +106,16 @@ class Chat(AbstractContextManager["Chat"]):
             raise InvalidParameter(
                 f"keep_turns={keep_turns!r}: give a number of turns, such as 1, or 0 for none."
             )
+        if not isinstance(reread, int) or reread < 0:
+            raise InvalidParameter(
+                f"reread={reread!r}: give a number of tokens, such as 4096, or 0 for none."
+            )
         answerer = Answerer(model, processor, policy_of(policy))  # type: ignore[arg-type]
         answerer.new_session()  # raises if the model cannot be compressed
         answerer.check(generate, "Chat(...)", _OWN, complete=False)
         check_template_arguments(template_kwargs or {}, processor)
         wording = Wording(processor, template_kwargs or {})
-        self._turns = Turns(answerer, wording, rewrites)
+        self._turns = Turns(answerer, wording, rewrites, reread)
         self._system, self._keep_turns, self._defaults = system, keep_turns, dict(generate)
         self._now = Conversation()
         self._stops: list[Event] = []  # one for each turn that runs or waits
@@ -513,6 +522,7 @@ class Chat(AbstractContextManager["Chat"]):
             "rewrites": self._turns.rewrites,
             "system": self._system,
             "keep_turns": self._keep_turns,
+            "reread": self._turns.reread,
             "template_kwargs": self._turns.wording.template,
             **self._defaults,
         }

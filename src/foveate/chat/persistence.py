@@ -56,7 +56,7 @@ def unpack(encoded: UInt8[Tensor, "n"]) -> dict[str, Any]:
     return entries
 
 
-_SETTINGS = ("rewrites", "system", "keep_turns")
+_SETTINGS = ("rewrites", "system", "keep_turns", "reread")
 
 
 def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[str, Any]) -> Path:
