@@ -128,7 +128,7 @@ def _right(question: Question, session: Session, recording: Recording, cache: An
         fed = torch.cat([reading.rest, torch.tensor([question.full[:-1]])], dim=1)
         logits = session.model(input_ids=fed, **{CACHE: cache}).logits[0]
         ahead = torch.cat([recording.logits, logits])[-len(question.full) :]
-        beginning = _common_start(ahead.argmax(-1).tolist(), question.full)
+        beginning = common_start(ahead.argmax(-1).tolist(), question.full)
         ended = beginning == question.full or beginning[-1] in ends(session.model)
         if ended or not _may_be_right(reading, beginning):
             return _score(reading, beginning)
@@ -143,7 +143,7 @@ def _right(question: Question, session: Session, recording: Recording, cache: An
     return _score(reading, tokens)
 
 
-def _common_start(likeliest: Sequence[int], full: Sequence[int]) -> list[int]:
+def common_start(likeliest: Sequence[int], full: Sequence[int]) -> list[int]:
     """Return the full cache's answer up to the first different token, followed by that token."""
     for index, (mine, theirs) in enumerate(zip(likeliest, full, strict=True)):
         if mine != theirs:

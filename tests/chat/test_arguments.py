@@ -57,6 +57,8 @@ def test_an_argument_of_a_chat_that_is_misspelt_is_told() -> None:
         chat_of(talker("llava"), rewrite="follow")
     with pytest.raises(InvalidParameter, match="keep_turns=-1"):
         chat_of(talker("llava"), keep_turns=-1)
+    with pytest.raises(InvalidParameter, match="reread=-1: give a number of tokens"):
+        chat_of(talker("llava"), reread=-1)
 
 
 CALLS = {
@@ -150,7 +152,7 @@ def test_a_file_of_an_earlier_version_is_a_chat(
 
     def earlier(entries: Any) -> torch.Tensor:
         entries = {k: v for k, v in entries.items() if k not in ("generate", "system")}
-        del entries["keep_turns"], entries["turns"]
+        del entries["keep_turns"], entries["reread"], entries["turns"]
         assert json.dumps(sorted(entries)) == json.dumps(
             ["answer", "ids", "messages", "rewrites", "template", "told", "types"]
         )

@@ -12,6 +12,7 @@ import torch
 
 import foveate
 from foveate.errors import InvalidInput
+from foveate.hf.attach.session import held_share
 from foveate.hf.layer.support import foveate_layers
 from tests.pairs import by_turns
 
@@ -153,3 +154,52 @@ def test_a_fork_goes_back_by_itself() -> None:
     assert len(chat.messages) == 6
     assert_same(branch, said("llava", ALL, 0))
     assert_same(chat, said("llava", ALL, 0, 1, 2))
+
+
+@by_turns(name=FAMILIES, spec=[SOME, "snapkv:budget=30%,window=4"])
+def test_a_short_conversation_is_read_again_and_compressed_once(name: str, spec: str) -> None:
+    who, record = talker(name), Record()
+    chat = said(name, spec, 0, 1, 2, reread=10_000)
+    history, before = chat.messages, chat.held
+    with record.listening():
+        record.say(chat, 3)
+    ids, answer = chat._now.ids.split([chat._now.ids.shape[1] - 4, 4], dim=1)
+    types = {kind: row[:, : ids.shape[1]] for kind, row in chat._now.types.items()}
+    media, mask = record.given[0], torch.ones_like(ids)
+    with foveate.compress(who.model, spec) as session, torch.no_grad():
+        cache = session.prefill(input_ids=ids, attention_mask=mask, **types, **media)
+        once = session.held_share()
+        logits = who.model(input_ids=answer[:, :-1], past_key_values=cache).logits[0]
+    torch.testing.assert_close(record.logits[0][1:], logits, atol=1e-5, rtol=0)
+    shares = [
+        held_share(foveate_layers(one._now.cache))[:, : ids.shape[1]]
+        for one in (chat, said(name, spec, 0, 1, 2, 3))
+    ]
+    assert torch.equal(shares[0], once)
+    assert not torch.equal(shares[1], once)
+    assert [len(turn.images) for turn in chat.held.by_turn] == [1, 0, 2, 0]
+    assert chat._now.turns[-1].usage.reused == 0
+    chat.undo()
+    assert (chat.held[:3], chat.messages) == (before[:3], history)
+
+
+def test_only_conversations_of_at_most_reread_tokens_lose_nothing_more() -> None:
+    tokens = said("llava", SOME, 0, 1)._now.ids.shape[1]
+    reused = [
+        said("llava", SOME, 0, 1, 2, reread=limit)._now.turns[-1].usage.reused
+        for limit in (0, tokens - 1, tokens)
+    ]
+    assert reused[0] == reused[1] > reused[2] == 0
+    whole = said("llava", ALL, 0, 1, 2, reread=10_000)
+    assert whole._now.turns[-1].usage.reused == reused[0]  # nothing was evicted
+
+
+def test_a_loaded_chat_without_pixels_goes_on_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    who, chat = talker("llava"), said("llava", SOME, 0, 1, reread=10_000)
+    loaded = foveate.Chat.load(chat.save(tmp_path / "chat"), who.model, who.processor)
+    for turn in (3, 5):
+        Record().say(loaded, turn)
+        assert loaded._now.turns[-1].usage.reused
+    assert caplog.text.count("reread=10000 has no effect") == 1

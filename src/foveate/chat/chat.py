@@ -43,7 +43,15 @@ from foveate.prompts.template import Wording
 Text = str | Sequence[Message] | None
 """Input of a turn: a text, or messages."""
 _REWRITES = ("keep", "follow", "refuse")
-_OWN = ("policy", "rewrites", "system", "keep_turns", "positions", "template_kwargs")
+_OWN = (
+    "policy",
+    "rewrites",
+    "system",
+    "keep_turns",
+    "positions",
+    "reread",
+    "template_kwargs",
+)
 _OF_COMPLETE = ("messages", "tools", "stream")
 _OF_SAY = ("text", "images", "videos", "system", "messages", "stream")
 
@@ -74,6 +82,10 @@ class Chat(AbstractContextManager["Chat"]):
             model was trained for (with one warning in the log "foveate"). "reindexed": before a
             turn that would leave that range, gaps of evicted tokens are closed, and stored keys are
             rotated accordingly.
+        reread: a conversation of at most this many tokens, of which pairs were evicted, is read
+            again with each turn and compressed once. Otherwise the stored pairs are compressed
+            again together with the turn. Policies that rank pairs by the latest question need it:
+            what one question evicts, a later one may ask for.
         template_kwargs: arguments of ``apply_chat_template``, e.g. ``{"enable_thinking": False}``.
         **generate: arguments of ``model.generate`` for every answer, such as
             ``max_new_tokens=64``; a call's own arguments override them.
@@ -82,8 +94,8 @@ class Chat(AbstractContextManager["Chat"]):
         InvalidInput: the chat template is missing, or cannot render plain messages; an argument of
             ``generate`` that a chat sets itself.
         InvalidParameter: an unknown argument, template argument, ``rewrites`` or ``positions``, a
-            negative ``keep_turns``, or reindexed positions with keys that are not stored in full
-            precision.
+            negative ``keep_turns`` or ``reread``, or reindexed positions with keys that are not
+            stored in full precision.
         UnsupportedModel: reindexed positions of a model with sliding windows; and at the first
             turn, of one that rotates keys in an unknown way.
         FoveateError: as :func:`foveate.compress` raises.
@@ -99,6 +111,7 @@ class Chat(AbstractContextManager["Chat"]):
         system: str | None = None,
         keep_turns: int = 1,
         positions: Positions = "true",
+        reread: int = 0,
         template_kwargs: Mapping[str, Any] | None = None,
         **generate: Any,
     ):
@@ -110,6 +123,10 @@ class Chat(AbstractContextManager["Chat"]):
             raise InvalidParameter(
                 f"keep_turns={keep_turns!r}: give a number of turns, such as 1, or 0 for none."
             )
+        if not isinstance(reread, int) or reread < 0:
+            raise InvalidParameter(
+                f"reread={reread!r}: give a number of tokens, such as 4096, or 0 for none."
+            )
         answerer = Answerer(model, processor, policy_of(policy))  # type: ignore[arg-type]
         session = answerer.new_session()  # raises if the model cannot be compressed
         position_range = PositionRange(session.model, processor, session.policy, positions)
@@ -118,7 +135,7 @@ class Chat(AbstractContextManager["Chat"]):
         answerer.check(generate, "Chat(...)", _OWN, complete=False)
         check_template_arguments(template_kwargs or {}, processor)
         wording = Wording(processor, template_kwargs or {})
-        self._turns = Turns(answerer, wording, rewrites)
+        self._turns = Turns(answerer, wording, rewrites, reread)
         self._system, self._keep_turns, self._defaults = system, keep_turns, dict(generate)
         self._now = Conversation()
         self._stops: list[Event] = []  # one for each turn that runs or waits
@@ -534,6 +551,7 @@ class Chat(AbstractContextManager["Chat"]):
             "system": self._system,
             "keep_turns": self._keep_turns,
             "positions": self._positions,
+            "reread": self._turns.reread,
             "template_kwargs": self._turns.wording.template,
             **self._defaults,
         }

@@ -132,10 +132,15 @@ def _first(layer: FoveateLayer, count: int) -> DensePairs:
     )
 
 
+def has_pixels(messages: Sequence[Message]) -> bool:
+    """Return True if all images and videos of messages have pixels; those of files have none."""
+    images, videos = media_of(messages)
+    return all(set(image) != {"type"} for image in images) and None not in videos
+
+
 def check_pixels(messages: Sequence[Message]) -> None:
     """Raise InvalidInput if images or videos of messages have no pixels."""
-    images, videos = media_of(messages)
-    if any(set(image) == {"type"} for image in images) or None in videos:
+    if not has_pixels(messages):
         raise InvalidInput(
             "this needs the images of earlier turns, and a loaded chat has no pixels of them, only "
             "their KV pairs. Say these turns again in a new Chat."

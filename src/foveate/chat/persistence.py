@@ -60,7 +60,7 @@ def unpack(encoded: UInt8[Tensor, "n"]) -> dict[str, Any]:
     return entries
 
 
-_SETTINGS = ("rewrites", "system", "keep_turns", "positions")
+_SETTINGS = ("rewrites", "system", "keep_turns", "positions", "reread")
 
 
 def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[str, Any]) -> Path:

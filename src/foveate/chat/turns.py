@@ -12,6 +12,7 @@ from dataclasses import replace
 from threading import Event
 from typing import Any, Literal, NamedTuple
 
+import torch
 from PIL import Image
 from transformers import LogitsProcessorList
 
@@ -21,11 +22,15 @@ from foveate.chat.history import (
     ForcedTokens,
     before_turn,
     check_pixels,
+    has_pixels,
     new_of,
     next_position,
     without_state,
 )
+from foveate.chat.storage import tokens_of
 from foveate.errors import InvalidInput
+from foveate.hf.layer.support import foveate_layers
+from foveate.hf.model.modality import visual_token_ids
 from foveate.prompts.images import to_image
 from foveate.prompts.messages import Message, media_of, text_of, without_history
 from foveate.prompts.template import Wording, squashed
@@ -61,19 +66,32 @@ class Turn(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """Turn that is ready for the model; ``text`` is the conversation as the template renders it."""
+    """Turn that is ready for the model; ``text`` is the conversation as the template renders it.
+
+    With ``afresh``, the part has the complete conversation, and no stored pairs are continued.
+    """
 
     turn: Turn
     part: NewPart
     text: str
+    afresh: bool = False
+
+    @property
+    def start(self) -> Conversation:
+        """Conversation whose cache the part continues."""
+        return Conversation() if self.afresh else self.turn.before
 
 
 class Turns:
-    """Turns of one chat; ``warned`` is True once the log has a warning about rewriting."""
+    """Turns of one chat; ``warned`` is True once the log has a warning about rewriting.
 
-    def __init__(self, answerer: Answerer, wording: Wording, rewrites: Rewrites):
+    Conversations of at most ``reread`` tokens are read again once pairs were evicted.
+    """
+
+    def __init__(self, answerer: Answerer, wording: Wording, rewrites: Rewrites, reread: int = 0):
         self.answerer, self.wording, self.rewrites = answerer, wording, rewrites
-        self.warned = self._warned_of_range = False
+        self.reread = reread
+        self.warned = self._warned_of_range = self._warned_of_pixels = False
 
     def check(self, new: Sequence[Message]) -> list[Image.Image]:
         """Refuse images and videos that cannot be read; return the images, for ``Turn.decoded``."""
@@ -110,14 +128,53 @@ class Turns:
         answer = None if begins or before is not turn.before else before.answer
         wording.check_words(turn.new, text, before.messages, answer)
         part = read(self.answerer.model, wording, text, turn.new, begins, turn.decoded)
-        return Prepared(turn._replace(before=before), part, rendered)
+        turn = turn._replace(before=before)
+        if self._rereads(before):
+            return Prepared(turn, self._complete(turn, part, wording), rendered, afresh=True)
+        return Prepared(turn, part, rendered)
+
+    def _rereads(self, before: Conversation) -> bool:
+        """Return True if the conversation is read again, because pairs of it were evicted."""
+        if before.cache is None or before.ids.shape[1] > self.reread:
+            return False
+        layers = foveate_layers(before.cache)
+        if tokens_of(layers) >= layers[0].seen:
+            return False
+        if has_pixels(before.messages):
+            return True
+        if not self._warned_of_pixels:
+            self._warned_of_pixels = True
+            logging.getLogger("foveate").warning(
+                "this chat was loaded and has no pixels of its earlier images, so reread=%d has no "
+                "effect: its stored pairs are compressed again. Logged once per chat.",
+                self.reread,
+            )
+        return False
+
+    def _complete(self, turn: Turn, part: NewPart, wording: Wording) -> NewPart:
+        """Return the complete conversation as one part, with the tokens as they were read.
+
+        LLaVA-OneVision gives an image other tokens beside others: then they are those of one
+        prompt.
+        """
+        ids, types = turn.before.with_ids(part.ids, part.types)
+        messages = (*turn.before.messages, *turn.new)
+        if not any(media_of(messages)):
+            return NewPart({"input_ids": ids, **types}, 0)
+        model = self.answerer.model
+        prompt = read(model, wording, wording.render(messages), messages, begins=True)
+        visual = ids.new_tensor(visual_token_ids(model.config))
+        counts = [int(torch.isin(tokens, visual).sum()) for tokens in (ids, prompt.ids)]
+        if counts[0] != counts[1]:
+            return prompt
+        return NewPart({"input_ids": ids, **types, **prompt.media}, 0)
 
     def answered(
         self, ready: Prepared, stop: Event, streamer: Any = None
     ) -> tuple[Answer, Conversation]:
         """Generate the answer; return it and the conversation after it."""
-        before, _, options = ready.turn[:3]
-        answer, after = self.answerer.answer(before, ready.part, options, stop, streamer)
+        options = ready.turn.options
+        answer, after = self.answerer.answer(ready.start, ready.part, options, stop, streamer)
         return answer, self._ended(ready, answer, after)
 
     def _ended(self, ready: Prepared, answer: Answer, after: Conversation) -> Conversation:
@@ -126,7 +183,10 @@ class Turns:
         reply = self.wording.formed({"role": "assistant", "content": answer.text})
         messages = (*before.messages, *new, reply)
         text = ready.text + self.wording.literals.marked(answer.text)
-        first, start = len(before.messages), before.ids.shape[1]
+        first, start, turns = len(before.messages), before.ids.shape[1], before.turns
+        earlier = ready.part.ids[:, :start]
+        if ready.afresh and not torch.equal(earlier, before.ids.to(earlier.device)):
+            start, turns = 0, tuple(map(without_state, turns))
         record = TurnRecord(first, start, options, answer.ids, answer.ended, answer.usage)
         record = record._replace(before=replace(before, turns=()) if first else None)
         return replace(
@@ -134,7 +194,7 @@ class Turns:
             messages=messages,
             answer=len(messages) - 1,
             text=text,
-            turns=(*before.turns, record),
+            turns=(*turns, record),
         )
 
     def check_positions(self, now: Conversation) -> None:
@@ -188,9 +248,9 @@ class Turns:
         count = len(record.ids) + (record.ended == "eos")  # the last token generated is not fed
         forced = LogitsProcessorList([ForcedTokens(record.ids)])
         options = {**GREEDY, "max_new_tokens": count, "logits_processor": forced}
-        before, part = ready.turn.before, ready.part
-        answer, after = self.answerer.answer(before, part, options, Event())
-        length = before.ids.shape[1] + part.ids.shape[1] + len(record.ids)
+        start, part = ready.start, ready.part
+        answer, after = self.answerer.answer(start, part, options, Event())
+        length = start.ids.shape[1] + part.ids.shape[1] + len(record.ids)
         types = {name: row[:, :length] for name, row in after.types.items()}
         after = replace(after, ids=after.ids[:, :length], types=types)
         reply = answer._replace(text=text, ids=record.ids, ended=record.ended, usage=record.usage)
