@@ -69,7 +69,9 @@ class Eye(nn.Module):
     ) -> Float[Tensor, "n v"]:
         """Return a token for every column of a line."""
         features = self.encoder(pixels_of(crop(image, line))[None])[0]
-        edges = torch.linspace(line.left, line.right, len(features) + 1)
+        edges = torch.linspace(
+            line.left, line.right, len(features) + 1, dtype=features.dtype, device=features.device
+        )
         fall = line.slope * (edges[:-1] + edges[1:] - line.left - line.right) / 2
         box = torch.stack([edges[:-1], line.top + fall, edges[1:], line.bottom + fall], 1)
         kind = torch.full_like(edges[1:, None], TEXT)
@@ -108,8 +110,8 @@ def _mark(kind: int, before: Line, after: Line, scale: Float[Tensor, "4"]) -> Fl
     """Return a token without features, between two boxes or at the end of a row."""
     token = torch.zeros((1, VALUES), dtype=torch.float32, device="cpu")
     token[0, KIND] = kind
-    place = [before.right, min(before.top, after.top), max(before.right, after.left), after.bottom]
-    token[0, BOX] = torch.tensor(place, dtype=torch.float32, device="cpu") / scale
+    box = [before.right, min(before.top, after.top), max(before.right, after.left), after.bottom]
+    token[0, BOX] = torch.tensor(box, dtype=torch.float32, device="cpu") / scale
     return token
 
 

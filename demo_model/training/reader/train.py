@@ -6,7 +6,8 @@ Starts from the weights in the package, if there are any, else from the encoder'
 the mean of its characters' embeddings. The same command continues an earlier run, with its
 optimiser. Every page is drawn, looked at once, and asked about several times; several questions
 about a page are asked at once, each as if it stood alone. The rate falls to zero at the end of
-``--hours``. ``--export`` copies the run's weights into the package.
+``--hours``. Pages are shown in all columns or in the short form, whichever ``--limit`` allows.
+``--export`` writes the package's weights at the end.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=7e-4)
     parser.add_argument("--decay", type=float, default=0.3, help="last share of time, with decay")
     parser.add_argument("--limit", type=int, default=900, help="visual tokens of a page")
+    parser.add_argument("--columns", type=float, default=0.7, help="share of steps on all columns")
     parser.add_argument("--lines", type=int, default=45, help="lines of a page, about")
     parser.add_argument("--questions", type=int, default=9, help="questions asked at once")
     parser.add_argument("--fonts", type=Path, help="folder with more fonts")
@@ -159,7 +161,7 @@ def main() -> None:
             questions = r.sample(drawn.questions, min(a.questions, len(drawn.questions)))
             if not forms or not questions:
                 continue
-            seen = projector(forms[0 if r.random() < 0.7 else -1].float())
+            seen = projector(forms[0 if r.random() < a.columns else -1].float())
             table = base.get_input_embeddings()
             loss, right = losses(
                 peft, base, batch([sample(seen, questions, table, tokenizer, ids)])
