@@ -215,7 +215,7 @@ docs: $(READY) $(DOCS_READY)
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy src demo_model/foveate_demo benchmarks
+	$(BIN)/mypy src demo_model/foveate_demo demo_model/foveate_reader benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.surface.factories
 	$(BIN)/python -m tests.surface.english

@@ -69,20 +69,24 @@ class DemoProcessor:
                 f"the text has {placeholders} {self.image_token!r} placeholder(s), but {len(flat)} "
                 "image(s) were given. Give one image for each."
             )
-        fitted = [fit(image) for image in flat]
-        counts = iter([COLUMNS * image.height // PATCH for image in fitted])
+        tokens, pixels = self.encode(flat) if flat else ([], {})
+        counts = iter(tokens)
         pieces = [prompt.split(self.image_token) for prompt in texts]
         filled = [
             first + "".join(IMAGE * next(counts) + piece for piece in rest)
             for first, *rest in pieces
         ]
         data = dict(self.tokenizer(filled, return_tensors="pt", **{"padding": True, **options}))
-        if fitted:
-            data["pixel_values"] = pixel_values(fitted)
-            data["image_sizes"] = torch.tensor(
-                [[im.height, im.width] for im in fitted], dtype=torch.long, device="cpu"
-            )
-        return BatchFeature(data)
+        return BatchFeature({**data, **pixels})
+
+    def encode(self, images: Sequence[Image.Image]) -> tuple[list[int], dict[str, Tensor]]:
+        """Return the number of tokens of each image, and the inputs of all."""
+        fitted = [fit(image) for image in images]
+        sizes = [[image.height, image.width] for image in fitted]
+        return [COLUMNS * image.height // PATCH for image in fitted], {
+            "pixel_values": pixel_values(fitted),
+            "image_sizes": torch.tensor(sizes, dtype=torch.long, device="cpu"),
+        }
 
     def apply_chat_template(
         self,

@@ -14,9 +14,10 @@ OTHERS = (  # noqa: SIM905
 LATIN_NOTO = ("notosans-", "notoserif-", "notosansmono-", "notomono-")
 
 
-def _fonts() -> list[Path]:
+def fonts_in(*folders: Path) -> list[Path]:
+    """Return the fonts of ordinary text in folders and those below them."""
     found = {}
-    for folder in FOLDERS:
+    for folder in folders:
         for path in sorted(folder.rglob("*")):
             name = path.name.lower()
             other = any(o in name for o in OTHERS)
@@ -28,9 +29,9 @@ def _fonts() -> list[Path]:
 
 def training_fonts() -> tuple[Path, ...]:
     """Return all installed fonts except those of the test."""
-    return tuple(p for p in _fonts() if not any(h in str(p).lower() for h in HELD_OUT))
+    return tuple(p for p in fonts_in(*FOLDERS) if not any(h in str(p).lower() for h in HELD_OUT))
 
 
 def unseen_fonts() -> tuple[Path, ...]:
     """Return the fonts that are held out for the test."""
-    return tuple(p for p in _fonts() if any(h in str(p).lower() for h in HELD_OUT))
+    return tuple(p for p in fonts_in(*FOLDERS) if any(h in str(p).lower() for h in HELD_OUT))

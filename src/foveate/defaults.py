@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-SEES, READS = "demo", "smollm2"
-SHIPPED = {SEES: "Foveate-Demo-0.14B", READS: "SmolLM2-135M-Instruct"}
-"""Models that ship with Foveate: one that takes images, and one for text only."""
+SEES, READS, SCANS = "demo", "smollm2", "reader"
+SHIPPED = {
+    SEES: "Foveate-Demo-0.14B",
+    READS: "SmolLM2-135M-Instruct",
+    SCANS: "Foveate-Reader-0.14B",
+}
+"""Models that ship with Foveate: for drawn pages, for text only, and for scanned documents."""
 FRAMES = 8
 """Default number of frames of a video: as many as the demo model reads."""
 BUDGET_BY_DEFAULT = "20%"

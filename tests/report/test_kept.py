@@ -50,9 +50,9 @@ def test_a_white_square_is_the_patch_that_the_picture_marks(name: str, shape: st
         mine = sees[list(grid.indices)]
         held = torch.zeros(len(vision))
         held[list(grid.indices)] = (mine >= 0.5 * mine.max()).float()
-        drawn = light(lit(Image.new("RGB", size, "white"), grid, held, (400, 400)))
+        drawn = light(lit(Image.new("RGB", size, "white"), [grid], held, (400, 400)))
         rows, columns = np.nonzero(drawn == 255)
-        box, seen = canvas(square, grid), grid.on(size)
+        box, seen = canvas(square, [grid]), grid.on(size)
         for at, start, edge, cells in (
             (columns, 0, left, grid.columns),
             (rows, 1, top, grid.rows),
@@ -66,30 +66,30 @@ def test_a_white_square_is_the_patch_that_the_picture_marks(name: str, shape: st
 def test_cells_are_as_clear_as_they_are_held() -> None:
     white = Image.new("RGB", (40, 20), "white")
     share = torch.tensor([0.5, 0.0, 1.0, 0.1, 0.75])
-    cells = light(lit(white, Grid(1, 4, (1, 2, 3, 4)), share, white.size)).reshape(20, 4, 10)
+    cells = light(lit(white, [Grid(1, 4, (1, 2, 3, 4))], share, white.size)).reshape(20, 4, 10)
     assert (cells == cells[:1, :, :1]).all()  # one brightness for a cell
     fog, clear, tenth, most = cells[0, :, 0]
     assert clear == 255
     assert fog < tenth < most < clear
     assert tenth - fog > 20  # a tenth of the heads can be told from none
-    black = light(lit(Image.new("RGB", (40, 20)), Grid(1, 1, (1,)), share, white.size))
+    black = light(lit(Image.new("RGB", (40, 20)), [Grid(1, 1, (1,))], share, white.size))
     assert fog - black.max() > 70  # and what no head holds can still be read
 
 
 def test_cells_follow_each_other_row_by_row() -> None:
     white, share = Image.new("RGB", (30, 20), "white"), torch.arange(6) / 5
-    cells = light(lit(white, Grid(2, 3, (0, 1, 2, 3, 4, 5)), share, white.size))[5::10, 5::10]
+    cells = light(lit(white, [Grid(2, 3, (0, 1, 2, 3, 4, 5))], share, white.size))[5::10, 5::10]
     assert cells.flatten().tolist() == sorted(set(cells.flatten().tolist()))
 
 
 def test_what_no_token_sees_is_hatched_and_padding_is_grey() -> None:
     image, held = Image.new("RGB", (40, 20), "red"), torch.ones(1)
-    cut = np.asarray(lit(image, Grid(1, 1, (0,), (10.0, 0.0, 30.0, 20.0)), held, (80, 40)))
+    cut = np.asarray(lit(image, [Grid(1, 1, (0,), (10.0, 0.0, 30.0, 20.0))], held, (80, 40)))
     assert (cut[:, 20:60] == (255, 0, 0)).all()
     for beside in (cut[:, :20], cut[:, 60:]):
         assert len(np.unique(beside.reshape(-1, 3), axis=0)) == 2
         assert not (beside == (255, 0, 0)).all(-1).any()
-    padded = np.asarray(lit(image, Grid(1, 1, (0,), (0.0, -10.0, 40.0, 30.0)), held, (40, 40)))
+    padded = np.asarray(lit(image, [Grid(1, 1, (0,), (0.0, -10.0, 40.0, 30.0))], held, (40, 40)))
     assert (padded[10:30] == (255, 0, 0)).all()
     assert (padded[:10] == 128).all()
     assert (padded[30:] == 128).all()
@@ -104,6 +104,21 @@ def test_the_page_has_a_row_for_every_method() -> None:
     page = light(kept_picture(images, where, rows))
     bands = [band.mean() for band in np.array_split(page[:-100], 4)]
     assert bands == sorted(bands)
+
+
+def test_lines_of_a_text_are_drawn_on_one_image_that_is_hatched_between_them() -> None:
+    image, share = Image.new("RGB", (40, 40), "red"), torch.tensor([1.0, 0.0, 1.0])
+    lines = (Grid(1, 2, (0, 1), (0, 0, 40, 10)), Grid(1, 1, (2,), (20, 30, 40, 40)))
+    drawn = np.asarray(lit(image, lines, share, image.size))
+    red = (drawn == (255, 0, 0)).all(-1)
+    expected = np.zeros_like(red)
+    expected[:10, :20] = expected[30:, 20:] = True
+    assert (red == expected).all()
+    assert len(np.unique(drawn[10:30].reshape(-1, 3), axis=0)) == 2  # hatched
+    where = [ImageTokens((0, 1, 2), lines, lines=True)]
+    assert kept_picture([image], where, [("", "", share)]).width < 1000  # one panel
+    names = [view.name for view in views_of([image], where)]
+    assert names == ["image 1, line 1", "image 1, line 2"]
 
 
 def test_an_image_that_is_seen_whole_and_in_tiles_is_there_twice() -> None:

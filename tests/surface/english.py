@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-CHECKED = ("src", "demo_model/foveate_demo")
+CHECKED = ("src", "demo_model/foveate_demo", "demo_model/foveate_reader")
 BARE = re.compile(
     "(What|Which|Whether|How|Who|Where|When|Whose|Those|The same|Of|All that|As|That|Nothing"
     r"|Everything|By|So|Than|If|In|With|For|To)\b"

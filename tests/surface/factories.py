@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-CHECKED = ("src", "demo_model/foveate_demo")
+CHECKED = ("src", "demo_model/foveate_demo", "demo_model/foveate_reader")
 
 NUMBERS = {
     "as_tensor", "empty", "empty_strided", "eye", "full", "linspace", "logspace", "normal", "ones",

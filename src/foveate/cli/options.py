@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 import foveate
-from foveate.defaults import FRAMES, READS, SEES, DtypeName
+from foveate.defaults import FRAMES, READS, SCANS, SEES, DtypeName
 from foveate.errors import CannotWrite, InvalidBudget, InvalidInput, UnknownMethod, suggest
 from foveate.policies.parameters import short_repr
 from foveate.policies.spec import split
@@ -130,7 +130,7 @@ def bytes_of(option: str, text: str) -> int:
 
 def model_option(default: str) -> Any:
     """Return the annotation of --model, for a command whose model is ``default``."""
-    shipped = f"{SEES} (with vision) or {READS} (text only)"
+    shipped = f"{SEES} (drawn pages), {SCANS} (scanned documents) or {READS} (text only)"
     words = f"Model directory, hub id, or a model of Foveate: {shipped}. [default: {default}]"
     return option("MODEL", words, show_default=False)
 

@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from foveate.defaults import SEES, SHIPPED, DeviceMap, DtypeName
+from foveate.defaults import READS, SCANS, SEES, SHIPPED, DeviceMap, DtypeName
 from foveate.errors import (
     FoveateError,
     InvalidParameter,
@@ -143,8 +143,16 @@ class ModelSource(NamedTuple):
 def _shipped(name: str, dtype: DtypeName) -> Loaded:
     """Load a model that ships with Foveate."""
     weights_dtype = torch.float32 if dtype == "auto" else getattr(torch, dtype)
-    model, reader = demo("vision" if name == SEES else "smollm2").load(weights_dtype)
-    return Loaded(SHIPPED[name], _on_device(model, dtype), reader, sees=name == SEES)
+    model, reader = _import(*_SHIPPED_IN[name]).load(weights_dtype)
+    return Loaded(SHIPPED[name], _on_device(model, dtype), reader, sees=name != READS)
+
+
+_SHIPPED_IN = {
+    SEES: ("foveate_demo", "vision"),
+    READS: ("foveate_demo", "smollm2"),
+    SCANS: ("foveate_reader", "model"),
+}
+"""Package and module with the ``load`` function of each model that ships with Foveate."""
 
 
 def locate(name: str) -> str:
@@ -333,10 +341,14 @@ def demo(module: str = "") -> Any:
     Raises:
         MissingPackage: ``foveate-demo`` is not installed.
     """
+    return _import("foveate_demo", module)
+
+
+def _import(package: str, module: str) -> Any:
     try:
-        return import_module(f"foveate_demo.{module}" if module else "foveate_demo")
+        return import_module(f"{package}.{module}" if module else package)
     except ModuleNotFoundError as error:
-        if error.name != "foveate_demo":
+        if error.name != package:
             raise
         raise MissingPackage("the demo model", "foveate-demo", "demo") from error
 

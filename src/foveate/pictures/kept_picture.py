@@ -23,17 +23,16 @@ _DIMMEST = 0.3  # share of the image that shows through full fog, so that it sta
 _CURVE = 0.5  # exponent below 1: a tenth of the heads makes a visible difference
 
 
-def canvas(image: Image.Image, grid: Grid | None) -> Box:
-    """Return the box around the image and its grid, in the image's pixels."""
-    if grid is None:
-        return 0, 0, *image.size
-    left, top, right, bottom = grid.on(image.size)
-    return min(left, 0), min(top, 0), max(right, image.width), max(bottom, image.height)
+def canvas(image: Image.Image, grids: Sequence[Grid]) -> Box:
+    """Return the box around the image and its grids, in the image's pixels."""
+    boxes = [(0, 0, *image.size), *(grid.on(image.size) for grid in grids)]
+    left, top, right, bottom = zip(*boxes, strict=True)
+    return min(left), min(top), max(right), max(bottom)
 
 
 def lit(
     image: Image.Image,
-    grid: Grid,
+    grids: Sequence[Grid],
     share: Float[Tensor, "t"],
     size: tuple[int, int],
     computed: Bool[Tensor, "t"] | None = None,
@@ -42,7 +41,7 @@ def lit(
 
     Args:
         image: the image.
-        grid: its grid of tokens.
+        grids: its grids of tokens; later ones are drawn over earlier ones.
         share: the share of heads that keep each token of the prompt; the fewer, the more fog.
         size: width and height of the result in pixels.
         computed: True for tokens that all layers computed; the patches of others are crossed.
@@ -50,19 +49,24 @@ def lit(
     Returns:
         The drawing; pixels in no cell are hatched.
     """
-    box = canvas(image, grid)
+    box = canvas(image, grids)
     pixels = np.asarray(part_of(image, box, size)).astype(np.float64)
-    left, top, right, bottom = grid.on(image.size)
-    rows = _cells(size[1], box[1], box[3], top, bottom, grid.rows)
-    columns = _cells(size[0], box[0], box[2], left, right, grid.columns)
-    kept_share = share[list(grid.indices)].view(grid.rows, grid.columns).clamp(0, 1).cpu().numpy()
-    clear = _DIMMEST + (1 - _DIMMEST) * kept_share[rows.clip(0)[:, None], columns.clip(0)] ** _CURVE
-    fogged = _FOG + (pixels - _FOG) * clear[..., None]
-    if computed is not None:
-        is_computed = computed[list(grid.indices)].view(grid.rows, grid.columns).cpu().numpy()
-        fogged = _cross_out(fogged, ~is_computed[rows.clip(0)[:, None], columns.clip(0)])
-    unseen = (rows < 0)[:, None] | (columns < 0)
-    return Image.fromarray(np.where(unseen[..., None], _hatch(pixels), fogged).astype(np.uint8))
+    drawn = _hatch(pixels)
+    for grid in grids:
+        left, top, right, bottom = grid.on(image.size)
+        rows = _cells(size[1], box[1], box[3], top, bottom, grid.rows)
+        columns = _cells(size[0], box[0], box[2], left, right, grid.columns)
+        inside = np.ix_(rows >= 0, columns >= 0)
+        cells = np.ix_(rows[rows >= 0], columns[columns >= 0])
+        shape, indices = (grid.rows, grid.columns), list(grid.indices)
+        kept_share = share[indices].view(shape).clamp(0, 1).cpu().numpy()[cells]
+        clear = _DIMMEST + (1 - _DIMMEST) * kept_share**_CURVE
+        drawn[inside] = _FOG + (pixels[inside] - _FOG) * clear[..., None]
+        if computed is not None:
+            dropped = np.zeros(pixels.shape[:2], dtype=np.bool_)
+            dropped[inside] = ~computed[indices].view(shape).cpu().numpy()[cells]
+            drawn = _cross_out(drawn, dropped)
+    return Image.fromarray(drawn.astype(np.uint8))
 
 
 def _cells(
@@ -98,6 +102,7 @@ _DROPPED = (
     "Crossed: not computed, because it was pruned before some layer. Fog without a cross: computed "
     "by all layers, and evicted by the heads that do not keep it. Clear: kept."
 )
+_BETWEEN = "Hatched: the processor found no text there, and no token sees it."
 _CUT = "Hatched: the processor crops it, and no token sees it."
 _PADDED = "Grey around an image: the processor adds it, and tokens see it."
 
@@ -124,7 +129,7 @@ def kept_picture(
             crossed.
         times: the first images are frames of a video at these times, in seconds.
     """
-    views = views_of(images, tokens, times)
+    views = views_of(images, tokens, times, line_by_line=False)
     limit = max(_LEAST, min(_MOST, (_WIDE + GAP) // max(1, len(views)) - GAP))
     sizes = [fit(view, limit) for view in views]
     page_width = max(_WIDE, sum(width + GAP for width, _ in sizes) - GAP)
@@ -148,13 +153,15 @@ def kept_picture(
 
 def fit(view: View, limit: int) -> tuple[int, int]:
     """Return the size of a view on the page, in pixels."""
-    left, top, right, bottom = canvas(view.image, view.grid)
+    left, top, right, bottom = canvas(view.image, view.grids)
     scale = min(limit / (right - left), _MOST / (bottom - top))
     return max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale))
 
 
 def _name(view: View) -> str:
     cells = f", {view.grid.rows} x {view.grid.columns} patches" if view.grid else ""
+    if len(view.grids) > 1:
+        cells = f", {len(view.grids)} lines of text, {len(view.tokens):,} patches"
     return f"{view.name}{cells}"
 
 
@@ -163,7 +170,7 @@ def _draw_panel(
 ) -> Image.Image:
     if view.grid is None:
         return view.image.convert("RGB").resize(size)
-    return lit(view.image, view.grid, share, size, computed)
+    return lit(view.image, view.grids, share, size, computed)
 
 
 def legend(
@@ -172,9 +179,16 @@ def legend(
     """Return the strips of the legend, with the notes that apply to these views."""
     if all(view.grid is None for view in views):
         return []
-    around = [_overhang(view) for view in views if view.grid]
+    around = [_overhang(view) for view in views if len(view.grids) == 1] or [(0.0,)]
+    reads = any(len(view.grids) > 1 for view in views)
     cut, padded = min(map(min, around)) < -_HAIR, max(map(max, around)) > _HAIR
-    notes = ((_HELD, True), (_DROPPED, dropped), (_CUT, cut), (_PADDED, padded))
+    notes = (
+        (_HELD, True),
+        (_DROPPED, dropped),
+        (_BETWEEN, reads),
+        (_CUT, cut),
+        (_PADDED, padded),
+    )
     lines = [note for note, is_there in notes if is_there]
     return [
         (22, beside([*map(_draw_sample, _STEPS), *([_draw_crossed()] if dropped else [])], wide)),
@@ -220,4 +234,4 @@ def _black_and_white(wide: int) -> Image.Image:
 def _draw_patch(image: Image.Image, kept_share: float, computed: bool = True) -> Image.Image:
     share = torch.full((1,), kept_share, dtype=torch.float32, device="cpu")
     mask = torch.tensor([computed], dtype=torch.bool, device="cpu")
-    return lit(image, Grid(1, 1, (0,)), share, image.size, mask)
+    return lit(image, [Grid(1, 1, (0,))], share, image.size, mask)

@@ -14,16 +14,21 @@ MARGIN = (128, 128, 128)
 
 
 class View(NamedTuple):
-    """Image with the grid of tokens over it or over a part; None if the cells are not known."""
+    """Image with the grids of tokens over it or over parts; none if the cells are not known."""
 
     name: str
     image: Image.Image
-    grid: Grid | None
+    grids: tuple[Grid, ...] = ()
+
+    @property
+    def grid(self) -> Grid | None:
+        """Grid of a view that has one."""
+        return self.grids[0] if self.grids else None
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Indices of the grid's tokens in the prompt, row by row."""
-        return self.grid.indices if self.grid else ()
+        """Indices of the grids' tokens in the prompt, row by row."""
+        return tuple(index for grid in self.grids for index in grid.indices)
 
     @property
     def seen(self) -> Image.Image:
@@ -38,24 +43,32 @@ def views_of(
     images: Sequence[Image.Image],
     tokens: Sequence[ImageTokens] | None,
     times: Sequence[float] = (),
+    line_by_line: bool = True,
 ) -> list[View]:
     """Return a view for each grid of each image, or views without grids if ``tokens`` is None.
 
-    The first images are frames of a video at ``times``, in seconds.
+    The first images are frames of a video at ``times``, in seconds. Unless ``line_by_line``, the
+    lines of a text are grids of one view.
     """
     names = [f"frame at {time:.1f} s" for time in times]
     names += [f"image {n}" for n in range(1, len(images) - len(times) + 1)]
     if tokens is None:
-        return [View(name, image, None) for name, image in zip(names, images, strict=True)]
+        return [View(name, image) for name, image in zip(names, images, strict=True)]
     return [
-        View(f"{name}{part}", image, grid)
+        View(f"{name}{part}", image, grids)
         for name, image, cells in zip(names, images, tokens, strict=True)
-        for part, grid in zip(_parts(len(cells.grids)), cells.grids, strict=True)
+        for part, grids in _parts(cells, line_by_line)
     ]
 
 
-def _parts(grids: int) -> tuple[str, ...]:
-    return ("",) if grids == 1 else (" whole", " in tiles")
+def _parts(cells: ImageTokens, line_by_line: bool) -> list[tuple[str, tuple[Grid, ...]]]:
+    """Return what each view adds to an image's name, and its grids."""
+    if cells.lines and not line_by_line:
+        return [("", cells.grids)]
+    names = [f", line {number}" for number in range(1, len(cells.grids) + 1)]
+    if not cells.lines:
+        names = [""] if len(cells.grids) == 1 else [" whole", " in tiles"]
+    return [(name, (grid,)) for name, grid in zip(names, cells.grids, strict=True)]
 
 
 def part_of(image: Image.Image, box: Box, size: tuple[int, int]) -> Image.Image:

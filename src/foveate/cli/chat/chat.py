@@ -11,7 +11,7 @@ import typer
 
 from foveate.cli import console, options
 from foveate.cli.options import model_option, option
-from foveate.defaults import SEES
+from foveate.defaults import SCANS, SEES
 from foveate.errors import FoveateError
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def chat(
     with console.progress(hidden=False) as bars, console.quiet():
         bars.add_task(f"loading {model}", total=None)
         loaded = load(model, trust_remote_code, device_map, dtype)
-        # the demo's template numbers images: typed lines may add more
-        template = {"add_vision_id": True} if is_demo(model) else {}
+        # these models' template numbers images: typed lines may add more
+        template = {"add_vision_id": True} if model in (SEES, SCANS) else {}
         talk = Talk(loaded, policy, max_new_tokens, system, template)
     talk.images += map(str, image or ())
     talk.sampling = fps, frames

@@ -92,4 +92,4 @@ def _at_positions(tokens: ImageTokens, positions: Sequence[int]) -> ImageTokens:
     grids = [
         grid._replace(indices=tuple(positions[i] for i in grid.indices)) for grid in tokens.grids
     ]
-    return ImageTokens(tuple(positions), tuple(grids))
+    return tokens._replace(indices=tuple(positions), grids=tuple(grids))

@@ -36,10 +36,16 @@ class ImageTokens(NamedTuple):
 
     There is one grid, or two if the model sees the image as an overview and in tiles. ``indices``
     are the indices of all its tokens in the prompt, in order; tokens outside the grids end lines.
+    If ``lines``, there is any number of grids, each over one line of text.
     """
 
     indices: tuple[int, ...]
     grids: tuple[Grid, ...]
+    lines: bool = False
+
+    def on(self, size: Size) -> Box:
+        """Return the area on an image of that size that the first view of it covers."""
+        return (0, 0, *size) if self.lines else self.grids[0].on(size)
 
     def under(self, box: Sequence[Number], size: Size) -> tuple[int, ...]:
         """Return the tokens that a box touches, in the prompt's order: see :func:`tokens_in`."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
 from PIL import Image
+from torch import Tensor
 from transformers.image_processing_utils import select_best_resolution
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
@@ -46,6 +48,10 @@ _KNOWN = (_PADS, "CLIPImageProcessor", "SiglipImageProcessor", "Gemma3ImageProce
 """Image processors, without the suffix of a backend, that resize and then crop the middle."""
 
 
+READER = "foveate_reader"
+_COLUMN = 1  # kind of the reader's tokens that stand for a column of a line of text
+
+
 def of_each(
     inputs: Mapping[str, Any], images: Sequence[Size], config: Any, processor: Any, tokens: int
 ) -> list[ImageTokens]:
@@ -63,6 +69,11 @@ def _of_images(
     inputs: Mapping[str, Any], images: Sequence[Size], config: Any, processor: Any, tokens: int
 ) -> list[ImageTokens]:
     kind = config.model_type
+    if kind == READER and inputs.get("pixel_values") is not None:
+        return [
+            _in_lines(pixels, image)
+            for pixels, image in zip(inputs["pixel_values"], images, strict=False)
+        ]
     stretched = kind in _PATCHES or kind_of(processor) in _STRETCH
     if stretched and inputs.get("image_grid_thw") is not None:
         return _in_patches(inputs["image_grid_thw"].tolist(), config)
@@ -117,7 +128,7 @@ def _in_frames(inputs: Mapping[str, Any], config: Any) -> list[ImageTokens]:
 def count_of(inputs: Mapping[str, Any], config: Any) -> int | None:
     """Return the number of images in the inputs, frames of videos included; None if unknown."""
     names = ["image_grid_thw", "image_sizes"]
-    if config.model_type in _ONE_EACH:
+    if config.model_type in (*_ONE_EACH, READER):
         names.append("pixel_values")
     values = (inputs.get(name) for name in names)
     images = next((len(value) for value in values if value is not None), None)
@@ -147,6 +158,27 @@ def _in_pixels(sizes: Sequence[Size], images: Sequence[Size], config: Any) -> li
         _full_grid(height // side, width // side, _covered((width, height), side, (0, 0, *image)))
         for (width, height), image in zip(sizes, images, strict=False)
     ]
+
+
+def _in_lines(pixels: Tensor, image: Size) -> ImageTokens:
+    """Return a grid for each line of text: the reader.
+
+    A token's last five values are its kind, 0 for padding, and its box as shares of the image.
+    Tokens of other kinds stand between lines.
+    """
+    width, height = image
+    kinds = pixels[:, -5].tolist()
+    boxes = [
+        (a * width, b * height, c * width, d * height) for a, b, c, d in pixels[:, -4:].tolist()
+    ]
+    grids = []
+    for is_column, group in groupby(range(len(kinds)), lambda i: kinds[i] == _COLUMN):
+        indices = tuple(group)
+        if is_column:
+            _, top, _, bottom = boxes[indices[len(indices) // 2]]  # a line may slope
+            box = boxes[indices[0]][0], top, boxes[indices[-1]][2], bottom
+            grids.append(Grid(1, len(indices), indices, box))
+    return ImageTokens(tuple(range(sum(kind > 0 for kind in kinds))), tuple(grids), lines=True)
 
 
 def _in_tiles(tiles: int, images: Sequence[Size], config: Any, processor: Any) -> list[ImageTokens]:

@@ -220,7 +220,7 @@ def view_of(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> Bo
     Smaller if its processor crops, larger if it pads; None if unknown.
     """
     try:
-        return on_images(loaded, prompt, images)[0].grids[0].on(images[0].size)
+        return on_images(loaded, prompt, images)[0].on(images[0].size)
     except InvalidInput:
         return None
 
