@@ -184,11 +184,10 @@ class Slots:
     @derived
     def for_heads(self, heads: int) -> Slots:
         """Return the slots of the first head as those of ``heads`` heads."""
-        pos, image, spot = (
-            None if t is None else t[:, :1].expand(-1, heads, -1)
-            for t in (self.pos, self.image, self.spot)
+        image, spot = (
+            None if t is None else t[:, :1].expand(-1, heads, -1) for t in (self.image, self.spot)
         )
-        return replace(self, pos=pos, image=image, spot=spot)
+        return replace(self, pos=self.pos[:, :1].expand(-1, heads, -1), image=image, spot=spot)
 
     def from_query(self, first: int) -> Slots:
         """Return these slots with the queries from ``first`` on."""

@@ -76,7 +76,8 @@ def _drawn(
     """Encode a frame again, to find the cells of its tokens."""
     chunk = of_frames(model, processor, words, [image], frame.time, frame.number)
     inputs = {name: x.cpu() if isinstance(x, Tensor) else x for name, x in chunk.inputs.items()}
-    vision = torch.isin(inputs["input_ids"][0], torch.tensor(visual_token_ids(model.config)))
+    ids = inputs["input_ids"][0]
+    vision = torch.isin(ids, ids.new_tensor(visual_token_ids(model.config)))
     share = torch.zeros(chunk.tokens, dtype=torch.float32, device="cpu")
     share[vision] = _visual_shares(cache, frame, int(vision.sum()))
     tokens = image_tokens(vision, inputs, [image.size], model.config, processor)
