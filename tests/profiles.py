@@ -2,6 +2,7 @@
 
 import torch
 
+from foveate.methods.fast_kvzip import Gate
 from foveate.policies.gathering import GATHERINGS, targets_of
 from foveate.profiles.profile import Profile
 from foveate.profiles.tensor_profile import TensorProfile
@@ -33,7 +34,7 @@ def saved_tensors(folder, method, by_layer, model="tiny", weights=""):
     ).save(folder / f"{method}.safetensors")
 
 
-def tensors_of(method, heads, channels, query_heads=None):
+def tensors_of(method, heads, channels, query_heads=None, hidden=5):
     """Those of one layer, of a method whose profile holds tensors: any numbers."""
     if method == "q_filters":
         return {"filters": torch.randn(heads, channels)}
@@ -41,6 +42,10 @@ def tensors_of(method, heads, channels, query_heads=None):
         of_pairs = {name: torch.randn(heads, channels) for name in ("of_key", "of_value")}
         return {**of_pairs, "offset": torch.randn(heads) - 4}
     hq, pairs = query_heads or heads, channels // 2
+    if method == "fast_kvzip":
+        h, g, r = heads, hq // heads, 4
+        shapes = (h, g, r, hidden), (h, g, r), (h, r, hidden), (r,), (r,), (h, 3, r), (h, g)
+        return Gate(*map(torch.randn, shapes))._asdict()
     return {
         "centre": torch.randn(hq, channels),
         "length": torch.rand(hq, pairs) + 2,

@@ -45,11 +45,12 @@ class Question:
     prefill_s: dict[tuple[bool, Prune | None], float] = field(default_factory=dict)
     full: list[int] = field(default_factory=list)
 
-    def recording(self, sums: bool, prune: Prune | None) -> Recording:
+    def recording(self, policy: Policy) -> Recording:
         """Return the recorded prefill, timed the first time."""
         start = process_time()
-        found = self.reading.recorded(sums=sums, prune=prune).recording
-        self.prefill_s.setdefault((sums, prune), process_time() - start)
+        found = self.reading.recorded_for(policy).recording
+        kind = policy.reads_column_sums, policy.prune
+        self.prefill_s.setdefault(kind, process_time() - start)
         return found
 
 
@@ -96,7 +97,7 @@ def _row(question: Question, spec: str) -> Row:
     if isinstance(policy, FoveateError):
         return {**named, "error": str(policy)}
     try:
-        recording = question.recording(sums, policy.prune)
+        recording = question.recording(policy)
         model, tokenizer = reading.loaded.model, reading.loaded.tokenizer
         with compress(model, policy, tokenizer=tokenizer) as session:
             start = process_time()

@@ -24,7 +24,7 @@ import foveate_lab.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.output import RESULTS, demo
 from benchmarks.quality import board_page
 from benchmarks.quality.asking import rows
-from benchmarks.quality.profiles_made import KVZAP, PROFILES, TRIATTENTION, make_missing
+from benchmarks.quality.profiles_made import GATES, KVZAP, PROFILES, TRIATTENTION, make_missing
 from benchmarks.quality.same_questions import HEADS
 from foveate.data import files
 from foveate.hf.saving.identity import ModelIdentity
@@ -49,6 +49,7 @@ METHODS = (  # methods of the papers, the best of the leaderboard, then referenc
     "recommended",
     "kvzip",
     f"kvzap:profile={KVZAP}",
+    f"fast_kvzip:profile={GATES}",
     f"triattention:profile={TRIATTENTION},recent=0.25",
     f"keydiff(recent=0.25)+headkv.budget({HEADS})",
     f"headkv:{HEADS},window=0.25",
@@ -60,6 +61,7 @@ METHODS = (  # methods of the papers, the best of the leaderboard, then referenc
     "keydiff:recent=0.25",
     "rkv:window=0.25",
     "snapkv:window=0.25",
+    "star_kv:window=0.25",
     "oracle",
     "random:recent=0.25",
 )

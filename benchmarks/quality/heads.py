@@ -8,7 +8,6 @@ was interrupted; then writes benchmarks/results/heads.md and .json.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, get_args
@@ -22,6 +21,7 @@ from benchmarks.quality.recipe import (
     Run,
     answer_missing,
     answered,
+    parsed,
     shares,
     table,
 )
@@ -70,10 +70,7 @@ def page(protocol: Protocol) -> tuple[list[str], dict[str, Any]]:
 
 def main() -> None:
     """Ask what is missing, then write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--limit", type=int, default=60, help="questions of each task")
-    parser.add_argument("--only-write", action="store_true", help="use the answers so far")
-    a = parser.parse_args()
+    a = parsed(__doc__)
     text = ["# Budgets by layer beside budgets by KV head", ""]
     text += [
         "`recommended` with its profile, which says beforehand what is kept: one count per KV head "

@@ -17,24 +17,25 @@ PROFILES = "benchmarks/profiles"
 FILTERS = f"{PROFILES}/q_filters.safetensors"
 KVZAP = f"{PROFILES}/kvzap.safetensors"
 TRIATTENTION = f"{PROFILES}/triattention.safetensors"
+GATES = "benchmarks/runs/profiles/fast_kvzip.safetensors"  # 13 MB
 STATISTICS = "benchmarks/runs/profiles/expected_attention.safetensors"  # 4.5 MB
 OF_TEXTS = "benchmarks/runs/profiles"
 KVZAP_OF_TEXTS = f"{OF_TEXTS}/kvzap_smollm2.safetensors"
 TRIATTENTION_OF_TEXTS = f"{OF_TEXTS}/triattention_smollm2.safetensors"
 PAGES, TEXTS = 24, 10
 MADE = {
-    SEES: (FILTERS, KVZAP, STATISTICS, TRIATTENTION),
+    SEES: (FILTERS, KVZAP, GATES, STATISTICS, TRIATTENTION),
     READS: (KVZAP_OF_TEXTS, TRIATTENTION_OF_TEXTS),
 }
-ON_PAGES = ("q_filters", "kvzap")
+ON_PAGES = ("q_filters", "kvzap", "fast_kvzip")
 
 
 def make_missing(model: str = SEES) -> None:
     """Calibrate the missing profiles of a model that comes with Foveate.
 
-    Query filters and KVzap's maps are measured on drawn pages, or on a manual's for a text model,
-    with seeds other than the questions'. Statistics and centres of queries are measured on passages
-    of text, because positions must count the tokens.
+    Query filters, KVzap's maps and Fast KVzip's gates are fitted to drawn pages, or to a manual's
+    for a text model, with seeds other than the questions'. Statistics and centres of queries are
+    measured on passages of text, because positions must count the tokens.
     """
     missing = [path for path in MADE[model] if not Path(path).exists()]
     if not missing:

@@ -80,6 +80,14 @@ def runs(a: argparse.Namespace) -> list[Run]:
     return [run for run in all_runs if run.kind in a.kinds and run.limit]
 
 
+def parsed(doc: str) -> argparse.Namespace:
+    """Parse the options of a benchmark with one limit for all tasks; ``doc`` describes it."""
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
+    parser.add_argument("--limit", type=int, default=60, help="questions of each task")
+    parser.add_argument("--only-write", action="store_true", help="use the answers so far")
+    return parser.parse_args()
+
+
 @cache
 def _loaded() -> Loaded:
     return load("demo")

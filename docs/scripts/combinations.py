@@ -1,4 +1,4 @@
-"""Tables of docs/composition.md: stages of each method, and combinations of scores that work.
+"""Tables of docs/stages.md: stages of each method, and combinations of scores that work.
 
 Each score is run with each budget, selection and merge.
 """

@@ -136,7 +136,13 @@ PRESSES = (
         "with the same statistics; `foveate calibrate expected_attention` measures them on your "
         "model, where kvpress downloads those of some models",
     ),
-    none("FastKVzipPress", TRAINED),
+    near(
+        "FastKVzipPress(0.8)",
+        "fast_kvzip:budget=20%,profile=fast_kvzip.safetensors",
+        "the same gates: `foveate calibrate fast_kvzip --from FILE.pt` converts a file of the "
+        "authors, which kvpress downloads, and without `--from` trains gates of your model. One "
+        "ranking of all heads and layers",
+    ),
     same(
         "FinchPress(0.8, rerotate_keys=False)",
         "finch:budget=20%",

@@ -23,6 +23,10 @@ WAYS = (
 )
 OPTIONS = (
     "options",
+    "drafts",
+    "connectors",
+    "sessions",
+    "windows",
     "fp8",
     "requests",
     "sharing",

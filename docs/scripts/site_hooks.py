@@ -32,7 +32,7 @@ LINK = re.compile(
 )
 # Folders have no page of their own.
 FOLDERS = {
-    "docs/howto": "howto/ways.md",
+    "docs/howto": "howto/cache.md",
     "docs/papers": "methods/index.md",
     "src/foveate/methods": "methods/index.md",
     "benchmarks": "repository/benchmarks/README.md",

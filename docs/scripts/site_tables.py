@@ -1,6 +1,6 @@
 """MkDocs hook that labels cells of wide tables with their columns, to show rows as cards on phones.
 
-`site.css` lays them out. Tables with very many columns, such as the ticks of `composition.md`,
+`site.css` lays them out. Tables with very many columns, such as the ticks of `stages.md`,
 scroll instead.
 """
 

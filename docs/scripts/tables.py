@@ -116,11 +116,11 @@ def kept() -> str:
     share = estimate([1.0] * best.same + [0.0] * (questions - best.same))
     low, high = (round(100 * end) for end in (share.low, share.high))
     text = (
-        f"On the demo model `recommended` holds {_percent(best.kv_bytes / full.kv_bytes, 0)} of "
-        f"the cache ({sizes}), and gives the very answer of the full cache to **{best.same} of "
-        f"{questions}** questions about three documents each ({low} to {high} %, with 95 % "
-        "confidence); two well-known methods of the same size do to "
-        f"{' and '.join(str(other.same) for other in others)}:"
+        f"With {_percent(best.kv_bytes / full.kv_bytes, 0)} of the cache ({sizes}) `recommended` "
+        f"gives the full cache's answer to **{best.same} of {questions}** questions ({low} to "
+        f"{high} %, 95 % confidence); two well-known methods of the same size to "
+        f"{' and '.join(str(other.same) for other in others)}. Figures are means of the small demo "
+        "model over these questions, each about three drawn pages:"
     )
     head = f"| | kept | KV memory | same answer, of {questions} | right, of {questions} |"
     lines = [_filled(text), "", head, "|---|---|---|---|---|"]
@@ -138,12 +138,12 @@ def landing() -> str:
     full, best, *_ = evaluation.by_spec.values()
     questions = f"{evaluation.questions} questions about {evaluation.task.replace('_', ' ')}"
     return _filled(
-        f"**{best.same} of {evaluation.questions}** answers stay the very ones of the full cache "
-        f"with **{_percent(best.kv_bytes / full.kv_bytes, 0)}** held: {_mib(best)} instead of "
-        f"{_mib(full)}. Source: the demo model, {questions} under `recommended` with its profile, "
-        "[as stored](../demo_model/foveate_demo/figures.json) by "
-        "[first_minute.py](../benchmarks/quality/first_minute.py); the "
-        "[README](../README.md) has other methods beside it, and the [leaderboard](quality.md) all."
+        f"**{best.same} of {evaluation.questions}** answers are those of the full cache with "
+        f"**{_percent(best.kv_bytes / full.kv_bytes, 0)}** of it: {_mib(best)} instead of "
+        f"{_mib(full)}. Source: the demo model, {questions} under `recommended` with its profile "
+        "([data](../demo_model/foveate_demo/figures.json), "
+        "[script](../benchmarks/quality/first_minute.py)); the [leaderboard](quality.md) has all "
+        "methods."
     )
 
 
@@ -159,12 +159,12 @@ def speed() -> str:
     longer = " and ".join(_percent(row["prefill_ratio"] - 1, 1) for row in (snapkv, adakv))
     share = snapkv["budget"].replace("%", " %")
     return _filled(
-        f"How much faster: with {share} of {found['tokens']:,} tokens kept, on a CPU, a token of "
-        f"the answer takes {snapkv['decode_ratio']:.2f} of the full cache's time with "
-        f"`snapkv`, and {adakv['decode_ratio']:.2f} with `adakv`, whose heads keep different "
-        f"numbers, as those of `recommended` do; the prefill takes {longer} longer "
-        "([cpu.md](benchmarks/results/cpu.md)). At the few hundred tokens of the questions above "
-        "nothing gets faster: there only memory is saved."
+        f"Speed: with {share} of {found['tokens']:,} tokens kept, on a CPU, a token of the answer "
+        f"takes {snapkv['decode_ratio']:.2f} of the full cache's time with `snapkv` and "
+        f"{adakv['decode_ratio']:.2f} with `adakv`, whose heads keep different numbers as those of "
+        f"`recommended` do; the prefill takes {longer} longer "
+        "([cpu.md](benchmarks/results/cpu.md)). Prompts of a few hundred tokens only save memory. "
+        "Nothing has been measured on a GPU yet."
     )
 
 
@@ -178,15 +178,15 @@ def peers() -> str:
     shares = [_percent(row["kv_bytes"] / full_bytes, 0) for row in heads]
     peak = [f"{row['peak_bytes'] / 1e6:.0f}" for row in twice]
     lines = [
-        f"* Heads that keep different numbers free memory: `criticalkv+adakv` at 20 % holds "
-        f"{shares[0]} of the full cache's bytes; in kvpress, which hides the others, {shares[1]}.",
+        f"* Heads that keep different numbers free memory: `criticalkv+adakv` at 20 % stores "
+        f"{shares[0]} of the full cache's bytes; kvpress, which hides the others, {shares[1]}.",
         f"* Decoding from such heads takes {_ratios(heads, 'decode_ratio')} of the full cache's "
-        "time at this length.",
-        f"* A second reading costs less: `kvzip`'s prefill takes {_ratios(twice, 'prefill_ratio')} "
-        f"times the stock one, and {peak[0]} MB against {peak[1]} at its peak.",
-        "* Images: which tokens are visual is known to every method, in batches, chunks, beams and "
-        "later turns; and what is kept is kept in vLLM's pages too.",
-        "* What is no better: where all heads keep equal numbers, decoding takes "
+        "time.",
+        f"* `kvzip`'s prefill takes {_ratios(twice, 'prefill_ratio')} times the stock one, and "
+        f"{peak[0]} MB against {peak[1]} at its peak.",
+        "* Methods know which tokens are visual, in batches, chunks, beams and later turns, and "
+        "work in vLLM, too.",
+        "* No better: where all heads keep equal numbers, decoding takes "
         f"{_ratios(plain, 'decode_ratio')} (`keydiff`).",
     ]
     setting = (
@@ -361,21 +361,22 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "others": models.others,
         "ways": models.ways,
     },
-    ROOT / "docs" / "which_method.md": {"which": which},
     ROOT / "docs" / "quality.md": {
         "measured": leaderboard.measured,
         "aware": partial(leaderboard.table, "query-aware"),
         "agnostic": partial(leaderboard.table, "query-agnostic"),
         "board_aware": partial(leaderboard.with_power, "query-aware"),
         "board_agnostic": partial(leaderboard.with_power, "query-agnostic"),
+        "which": which,
         "refused": leaderboard.refused,
     },
-    ROOT / "docs" / "evaluation.md": {"tasks": tasks, "benchmarks": benchmarks, "forms": forms},
+    ROOT / "docs" / "evaluation.md": {"tasks": tasks},
+    ROOT / "docs" / "benchmarks.md": {"benchmarks": benchmarks, "forms": forms},
     ROOT / "docs" / "reproduce.md": {
         "experiments": experiments.experiments,
         "facts": experiments.facts,
     },
-    ROOT / "docs" / "composition.md": {
+    ROOT / "docs" / "stages.md": {
         "ranges": ranges,
         "parts": combinations.parts,
         "pairs": combinations.table,

@@ -19,6 +19,8 @@ from tests import zoo
 from tests.census.building import build
 from tests.census.specimen import NotBuilt
 from tests.census.verdicts import less, whole
+from tests.chat.conversations import image
+from tests.chat.families import talker
 from tests.conformance.compare import check_generate
 from tests.pairs import by_turns
 from tests.profiles import saved
@@ -171,3 +173,19 @@ def test_fit_counts_latents_and_their_expansion(tmp_path):
     coded, refused = found.caches[1:]
     assert coded.cache.prompt < found.caches[0].cache.prompt
     assert "all heads of a layer share" in refused.unknown
+
+
+def test_a_chat_goes_on_after_undo_and_load(tmp_path):
+    """Turns with images, over stored latents and rotary keys."""
+    processor = talker("llava").processor
+    mine = foveate.Chat(zoo.build(FAMILY), processor, "snapkv:budget=30%,window=4")
+    short = {"max_new_tokens": 3, "do_sample": False}
+    first = mine.say("What is this?", images=[image(0)], **short)
+    then = mine.say("And this?", images=[image(1)], **short)
+    mine.undo()
+    assert mine.say("And this?", images=[image(1)], **short).text == then.text
+    mine.save(tmp_path / "chat")
+    again = foveate.Chat.load(tmp_path / "chat", zoo.build(FAMILY), processor)
+    assert again.say("Why?", **short).text == mine.say("Why?", **short).text
+    assert first.text
+    assert mine.held.bytes == again.held.bytes

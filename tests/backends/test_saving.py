@@ -428,8 +428,23 @@ def test_a_store_that_has_no_way_back_is_refused_by_its_name(store, says, tmp_pa
 def test_pairs_in_few_bits_are_read_as_they_were_stored(store, tmp_path):
     name, _, rest = store.partition("(")
     term = f"{name}({rest.removesuffix(')')}{',' if rest else ''}residual=2)"
-    with foveate.compress(zoo.build("llama"), f"knorm+{term}:budget=20") as session:
+    with foveate.compress(zoo.fresh("llama"), f"knorm+{term}:budget=20") as session:
         cache = session.prefill(**zoo.prompt("llama", lengths=(23, 40)))
         loaded = session.load(session.save(tmp_path / "context.safetensors"))
     for ours, theirs in zip(loaded.layers, cache.layers, strict=True):
         assert all(map(torch.equal, ours.pairs.padded(), theirs.pairs.padded()))
+
+
+def test_a_loaded_cache_has_the_statistics_of_the_saved_one(tmp_path):
+    model, file = zoo.fresh("llama"), tmp_path / "context.safetensors"
+    with foveate.compress(model, POLICY) as session:
+        session.prefill(**zoo.prompt("llama", lengths=(23, 40)))
+        saved_stats = session.stats
+        session.save(file)
+    with foveate.compress(model, POLICY) as session:
+        session.load(file)
+        assert len(session.stats.layers) == len(saved_stats.layers) > 0
+        for loaded, stock in zip(session.stats.layers, saved_stats.layers, strict=True):
+            assert torch.equal(loaded.kept, stock.kept)
+            assert (loaded.seen, loaded.bytes_before) == (stock.seen, stock.bytes_before)
+            assert (loaded.compressed, loaded.seconds) == (True, 0)

@@ -1,5 +1,5 @@
 """Later turns that bring images, in models that place images on several axes (M-RoPE): as
-docs/howto/several_turns.md has them, against the whole conversation read anew.
+docs/howto/cache.md has them, against the whole conversation read anew.
 """
 
 from __future__ import annotations

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from threading import Event
 
 import pytest
+from PIL import Image
+
+from foveate.chat.usage import AnswerMeter
 
 from .busy import chat_of
-from .conversations import Record
+from .conversations import Record, image
 from .families import talker
 
 
@@ -49,3 +54,27 @@ def test_tokens_that_were_evicted_count_as_reused() -> None:
     seen = chat.held.seen
     assert chat.held.tokens < seen
     assert record.say(chat, 1).usage.reused == seen
+
+
+@pytest.mark.parametrize(
+    ("spec", "measured"), [("snapkv:budget=30%,window=4", 2), ("full", 2), ("kivi", 5)]
+)
+def test_a_cache_that_only_grows_is_measured_twice_an_answer(
+    spec: str, measured: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, note_size = [], AnswerMeter.note_size
+    monkeypatch.setattr(AnswerMeter, "note_size", lambda m: (calls.append(m), note_size(m)))
+    Record().say(chat_of(talker("llava"), spec), 1)
+    assert len(calls) == measured
+
+
+def test_images_of_a_turn_that_waits_are_decoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat, path = chat_of(talker("llava")), tmp_path / "page.png"
+    image(0).save(path)
+    opened, stock = [], Image.open
+    monkeypatch.setattr(Image, "open", lambda *a, **k: (opened.append(a), stock(*a, **k))[1])
+    chat._stops.append(Event())  # as if an earlier turn of this chat waited
+    chat.say("What is the total?", images=[path], max_new_tokens=1)
+    assert len(opened) == 1

@@ -63,8 +63,17 @@ def test_the_table_of_methods_fits_80_columns_and_breaks_no_word(
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     words = set(text.split())
     for name, method in library.METHODS.items():
-        assert any(line.startswith(f"{name} ") for line in text.splitlines())
+        assert sum(line.startswith(f"{name} ") for line in text.splitlines()) == 1
         assert set(method.summary.replace("``", "").split()[2:]) <= words, name
+
+
+def test_the_default_comes_first_and_methods_are_grouped(foveate: Foveate) -> None:
+    lines = [line.split(" ")[0] for line in foveate("methods").stdout.splitlines()]
+    listed = [name for name in lines if name in library.METHODS]
+    assert listed[:6] == ["recommended", "mixkv", "prefixkv", "csp", "david", "lookm"]
+    assert "kivi" in listed[-3:]
+    profiles = listed.index("headkv"), listed.index("sparsemm")
+    assert all(listed.index("knorm") < at < listed.index("hermes") for at in profiles)
 
 
 def test_each_method_tells_in_80_columns_what_its_parameters_do(

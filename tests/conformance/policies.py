@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import foveate
+from foveate.hf.layer.projection import with_latents
 from foveate.methods.kivi import Kivi, KiviOfVisual
 from foveate.stages.score import RandomScore
 from foveate.stages.select import TopK
+from tests import zoo
 
 from .budgets import RandomHeads, RandomLayers
 
@@ -46,8 +48,17 @@ def of_method(name: str, budget: float | int | str = 0.5) -> foveate.Policy:
 
 
 # Those with a profile: the budget that they bring is tried in tests/backends/test_head_tables.py,
-# the score of q_filters in tests/backends/test_gathering.py, kvzap in tests/methods/test_kvzap.py.
-CALIBRATED = ("duo_attention", "headkv", "kvzap", "q_filters", "sparsemm", "triattention")
+# the score of q_filters in tests/backends/test_gathering.py, kvzap in tests/methods/test_kvzap.py,
+# fast_kvzip in tests/methods/test_fast_kvzip.py.
+CALIBRATED = (
+    "duo_attention",
+    "fast_kvzip",
+    "headkv",
+    "kvzap",
+    "q_filters",
+    "sparsemm",
+    "triattention",
+)
 # Families that it cannot read again are refused: tests/backends/test_reprefill.py has all of them.
 READS_AGAIN = ("kvzip", "streammem")
 METHODS = {
@@ -71,7 +82,7 @@ KEEPING_LESS = {
     name: p for name, p in METHODS.items() if name not in ("full", "kivi", "turboquant")
 }
 ONE_SET = ("llava_deepseek",)
-"""Families whose cache stores latents: all heads of a layer keep one set."""
+"""Families whose cache stores latents, on newer releases: all heads of a layer keep one set."""
 EVERY = {**RANDOM, **KEEPING_LESS, **COMPOSED}
 """Those whose kept set is not random go by what the model attends to."""
 
@@ -80,4 +91,4 @@ def is_refused(family: str, policy: foveate.Policy) -> bool:
     """Whether a stage of the policy means nothing for the family."""
     names = {getattr(policy, slot).spec_name for slot in ("budget", "merge")}
     per_head = {"across_heads", "merge_following", "drop_channels"}
-    return family in ONE_SET and bool(names & per_head)
+    return family in ONE_SET and bool(names & per_head) and bool(with_latents(zoo.build(family)))

@@ -110,9 +110,11 @@ def compressed(policy, given, **options):
     weights = [
         torch.randn(q.shape[1], v.shape[3], 6, generator=generator) for q, _, v in given.layers
     ]
-    return foveate.compress_tensors(
-        policy, given.layers, given.vision, given.mask, output_weights=weights, **options
-    )
+    # of each token's own keys, so that rows keep theirs in any batch
+    hidden = [k.transpose(1, 2).flatten(2) for _, k, _ in given.layers]
+    hidden = [torch.nn.functional.pad(x, (0, 5 - x.shape[2])) for x in hidden]
+    options = {"output_weights": weights, "hidden_states": hidden} | options
+    return foveate.compress_tensors(policy, given.layers, given.vision, given.mask, **options)
 
 
 def sets(kept, pads):

@@ -27,12 +27,14 @@ WINDOWED = (
     "pyramidkv",
     "rkv",
     "snapkv",
+    "star_kv",
     "think",
 )
-# tests/backends/test_head_tables.py, tests/methods/test_stored.py, test_duo_attention.py and
-# test_kvzap.py
+# tests/backends/test_head_tables.py, tests/methods/test_stored.py, test_duo_attention.py,
+# test_fast_kvzip.py and test_kvzap.py
 CALIBRATED = {
     "duo_attention",
+    "fast_kvzip",
     "headkv",
     "kvzap",
     "kvzip",

@@ -15,13 +15,14 @@ from foveate.stages.score import RandomScore
 from foveate.stages.select import TopK
 from tests.conformance.policies import COMPOSED, LAYER_SCOPE
 from tests.defaults import DEFAULTS, Untold, default
-from tests.profiles import saved, saved_tensors
+from tests.profiles import saved, saved_tensors, tensors_of
 
 from .prompts import prompt
 from .test_compress_tensors import NAMES, WHOLE, of
 
 GIVEN = prompt([40, 31], h=2, g=2, d=8, e=8, depth=3)
 WEIGHTS = [torch.randn(4, 8, 6, generator=torch.Generator().manual_seed(1))] * 3
+HIDDEN = [torch.randn(2, 40, 5, generator=torch.Generator().manual_seed(2))] * 3
 MASK = GIVEN.mask
 HEADS = [[0.1, 0.9], [0.4, 0.2], [0.7, 0.3]]
 PROFILED = {
@@ -31,6 +32,7 @@ PROFILED = {
     "mixkv": "mixkv:budget=50%,window=3",
     "prefixkv": "prefixkv:budget=50%",
     "q_filters": "q_filters:budget=50%",
+    "fast_kvzip": "fast_kvzip:budget=50%",
 }
 OTHERS = {
     # what no method has by default
@@ -49,7 +51,9 @@ OTHERS = {
 def kept(policy, dtype=torch.float32):
     layers = [tuple(t.to(dtype) for t in layer) for layer in GIVEN.layers]
     weights = [weight.to(dtype) for weight in WEIGHTS]
-    return foveate.compress_tensors(policy, layers, GIVEN.vision, MASK, output_weights=weights)
+    hidden = [states.to(dtype) for states in HIDDEN]
+    more = {"output_weights": weights, "hidden_states": hidden}
+    return foveate.compress_tensors(policy, layers, GIVEN.vision, MASK, **more)
 
 
 def same(one, other):
@@ -89,6 +93,8 @@ def test_a_policy_keeps_the_same_under_any_defaults(name):
 def test_a_method_with_a_profile_keeps_the_same_under_any_defaults(name, tmp_path):
     if name == "q_filters":
         path = saved_tensors(tmp_path, name, [{"filters": torch.eye(8)[:2]}] * 3)
+    elif name == "fast_kvzip":
+        path = saved_tensors(tmp_path, name, [tensors_of(name, 2, 8, 4)] * 3)
     elif name == "prefixkv":
         path = saved(tmp_path, name, [0.3, 0.7, 0.5], budget="50%")
     else:

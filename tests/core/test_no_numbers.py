@@ -21,6 +21,7 @@ from .test_compress_tensors import NAMES, of
 
 GIVEN = prompt([40, 31], h=2, g=2, d=8, e=8, depth=3)
 WEIGHTS = [torch.randn(4, 8, 6, generator=torch.Generator().manual_seed(1))] * 3
+HIDDEN = [torch.randn(2, 40, 5, generator=torch.Generator().manual_seed(2))] * 3
 POLICIES = {
     **{name: of(name, "50%") for name in NAMES if name not in ("full", "kivi", "turboquant")},
     "kivi": foveate.kivi(),
@@ -33,9 +34,8 @@ every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES
 
 
 def kept(policy, layers):
-    return foveate.compress_tensors(
-        policy, layers, GIVEN.vision, GIVEN.mask, output_weights=WEIGHTS
-    )
+    more = {"output_weights": WEIGHTS, "hidden_states": HIDDEN}
+    return foveate.compress_tensors(policy, layers, GIVEN.vision, GIVEN.mask, **more)
 
 
 def layers(change):

@@ -41,7 +41,7 @@ def profiles(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profiles")
     scores = [[0.9, 0.1], [0.4, 0.6], [0.5, 0.2]]
     made = {name: saved(folder, name, scores) for name in ("duo_attention", "headkv", "sparsemm")}
-    for name in ("kvzap", "q_filters", "triattention"):
+    for name in ("fast_kvzip", "kvzap", "q_filters", "triattention"):
         made[name] = saved_tensors(folder, name, [tensors_of(name, HEADS, 4)] * DEPTH)
     return made
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foveate.data import read_video
+from foveate.data import VideoParts, read_video, videos
 from foveate.errors import InvalidInput, InvalidParameter, MissingPackage
 from tests.videos import HIGH, KINDS, WIDE, film, numbers, sound, spoiled, turned
 
@@ -156,3 +156,32 @@ def test_a_time_after_the_end_and_a_missing_package_are_named(
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingPackage, match=r"foveate\[video\]"):
         read_video(path)
+
+
+def test_parts_of_a_file_are_its_frames(tmp_path: Path) -> None:
+    file = film(tmp_path / "film.mp4")
+    expected, parts = read_video(file, fps=5), VideoParts(file, 4, fps=5)
+    assert (parts.name, parts.count) == ("film.mp4", len(expected))
+    clips = list(parts)
+    assert [len(clip) for clip in clips] == [4, 4, 4, 3]
+    assert np.array_equal(np.concatenate([clip.frames for clip in clips]), expected.frames)
+    assert np.array_equal(np.concatenate([clip.times for clip in clips]), expected.times)
+    assert {(clip.fps, clip.duration) for clip in clips} == {(expected.fps, expected.duration)}
+    with pytest.raises(InvalidInput, match="does not exist"):
+        VideoParts(tmp_path / "none.mp4", 4)
+
+
+def test_a_part_is_decoded_when_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded, upright = [], videos._upright
+
+    def noted(frame: object) -> object:
+        decoded.append(frame)
+        return upright(frame)
+
+    monkeypatch.setattr(videos, "_upright", noted)
+    parts = iter(VideoParts(film(tmp_path / "film.mp4"), 4))
+    for ready in (5, 9, 13):  # one frame more, to see that the part is full
+        next(parts)
+        assert len(decoded) == ready

@@ -20,6 +20,7 @@ from foveate_lab.bench.peer import WITH_PROFILE
 from tests import zoo
 from tests.golden.kvpress_rows import ELSEWHERE, ROWS, pending
 from tests.golden.vectors import DATA, load
+from tests.profiles import tensors_of
 from tests.zoo.directory import CHAT_TEMPLATE, tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,7 @@ TENSORS = {
         "offset.0": torch.zeros(2),
     },
     "q_filters": {"filters.0": torch.ones(2, 8)},
+    "fast_kvzip": {f"{name}.0": t for name, t in tensors_of("fast_kvzip", 2, 8, 4).items()},
     "recommended": {
         "of_key.0": torch.ones(2, 8),
         "of_value.0": torch.ones(2, 8),

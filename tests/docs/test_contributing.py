@@ -127,7 +127,7 @@ def test_a_method_is_one_file_and_one_line(copy: Path) -> None:
 def test_a_benchmark_is_one_file_and_one_line(copy: Path) -> None:
     add(copy, BENCHMARK)
     tables(copy)
-    page = (copy / "docs/evaluation.md").read_text(encoding="utf-8")
+    page = (copy / "docs/benchmarks.md").read_text(encoding="utf-8")
     assert "| `infovqa` | Questions about infographics, by ANLS. |" in page
     assert "InfoVQA_VAL.tsv" in page
     check(copy, "tests/eval/benchmarks", "tests/data", "tests/docs", "tests/surface")

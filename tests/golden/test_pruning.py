@@ -130,3 +130,39 @@ def test_sparsevlm_from_embeddings_to_what_each_layer_is_given():
         nearest = torch.cdist(found[recycled].double(), means.double()).argmin(-1)
         assert sorted(nearest.tolist()) == list(range(len(means)))
         assert_close(found[recycled], means[nearest], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_pixelprune_of_screens_with_and_without_noise(case):
+    data, args = load("pixelprune")
+    given, pixels = args["cases"][case], data[f"pixels{case}"]
+    distance = given["metric"].replace("exact", "max")
+    stage = make_stage("pixelprune_prune", {"tolerance": given["threshold"], "distance": distance})
+    repeated = stage.repeated(pixels).flatten()
+    assert (~repeated).nonzero()[:, 0].tolist() == data[f"kept{case}"].tolist()
+
+
+def video(embeds, frames):
+    """A pass of frames alone, whose tokens have these embeddings."""
+    tokens = entering(len(embeds), (0, len(embeds)), 0, embeds)
+    size = len(embeds) // frames
+    image, spot = tokens.pos // size, tokens.pos % size
+    return type(tokens)(**{**vars(tokens), "image": image, "spot": spot})
+
+
+@pytest.mark.parametrize("case", range(3))
+def test_evs_of_videos_whose_parts_move(case):
+    data, args = load("evs")
+    given, embeds = args["cases"][case], data[f"embeds{case}"]
+    keep = (int(len(embeds) * (1 - given["q"])) + 0.5) / len(embeds)
+    chosen = make_stage("evs_prune", {"keep": keep})(video(embeds, given["frames"]))
+    assert chosen.goes_on[0].tolist() == data[f"kept{case}"].tolist()
+
+
+@pytest.mark.parametrize("case", range(4))
+def test_vidcom2_of_videos_one_of_whose_frames_stands_out(case):
+    data, args = load("vidcom2")
+    given, embeds = args["cases"][case], data[f"embeds{case}"]
+    stage = make_stage("vidcom2_prune", {"keep": given["base_scale"]})
+    chosen = stage(video(embeds, given["frames"]))
+    assert chosen.goes_on[0].nonzero()[:, 0].tolist() == data[f"kept{case}"].tolist()

@@ -194,6 +194,16 @@ def test_bytes_are_known_before_there_are_any_pairs(bits, sketch, residual):
     assert known == held.nbytes
 
 
+@pytest.mark.parametrize(("size", "least"), [(128, 7.5), (64, 7.3)])
+def test_half_of_the_pairs_in_four_bits_are_a_small_part_of_bfloat16(size, least):
+    """Of 8B models at 4,096 tokens: 32 layers of 8 heads; norms, columns and the matrix count."""
+    form = Form(8, 32, size, size, torch.bfloat16)
+    kept = Held(torch.full((1, 8), 2048), form, columns=4096)
+    stored = 32 * TurboQuant(bits=4).bytes_of(kept) + turbo_codes.rotation(size, CPU).nbytes
+    full = 32 * 8 * 4096 * 2 * size * 2
+    assert full / stored >= least
+
+
 def test_it_adds_to_any_method_and_prints_as_it_is_written():
     policy = foveate.policy("snapkv+turboquant(bits=3):budget=20%")
     assert policy.store == TurboQuant(bits=3)

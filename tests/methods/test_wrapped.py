@@ -23,7 +23,13 @@ def prompt():
     vision = torch.zeros(1, TOKENS, dtype=torch.bool)
     vision[:, 3:28] = True
     weights = [torch.randn(4, 8, 16, generator=g) for _ in range(LAYERS)]
-    return {"layers": layers, "vision": vision, "output_weights": weights}
+    hidden = [torch.randn(1, TOKENS, 5, generator=g) for _ in range(LAYERS)]
+    return {
+        "layers": layers,
+        "vision": vision,
+        "output_weights": weights,
+        "hidden_states": hidden,
+    }
 
 
 def written(name, tmp_path):

@@ -137,9 +137,9 @@ def test_random_draws_by_position_and_seed_alone():
 @pytest.mark.parametrize("name", [name for name in PRUNES if not name.startswith("test_")])
 def test_every_way_keeps_its_share_and_all_text_in_a_model(name):
     """As the model reads: a row alone keeps what it keeps in a batch."""
-    model, inputs = zoo.build("llava"), zoo.prompt("llava", lengths=(31, 40))
+    model, inputs = zoo.build("llava"), zoo.prompt("llava", lengths=(31, 40), images=2)
     how = "keep=40%" if "keep" in {one.name for one in fields(PRUNES[name].cls)} else ""
-    how += ",at=1|2" if name == "sparsevlm" else ""
+    how += {"sparsevlm": ",at=1|2", "pixelprune": "tolerance=100"}.get(name, "")
     policy, kept = foveate.policy(f"{name}.prune({how})+full"), []
     for given in (inputs, zoo.row("llava", inputs, 0)):
         with foveate.compress(model, policy) as session:

@@ -20,7 +20,7 @@ Run = dict[str, Any]
 LISTS = tomllib.loads(Path(__file__).with_name("draws.toml").read_text(encoding="utf-8"))
 SMALL = {"window": "4", "chunk": "16", "sampled": "false"}  # parameters for prompts of 40 tokens
 HEADS = ("headkv", "sparsemm", "duo_attention")
-MEASURED = ("kvzap", "q_filters", "triattention")
+MEASURED = ("fast_kvzip", "kvzap", "q_filters", "triattention")
 READS_AGAIN = ("kvzip", "streammem")
 
 

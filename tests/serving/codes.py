@@ -16,6 +16,7 @@ from tests.serving import stand_ins
 
 TYPES = {"fp8": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 Q, K, V = 0.7, 0.3, 0.11  # scales, as a checkpoint of codes would bring
+HEADS = [None]  # by what the scales of each KV head are multiplied; None: one scale for all
 
 
 def coded(values, scale, kind=torch.float8_e4m3fn):
@@ -41,7 +42,10 @@ def scaled():
     def scales(layer, register_buffer=False):
         plain(layer, register_buffer)
         for name, scale in (("q", Q), ("k", K), ("v", V)):
-            getattr(layer, f"_{name}_scale").fill_(scale)
+            if HEADS[0] is None:
+                getattr(layer, f"_{name}_scale").fill_(scale)
+            else:
+                setattr(layer, f"_{name}_scale", scale * HEADS[0])
             setattr(layer, f"_{name}_scale_float", scale)
 
     with mock.patch.object(attention, "set_default_quant_scales", scales):
@@ -94,11 +98,12 @@ def on_gpu(stock=False):
 
     def attend(q, k, v, q_descale, k_descale, v_descale, **told):
         pairs = ((q, q_descale), (k, k_descale), (v, v_descale))
-        numbers = (valued(codes, scale.flatten()[0]) for codes, scale in pairs)
+        numbers = (valued(codes, along(scale[0], codes)) for codes, scale in pairs)
         return stand_ins.attend(*numbers, **told)
 
     def write(key, value, keys, values, slots, kind, k_scale, v_scale):
-        codes = (coded(t, s).view(torch.uint8) for t, s in ((key, k_scale), (value, v_scale)))
+        pairs = ((key, k_scale), (value, v_scale))
+        codes = (coded(t, along(s, t)).view(torch.uint8) for t, s in pairs)
         stand_ins.write(*codes, keys, values, slots, kind, k_scale, v_scale)
 
     kernels = {
@@ -117,23 +122,51 @@ def on_gpu(stock=False):
 
 
 @contextlib.contextmanager
+def per_head(multiplied):
+    """Inside, each KV head has its own scales."""
+    HEADS[0] = torch.tensor(multiplied)
+    try:
+        yield
+    finally:
+        HEADS[0] = None
+
+
+def along(scale, values, axis=-2):
+    """A scale, or one for each KV head, so that it fits an axis of heads or of query heads."""
+    scale = torch.as_tensor(scale).flatten()
+    if scale.numel() == 1 or HEADS[0] is None:
+        return scale[0]
+    scale = scale.repeat_interleave(values.shape[axis] // len(scale))
+    return scale.view(-1, *[1] * (-axis - 1))
+
+
+def of_heads(scale):
+    return scale if HEADS[0] is None else scale * HEADS[0]
+
+
+@contextlib.contextmanager
 def rounding(model, kind, queries=False):
     """Transformers' Llama, which attends to what codes stand for; so do pairs that are merged."""
     plain = modeling_llama.apply_rotary_pos_emb
 
     def rotated(q, k, cos, sin):
         q, k = plain(q, k, cos, sin)
-        return rounded(q, Q, kind) if queries else q, rounded(k, K, kind)
+        keys = rounded(k, along(of_heads(K), k, -3), kind)
+        return rounded(q, along(of_heads(Q), q, -3), kind) if queries else q, keys
 
     def stored(_, __, told):
         for layer in foveate_layers(told[CACHE]):
             held = layer.pairs.tensors()
-            held["k"].copy_(rounded(held["k"], K, kind))
-            held["v"].copy_(rounded(held["v"], V, kind))
+            for name, scale in (("k", K), ("v", V)):
+                held[name].copy_(rounded(held[name], along(of_heads(scale), held[name], -3), kind))
+
+    def valued_heads(out, kind):
+        heads = out.unflatten(-1, (-1, model.config.head_dim))
+        return rounded(heads, along(of_heads(V), heads), kind).flatten(-2)
 
     hooks = [model.register_forward_pre_hook(stored, with_kwargs=True)]
     hooks += [
-        layer.self_attn.v_proj.register_forward_hook(lambda _, __, out: rounded(out, V, kind))
+        layer.self_attn.v_proj.register_forward_hook(lambda _, __, out: valued_heads(out, kind))
         for layer in model.model.layers
     ]
     try:

@@ -79,3 +79,20 @@ def model(llama):
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(llama).eval()
+
+
+@pytest.fixture
+def numba():
+    """vLLM looks into all modules for kernels when an engine is made, and fails at the library of
+    numba, which drafts import: no second engine would start in this process.
+    """
+    from llvmlite.binding import ffi
+
+    plain = ffi._lib_wrapper.__getattr__
+
+    def found(self, name):
+        if name == "__dict__":
+            raise AttributeError(name)
+        return plain(self, name)
+
+    ffi._lib_wrapper.__getattr__ = found  # for all engines that follow

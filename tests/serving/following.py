@@ -144,7 +144,7 @@ def in_blocks(policy, length, block=32):
     return policy.but(budget=boundaries.kept, when=when), boundaries
 
 
-def same(model, spec, answer, kept, inputs=None, block=32):
+def same(model, spec, answer, kept, inputs=None, block=32, noise=NOISE):
     """Checks that positions at every boundary, and log-probabilities, are those of transformers;
     returns the boundaries.
     """
@@ -154,5 +154,5 @@ def same(model, spec, answer, kept, inputs=None, block=32):
     assert not any(made.values()), made
     if logprobs.shape != answer.logprobs.shape:  # of the likeliest tokens, in their order
         logprobs = logprobs.topk(answer.logprobs.shape[1], dim=-1).values
-    torch.testing.assert_close(answer.logprobs, logprobs, rtol=0, atol=NOISE)
+    torch.testing.assert_close(answer.logprobs, logprobs, rtol=0, atol=noise)
     return sorted({tokens for _, tokens in kept})

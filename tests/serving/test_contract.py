@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from foveate.errors import UnsupportedEngine
 from foveate.policies.amount import Amount
 from foveate.vllm import vllm_api
+from foveate.vllm.internals import PRIVATE
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec, compressible
 from foveate.vllm.startup import failure_messages, registration
@@ -32,7 +34,7 @@ def plain_spec(**changes):
 
 def test_only_the_shim_imports_vllm():
     folder = Path(vllm_api.__file__).parent
-    for file in folder.glob("*.py"):
+    for file in folder.rglob("*.py"):
         names = set()
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
@@ -41,6 +43,42 @@ def test_only_the_shim_imports_vllm():
                 names.add(node.module or "")
         ours = any(name.split(".")[0] == "vllm" for name in names)
         assert ours == (file.name == "vllm_api.py"), file.name
+
+
+def test_private_names_are_all_listed_and_all_there():
+    for path, names in PRIVATE.items():
+        module, kind = path.split(":")
+        found = getattr(importlib.import_module(module), kind)
+        sources = {inspect.getmodule(base) for base in found.__mro__ if base is not object}
+        text = "".join(inspect.getsource(each) for each in sources if each.__name__ != "abc")
+        for name in names:
+            assigned = re.search(rf"(self|layer)\.{name}\b|register_buffer\(\"{name}\"", text)
+            assert hasattr(found, name) or assigned, (path, name)
+    listed = {name for names in PRIVATE.values() for name in names}
+    used = set().union(*map(private_names, Path(vllm_api.__file__).parent.rglob("*.py")))
+    assert used <= listed
+    assert all("_scale" in name for name in listed - used)  # these are put together
+
+
+def private_names(file):
+    """Names with an underscore that a file looks up on what is not its own."""
+    tree, own, used = ast.parse(file.read_text()), {"_replace", "_fields"}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and not calls_super(node):
+            own.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            own |= {node.attr} if getattr(node.value, "id", "") == "self" else set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            used.add(node.attr)
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr":
+            used |= {arg.value for arg in node.args[1:2] if isinstance(arg, ast.Constant)}
+    return {name for name in used - own if re.match("_[a-z]", name)}
+
+
+def calls_super(function):
+    """Whether a method goes on to vLLM's of the same name."""
+    return f"super().{function.name}" in ast.unparse(function)
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.7", "0.32.0+cpu", "0.33.0"])
@@ -362,3 +400,61 @@ def test_what_explains_a_failed_request_is_there():
     new_output = ["self", "token_ids", "finish_reason", "stop_reason"]
     assert parameters(vllm_api.RequestState._new_completion_output) == new_output
     assert str(vllm_api.FinishReason.ERROR) == "error"
+
+
+def test_connectors_see_requests_through_these_methods():
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    from vllm.distributed.kv_transfer.kv_connector.utils import yield_req_data
+    from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, SupportsHMA
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading import scheduler
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    from foveate.vllm.scheduler import connectors
+
+    for name in connectors.REPLACED:
+        found = getattr(KVConnectorBase_V1, name, None) or getattr(SupportsHMA, name)
+        mine = parameters(getattr(connectors.ConnectorView, name))
+        assert len(parameters(found)) == len(mine), name
+    assert connectors.CARRIER in KVConnectorFactory._registry
+    calls = inspect.getsource(vllm_api.Scheduler)
+    for name in ("on_new_request", "update_state_after_alloc", "build_connector_meta"):
+        assert f"connector.{name}(" in calls
+    assert callable(KVCacheManager.get_computed_blocks_for_connector)
+    # what is read of a request, and of a step
+    text = inspect.getsource(scheduler)
+    for read in ("block_hashes", "num_tokens", "num_prompt_tokens", "num_computed_tokens"):
+        assert re.search(rf"\breq\.{read}", text), read
+    assert "yield_req_data(scheduler_output)" in text
+    assert "scheduler_output.kv_cache_block_copies" in text
+    step = inspect.getsource(yield_req_data)
+    assert all(name in step for name in ("scheduled_new_reqs", "new_block_ids", "resumed_req_ids"))
+
+
+def test_prompts_go_on_through_this_method():
+    text = inspect.getsource(vllm_api.Scheduler)
+    assert parameters(vllm_api.Scheduler._update_request_as_session)[1:] == ["session", "update"]
+    assert "self._update_request_as_session(existing, update)" in text  # while it waits
+    assert "self._update_request_as_session(request, update)" in text  # when its answer ends
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    begun = inspect.getsource(GPUModelRunner._update_states)
+    assert "_update_streaming_request(req_id, new_req_data)" in begun  # among new requests
+
+
+def test_drafters_name_their_layers_and_their_drafts_can_be_cut():
+    from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+
+    assert "self._draft_attn_layer_names = {" in inspect.getsource(SpecDecodeBaseProposer)
+    from vllm.v1.worker import gpu_model_runner
+
+    runner = inspect.getsource(gpu_model_runner.GPUModelRunner)
+    chosen = runner.split("self.speculative_config and spec_decode_common_attn_metadata is None:")
+    assert len(chosen) == 2
+    assert "self.drafter.kv_cache_gid == kv_cache_gid" in chosen[1][:900]  # EAGLE's own group
+    assert "else:\n                    spec_decode_common" in chosen[1][:900]  # the first one
+    text = inspect.getsource(vllm_api.Scheduler)
+    assert "self.num_lookahead_tokens" in text
+    assert "self.num_spec_tokens" in text
+    running = text.split("# First, schedule the RUNNING requests.")[1]
+    cut, kept = "self._mamba_block_aligned_split(", "num_scheduled_spec_tokens = ("
+    assert 0 < running.index(cut) < running.index(kept)

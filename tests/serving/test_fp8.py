@@ -11,6 +11,7 @@ import foveate
 from foveate.vllm.plans.gap import Room
 from tests.serving import codes
 from tests.serving.engine import check_same, engine, prompts, serve
+from tests.serving.following import recorded, same
 from tests.serving.reference import by_transformers
 from tests.serving.test_refused import configuration
 from tests.serving.test_triton import answered
@@ -64,6 +65,28 @@ def test_scores_and_answers_are_of_what_the_codes_stand_for(
 ):
     found = served(llama, platform, policy, kind, max_num_batched_tokens=96)
     check(model, policy, found, PLATFORMS[platform][1], kind, platform == "gpu", noise)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_codes_are_compressed_again_and_again(llama, model, platform):
+    """Scores at every boundary, and answers, are of what the codes stand for."""
+    again = "snapkv:budget=32,window=8,when=over_budget(every=32,reading=true)"
+    block = PLATFORMS[platform][1]
+    with recorded() as kept:
+        found = served(llama, platform, again, max_num_batched_tokens=48)
+    with codes.rounding(model, codes.TYPES["fp8"], queries=platform == "gpu"):
+        for name, answer in enumerate(found.answers[:2]):
+            assert same(model, again, answer, kept[name], block=block, noise=NOISE)
+
+
+def test_scales_of_each_head_are_those_of_its_codes(llama, model):
+    """Keys, values and queries with a scale for each KV head, as a checkpoint may bring them."""
+    scales = (1.0, 0.5)
+    with codes.per_head(scales):
+        found = served(llama, "gpu", QUARTER, max_num_batched_tokens=96)
+        merged = served(llama, "gpu", "lookm:budget=40%")
+        check(model, QUARTER, found, 16, queries=True)
+        check(model, "lookm:budget=40%", merged, 16, queries=True, noise=MERGED)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -141,23 +141,6 @@ def test_structured_output_is_the_likeliest_that_is_allowed(tiny_folder):
         assert likely[given] >= likely.max() - LEAD
 
 
-@pytest.fixture
-def numba():
-    """vLLM looks into all modules for kernels when an engine is made, and fails at the library of
-    numba, which drafts import: no second engine would start in this process.
-    """
-    from llvmlite.binding import ffi
-
-    plain = ffi._lib_wrapper.__getattr__
-
-    def found(self, name):
-        if name == "__dict__":
-            raise AttributeError(name)
-        return plain(self, name)
-
-    ffi._lib_wrapper.__getattr__ = found  # for all engines that follow
-
-
 @pytest.mark.usefixtures("numba")
 def test_drafts_of_ngrams_change_no_answer(llama, tmp_path):
     """Speculative decoding with n-grams | works | other methods are refused at the start"""

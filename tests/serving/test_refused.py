@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BloomConfig, BloomForCausalLM, Gemma2Config, Gemma2ForCausalLM
+from transformers import BloomConfig, BloomForCausalLM
 
 from foveate.errors import UnsupportedEngine, UnsupportedPolicy
 from foveate.vllm.startup.support import DECODER
@@ -16,28 +16,11 @@ from tests.serving.server import MODULE, free_port
 
 POLICY = "knorm:budget=25%"
 BLOOM = BloomForCausalLM, BloomConfig(vocab_size=128, hidden_size=64, n_layer=2, n_head=2)
-GEMMA2 = (
-    Gemma2ForCausalLM,
-    Gemma2Config(
-        vocab_size=128,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        head_dim=32,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=1024,
-        sliding_window=128,
-    ),
-)
 
 
-@pytest.mark.parametrize(("made", "said"), [(BLOOM, "ALiBi"), (GEMMA2, "soft cap")])
-def test_models_whose_attention_the_scores_do_not_see_are_refused(
-    tmp_path, monkeypatch, made, said
-):
+def test_models_whose_attention_depends_on_distances_are_refused(tmp_path, monkeypatch):
     """By their configuration, before anything starts; and by their layers, once they are made."""
-    kind, config = made
+    (kind, config), said = BLOOM, "ALiBi"
     torch.manual_seed(0)
     kind(config).float().save_pretrained(tmp_path)
     with pytest.raises(UnsupportedEngine, match=f"^{tmp_path} has a.*{said}"):
@@ -47,17 +30,11 @@ def test_models_whose_attention_the_scores_do_not_see_are_refused(
         pass
 
 
+TIERS = "pyramidkv:budget=25%,window=8"
 AGAIN = "knorm:budget=64,when=over_budget(every=64)"
 ANSWERING = "rkv:budget=64,every=32"
-ORDER = r"reads and writes blocks in the order of tokens"
-DRAFTS = "the draft model's layers would be compressed like the model's own"
+DRAFTS = "of its methods ngram, draft_model, eagle, eagle3, mtp are served"
 TOKENS = "a worker holds some of a request's tokens"
-
-
-def connector(name, role="kv_both"):
-    from vllm.config import KVTransferConfig
-
-    return {"kv_transfer_config": KVTransferConfig(kv_connector=name, kv_role=role)}
 
 
 def drafts(method, **more):
@@ -66,19 +43,13 @@ def drafts(method, **more):
 
 def companions():
     """Options, a sentence's beginning, and the policy that they stand beside."""
-    offloading = "--kv-offloading-size 1.0: offloading"
-    transfer = "--kv-transfer-config"
-    for backend in ("native", "lmcache"):
-        given = {"kv_offloading_size": 1.0, "kv_offloading_backend": backend}
-        yield given, f"{offloading} {ORDER}", POLICY
-    for name in ("OffloadingConnector", "LMCacheConnectorV1", "LMCacheMPConnector", "Other"):
-        yield connector(name), rf"{transfer} \({name}\): a KV connector {ORDER}", POLICY
-    for role in ("kv_producer", "kv_consumer"):
-        yield connector("NixlConnector", role), rf"{transfer} \(NixlConnector\)", POLICY
-    for method in ("draft_model", "eagle", "eagle3", "medusa", "mtp"):
-        said = rf"by '{method}' \(--speculative-config\): {DRAFTS}"
-        yield drafts(method, model="MODEL"), said, POLICY
-    yield drafts("suffix"), "by 'suffix' .* without a model, only 'ngram' is served", POLICY
+    yield (
+        drafts("medusa", model="MODEL"),
+        rf"by 'medusa' \(--speculative-config\): {DRAFTS}",
+        POLICY,
+    )
+    yield drafts("suffix"), rf"by 'suffix' \(--speculative-config\): {DRAFTS}", POLICY
+    yield drafts("draft_model", model="MODEL"), "a budget that differs by layer", TIERS
     yield {"spec_method": "ngram_gpu", "spec_tokens": 2}, r"'ngram_gpu' \(--spec-method\)", POLICY
     for way in ("decode", "prefill"):
         size = f"{way}_context_parallel_size"
@@ -87,10 +58,7 @@ def companions():
     yield {"pipeline_parallel_size": 2}, "--pipeline-parallel-size 2", POLICY
     yield {"enable_dbo": True}, r"micro-batches \(--enable-dbo", POLICY
     for policy in (AGAIN, ANSWERING):
-        for given in (drafts("ngram"), {"spec_method": "ngram", "spec_tokens": 2}):
-            yield given, "compresses again .* speculative decoding", policy
         yield {"disable_chunked_mm_input": True}, "--disable-chunked-mm-input", policy
-        yield {"kv_cache_dtype": "fp8"}, r"a cache of codes \(--kv-cache-dtype\)", policy
     yield {"worker_cls": "vllm.v1.worker.cpu_worker.CPUWorker"}, "--worker-cls", POLICY
     yield {"enable_prompt_embeds": True}, "--enable-prompt-embeds", POLICY
     yield {"runner": "pooling"}, "--runner pooling", POLICY
@@ -99,9 +67,7 @@ def companions():
 
 
 def test_every_companion_is_refused_by_its_name(llama, monkeypatch):
-    """Before anything is started, and as it was given; of connectors none is looked at, and none
-    of them is installed.
-    """
+    """Before anything is started, and as it was given."""
     for options, said, policy in companions():
         given = options.get("speculative_config") or {}
         if given.get("model"):  # a real one, which vLLM takes
@@ -117,14 +83,14 @@ def test_the_page_says_of_each_what_happens():
     for options, *_ in companions():
         for option in options.keys() - {"spec_tokens"}:
             assert f"--{option.replace('_', '-')}" in table
-        transfer = options.get("kv_transfer_config")
-        assert transfer is None or transfer.kv_connector in f"{table} Other"
 
 
 def test_what_goes_with_a_policy_is_not_refused(llama, monkeypatch):
     """Which the tests of ``test_options`` and ``test_processes`` then serve."""
     monkeypatch.setenv("FOVEATE_POLICY", POLICY)
     configuration(llama, **drafts("ngram"))
+    configuration(llama, **drafts("draft_model", model=llama))
+    configuration(llama, kv_offloading_size=1.0, kv_offloading_backend="native")
     configuration(llama, tensor_parallel_size=2)
     monkeypatch.setenv("FOVEATE_POLICY", AGAIN)
     configuration(llama, tensor_parallel_size=2)
@@ -147,13 +113,13 @@ def configuration(model, **options):
 )
 def test_a_refusal_is_the_last_line_with_status_two(llama, module, environ, words):
     given = [llama if word == "MODEL" else word for word in words]
-    command = [sys.executable, "-m", module, *given, "--kv-offloading-size", "2"]
+    command = [sys.executable, "-m", module, *given, "--spec-method", "suffix"]
     command += ["--port", str(free_port())]
     ended = subprocess.run(
         command, env=os.environ | environ, capture_output=True, text=True, timeout=300
     )
     last = ended.stderr.strip().splitlines()[-1]
-    assert last.startswith("Error: Foveate's worker cannot be combined with --kv-offloading-size 2")
+    assert last.startswith("Error: Foveate's worker cannot be combined with speculative decoding")
     assert ended.returncode == 2
 
 

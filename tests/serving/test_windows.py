@@ -8,9 +8,11 @@ import foveate
 from foveate.errors import UnsupportedEngine
 from foveate.vllm.plans.tiers import rooms_of
 from tests.serving.engine import check_same, engine, prompts, serve
+from tests.serving.following import recorded, same
 from tests.serving.test_llama import check_against_transformers
 
 POLICY = "snapkv:budget=25%,window=8"
+AGAIN = "snapkv:budget=64,window=8,when=over_budget(every=64,reading=true)"
 LENGTHS = (300, 64, 171)
 CONFIG = Gemma3TextConfig(
     vocab_size=512,
@@ -50,6 +52,21 @@ def test_full_layers_are_compressed_and_windows_are_not(gemma3):
     assert found.free[1] - stock.free[1] == freed > 0
     assert {place for _, place in found.kept} == {0, 1}  # two of the four layers
     check_against_transformers(model, POLICY, found)
+
+
+@pytest.mark.parametrize("chunk", [2048, 48])
+def test_windows_stay_beside_a_policy_that_compresses_again(gemma3, chunk):
+    """Windows beside `when=over_budget` | stay as they are | prompts that begin alike share nothing
+    there
+    """
+    model = AutoModelForCausalLM.from_pretrained(gemma3).eval()
+    sizes = {"num_gpu_blocks_override": 33, "max_model_len": 512, "max_num_batched_tokens": chunk}
+    with recorded() as kept, engine(gemma3, AGAIN, **sizes, enable_prefix_caching=True) as llm:
+        served = serve(llm, prompts(LENGTHS), tokens=100)
+    for name, answer in enumerate(served.answers):
+        assert len(answer.tokens) == 100
+        assert len(same(model, AGAIN, answer, kept[name])) >= 2
+    assert served.idle == 32
 
 
 def test_keeping_everything_is_stock_vllm(gemma3):

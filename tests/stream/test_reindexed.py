@@ -56,18 +56,15 @@ def test_turned_keys_are_those_at_the_new_positions(family, policy, monkeypatch)
     stays, before = held_columns(cache).nonzero()[:, 0], state.tokens.position
     reindex(cache, ways_to_turn(model, torch.arange(20, 60)[None]))
     assert next_position(cache) < int(before.max())
-    for axis, old in zip(
-        state.tokens.position, before[:, stays], strict=True
-    ):  # in order, as before
+    places = state.tokens.position
+    for axis, old in zip(places[:, stays], before[:, stays], strict=True):  # in order, as before
         assert torch.equal(axis.argsort(stable=True), old.argsort(stable=True))
-    places = torch.zeros_like(before)
-    places[:, stays] = state.tokens.position
     expected = keys_at(model, whole(stream, chunks[:FRAMES], "")[:-1], places)
     k, rotary, columns = layers[0].pairs.padded()
     k = rotary if with_latents(model) else k
     for head, of_head in enumerate(columns[0]):
         held = of_head >= 0
-        theirs = expected[0, head, stays[of_head[held]]]
+        theirs = expected[0, head, of_head[held].long()]
         torch.testing.assert_close(k[0, head, held], theirs, atol=2e-5, rtol=1e-4)
 
 

@@ -66,6 +66,8 @@ class Layer:
     output_weight: Float[Tensor, "hq e c"] | None = None  # W_o, if the score needs it
     # norms of the residual stream at the queries, before the layer's own norm; if needed, too
     residual_norm: Float[Tensor, "b m"] | None = None
+    # what the layer's attention module reads at the queries; if needed, too
+    hidden: Float[Tensor, "b m c"] | None = None
     # by-products of the attention, if it computed them
     column_sums: Float[Tensor, "b hq n"] | None = None  # sums over queries of the softmax
     window_sums: WindowSums | None = None
@@ -155,6 +157,7 @@ class Layer:
             slots=self.slots.last_query_copied if copied else self.slots.last_query,
             output_weight=None,
             residual_norm=None,
+            hidden=None,
             column_sums=None,
             window_sums=None,
             expanded=None,

@@ -84,7 +84,8 @@ class Tokens(NamedTuple):
 
     def add_positions(self, position: Int[Tensor, "axes t"]) -> Tokens:
         """Add the positions of a pass, on one axis or on several."""
-        before = position[:, :0] if self.position is None else self.position
+        earlier = self.position
+        before = position[:, :0] if earlier is None or not earlier.shape[1] else earlier
         axes = max(len(before), len(position))
         both = [before.expand(axes, -1), position.expand(axes, -1)]
         return self._replace(position=torch.cat(both, dim=1))

@@ -10,11 +10,13 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Int
+from PIL import Image
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, StoppingCriteriaList
 from transformers import __version__ as RELEASE
 
 from foveate.chat.generation import GREEDY, Answer, check, generate_options, to_answer
+from foveate.chat.positions import PositionRange
 from foveate.chat.storage import bytes_of, trim
 from foveate.chat.usage import AnswerMeter, Usage
 from foveate.errors import UnsupportedModel
@@ -90,7 +92,12 @@ class NewPart:
 
 
 def read(
-    model: PreTrainedModel, wording: Wording, text: str, new: Sequence[Message], begins: bool
+    model: PreTrainedModel,
+    wording: Wording,
+    text: str,
+    new: Sequence[Message],
+    begins: bool,
+    decoded: Sequence[Image.Image] = (),
 ) -> NewPart:
     """Return the tokens and pixels of a text and of the images and videos of new messages.
 
@@ -101,6 +108,7 @@ def read(
         new: the messages of this turn alone.
         begins: True if the text is the conversation's beginning. Otherwise the tokenizer adds
             nothing in front, such as BOS.
+        decoded: images that were decoded already, of which those of ``new`` are the last.
 
     Raises:
         InvalidInput: the processor cannot read the text, or the model does not take images.
@@ -110,6 +118,7 @@ def read(
     tokenizer, literals = tokenizer_of(wording.processor), wording.literals
     prefix, cut = ("", []) if begins else anchor(tokenizer, literals.split(text)[0])
     images, videos = media_of(new)
+    images = list(decoded[len(decoded) - len(images) :]) if images and decoded else images
     inputs = encode(
         model,
         wording.processor,
@@ -141,11 +150,12 @@ def _check_sees_images_later(model: PreTrainedModel) -> None:
 
 
 class Answerer(NamedTuple):
-    """A model that answers, under a policy."""
+    """A model that answers, under a policy; ``positions`` keeps a chat in the model's range."""
 
     model: PreTrainedModel
     processor: Any
     policy: Policy
+    positions: PositionRange | None = None
 
     def new_session(self) -> Session:
         """Return a session for one turn; it may be created before the turn begins."""
@@ -190,14 +200,19 @@ class Answerer(NamedTuple):
         """
         ids, types = before.with_ids(new.ids, new.types)
         arguments = generate_options(self.model, self.processor, options, ids.shape[1])
+        if self.positions is not None:
+            self.positions.find_ways()
         with self.new_session() as session:
-            meter = AnswerMeter(stop, lambda: session.bytes_held)
+            meter = AnswerMeter(stop, self.policy, lambda: session.bytes_held)
             criteria = StoppingCriteriaList([*(options.get("stopping_criteria") or ()), meter])
             reused = 0 if before.cache is None else before.cache.get_seq_length()
             session.link.keeps_scores = self.policy.amount.kind == "bytes"
             cache = copy.deepcopy(before.cache)
             if cache is not None and rearm:
                 session.rearm(cache)
+            if self.positions is not None:
+                session.link.records_positions = self.positions.is_reindexed
+                self.positions.keep(cache, new.ids.shape[1])
             output = self.model.generate(  # type: ignore[operator]
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
@@ -209,6 +224,7 @@ class Answerer(NamedTuple):
                 **{**arguments, "stopping_criteria": criteria},
             )
             cache, stats = session.cache, session.stats
+            meter.note_size()
             if rearm:  # otherwise the cache is dropped
                 trim(cache)  # frees spare room and applies a budget in bytes
         new_ids = output[0, ids.shape[1] :]

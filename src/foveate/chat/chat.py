@@ -19,6 +19,7 @@ from foveate.chat.event_loop import AsyncAnswerStream
 from foveate.chat.generation import Answer, check_template_arguments, with_defaults
 from foveate.chat.history import before_turn, by_turn, new_of, pruned
 from foveate.chat.picture import draw_turn
+from foveate.chat.positions import PositionRange, Positions
 from foveate.chat.stateless import (
     reusable_tokens,
     reused_turns,
@@ -42,7 +43,7 @@ from foveate.prompts.template import Wording
 Text = str | Sequence[Message] | None
 """Input of a turn: a text, or messages."""
 _REWRITES = ("keep", "follow", "refuse")
-_OWN = ("policy", "rewrites", "system", "keep_turns", "template_kwargs")
+_OWN = ("policy", "rewrites", "system", "keep_turns", "positions", "template_kwargs")
 _OF_COMPLETE = ("messages", "tools", "stream")
 _OF_SAY = ("text", "images", "videos", "system", "messages", "stream")
 
@@ -69,6 +70,10 @@ class Chat(AbstractContextManager["Chat"]):
         keep_turns: number of latest turns before each of which the cache is stored, for ``undo``,
             ``retry`` and ``edit`` (``held.before`` bytes). Going back further crops the cache if
             nothing was evicted, and otherwise reads the conversation again.
+        positions: "true": positions grow with the conversation, also beyond the range that the
+            model was trained for (with one warning in the log "foveate"). "reindexed": before a
+            turn that would leave that range, gaps of evicted tokens are closed, and stored keys are
+            rotated accordingly.
         template_kwargs: arguments of ``apply_chat_template``, e.g. ``{"enable_thinking": False}``.
         **generate: arguments of ``model.generate`` for every answer, such as
             ``max_new_tokens=64``; a call's own arguments override them.
@@ -76,8 +81,11 @@ class Chat(AbstractContextManager["Chat"]):
     Raises:
         InvalidInput: the chat template is missing, or cannot render plain messages; an argument of
             ``generate`` that a chat sets itself.
-        InvalidParameter: an unknown argument, template argument or ``rewrites``, or a negative
-            ``keep_turns``.
+        InvalidParameter: an unknown argument, template argument, ``rewrites`` or ``positions``, a
+            negative ``keep_turns``, or reindexed positions with keys that are not stored in full
+            precision.
+        UnsupportedModel: reindexed positions of a model with sliding windows; and at the first
+            turn, of one that rotates keys in an unknown way.
         FoveateError: as :func:`foveate.compress` raises.
     """
 
@@ -90,6 +98,7 @@ class Chat(AbstractContextManager["Chat"]):
         rewrites: Rewrites = "keep",
         system: str | None = None,
         keep_turns: int = 1,
+        positions: Positions = "true",
         template_kwargs: Mapping[str, Any] | None = None,
         **generate: Any,
     ):
@@ -102,7 +111,10 @@ class Chat(AbstractContextManager["Chat"]):
                 f"keep_turns={keep_turns!r}: give a number of turns, such as 1, or 0 for none."
             )
         answerer = Answerer(model, processor, policy_of(policy))  # type: ignore[arg-type]
-        answerer.new_session()  # raises if the model cannot be compressed
+        session = answerer.new_session()  # raises if the model cannot be compressed
+        position_range = PositionRange(session.model, processor, session.policy, positions)
+        answerer = answerer._replace(positions=position_range)
+        self._positions = positions
         answerer.check(generate, "Chat(...)", _OWN, complete=False)
         check_template_arguments(template_kwargs or {}, processor)
         wording = Wording(processor, template_kwargs or {})
@@ -111,6 +123,10 @@ class Chat(AbstractContextManager["Chat"]):
         self._now = Conversation()
         self._stops: list[Event] = []  # one for each turn that runs or waits
         self._closed = False
+
+    def __repr__(self) -> str:
+        turns = len(self._now.turns)
+        return f"Chat({self.policy.spec}: {turns} turns, {self._now.ids.shape[1]} tokens)"
 
     # Turns
 
@@ -349,8 +365,8 @@ class Chat(AbstractContextManager["Chat"]):
             self._stops.append(stop)
             queue_place = enter(self._turns.answerer.model, sys._getframe())
             undo.callback(queue_place.leave)
-            ready = self._prepare_at_call(turn, new)
-            answered = partial(self._answer_turn, queue_place, turn, ready, stop)
+            ready, decoded = self._prepare_at_call(turn, new)
+            answered = partial(self._answer_turn, queue_place, turn, ready, decoded, stop)
             if not stream:
                 return answered()
             return self._stream_answer(answered, undo, stop, queue_place)
@@ -372,22 +388,25 @@ class Chat(AbstractContextManager["Chat"]):
             undo_there.close()
             raise
 
-    def _prepare_at_call(self, turn: Callable[[], Turn], new: Sequence[Message]) -> Prepared | None:
+    def _prepare_at_call(
+        self, turn: Callable[[], Turn], new: Sequence[Message]
+    ) -> tuple[Prepared | None, list[Image.Image]]:
         """Prepare a turn without the model, so that errors are raised at the call.
 
-        Returns None if an earlier turn of this chat must end first, or the model must read.
+        If an earlier turn of this chat must end first, or the model must read, only the images of
+        ``new`` are decoded.
         """
         planned = turn() if len(self._stops) == 1 else None
         if planned is None or self._turns.needs_model(planned):
-            self._turns.check(new)
-            return None
-        return self._turns.prepared(planned, self._fork_point())
+            return None, self._turns.check(new)
+        return self._turns.prepared(planned, self._fork_point()), []
 
     def _answer_turn(
         self,
         queue_place: QueuePlace,
         turn: Callable[[], Turn],
         ready: Prepared | None,
+        decoded: Sequence[Image.Image],
         stop: Event,
         streamer: Any = None,
     ) -> Answer:
@@ -395,7 +414,8 @@ class Chat(AbstractContextManager["Chat"]):
         with queue_place:
             self._check_open()
             if ready is None:
-                ready = self._turns.prepared(turn(), self._fork_point())
+                planned = turn()._replace(decoded=decoded)
+                ready = self._turns.prepared(planned, self._fork_point())
             answer, after = self._turns.answered(ready, stop, streamer)
             if not self._closed:
                 self._now = pruned(after, self._keep_turns)
@@ -457,7 +477,7 @@ class Chat(AbstractContextManager["Chat"]):
         ``copy.deepcopy`` do the same.
         """
         turns = self._turns
-        other = type(self)(*turns.answerer, **self._settings())
+        other = type(self)(*turns.answerer[:3], **self._settings())
         other._now, other._turns.warned = self._now, turns.warned
         return other
 
@@ -513,6 +533,7 @@ class Chat(AbstractContextManager["Chat"]):
             "rewrites": self._turns.rewrites,
             "system": self._system,
             "keep_turns": self._keep_turns,
+            "positions": self._positions,
             "template_kwargs": self._turns.wording.template,
             **self._defaults,
         }

@@ -17,6 +17,7 @@ from foveate.errors import InvalidInput, InvalidParameter
 from foveate.hf import Stats
 from foveate.hf.layer.support import inner_model
 from foveate.hf.model.internals import generation_settings
+from foveate.policies.parameters import short_repr
 from foveate.prompts.special_tokens import tokenizer_of
 from foveate.prompts.template import SET_HERE, check_not_set_here
 
@@ -65,6 +66,12 @@ class Answer(NamedTuple):
     ended: Literal["eos", "length", "stopped"]
     stats: Stats
     usage: Usage
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Answer({short_repr(self.text)}, {len(self.ids)} tokens, {self.ended})"
 
 
 def is_decided(name: str) -> bool:

@@ -17,6 +17,7 @@ from foveate.chat.answering import Conversation, TurnRecord
 from foveate.chat.storage import TurnHeld
 from foveate.errors import InvalidInput
 from foveate.hf.attach.session import held_share
+from foveate.hf.endless import rerotation
 from foveate.hf.layer.cache_layer import FoveateLayer
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.prompts.messages import Message, media_of
@@ -60,6 +61,18 @@ def _is_complete(cache: DynamicCache | None) -> bool:
     )
 
 
+def _is_cropped(before: Conversation, now: Conversation) -> bool:
+    """Return True if the pairs of an earlier state are the first ones of the current cache, at the
+    same positions.
+    """
+    if not _is_complete(now.cache):
+        return False
+    earlier, later = (known_state(state.cache).tokens.position for state in (before, now))
+    if earlier is None or later is None:
+        return earlier is later
+    return torch.equal(earlier.expand(len(later), -1), later[:, : earlier.shape[1]])
+
+
 def _shrunk(record: TurnRecord, complete: bool) -> TurnRecord:
     before = record.before
     if before is None or (not record.full and complete):
@@ -90,7 +103,7 @@ def is_stored(now: Conversation, turn: int) -> bool:
     record = now.turns[turn]
     if not record.first:
         return True
-    return record.before is not None and (record.full or _is_complete(now.cache))
+    return record.before is not None and (record.full or _is_cropped(record.before, now))
 
 
 def before_turn(now: Conversation, turn: int) -> Conversation | None:
@@ -101,7 +114,7 @@ def before_turn(now: Conversation, turn: int) -> Conversation | None:
         return Conversation()
     if before is None or record.full:
         return before and replace(before, turns=turns)
-    if not _is_complete(now.cache):
+    if not _is_cropped(before, now):
         return None
     cache = copy.deepcopy(before.cache)
     for layer, later in zip(foveate_layers(cache), foveate_layers(now.cache), strict=True):
@@ -152,6 +165,12 @@ def by_turn(now: Conversation) -> tuple[TurnHeld, ...]:
 
 def next_position(now: Conversation) -> int:
     """Return the position of the next token, which M-RoPE's images leave below its index."""
-    extras = {} if now.cache is None else known_state(now.cache).tokens.extras
+    if now.cache is None:
+        return now.ids.shape[1]
+    tokens = known_state(now.cache).tokens
+    if tokens.position is not None:
+        unread = now.ids.shape[1] - tokens.position.shape[1]
+        return rerotation.next_position(now.cache) + unread
+    extras = tokens.extras
     offsets = [int(offset.max()) for offset in extras.values() if isinstance(offset, Tensor)]
     return now.ids.shape[1] + max(offsets, default=0)

@@ -24,6 +24,7 @@ from foveate.compression.composition import policy
 from foveate.errors import InvalidInput
 from foveate.hf import Session
 from foveate.hf.attach.model_queue import enter
+from foveate.hf.endless.rerotation import next_position
 from foveate.hf.layer.support import known_state
 from foveate.hf.model.devices import input_device
 from foveate.hf.saving import file_checks
@@ -32,7 +33,10 @@ from foveate.prompts.messages import Message, parts_of
 
 _CHAT = "chat"
 _BEFORE = "chat_before"
-"""Notes of a cache: its chat, and the file of the cache before the latest turn."""
+_POSITIONS = "chat_positions"
+"""Notes of a cache: its chat, the file of the cache before the latest turn, and the positions of
+its tokens if they are reindexed.
+"""
 
 
 def policy_in(path: Path) -> Policy:
@@ -56,7 +60,7 @@ def unpack(encoded: UInt8[Tensor, "n"]) -> dict[str, Any]:
     return entries
 
 
-_SETTINGS = ("rewrites", "system", "keep_turns")
+_SETTINGS = ("rewrites", "system", "keep_turns", "positions")
 
 
 def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[str, Any]) -> Path:
@@ -84,12 +88,13 @@ def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[st
             f"this chat cannot be written: {error}. Messages, template_kwargs and the arguments "
             "of generate in Chat(...) must be JSON values; pass other arguments to say() instead."
         ) from error
-    cache, notes = copy.deepcopy(now.cache), {_CHAT: encoded}
+    cache, notes = _with_positions(now.cache), {_CHAT: encoded}
     latest = now.turns[-1] if now.turns else None
     if latest is not None and latest.before is not None and latest.full:
         with TemporaryDirectory() as folder:
+            before = _with_positions(latest.before.cache)
             file = answerer.new_session().save(
-                Path(folder, "before"), cache=latest.before.cache, tokenizer=answerer.processor
+                Path(folder, "before"), cache=before, tokenizer=answerer.processor
             )
             notes[_BEFORE] = torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8)
     known_state(cache).note(notes)
@@ -132,7 +137,19 @@ def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
 def _load_cache(session: Session, path: Path, answerer: Answerer) -> DynamicCache:
     cache = session.load(path, tokenizer=answerer.processor)
     trim(cache)  # loaded ragged pairs have spare room
+    state = known_state(cache)
+    if (positions := state.take_note(_POSITIONS)) is not None:
+        state.update_tokens(position=positions)
+        state.update_tokens(shift=next_position(cache) - positions.shape[1])
     return cache
+
+
+def _with_positions(cache: DynamicCache | None) -> DynamicCache | None:
+    """Return a copy of a cache, with a note of its tokens' positions if they are recorded."""
+    copied = copy.deepcopy(cache)
+    if copied is not None and (table := known_state(copied).tokens.position) is not None:
+        known_state(copied).note({_POSITIONS: table})
+    return copied
 
 
 def _entry(record: TurnRecord) -> list[Any]:

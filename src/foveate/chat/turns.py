@@ -12,6 +12,7 @@ from dataclasses import replace
 from threading import Event
 from typing import Any, Literal, NamedTuple
 
+from PIL import Image
 from transformers import LogitsProcessorList
 
 from foveate.chat.answering import Answerer, Conversation, NewPart, TurnRecord, read
@@ -25,7 +26,6 @@ from foveate.chat.history import (
     without_state,
 )
 from foveate.errors import InvalidInput
-from foveate.hf.layer.support import text_config
 from foveate.prompts.images import to_image
 from foveate.prompts.messages import Message, media_of, text_of, without_history
 from foveate.prompts.template import Wording, squashed
@@ -38,11 +38,18 @@ _REWORDS = (
 )
 
 
+_ADVICE = {
+    "true": 'Begin a new Chat, with positions="reindexed" if it shall last',
+    "reindexed": "Begin a new Chat with a smaller budget",
+}
+
+
 class Turn(NamedTuple):
     """Conversation that a turn continues, its new messages, and arguments of ``generate``.
 
     If ``back`` is set, ``before`` is first taken back to the state before that turn. ``wording``
-    replaces the chat's own from this turn on: ``complete`` was called with other tools.
+    replaces the chat's own from this turn on: ``complete`` was called with other tools. ``decoded``
+    are the images of ``new``, if they were decoded already.
     """
 
     before: Conversation
@@ -50,6 +57,7 @@ class Turn(NamedTuple):
     options: Mapping[str, Any]
     back: int | None = None
     wording: Wording | None = None
+    decoded: Sequence[Image.Image] = ()
 
 
 class Prepared(NamedTuple):
@@ -67,12 +75,11 @@ class Turns:
         self.answerer, self.wording, self.rewrites = answerer, wording, rewrites
         self.warned = self._warned_of_range = False
 
-    def check(self, new: Sequence[Message]) -> None:
-        """Refuse images and videos that cannot be read; the turn itself reads them again."""
+    def check(self, new: Sequence[Message]) -> list[Image.Image]:
+        """Refuse images and videos that cannot be read; return the images, for ``Turn.decoded``."""
         images, videos = media_of(new)
-        for number, image in enumerate(images):
-            to_image(image, f"images[{number}]")
         video_inputs(self.wording.processor, videos)
+        return [to_image(image, f"images[{number}]") for number, image in enumerate(images)]
 
     def needs_model(self, turn: Turn) -> bool:
         """Return True if the model must read again before the turn's text is known."""
@@ -102,7 +109,7 @@ class Turns:
             rendered = before.text + text
         answer = None if begins or before is not turn.before else before.answer
         wording.check_words(turn.new, text, before.messages, answer)
-        part = read(self.answerer.model, wording, text, turn.new, begins)
+        part = read(self.answerer.model, wording, text, turn.new, begins, turn.decoded)
         return Prepared(turn._replace(before=before), part, rendered)
 
     def answered(
@@ -132,15 +139,18 @@ class Turns:
 
     def check_positions(self, now: Conversation) -> None:
         """Warn once if positions exceed the range that the model was trained for."""
-        limit = getattr(text_config(self.answerer.model), "max_position_embeddings", None)
-        if self._warned_of_range or not isinstance(limit, int) or next_position(now) <= limit:
+        positions = self.answerer.positions
+        if self._warned_of_range or positions is None or positions.trained is None:
+            return
+        if (following := next_position(now)) <= positions.trained:
             return
         self._warned_of_range = True
         logging.getLogger("foveate").warning(
             "this chat's next position is %d, and its model knows %d positions: answers may become "
-            "worse, also after evictions. Begin a new Chat, or undo turns. Logged once per chat.",
-            next_position(now),
-            limit,
+            "worse, also after evictions. %s, or undo turns. Logged once per chat.",
+            following,
+            positions.trained,
+            _ADVICE[positions.positions],
         )
 
     def taken_back(self, now: Conversation, turn: int) -> Conversation:

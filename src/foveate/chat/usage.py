@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from transformers import StoppingCriteria
 
+from foveate.policies.policy import Policy
+from foveate.policies.protocols import FullPrecision
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -63,11 +66,13 @@ class Usage:
 class AnswerMeter(StoppingCriteria):
     """Stopping criterion that ends generation once an event is set, and measures each token.
 
-    ``stored`` returns the current size of the cache in bytes.
+    ``stored`` returns the current size of the cache in bytes. It is called after the first token,
+    and after each one only if ``policy`` may shrink the cache during an answer.
     """
 
-    def __init__(self, stop: Event, stored: Callable[[], int]):
+    def __init__(self, stop: Event, policy: Policy, stored: Callable[[], int]):
         self._stop, self._stored = stop, stored
+        self._shrinks = policy.when.decodes or not isinstance(policy.store, FullPrecision)
         self._start = self._first = self._last = perf_counter()
         self._count = self._peak = 0
 
@@ -78,8 +83,13 @@ class AnswerMeter(StoppingCriteria):
         self._last = perf_counter()
         self._first = self._first if self._count else self._last
         self._count += 1
-        self._peak = max(self._peak, self._stored())
+        if self._shrinks or self._count == 1:
+            self.note_size()
         return stopped
+
+    def note_size(self) -> None:
+        """Measure the cache; call it once more after the last token."""
+        self._peak = max(self._peak, self._stored())
 
     def usage(self, read: int, reused: int, generated: int, stored: int) -> Usage:
         """Return the usage of the answer, whose cache now has ``stored`` bytes."""

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from foveate.cli import console, tables
 from foveate.cli.options import known, method_names
+from foveate.defaults import METHOD
 from foveate.policies.parameters import describe
 from foveate.policies.spec import EVERY_SLOT, SLOTS, print_value
 
@@ -42,7 +43,7 @@ def methods(
         facts = [_method_facts(method) for method in chosen]
         console.print_json(facts if name is None else facts[0])
     elif name is None:
-        console.show(_methods_table(chosen), f"\n{_USE}")
+        console.show(*_methods_tables(chosen), f"\n{_USE}")
     else:
         console.show(*_describe_method(chosen[0]))
 
@@ -53,15 +54,47 @@ _USE = (
 )
 
 
-def _methods_table(chosen: Sequence[Method]) -> Table:
-    """Return a table of the methods: name, summary, paper."""
-    return tables.table(
-        chosen,
-        tables.column("Method", "name", no_wrap=True),
-        tables.column("Keeps", _summary_cell),
-        tables.column("Paper", _paper_cell, no_wrap=True),
-        width=80,
-    )
+_PAPERS = ("mixkv", "prefixkv", "csp", "david", "lookm")
+
+
+def _methods_tables(chosen: Sequence[Method]) -> Iterator[RenderableType]:
+    """Yield a titled table for each group of methods: name, summary, paper."""
+    groups: dict[str, list[Method]] = {title: [] for title in _GROUPS.values()}
+    for method in chosen:
+        groups[_group(method)].append(method)
+    width = max(len(method.name) for method in chosen)
+    for number, (title, members) in enumerate(groups.items()):
+        yield Text(f"\n{title}", style="bold")
+        yield tables.table(
+            members,
+            tables.column("Method", "name", no_wrap=True, min_width=width),
+            tables.column("Keeps", _summary_cell),
+            tables.column("Paper", _paper_cell, no_wrap=True, min_width=len("arXiv:0000.00000")),
+            width=80,
+            show_header=number == 0,
+        )
+
+
+_GROUPS = {
+    "default": "Default: take this one first",
+    "paper": "The five papers",
+    "plain": "More methods, without preparation",
+    "profile": "Methods that need a profile of the model (foveate calibrate METHOD)",
+    "while": "Methods that also compress while a video comes in or an answer grows",
+    "store": "Stores: fewer bits or channels; add them to any method, e.g. snapkv+kivi",
+}
+
+
+def _group(build: Method) -> str:
+    """Return the title of a method's group."""
+    if build.name in (METHOD, *_PAPERS):
+        return _GROUPS["default" if build.name == METHOD else "paper"]
+    if "store" in build.adds:
+        return _GROUPS["store"]
+    profile = build.parameters.get("profile")
+    if profile is not None and profile.default is inspect.Parameter.empty:
+        return _GROUPS["profile"]
+    return _GROUPS["while" if {"every", "frames"} & set(build.parameters) else "plain"]
 
 
 def _summary_cell(build: Method) -> str:

@@ -55,7 +55,9 @@ def doctor(
     if json:
         console.print_json({**_facts(), "extras": extras, "model": [f._asdict() for f in findings]})
     else:
-        console.show(*_machine_lines(), "", *_extras_table(extras), *_model_table(model, findings))
+        model_lines = _model_table(model, findings)
+        machine = [*_machine_lines(), "", *_extras_table(extras)]
+        console.show(*([*model_lines, "", *machine] if model else [*machine, *model_lines]))
     if not all(finding.fine for finding in findings):
         raise typer.Exit(1)
 
@@ -154,4 +156,4 @@ def _model_table(model: str | None, findings: list[Finding]) -> list[Any]:
         end = f"Next: foveate run --model {model}"
     else:
         end = "\n".join(fixes) or "Fix the problems above first."
-    return [Text(f"\n{model}"), table, Text(f"\n{end}")]
+    return [Text(f"{model}"), table, Text(f"\n{end}")]

@@ -69,8 +69,14 @@ def _format_range(by_layer: Sequence[float] | Sequence[Sequence[float]]) -> str:
     )
 
 
-def after_run(model: str, as_shown: bool, drawn: bool) -> str:
-    """Suggest commands after ``foveate run``: a picture, more questions, or a profile."""
+def after_run(model: str, as_shown: bool, drawn: bool, video: Path | None = None) -> str:
+    """Suggest commands after ``foveate run``: a picture, more questions, a video, or a profile."""
+    if video is not None:
+        named = "" if is_demo(model) else f"--model {model} "
+        return (
+            f"Question by question: foveate watch {video} {named}--fps 1\n"
+            f"On a time line:       foveate lens {named}--video {video} --prompt TEXT"
+        )
     if is_demo(model):
         drawable = as_shown and not drawn
         lines = ["On the images:      foveate run --picture kept.png"] if drawable else []

@@ -34,7 +34,9 @@ def fit(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="Model directory with config.json.")
     ],
-    memory: Annotated[str, option("BYTES", "Memory to fit into, e.g. 24GB.")],
+    memory: Annotated[
+        str | None, option("BYTES", "Memory to fit into, e.g. 24GB.", show_default="required")
+    ] = None,
     images: Annotated[int, option("N", "Number of images in a prompt, e.g. 2.", min=0)] = 0,
     size: Annotated[
         str | None, option("WxH", "Size of every image or frame in pixels, e.g. 1436x717.")
@@ -101,6 +103,10 @@ def fit(
         attention=attn,
         chunk=chunk,
     )
+    if memory is None:
+        raise InvalidInput(
+            f"--memory is missing: give what there is, e.g. foveate fit {model} --memory 24GB."
+        )
     limit = options.bytes_of("--memory", memory)
     engine = Engine(gpu_memory_utilization, block_size)
     chosen = policies(policy or ["recommended"], budget or [], model)[1:]

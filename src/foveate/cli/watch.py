@@ -50,21 +50,21 @@ def watch(
     and everything else to stderr, so it works in a pipe: one question in, one answer out.
     """
     from foveate.cli.chat.talk import under
-    from foveate.data import read_video
+    from foveate.data import VideoParts
     from foveate.data.clip import check_sampling
     from foveate.loading.model import load
     from foveate.stream import Stream
 
     check_sampling(fps, None)
     policy = under(method, budget or ("" if "budget=" in method else _BUDGET))
-    clip = read_video(video, fps=fps)
+    film = VideoParts(video, 1, fps=fps)
     with console.progress(hidden=False) as bars, console.quiet():
         task = bars.add_task(f"loading {model}", total=None)
         loaded = load(model, trust_remote_code, device_map, dtype)
         stream = Stream(loaded.model, loaded.reader, policy, max_new_tokens=max_new_tokens)
-        bars.reset(task, description=f"reading {clip.name}", total=len(clip))
-        for image, time in zip(clip.images, clip.times.tolist(), strict=True):
-            stream.see(image, time=time)
+        bars.reset(task, description=f"reading {film.name}", total=film.count)
+        for clip in film:
+            stream.see(clip)
             bars.advance(task)
     with stream:
         typer.echo(_summary(stream), err=True)

@@ -25,6 +25,7 @@ from foveate.cache.slots import Slots
 from foveate.errors import InvalidBudget, UnsupportedModel
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Foreseeable, ForeseeableByHead, Held, Pruning, Weighs, Zeroes
+from foveate.policies.traits import trait
 
 Counts = Sequence[Int[Tensor, "b h"]]
 
@@ -241,11 +242,13 @@ def _running(policy: Policy, form: Form) -> int:
     """Return the bytes of a slot's running sums in one head, measured on one token of zeros."""
     if not (policy.running or policy.reads_again):
         return 0
-    # scores do not declare the number and dtype of their sums: try one token
+    # most scores do not declare the number and dtype of their sums: try one token
     layer = _token(form)
     state: dict[str, Tensor] = {}
+    declared = sum(trait(score, "slot_bytes") for score in policy.running)
     for score in policy.running:
-        state |= score.observe(layer)
+        if not trait(score, "slot_bytes"):
+            state |= score.observe(layer)
     if policy.reads_again is not None:
         # a re-prefill pass follows the prompt: a slot of the prompt, then one of the pass
         k, v = (t.expand(-1, -1, 2, -1) for t in (layer.k, layer.v))
@@ -253,7 +256,7 @@ def _running(policy: Policy, form: Form) -> int:
         text = torch.full_like(pos, -1)
         slots = replace(layer.slots, pos=pos, q_pos=pos[:, 0, 1:], image=text, spot=text)
         state |= policy.reads_again.again(replace(layer, k=k, v=v, slots=slots, state=state))
-    return sum(t.element_size() for t in state.values())
+    return declared + sum(t.element_size() for t in state.values())
 
 
 def _token(form: Form) -> Layer:
@@ -274,5 +277,13 @@ def _token(form: Form) -> Layer:
         tokens=first[0] + 1,
     )
     weight = q.new_zeros(groups, form.value, 1)
-    norm = q.new_ones(1, 1)
-    return Layer(q=q, k=k, v=v, slots=slots, scale=1.0, output_weight=weight, residual_norm=norm)
+    return Layer(
+        q=q,
+        k=k,
+        v=v,
+        slots=slots,
+        scale=1.0,
+        output_weight=weight,
+        residual_norm=q.new_ones(1, 1),
+        hidden=q.new_ones(1, 1, 1),
+    )

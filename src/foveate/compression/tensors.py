@@ -30,6 +30,7 @@ def layers_of(
     attention_mask: Tensor | None = None,
     scale: float | None = None,
     output_weights: Sequence[Tensor] | None = None,
+    hidden_states: Sequence[Tensor] | None = None,
 ) -> list[Layer]:
     """Build the layers of a prompt.
 
@@ -40,6 +41,8 @@ def layers_of(
         scale: of the attention logits; 1/sqrt(d) by default.
         output_weights: per layer [hq, e, hidden], the projection of the heads' outputs; only
             criticalkv needs it.
+        hidden_states: per layer [b, n, hidden], the inputs of its attention module; only
+            fast_kvzip and star_kv need them.
 
     Raises:
         InvalidInput: shapes do not fit together, or padding is not on the left.
@@ -60,6 +63,7 @@ def layers_of(
                 f"{tuple(layers[0][1].shape)}: rows and tokens must be the same."
             )
     check_output_weights(layers, output_weights)
+    check_hidden_states(layers, hidden_states)
     b, _, n, _ = layers[0][1].shape
     if vision is not None and (vision.shape != (b, n) or vision.dtype != torch.bool):
         raise InvalidInput(
@@ -87,6 +91,7 @@ def layers_of(
                 ordinal=ordinal,
                 depth=len(layers),
                 output_weight=None if output_weights is None else output_weights[ordinal],
+                hidden=None if hidden_states is None else hidden_states[ordinal],
             )
         )
     return built
@@ -170,6 +175,18 @@ def check_output_weights(layers: Sequence[QKV], weights: Sequence[Tensor] | None
         )
 
 
+def check_hidden_states(layers: Sequence[QKV], hidden: Sequence[Tensor] | None) -> None:
+    """Raise InvalidInput unless there are hidden states [b, n, hidden] of every layer."""
+    if hidden is None:
+        return
+    expected = [(k.shape[0], k.shape[2]) for _, k, _ in layers]
+    if [tuple(t.shape[:-1]) for t in hidden] != expected:
+        raise InvalidInput(
+            f"hidden_states of shapes {[tuple(t.shape) for t in hidden]} for {len(layers)} layers "
+            f"with (rows, tokens) {expected}: give one [b, n, hidden] per layer."
+        )
+
+
 def compress_tensors(
     policy: Policy | str,
     layers: Sequence[QKV],
@@ -177,6 +194,7 @@ def compress_tensors(
     attention_mask: Tensor | None = None,
     scale: float | None = None,
     output_weights: Sequence[Tensor] | None = None,
+    hidden_states: Sequence[Tensor] | None = None,
     *,
     strict: bool = False,
     **unknown: Any,
@@ -191,6 +209,8 @@ def compress_tensors(
         scale: of the attention logits; 1/sqrt(d) by default.
         output_weights: per layer [hq, e, hidden], the projection of the heads' outputs; only
             criticalkv needs it.
+        hidden_states: per layer [b, n, hidden], the inputs of its attention module; only
+            fast_kvzip and star_kv need them.
         strict: refuse a budget smaller than what is always kept. By default it is raised to that,
             with a warning once per policy.
         **unknown: refused.
@@ -198,18 +218,27 @@ def compress_tensors(
     Raises:
         InvalidParameter: an unknown argument, such as ``budget=``, which belongs in the spec.
         InvalidInput: shapes do not fit together, padding is not on the left, the policy needs
-            ``output_weights``, or tensors have NaN or infinity at real tokens.
+            ``output_weights`` or ``hidden_states``, or tensors have NaN or infinity at real tokens.
         InvalidSpec: ``policy`` is neither a policy nor a spec, such as tensors in its place.
         InvalidBudget: with ``strict``, the budget is smaller than what is always kept.
         MissingModality: the policy needs ``vision``.
         UnsupportedPolicy: the policy needs the model.
     """
-    known = ("policy", "layers", "vision", "attention_mask", "scale", "output_weights", "strict")
+    known = (
+        "policy",
+        "layers",
+        "vision",
+        "attention_mask",
+        "scale",
+        "output_weights",
+        "hidden_states",
+        "strict",
+    )
     refuse_unknown('compress_tensors("{}", layers)', known, policy, unknown)
     chosen = policy_of(policy)
     if strict:
         chosen.check_strictly()
-    built = layers_of(layers, vision, attention_mask, scale, output_weights)
+    built = layers_of(layers, vision, attention_mask, scale, output_weights, hidden_states)
     return compress_layers(chosen, built, strict=strict)
 
 

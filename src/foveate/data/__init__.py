@@ -10,13 +10,14 @@ from foveate.data.images import decode_base64, decode_image, read_image, rgb
 from foveate.data.records import Record, read_lines, read_record, read_records
 from foveate.data.tables import listed, read_table, table_images
 from foveate.data.texts import read_text
-from foveate.data.videos import VideoFile, read_video
+from foveate.data.videos import VideoFile, VideoParts, read_video
 
 __all__ = [
     "Clip",
     "Folder",
     "Record",
     "VideoFile",
+    "VideoParts",
     "decode_base64",
     "decode_image",
     "listed",

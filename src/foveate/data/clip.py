@@ -55,6 +55,13 @@ class Clip:
             if not 0 < number < math.inf:
                 raise InvalidParameter(f"{name}={number} of a Clip: give a finite number above 0.")
 
+    def __repr__(self) -> str:
+        height, width = self.frames.shape[1:3]
+        return (
+            f"Clip({self.name}: {len(self)} frames of {width}x{height}, "
+            f"{self.times[0]:.1f} to {self.times[-1]:.1f} s)"
+        )
+
     def __len__(self) -> int:
         return len(self.times)
 

@@ -7,12 +7,13 @@ decode, nor a rotation of frames; this module does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +75,63 @@ def read_video(
         InvalidParameter: a rate, number or time that is out of range, or both a rate and a number.
         MissingPackage: PyAV is not installed.
     """
-    path = Path(path)
+    sampling = _sampling(Path(path), fps, frames, start, end)
+    corrupt = [0]
+    return _clip(sampling, list(_decoded(sampling, corrupt)), corrupt[0])
+
+
+class VideoParts:
+    """Iterable over a file's sampled frames, as clips of at most ``size`` frames.
+
+    A part is decoded when it is needed, so memory does not grow with the file; the first one is
+    decoded at once. Sampling and errors are those of :func:`read_video`. A fault in the middle of
+    the file is raised after the parts before it. ``name`` is the file's, and ``count`` the number
+    of frames to sample. Parts can be read once.
+    """
+
+    def __init__(self, path: str | Path, size: int, *, fps: int | float | None = None):
+        sampling = _sampling(Path(path), fps, None, 0.0, None)
+        self.name, self.count, self._size = sampling.path.name, len(sampling.chosen), size
+        parts = self._read(sampling)
+        self._parts = chain([next(parts)], parts)
+
+    def _read(self, sampling: _Sampling) -> Iterator[Clip]:
+        corrupt, part = [0], list[tuple[int, NDArray[np.uint8]]]()
+        for frame in _decoded(sampling, corrupt):
+            if len(part) == self._size:
+                yield _clip(sampling, part, corrupt[0])
+                part = []
+            part.append(frame)
+        yield _clip(sampling, part, corrupt[0])
+
+    def __iter__(self) -> Iterator[Clip]:
+        return self._parts
+
+
+class _Sampling(NamedTuple):
+    """Frames to take from a file.
+
+    ``times`` are the times of all its frames in s after the first one, which is at ``origin`` in
+    the file; ``chosen`` are the indices of those to take. ``rate`` and ``duration`` are those of a
+    :class:`Clip`.
+    """
+
+    path: Path
+    origin: float
+    times: NDArray[np.float64]
+    chosen: list[int]
+    rate: float
+    duration: float
+
+
+def _sampling(
+    path: Path,
+    fps: int | float | None,
+    frames: int | None,
+    start: int | float,
+    end: int | float | None,
+) -> _Sampling:
+    """Read the times of a file's frames, and choose some; raises as ``read_video`` does."""
     check_sampling(fps, frames, start, end)
     with _opened(path) as (container, stream):
         origin, times = _times(container, stream, repr(str(path)))
@@ -85,18 +142,20 @@ def read_video(
         raise InvalidInput(
             f"{str(path)!r} has no frame after {start:g} s: it lasts {last + 1 / rate:.2f} s."
         )
-    with _opened(path) as (container, stream):
-        decoded, corrupt = _decoded(container, stream, origin + times, chosen)
-    if not decoded:
+    duration = (last if end is None else min(end, last)) - float(times[chosen[0]]) + 1 / rate
+    return _Sampling(path, origin, times, chosen, rate, duration)
+
+
+def _clip(
+    sampling: _Sampling, frames: Sequence[tuple[int, NDArray[np.uint8]]], corrupt: int
+) -> Clip:
+    """Return decoded frames, with their indices, as a clip."""
+    path = sampling.path
+    if not frames:
         raise InvalidInput(f"{str(path)!r}: no frame can be decoded ({corrupt} broken packets).")
-    return Clip(
-        _stacked(list(decoded.values()), repr(str(path))),
-        times[list(decoded)],
-        rate,
-        (last if end is None else min(end, last)) - float(times[chosen[0]]) + 1 / rate,
-        corrupt,
-        path.name,
-    )
+    indices, pixels = zip(*frames, strict=True)
+    times = sampling.times[list(indices)]
+    return Clip(np.stack(pixels), times, sampling.rate, sampling.duration, corrupt, path.name)
 
 
 @contextmanager
@@ -165,28 +224,46 @@ def _times(container: Any, stream: Any, name: str) -> tuple[float, NDArray[np.fl
     return float(times[0]), times - times[0]
 
 
-def _decoded(
-    container: Any, stream: Any, times: NDArray[np.float64], chosen: list[int]
-) -> tuple[dict[int, NDArray[np.uint8]], int]:
-    """Return the chosen frames by their indices, and the number of packets that did not decode.
+def _decoded(sampling: _Sampling, corrupt: list[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Yield the chosen frames with their indices; ``corrupt[0]`` counts packets that do not decode.
 
     A lost frame is replaced by the one before it, which stays on screen.
+
+    Raises:
+        InvalidInput: frames have several sizes.
     """
-    frames: dict[int, NDArray[np.uint8]] = {}
-    corrupt, remaining = [0], list(chosen)
+    path, last, first = sampling.path, -1, None
+    with _opened(path) as (container, stream):
+        for index, frame in _on_screen(container, stream, sampling, corrupt):
+            if index == last:
+                continue
+            last, pixels = index, _upright(frame)
+            first = pixels.shape if first is None else first
+            if pixels.shape != first:
+                sizes = sorted({first[1::-1], pixels.shape[1::-1]})
+                text = " and ".join(f"{width} x {height}" for width, height in sizes)
+                raise InvalidInput(
+                    f"{str(path)!r} has frames of several sizes: {text}. Scale them to one."
+                )
+            yield index, pixels
+
+
+def _on_screen(
+    container: Any, stream: Any, sampling: _Sampling, corrupt: list[int]
+) -> Iterator[tuple[int, Any]]:
+    """Yield the frame that is on screen at each chosen time, and its index, possibly repeated."""
+    times, remaining = sampling.origin + sampling.times, list(sampling.chosen)
     previous: tuple[int, Any] | None = None
     for frame, time in _displayed(container, stream, corrupt):
         (number,) = frames_at(times, np.array([time])).tolist()
         while remaining and number >= remaining[0]:
-            at, visible = (number, frame) if number == remaining[0] or not previous else previous
-            frames.setdefault(at, _upright(visible))
+            yield (number, frame) if number == remaining[0] or not previous else previous
             remaining.pop(0)
         previous = number, frame
         if not remaining:
-            return frames, corrupt[0]
-    if remaining and previous:
-        frames.setdefault(previous[0], _upright(previous[1]))
-    return frames, corrupt[0]
+            return
+    if previous:
+        yield previous
 
 
 def _displayed(container: Any, stream: Any, corrupt: list[int]) -> Iterator[tuple[Any, float]]:
@@ -218,11 +295,3 @@ def _upright(frame: Any) -> NDArray[np.uint8]:
             "encode it again, upright."
         )
     return np.ascontiguousarray(np.rot90(pixels, quarters))
-
-
-def _stacked(frames: list[NDArray[np.uint8]], name: str) -> NDArray[np.uint8]:
-    sizes = {frame.shape[1::-1] for frame in frames}
-    if len(sizes) > 1:
-        sizes_text = " and ".join(f"{width} x {height}" for width, height in sorted(sizes))
-        raise InvalidInput(f"{name} has frames of several sizes: {sizes_text}. Scale them to one.")
-    return np.stack(frames)

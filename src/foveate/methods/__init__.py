@@ -20,6 +20,7 @@ from foveate.methods.divprune import divprune as divprune
 from foveate.methods.duo_attention import duo_attention as duo_attention
 from foveate.methods.elastic_cache import elastic_cache as elastic_cache
 from foveate.methods.expected_attention import expected_attention as expected_attention
+from foveate.methods.fast_kvzip import fast_kvzip as fast_kvzip
 from foveate.methods.fastv import fastv as fastv
 from foveate.methods.finch import finch as finch
 from foveate.methods.full import full as full
@@ -49,6 +50,7 @@ from foveate.methods.roco import roco as roco
 from foveate.methods.simlayerkv import simlayerkv as simlayerkv
 from foveate.methods.snapkv import snapkv as snapkv
 from foveate.methods.sparsemm import sparsemm as sparsemm
+from foveate.methods.star_kv import star_kv as star_kv
 from foveate.methods.streaming_llm import streaming_llm as streaming_llm
 from foveate.methods.streammem import streammem as streammem
 from foveate.methods.tgv_kv import tgv_kv as tgv_kv

@@ -7,7 +7,6 @@ follows from ``seed``; the authors' code draws new noise in every run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -15,13 +14,11 @@ from torch import Tensor
 
 from foveate.cache.layer import Layer, Scores
 from foveate.policies.method import Amount, Policy, method, stage
-from foveate.policies.parameters import Factor, Range, Recent, Seed
+from foveate.policies.parameters import Factor, Recent, Seed, Temperature
 from foveate.stages import Reduction, TopK, Uniform
 from foveate.stages.score.attention_free import gumbel
 from foveate.stages.score.attention_rows import blocks, over_group, seen
 from foveate.stages.score.bases import WithoutQueries
-
-Tau = Annotated[float, Range(0.001, 1_000_000)]
 
 
 @stage("gumbel_sums")
@@ -36,7 +33,7 @@ class GumbelSums(WithoutQueries):
     """
 
     seed: Seed = 0
-    tau: Tau = 1.0
+    tau: Temperature = 1.0
     tau_step: Factor = 0.0
     group: Reduction = "mean"
 
@@ -80,7 +77,7 @@ def keyformer(
     budget: Amount,
     recent: Recent = 0.3,
     seed: Seed = 0,
-    tau: Tau = 1.0,
+    tau: Temperature = 1.0,
     tau_step: Factor = 0.0,
     group: Reduction = "mean",
 ) -> Policy:

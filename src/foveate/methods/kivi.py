@@ -33,8 +33,6 @@ from foveate.cache.pairs import (
     QuantisedPairs,
     exact_bytes,
 )
-from foveate.cache.pairs import exact as exact_pairs
-from foveate.cache.pairs.body import Body
 from foveate.errors import InvalidParameter, MissingModality, UnsupportedPolicy
 from foveate.policies.method import Amount, Policy, method, stage
 from foveate.policies.parameters import Count, Positive
@@ -131,8 +129,7 @@ class Kivi(InCodes):
 
         ``first`` is the first column that the tensors do not list.
         """
-        body = Body(**{name: tensors[f"body.{name}"] for name in Body._fields})
-        return QuantisedPairs(body, exact_pairs(tensors, first), self.layout, self.residual)
+        return QuantisedPairs.restored(tensors, first, self.layout, self.residual)
 
 
 @stage("kivi_of_visual")
@@ -154,12 +151,10 @@ class KiviOfVisual(InCodes):
     exact: bool = field(default=False, init=False)  # of Store: quantising changes the pairs
 
     @property
-    def _text_store(self) -> Kivi | None:
-        """Store of the text; None if text stays in the model's dtype."""
-        if self.text == 16:
-            return None
-        store = Kivi(bits=8, group=self.group, residual=self.residual)
-        return store.of_latents() if self.values == "exact" else store
+    def _text_layout(self) -> CodeLayout | None:
+        """Layout of the text; None if text stays in the model's dtype."""
+        along: Along = "exact" if self.values == "exact" else "token"
+        return None if self.text == 16 else CodeLayout(8, self.group, along)
 
     def __call__(self, pairs: Pairs) -> Pairs:
         # Required by the protocol Store. The cache calls of_modality() instead.
@@ -175,19 +170,16 @@ class KiviOfVisual(InCodes):
         """
         if isinstance(pairs, ModalityPairs):  # stored earlier: quantise newer visual tokens, too
             return pairs.see(visual)
-        text_store = self._text_store
-        text_layout = text_store.layout if text_store else None
-        return ModalityPairs.of(pairs.opened(), visual, self.layout, text_layout, self.residual)
+        layouts = self.layout, self._text_layout
+        return ModalityPairs.of(pairs.opened(), visual, *layouts, self.residual)
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> ModalityPairs:
         """Rebuild the pairs from tensors that were read from a file.
 
         ``first`` is the first column that the tensors do not list.
         """
-        body = Body(**{name: tensors[f"visual.{name}"] for name in Body._fields})
-        store = self._text_store
-        text_pairs = store.restored(tensors, first) if store else exact_pairs(tensors, first)
-        return ModalityPairs(body, text_pairs, self.layout)
+        layouts = self.layout, self._text_layout
+        return ModalityPairs.restored(tensors, first, *layouts, self.residual)
 
 
 @method("liu2024kivi", adds=("store",))

@@ -25,7 +25,6 @@ from foveate.cache.pairs import (
     ModalityPairs,
     Pairs,
     QuantisedPairs,
-    exact,
     exact_bytes,
     short_columns,
 )
@@ -153,8 +152,7 @@ class TurboQuant:
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> QuantisedPairs:
         """Return the pairs whose tensors were read from a file."""
-        body = Body(**{name: tensors[f"body.{name}"] for name in Body._fields})
-        return QuantisedPairs(body, exact(tensors, first), self.layout, self.residual)
+        return QuantisedPairs.restored(tensors, first, self.layout, self.residual)
 
 
 @stage("turboquant_by_modality")
@@ -179,15 +177,12 @@ class TurboQuantByModality:
             _check_sketch(bits, self.sketch)
 
     @property
-    def _of_text(self) -> TurboQuant | None:
-        if self.text == 16:
-            return None
-        store = TurboQuant(bits=self.text, residual=self.residual, sketch=self.sketch)
-        return store.of_latents() if self.exact_values else store
-
-    @property
-    def _layout(self) -> TurboLayout:
-        return TurboLayout(self.visual, self.sketch, self.exact_values)
+    def _layouts(self) -> tuple[TurboLayout, TurboLayout | None]:
+        """Layouts of visual pairs, and of text if it is not in full precision."""
+        rest = self.sketch, self.exact_values
+        return TurboLayout(self.visual, *rest), None if self.text == 16 else TurboLayout(
+            self.text, *rest
+        )
 
     def of_latents(self) -> TurboQuantByModality:
         """Return the same store with exact values, which are rotary keys."""
@@ -203,16 +198,11 @@ class TurboQuantByModality:
         """Encode the pairs, given the columns of visual tokens as a mask."""
         if isinstance(pairs, ModalityPairs):
             return pairs.see(visual)
-        text = self._of_text
-        layout = text.layout if text else None
-        return ModalityPairs.of(pairs.opened(), visual, self._layout, layout, self.residual)
+        return ModalityPairs.of(pairs.opened(), visual, *self._layouts, self.residual)
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> ModalityPairs:
         """Return the pairs whose tensors were read from a file."""
-        body = Body(**{name: tensors[f"visual.{name}"] for name in Body._fields})
-        text = self._of_text
-        others = text.restored(tensors, first) if text else exact(tensors, first)
-        return ModalityPairs(body, others, self._layout)
+        return ModalityPairs.restored(tensors, first, *self._layouts, self.residual)
 
 
 def _check_sketch(bits: int, sketch: bool) -> None:

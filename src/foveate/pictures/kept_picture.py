@@ -126,7 +126,7 @@ def kept_picture(
     """
     views = views_of(images, tokens, times)
     limit = max(_LEAST, min(_MOST, (_WIDE + GAP) // max(1, len(views)) - GAP))
-    sizes = [_fit(view, limit) for view in views]
+    sizes = [fit(view, limit) for view in views]
     page_width = max(_WIDE, sum(width + GAP for width, _ in sizes) - GAP)
     names = [text_strip(_name(v), 12, size[0], FAINT) for v, size in zip(views, sizes, strict=True)]
     strips: list[tuple[int, Image.Image]] = []
@@ -143,10 +143,10 @@ def kept_picture(
         ]
     notes = [(20, text_strip(note, 14, page_width, max_lines=6))] if note else []
     dropped = any(mask is not None and not bool(mask.all()) for mask in masks)
-    return stacked([*strips, *notes, *_legend(views, page_width, dropped)], page_width, margin=22)
+    return stacked([*strips, *notes, *legend(views, page_width, dropped)], page_width, margin=22)
 
 
-def _fit(view: View, limit: int) -> tuple[int, int]:
+def fit(view: View, limit: int) -> tuple[int, int]:
     """Return the size of a view on the page, in pixels."""
     left, top, right, bottom = canvas(view.image, view.grid)
     scale = min(limit / (right - left), _MOST / (bottom - top))
@@ -166,7 +166,9 @@ def _draw_panel(
     return lit(view.image, view.grid, share, size, computed)
 
 
-def _legend(views: Sequence[View], wide: int, dropped: bool) -> list[tuple[int, Image.Image]]:
+def legend(
+    views: Sequence[View], wide: int, dropped: bool = False
+) -> list[tuple[int, Image.Image]]:
     """Return the strips of the legend, with the notes that apply to these views."""
     if all(view.grid is None for view in views):
         return []

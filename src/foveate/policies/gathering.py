@@ -83,6 +83,23 @@ def turns_far_keys(gathering: Gathering) -> bool:
     return bool(getattr(gathering, "turns_far_keys", False))
 
 
+def joins(gathering: Gathering) -> bool:
+    """Return True if it gathers rows, which are appended, instead of sums.
+
+    A class declares this by ``joins = True``.
+    """
+    return bool(getattr(gathering, "joins", False))
+
+
+def combined(earlier: Sums, new: Sums, joined: bool) -> Sums:
+    """Add the sums of two passes, or of two prompts; append rows if they are ``joined``."""
+    if not earlier:
+        return new
+    if joined:
+        return {name: torch.cat([earlier[name], rows]) for name, rows in new.items()}
+    return {name: earlier[name] + sums for name, sums in new.items()}
+
+
 def check_text(layer: Layer) -> None:
     """Raise InvalidInput if a prompt has an image, so that positions do not count tokens."""
     if layer.slots.image is not None and bool((layer.slots.image >= 0).any()):

@@ -49,6 +49,7 @@ Share = Annotated[float, Range(0, 1)]
 ShareBelow = Annotated[float, Range(0, 1, below=True)]
 ShareBetween = Annotated[float, Range(0, 1, above=True, below=True)]
 Factor = Annotated[float, Range(0, 1_000_000)]
+Temperature = Annotated[float, Range(0.001, 1_000_000)]
 Kernel = Annotated[int, Range(1, 4095, odd=True)]
 Columns = Annotated[int, Range(1, 4096)]
 """Columns of a random matrix, which is drawn for every layer."""

@@ -300,6 +300,11 @@ class Policy:
         return any(trait(score, "reads_residual_norm") for score in wrapped(self.score))
 
     @cached_property
+    def reads_hidden_states(self) -> bool:
+        """True if a score needs the hidden states that the attention reads."""
+        return any(trait(score, "reads_hidden_states") for score in wrapped(self.score))
+
+    @cached_property
     def reads_window_sums(self) -> ReadsWindowSums | None:
         """The innermost score that needs sums of the last queries' attention, if any."""
         scores = [score for score in wrapped(self.score) if isinstance(score, ReadsWindowSums)]

@@ -44,7 +44,8 @@ class EnteringTokens:
     is the layer before this one, after it has read the pass: its queries, and its last slots, are
     those of these tokens; None before the first layer. ``notes`` are the stage's own notes about
     these tokens before earlier layers. ``tower`` is set before the first layer, for stages with
-    ``reads_tower = True``.
+    ``reads_tower = True``, and ``repeated`` for a :class:`PixelPrune`: visual tokens whose pixels
+    it called repeated.
     """
 
     layer: int
@@ -57,6 +58,7 @@ class EnteringTokens:
     before: Layer | None = None
     notes: Mapping[str, Shaped[Tensor, "b t"]] = field(default_factory=dict)
     tower: TowerAttention | None = None
+    repeated: Bool[Tensor, "b t"] | None = None
 
     @cached_property
     def vision(self) -> Bool[Tensor, "b t"]:
@@ -89,6 +91,19 @@ class EnteringTokens:
             )
         return self.tower
 
+    def pixel_repeats(self) -> Bool[Tensor, "b t"]:
+        """Return the visual tokens whose pixels repeat others.
+
+        Raises:
+            UnsupportedModel: pixels were not compared.
+        """
+        if self.repeated is None:
+            raise UnsupportedModel(
+                "the pixels of these tokens were not compared. A stage that drops repeated pixels "
+                "needs a method repeated(patches), and has to choose before layer 0."
+            )
+        return self.repeated
+
 
 class Pruned(NamedTuple):
     """Tokens that go on, as a mask.
@@ -117,11 +132,24 @@ class Prune(Protocol):
 
 
 @runtime_checkable
+class PixelPrune(Prune, Protocol):
+    """A prune stage that drops tokens by the pixels of their patches.
+
+    ``repeated`` gets the pixels of one image (or frame, or tile) in rows and columns of visual
+    tokens, as the vision encoder reads them. It marks those that may be left out: of encoders that
+    can leave patches out, layers from ``encoder_layer`` on (0 if there is no such attribute) do not
+    read them.
+    """
+
+    def repeated(self, patches: Float[Tensor, "r c d"]) -> Bool[Tensor, "r c"]: ...
+
+
+@runtime_checkable
 class ForeseeablePrune(Prune, Protocol):
     """A prune stage whose counts follow from lengths alone.
 
     ``counts`` returns, for each of ``layers(depth)``, the visual tokens of a row that go on into
-    it. ``images`` are the visual tokens of each image (0: text alone).
+    it, at most. ``images`` are the visual tokens of each image (0: text alone).
     """
 
     def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]: ...

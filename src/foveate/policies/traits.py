@@ -20,6 +20,11 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "reads_output_weight": False,
         # Likewise Layer.residual_norm.
         "reads_residual_norm": False,
+        # Likewise Layer.hidden.
+        "reads_hidden_states": False,
+        # A running score's bytes of a slot in one head; 0: measured on one token of zeros, whose
+        # hidden states have one channel.
+        "slot_bytes": 0,
         # A running score's sums and scores of a slot do not depend on the other slots, and it reads
         # no earlier queries.
         "slotwise": False,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from foveate.data import lines
 from foveate.errors import InvalidInput
-from foveate.policies.gathering import Sums
+from foveate.policies.gathering import Sums, combined
 from foveate.profiles.tensor_profile import read_tensors, write_tensors
 
 
@@ -103,18 +103,22 @@ class Ledger(SampleLedger):
 
 
 class SumsLedger(SampleLedger):
-    """Sums over samples, layer by layer, in a safetensors file."""
+    """Sums over samples, layer by layer, in a safetensors file.
 
-    def __init__(self, path: Path | None, heading: Mapping[str, Any]):
-        self.by_layer: list[dict[str, Tensor]] = []
+    Rows of later samples are appended if they are ``joined``.
+    """
+
+    def __init__(self, path: Path | None, heading: Mapping[str, Any], joined: bool = False):
+        self.by_layer: list[Sums] = []
+        self._joined = joined
         super().__init__(path, heading)
 
     def add(self, by_layer: Sequence[Sums]) -> None:
         """Add the sums of the last sample that :meth:`lacks` was called with."""
         old = self.by_layer or [{} for _ in by_layer]
+        on_cpu = ({name: t.cpu() for name, t in new.items()} for new in by_layer)
         self.by_layer = [
-            {name: sums[name] + t.cpu() if sums else t.cpu() for name, t in new.items()}
-            for sums, new in zip(old, by_layer, strict=True)
+            combined(*pair, joined=self._joined) for pair in zip(old, on_cpu, strict=True)
         ]
         self.samples.append(self._next)
         if self.path is not None:
@@ -130,9 +134,10 @@ class SumsLedger(SampleLedger):
             heading, self.samples = json.loads(note["heading"]), json.loads(note["samples"])
             keys = {name: name.rpartition(".") for name in tensors}
             layers = 1 + max(int(number) for _, _, number in keys.values())
-            self.by_layer = [{} for _ in range(layers)]
+            by_layer: list[dict[str, Tensor]] = [{} for _ in range(layers)]
             for name, (kind, _, number) in keys.items():
-                self.by_layer[int(number)][kind] = tensors[name]
+                by_layer[int(number)][kind] = tensors[name]
+            self.by_layer = [*by_layer]
         except (SafetensorError, OSError, ValueError, KeyError) as error:
             raise self._of_another(f"it cannot be read: {error!r}") from error
         if heading != self.heading:

@@ -14,13 +14,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from foveate.chat.positions import Positions
 from foveate.data import files
 from foveate.errors import InvalidBudget, InvalidInput, InvalidParameter
 from foveate.policies.amount import Amount
 from foveate.policies.parameters import Positive, check, short_repr
 from foveate.policies.policy import Policy
 from foveate.policies.spec import print_value
-from foveate.stream.positions import Positions
 
 
 @dataclass(frozen=True, kw_only=True)

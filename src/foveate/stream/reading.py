@@ -21,7 +21,7 @@ from foveate.cache.tokens import image_index, spot_index
 from foveate.chat.generation import Answer, generate_options, to_answer
 from foveate.chat.storage import bytes_of
 from foveate.chat.usage import AnswerMeter
-from foveate.data import Clip, read_video
+from foveate.data import Clip, VideoParts
 from foveate.errors import InvalidInput
 from foveate.hf import Session
 from foveate.hf.endless.endless import finish
@@ -227,15 +227,26 @@ def parts_of(
     """Split a video into a few frames at a time with their times; anything else is one part.
 
     Raises:
-        InvalidInput: ``fps`` without a video file, or as ``read_video`` raises.
+        InvalidInput: ``fps`` without a video file, several times for a file, or as ``read_video``
+            raises.
     """
-    clip = frames
     if isinstance(frames, str | PathLike) and str(frames).lower().endswith(VIDEOS):
-        clip = read_video(Path(frames).expanduser(), fps=1 if fps is None else fps)
-    elif fps is not None:
+        if isinstance(time, Sequence):
+            raise InvalidInput(
+                "a video file has its own times: give a single time=, which is added to them, or "
+                "read the file with foveate.read_video."
+            )
+        file = VideoParts(Path(frames).expanduser(), _TOGETHER, fps=1 if fps is None else fps)
+        return (part for clip in file for part in _split(clip, time))
+    if fps is not None:
         raise InvalidInput(f"fps={fps} is for the path of a video file: leave it out.")
-    if not isinstance(clip, Clip):
-        return iter([(frames, time)])
+    return _split(frames, time) if isinstance(frames, Clip) else iter([(frames, time)])
+
+
+def _split(
+    clip: Clip, time: int | float | Sequence[int | float] | None
+) -> Iterator[tuple[Frames, Sequence[int | float]]]:
+    """Return a clip's frames, a few at a time, with their times; a single ``time`` is added."""
     times: Any = (
         _times(len(clip), time)
         if isinstance(time, Sequence)
@@ -343,7 +354,7 @@ def answer(
     # generate needs as many ids as the cache has tokens, but reads only the new ones
     reused = branch.get_seq_length()
     padded_ids = torch.cat([ids[:, :1].expand(1, reused), ids], dim=1)
-    meter = AnswerMeter(stop, lambda: bytes_of(branch))
+    meter = AnswerMeter(stop, session.policy, lambda: bytes_of(branch))
     criteria = [*(options.get("stopping_criteria") or ()), meter]
     options = {**options, "stopping_criteria": StoppingCriteriaList(criteria)}
     output = model.generate(  # type: ignore[operator]
@@ -355,5 +366,6 @@ def answer(
     )
     new = output[0, padded_ids.shape[1] :]
     answered = to_answer(model, processor, new, options, stats, stop.is_set())
+    meter.note_size()
     usage = meter.usage(ids.shape[1], reused, len(new), bytes_of(branch))
     return answered._replace(usage=usage)

@@ -12,11 +12,13 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Literal, NoReturn, overload
 
+from PIL import Image
 from torch import nn
 from transformers import DynamicCache
 
 from foveate.chat.generation import Answer, check, check_template_arguments, with_defaults
 from foveate.chat.persistence import policy_in
+from foveate.chat.positions import Positions
 from foveate.chat.storage import bytes_of, tokens_of
 from foveate.chat.streaming import AnswerStream
 from foveate.compression.composition import policy as policy_of
@@ -31,7 +33,8 @@ from foveate.prompts.special_tokens import tokenizer_of
 from foveate.stream import persistence
 from foveate.stream.offload import Offload
 from foveate.stream.offloaded import Offloaded
-from foveate.stream.positions import Positions, StreamPositions
+from foveate.stream.picture import draw_frames, images_of
+from foveate.stream.positions import StreamPositions
 from foveate.stream.reading import (
     Chunk,
     Exchange,
@@ -104,8 +107,6 @@ class Stream(AbstractContextManager["Stream"]):
         template_kwargs: Mapping[str, Any] | None = None,
         **generate: Any,
     ):
-        if positions not in ("true", "reindexed"):
-            raise InvalidParameter(f'positions={positions!r}: give "true" or "reindexed".')
         endless_policy = endless(policy_of(policy), every)
         if offload is not None:
             offload.check(endless_policy, positions)
@@ -132,9 +133,13 @@ class Stream(AbstractContextManager["Stream"]):
         self._frames, self._exchanges = FrameLog(), list[Exchange]()
         self._bound = Bound(self.policy)
         self._positions = StreamPositions(
-            self.model, processor, positions, turns=offloaded is not None
+            self.model, processor, self.policy, positions, turns=offloaded is not None
         )
+        session.link.records_positions = True
         self._offloaded = offloaded
+
+    def __repr__(self) -> str:
+        return f"Stream({self.policy.spec}: {self._images} frames seen)"
 
     def see(
         self,
@@ -148,8 +153,9 @@ class Stream(AbstractContextManager["Stream"]):
         Args:
             frames: an image of any form (as in :meth:`foveate.Chat.say`), a list of images, a
                 :class:`foveate.Clip` or the path of a video file such as "film.mp4" (both are read
-                eight frames at a time), or a processor's output of one chunk of video
-                (``input_ids`` of one row, pixels, grids), which is read unchanged.
+                eight frames at a time; a file is decoded as it is read), or a processor's output of
+                one chunk of video (``input_ids`` of one row, pixels, grids), which is read
+                unchanged.
             time: seconds since the beginning of the stream, of the frame or of each; written in
                 front of the frame. A video has its own times, to which a single number is added.
                 Default: none for images.
@@ -160,7 +166,7 @@ class Stream(AbstractContextManager["Stream"]):
 
         Raises:
             InvalidInput: there is no frame, the number of times is not that of the frames, or the
-                video file cannot be read.
+                video file cannot be read; the frames before a fault in it were read.
             MissingPackage: PyAV, which reads video files, is not installed.
             AlreadyCompressing: called from a callback of an answer of the same model; or the model
                 is in a :func:`foveate.compress` context.
@@ -169,7 +175,7 @@ class Stream(AbstractContextManager["Stream"]):
             UnsupportedCache: an earlier call was interrupted while the model read; load a saved
                 stream, or start a new one.
         """
-        parts = parts_of(frames, time, fps)  # decodes a file before the turn begins
+        parts = parts_of(frames, time, fps)  # opens a file before the turn begins
         with enter(self.model, sys._getframe()):
             for part, times in parts:
                 self._see(part, times)
@@ -258,6 +264,29 @@ class Stream(AbstractContextManager["Stream"]):
         """
         self._check()
         return () if self._cache is None else self._frames.left(self._cache)
+
+    def picture(
+        self, seen: Frames, *, fps: int | float | None = None, first: int = 0
+    ) -> Image.Image:
+        """Draw the frames that are left with their times, and fog over patches that were dropped.
+
+        Shown are at most 24 frames, those with the largest kept shares.
+
+        Args:
+            seen: the pixels, which a stream does not store: images, a clip or the path of a video
+                file, as ``see`` read them.
+            fps: as in ``see``.
+            first: number of the stream's frame, from 0, that ``seen`` begins with.
+
+        Raises:
+            NothingCompressed: no frame was seen yet.
+            InvalidInput: none of the frames is left; one has other tokens than when it was read; or
+                as ``see`` raises.
+        """
+        cache = self._seen()
+        images = images_of(seen, fps)
+        parts = self.model, self.processor, self.words
+        return draw_frames(*parts, cache, self.frames, self.held, images, first)
 
     @property
     def fetched(self) -> tuple[tuple[int, ...], ...]:
@@ -361,7 +390,6 @@ class Stream(AbstractContextManager["Stream"]):
     def _new_cache(self, session: Session) -> DynamicCache:
         """Return a new cache with the text before the first frame."""
         cache = begun(session.model, session.policy, session.link)
-        self._positions.note(cache)
         if self._opening.shape[1]:
             session.prefill(input_ids=self._opening, **{CACHE: cache})
             if self._offloaded is not None:

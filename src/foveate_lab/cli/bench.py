@@ -154,6 +154,12 @@ def benchmark(
         console.show(Text("\nkvpress:"), bench_table.peers(peers))
     if peer_python is not None and (without := alone(chosen)):
         console.show(Text(f"kvpress has no press for {', '.join(without)}."))
+    console.show(
+        Text(
+            "\nPrefill ratio: to the stock prefill. Decode ratio: to full, Foveate's cache with "
+            "everything kept, which is preallocated."
+        )
+    )
     console.show(_left_out(method, room, tokens))
     if not dims:
         typer.echo(f"Next: foveate eval --model {model} --out results")

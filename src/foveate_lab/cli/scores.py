@@ -32,9 +32,23 @@ def show_outcome(out: Path, result: Evaluation) -> None:
             "--strict refuses such budgets."
         )
     console.show(*scores(rows))
+    if none_right := _tasks_without_right_answers(rows):
+        typer.echo(
+            f"\nNo answer is right, not even the full cache's: {', '.join(none_right)}. The model\n"
+            "cannot do this task; only the column of same answers compares the policies."
+        )
     if refused:
         console.show("", _refusals(rows, refused))
     typer.echo(f"\nNext: foveate report {out}")
+
+
+def _tasks_without_right_answers(rows: Rows) -> list[str]:
+    """Return the tasks in which all answers have a score, and all scores are 0."""
+    by_task: dict[str, list[float | None]] = {}
+    for row in rows:
+        if "error" not in row:
+            by_task.setdefault(row["task"], []).append(row["score"])
+    return [task for task, found in by_task.items() if set(found) == {0}]
 
 
 def _refusals(rows: Rows, refused: Sequence[Failure]) -> RenderableType:

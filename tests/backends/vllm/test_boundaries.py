@@ -3,7 +3,6 @@ without vLLM.
 """
 
 from itertools import islice, pairwise, product
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +14,6 @@ from foveate.vllm.plans.rooms import Rooms
 from foveate.vllm.plans.settings import check_policy, settings_from
 from foveate.vllm.plans.tiers import room_of
 from foveate.vllm.startup.engine_checks import check_engine
-from foveate.vllm.startup.support import check_layers
 
 BLOCK, TOTAL = 4, 60
 RULES = [NEVER, *(Every(n, *when) for n in (4, 12) for when in ((1, 0), (0, 1), (1, 1)))]
@@ -148,18 +146,10 @@ def test_settings_that_do_not_go_with_boundaries_are_named():
 
     plain, again = (foveate.policy(spec) for spec in ("knorm:budget=64", AGAIN))
     check_engine(engine(), [plain, again])
-    for change, said in (
-        ({"speculative_config": SimpleNamespace(method="ngram")}, "speculative decoding"),
-        ({"disable_chunked_mm_input": True}, "--disable-chunked-mm-input"),
-        ({"cache_dtype": "fp8"}, "a cache of codes"),
-    ):
+    for change, said in (({"disable_chunked_mm_input": True}, "--disable-chunked-mm-input"),):
         check_engine(engine(**change), [plain])
         with pytest.raises(UnsupportedEngine, match=f"over_budget.*{said}"):
             check_engine(engine(**change), [plain, again])
-    with pytest.raises(UnsupportedEngine, match="2 layers with windows"):
-        check_layers(
-            compressed=["a"], others=["b", "c"], sharing=[], tiers=False, recompresses=True
-        )
 
 
 def test_contexts_are_none_where_what_is_kept_of_them_does_not_stay():

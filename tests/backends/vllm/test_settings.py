@@ -144,6 +144,8 @@ def engine(**changes):
         "scheduler_cls": CLASSES[SCHEDULER],
         "use_ubatching": False,
         "disable_chunked_mm_input": False,
+        "async_scheduling": False,
+        "use_v2_model_runner": False,
     } | changes
     one = SimpleNamespace(**settings)
     for part in ("parallel_config", "model_config", "cache_config", "scheduler_config"):
@@ -155,13 +157,29 @@ def test_plain_engine_is_accepted():
     policies = [foveate.policy("knorm:budget=20%")]
     check_engine(engine(), policies)
     check_engine(engine(speculative_config=SimpleNamespace(method="ngram")), policies)
+    check_engine(engine(kv_transfer_config=object()), policies)
+
+
+@pytest.mark.parametrize(
+    ("change", "spec", "said"),
+    [
+        ({"async_scheduling": True}, "knorm:budget=20%", "--no-async-scheduling"),
+        ({"use_v2_model_runner": True}, "knorm:budget=20%", "VLLM_USE_V2_MODEL_RUNNER=0"),
+        ({}, "pyramidkv:budget=20%", "differs by layer or KV head"),
+    ],
+)
+def test_settings_that_do_not_go_with_a_drafter_are_named(change, spec, said):
+    for method in ("draft_model", "eagle", "eagle3", "mtp"):
+        drafts = {"speculative_config": SimpleNamespace(method=method)}
+        check_engine(engine(**drafts), [foveate.policy("knorm:budget=20%")])
+        with pytest.raises(UnsupportedEngine, match=f"by '{method}' and .*{said}"):
+            check_engine(engine(**drafts | change), [foveate.policy(spec)])
 
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("kv_transfer_config", object(), "connector"),
-        ("speculative_config", SimpleNamespace(method="eagle"), "by 'eagle'.*Use 'ngram'"),
+        ("speculative_config", SimpleNamespace(method="suffix"), "by 'suffix': of its methods"),
         ("pipeline_parallel_size", 2, "pipeline"),
         ("decode_context_parallel_size", 2, "decode context"),
         ("prefill_context_parallel_size", 2, "prefill context"),

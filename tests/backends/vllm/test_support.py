@@ -11,7 +11,6 @@ from foveate.vllm.startup.support import check_attention, check_model
 def model(**changes):
     plain = {
         "is_encoder_decoder": False,
-        "is_mm_prefix_lm": False,
         "runner_type": "generate",
         "enable_prompt_embeds": False,
     }
@@ -26,7 +25,6 @@ def test_plain_models_are_accepted():
     ("name", "value", "said"),
     [
         ("is_encoder_decoder", True, "encoder-decoder"),
-        ("is_mm_prefix_lm", True, "both directions"),
         ("runner_type", "pooling", "pooling"),
         ("enable_prompt_embeds", True, "enable-prompt-embeds"),
     ],
@@ -43,15 +41,18 @@ def layer(head_size_v=64, **changes):
 
 
 def test_plain_attention_is_accepted():
-    check_attention({"a": layer(), "b": layer(logits_soft_cap=None)})
+    check_attention({"a": layer(), "b": layer(logits_soft_cap=50.0), "c": layer(sinks=[0.0])})
+
+
+def test_a_budget_by_head_does_not_go_with_sinks():
+    with pytest.raises(UnsupportedEngine, match="of a has sinks, and a budget by KV head"):
+        check_attention({"a": layer(sinks=[0.0])}, by_head=True)
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"alibi_slopes": [0.5]}, "ALiBi"),
-        ({"logits_soft_cap": 50.0}, "soft cap"),
-        ({"sinks": [0.0]}, "sinks"),
         ({"attn_type": "encoder_decoder"}, "encoder_decoder"),
         ({"head_size_v": 32}, "32"),
     ],

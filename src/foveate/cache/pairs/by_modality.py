@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -10,7 +12,7 @@ from foveate.cache.pairs.body import Body, PairLayout, joined, selected
 from foveate.cache.pairs.dense import Padded
 from foveate.cache.pairs.pairs import Exact, Pairs
 from foveate.cache.pairs.quantised import CodedPairs, QuantisedPairs, codes_of
-from foveate.cache.pairs.ragged import only, store
+from foveate.cache.pairs.ragged import exact, only, store
 
 Text = Exact | QuantisedPairs
 
@@ -44,6 +46,21 @@ class ModalityPairs(CodedPairs[Text]):
         exact = only(pairs, (pairs.columns >= 0) & ~chosen)
         others: Text = exact if text is None else QuantisedPairs.of(exact, text, residual)
         return cls(codes_of(pairs, chosen, layout), others, layout)
+
+    @classmethod
+    def restored(
+        cls,
+        tensors: Mapping[str, Tensor],
+        first: int,
+        layout: PairLayout,
+        text: PairLayout | None,
+        residual: int,
+    ) -> ModalityPairs:
+        """Rebuild the pairs from their ``tensors()``; ``first`` is the first column not listed."""
+        others: Text = exact(tensors, first)
+        if text is not None:
+            others = QuantisedPairs.restored(tensors, first, text, residual)
+        return cls(cls.body_in(tensors), others, layout)
 
     def see(self, visual: Bool[Tensor, "b c"]) -> ModalityPairs:
         """Return these pairs, with later ones in ``visual`` columns quantised, too."""

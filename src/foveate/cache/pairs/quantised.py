@@ -9,6 +9,7 @@ use a byte per code; optimum-quanto packs weights, symmetrically.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from foveate.cache.pairs.body import Body, PairLayout, joined, of_rows, renumbered, selected
 from foveate.cache.pairs.dense import DensePairs, Padded
 from foveate.cache.pairs.pairs import BodyAndRest, Exact, Others
-from foveate.cache.pairs.ragged import RaggedPairs, only
+from foveate.cache.pairs.ragged import RaggedPairs, exact, only
 from foveate.ops.ragged_decode import FlatPairs
 
 
@@ -52,6 +53,11 @@ class CodedPairs(BodyAndRest[Others]):
         body = {f"{self.name}.{name}": t for name, t in self.body._asdict().items()}
         return self.rest.tensors() | body
 
+    @classmethod
+    def body_in(cls, tensors: Mapping[str, Tensor]) -> Body:
+        """Return the body among tensors that were read from a file."""
+        return Body(**{field: tensors[f"{cls.name}.{field}"] for field in Body._fields})
+
     def but(self, rest: Others, body: Body | None = None) -> Any:
         """Return a copy with this rest, and with the same body or another one."""
         other = copy.copy(self)
@@ -72,6 +78,13 @@ class QuantisedPairs(CodedPairs[Exact]):
         self.body, self.rest = body, rest
         self.layout, self.residual = layout, residual
         self._longest: tuple[Body, int] | None = None  # cached with its body, needs a sync
+
+    @classmethod
+    def restored(
+        cls, tensors: Mapping[str, Tensor], first: int, layout: PairLayout, residual: int
+    ) -> QuantisedPairs:
+        """Rebuild the pairs from their ``tensors()``; ``first`` is the first column not listed."""
+        return cls(cls.body_in(tensors), exact(tensors, first), layout, residual)
 
     @classmethod
     def of(cls, pairs: Exact, layout: PairLayout, residual: int) -> QuantisedPairs:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foveate.profiles.profile import Profile
     from foveate.profiles.tensor_profile import TensorProfile
 
-DRAWN = ("kvzap", "recommended")
+DRAWN = ("fast_kvzip", "kvzap", "recommended")
 """Methods whose calibration draws prompts of several kinds and lengths where none are given: they
 profit from variety.
 """
@@ -48,14 +48,15 @@ def calibrate(
             '[FILE, ...]}. recommended also reads "questions", texts that follow the prompt; '
             'scores of heads need "images", "answer" and "spans". [default: passages of a text '
             "that comes with Foveate; for scores of heads, questions about drawn documents; for "
-            "recommended and kvzap, drawn pages, or a manual's text for a text-only model]",
+            "recommended, kvzap and fast_kvzip, drawn pages, or a manual's text for a text-only "
+            "model]",
         ),
     ] = None,
     samples: Annotated[
         int | None,
         option(
             "N",
-            f"Maximum number of prompts. [default: 10; for recommended and kvzap {SAMPLES}]",
+            f"Maximum number of prompts. [default: 10; for {', '.join(DRAWN)} {SAMPLES}]",
             min=1,
         ),
     ] = None,
@@ -87,7 +88,8 @@ def calibrate(
         option(
             "FILE",
             "Published file to convert instead of measuring, by the authors of "
-            "prefixkv:budget=20%, sparsemm, headkv, mixkv or duo_attention; needs --model.",
+            "prefixkv:budget=20%, sparsemm, headkv, mixkv, duo_attention or fast_kvzip; needs "
+            "--model.",
             "--from",
         ),
     ] = None,
@@ -219,10 +221,12 @@ def _import(
     from foveate.compression.composition import name_and_arguments
     from foveate.hf.measuring.author_files import import_profile
     from foveate.loading.model import load
+    from foveate.policies.gathering import GATHERINGS
 
     if model is None:
         raise InvalidInput(f"--from {published} needs the model of the profile: add --model MODEL.")
-    path = out or Path(f"{name_and_arguments(spec)[0]}.json")
+    name = name_and_arguments(spec)[0]
+    path = out or Path(f"{name}.{'safetensors' if name in GATHERINGS else 'json'}")
     check_file("profile", "--out", path)
     profile = import_profile(load(model, trust_remote_code, device_map).model, spec, published)
     profile.save(path)

@@ -17,6 +17,8 @@ from foveate.errors import FoveateError
 if TYPE_CHECKING:
     from foveate.cli.chat.talk import Talk
 
+_NO_PAGE = "The demo model reads printed pages only: give the path of an image in a line."
+
 
 def chat(
     model: Annotated[str, model_option(SEES)] = SEES,
@@ -66,6 +68,8 @@ def chat(
     talk.sampling = fps, frames
     talk.watch(clips)
     live = sys.stdin.isatty()
+    if is_demo(model) and not image and not video:
+        typer.echo(_NO_PAGE, err=True)
     if live:
         typer.echo(f"{loaded.name}, {short(policy.spec)}\n{HELP}\n", err=True)
     with console.quiet():
@@ -73,15 +77,17 @@ def chat(
 
 
 def _run_chat(talk: Talk, live: bool) -> None:
-    """Answer lines until the chat ends; in a pipe, the first error ends it."""
+    """Answer lines until the chat ends; after an error in a pipe the exit status is 2."""
+    failed = False
     for line in read_lines(live):
         try:
             if not talk.take(line):
-                return
+                break
         except FoveateError as error:
-            if not live:
-                raise
+            failed = True
             typer.echo(f"Error: {error}", err=True)
+    if failed and not live:
+        raise typer.Exit(2)
 
 
 def read_lines(live: bool) -> Iterator[str]:

@@ -97,7 +97,9 @@ def run(
     if json:
         _print_json(loaded, own_prompt, rows, known)
     else:
-        typer.echo(f"\n{after_run(model, known is not None, picture is not None)}")
+        typer.echo(
+            f"\n{after_run(model, known is not None, picture is not None, (video or [None])[0])}"
+        )
 
 
 def _measure_all(

@@ -26,6 +26,8 @@ from foveate.hf.layer.hooks import forget_compiled, named, put, restore_offsets,
 from foveate.hf.layer.interface import Reader, intercept, pass_latents, readers, release
 from foveate.hf.layer.projection import (
     EXPAND,
+    attention_modules,
+    hidden_states,
     output_projections,
     residual_norm,
     residual_readers,
@@ -85,6 +87,7 @@ class Calls:
         if policy.reads_output_weight:
             self.link.projections = output_projections(decoder, layers)
         self._readers = residual_readers(decoder, layers) if policy.reads_residual_norm else {}
+        self._attentions = attention_modules(decoder, layers) if policy.reads_hidden_states else {}
         self._pruner = Pruner(model, self._path, policy)
         self.prefills = False  # the caller reads only the last token's logits
         self._argument = cache_argument(decoder)
@@ -116,6 +119,9 @@ class Calls:
             for index, module in with_latents(decoder).items():
                 self.link.expansions[index] = getattr(module, EXPAND)
                 wrap(undo, module, EXPAND, pass_latents)
+            for index, attention in self._attentions.items():
+                hook = partial(self._note_hidden, index)
+                undo.callback(attention.register_forward_pre_hook(hook, with_kwargs=True).remove)
             for module in self._path.modules:
                 for name in checks.CONTINUOUS:
                     if hasattr(module, name):
@@ -171,8 +177,10 @@ class Calls:
             if not self.link.open:  # another thread left the context meanwhile
                 return generate(*args, **kwargs)
             self._inputs = call.inputs
+            self._pruner.expect(given_cache(kwargs), call.outer is None)
             return self._answer(call.inputs, generate, *args, **kwargs)
         finally:
+            self._pruner.leave()
             self._inputs = CallInputs() if call.outer is None else call.outer.inputs
             call.end()
 
@@ -238,6 +246,7 @@ class Calls:
             checks.refuse_old_pixels(error, given_cache(kwargs))
             raise
         finally:
+            self._pruner.leave()
             self._inputs = CallInputs() if call.outer is None else call.outer.inputs
             call.end()
 
@@ -271,6 +280,8 @@ class Calls:
             enough = self.prefills or call_inputs.of("generation").generation is not None
             call_inputs.of_tokens = RequestedOutputs.of(module, inputs, enough)
         checks.check_cached(self._path.decoder, inputs)
+        if call is not None:
+            self._pruner.expect(given_cache(inputs), call.outer is None)
         if any(name in inputs for name in CACHE_NAMES):
             cache = take_cache(inputs)
             if (state := state_of(cache) or fixed.state_of(cache)) is not None:
@@ -342,6 +353,9 @@ class Calls:
 
     def _note_residual(self, index: int, module: Any, args: Any, kwargs: Any) -> None:
         self.link.residual_norms[index] = residual_norm(args, kwargs)
+
+    def _note_hidden(self, index: int, module: Any, args: Any, kwargs: Any) -> None:
+        self.link.hidden_states[index] = hidden_states(args, kwargs)
 
     def _refuse_copies(self, decoder: Any, args: Any) -> None:
         if decoder is not self._path.decoder:

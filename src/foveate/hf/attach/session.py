@@ -129,6 +129,9 @@ class Session:
         self._calls = Calls(self.model, policy, vision, asker, strict)
         self._finalizer: finalize[..., Session] | None = None
 
+    def __repr__(self) -> str:
+        return f"Session({type(self.model).__name__}, {self.policy.spec})"
+
     @property
     def link(self) -> Link:
         """Connection of this context to its caches, which keep it after the context was left."""
@@ -165,7 +168,7 @@ class Session:
     def stats(self) -> Stats:
         """Statistics of the latest prompt: pairs kept per layer and head, bytes and seconds.
 
-        Empty for a cache that ``load`` returned, because files do not store them.
+        Those of a cache that ``load`` returned have no seconds, because files do not store them.
         """
         return known_state(self.cache).turn.stats
 
@@ -324,7 +327,7 @@ class Session:
         cache_files.load(Path(path), cache, self.model, self.policy, tokenizer)
         for layer in foveate_layers(cache):
             layer.bound_room()  # files do not store the limit of a budget in bytes
-        self._calls.notes.latest = cache
+        self.adopt(cache)
         return cache
 
 

@@ -19,7 +19,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from foveate.cache.pairs import DensePairs, RaggedPairs
 from foveate.errors import UnsupportedCache
-from foveate.hf.endless.endless import forget
+from foveate.hf.endless.endless import held_columns
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.measuring.record import record
 from foveate.hf.measuring.rotation import TOKENS, rotations
@@ -89,32 +89,36 @@ def next_position(cache: DynamicCache) -> int:
 def reindex(cache: DynamicCache, ways: list[Turned]) -> None:
     """Close the gaps between the positions of the stored tokens, and of the last queries.
 
+    An evicted token shares the position of the next stored one.
+
     Raises:
         UnsupportedCache: pairs that are not in full precision.
     """
     state, layers = known_state(cache), foveate_layers(cache)
-    if state.tokens.position is None:
+    positions, stored = state.tokens.position, held_columns(cache)
+    if positions is None:
         return
+    stored = torch.ones_like(positions[0], dtype=torch.bool) if stored is None else stored.clone()
     remembered = [layer.memory.queries for layer in layers if layer.memory.queries is not None]
     wide = max((queries.shape[2] for queries in remembered), default=0)
-    last = state.tokens.position[:, state.tokens.position.shape[1] - wide :]
-    forget(cache)
-    positions = state.tokens.position
-    used = torch.unique(torch.cat([positions.flatten(), last.flatten()]))
-    difference, of_last = (
-        torch.searchsorted(used, old.contiguous()) - old for old in (positions, last)
-    )
+    stored[len(stored) - wide :] = True
+    used = torch.unique(positions[:, stored.to(positions.device)])
+    indices = torch.searchsorted(used, positions.contiguous()).clamp_max(len(used) - 1)
+    difference = indices - positions
+    if not bool(difference.any()):
+        return
     for layer, way in zip(layers, ways, strict=True):
         pairs, memory = layer.pairs, layer.memory
         if not isinstance(pairs, DensePairs | RaggedPairs):
             raise UnsupportedCache(
                 f"keys stored as {type(pairs).__name__} cannot be rotated to other positions. Use "
-                "a true"
+                'positions="true".'
             )
         latents = layer.expansion is not None
         pairs.turn(partial(_turned, way.of_rotary_keys if latents else way, difference), latents)
         if (queries := memory.queries) is not None:
-            memory.queries = way.by(queries, of_last[:, None, None, -queries.shape[2] :])
+            of_last = difference[:, len(stored) - queries.shape[2] :]
+            memory.queries = way.by(queries, of_last[:, None, None])
     state.tokens = state.tokens.ahead(len(used) - layers[0].seen)
     state.update_tokens(position=positions + difference)
 

@@ -336,6 +336,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         k, v, _ = pairs.padded()
         self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
         self.memory.finished = finished
+        self.full_bytes = len(k) * finished * k.shape[1] * (k.shape[3] + v.shape[3])
+        self.full_bytes *= k.element_size()
         end = self.state.turn.end
         self.at = Pass.of(finished if end is None else end, finished, seen - finished)
 

@@ -243,6 +243,7 @@ def _build_layer(
         slots = queries.computed.slots(columns, facts, images, queries.view.mask)
     if slots.tokens is None:
         slots = _with_budget(layer, slots, columns, queries)
+    hidden = state.link.hidden_states.pop(layer.model_index, None)
     return Layer(
         q=q.detach(),
         k=k.detach(),
@@ -253,6 +254,8 @@ def _build_layer(
         model_index=layer.model_index,
         depth=state.depth,
         expanded=expanded,
+        # draft tokens are behind the prompt's, and no queries of this layer
+        hidden=None if hidden is None else hidden[:, : q.shape[2]],
     )
 
 

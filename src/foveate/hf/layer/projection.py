@@ -27,18 +27,14 @@ def output_projections(decoder: nn.Module, layers: Sequence[int]) -> dict[int, n
             no matrix of floats (quantised, on the meta device, with an adapter).
     """
     projections: dict[int, nn.Module] = {}
-    for name, index, module in _attentions(decoder, set(layers)):
+    for index, (name, module) in _named_attentions(decoder, layers).items():
         projection = next((getattr(module, n) for n in NAMES if hasattr(module, n)), None)
         if projection is None:
             raise _refused(
                 f"{name} ({type(module).__name__}) has none of the names {', '.join(NAMES)}"
             )
-        if index in projections:
-            raise _refused(f"layer {index} has more than one attention module, {name} among them")
         _check(name, projection)
         projections[index] = projection
-    if missing := sorted(set(layers) - set(projections)):
-        raise _refused(f"the attention modules of layers {missing} have no layer_idx")
     return projections
 
 
@@ -89,11 +85,43 @@ def residual_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Float[Tenso
     Raises:
         UnsupportedModel: no hidden states were passed.
     """
+    norm: Tensor = torch.linalg.vector_norm(hidden_states(args, kwargs).float(), dim=-1)
+    return norm
+
+
+def hidden_states(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Float[Tensor, "b m c"]:
+    """Return the hidden states passed to a module, first or by name, without their gradient.
+
+    Raises:
+        UnsupportedModel: no hidden states were passed.
+    """
     hidden = args[0] if args else kwargs.get("hidden_states")
     if not isinstance(hidden, Tensor) or hidden.ndim != 3:
         raise _refused("the inputs of its layers are no [batch, tokens, hidden] tensors")
-    norm: Tensor = torch.linalg.vector_norm(hidden.detach().float(), dim=-1)
-    return norm
+    return hidden.detach()
+
+
+def attention_modules(decoder: nn.Module, layers: Sequence[int]) -> dict[int, nn.Module]:
+    """Find the attention module of each of these layers, which reads the layer's hidden states.
+
+    Raises:
+        UnsupportedModel: a layer's attention module is not found, or is not its only one.
+    """
+    return {index: module for index, (_, module) in _named_attentions(decoder, layers).items()}
+
+
+def _named_attentions(
+    decoder: nn.Module, layers: Sequence[int]
+) -> dict[int, tuple[str, nn.Module]]:
+    """Find name and attention module of each of these layers; see :func:`attention_modules`."""
+    found: dict[int, tuple[str, nn.Module]] = {}
+    for name, index, module in _attentions(decoder, set(layers)):
+        if index in found:
+            raise _refused(f"layer {index} has more than one attention module, {name} among them")
+        found[index] = name, module
+    if missing := sorted(set(layers) - set(found)):
+        raise _refused(f"the attention modules of layers {missing} have no layer_idx")
+    return found
 
 
 def _attentions(decoder: nn.Module, layers: set[int]) -> Iterator[tuple[str, int, nn.Module]]:
@@ -144,5 +172,5 @@ def _matrix(projection: nn.Module) -> Float[Tensor, "i o"]:
 
 def _refused(why: str) -> UnsupportedModel:
     return UnsupportedModel(
-        f"this policy weighs values by the attention's output projection, and {why}."
+        f"this policy reads the attention's output projection or its inputs, and {why}."
     )

@@ -81,20 +81,24 @@ class Link:
     it.
 
     ``projections`` are the output projections by layer of the model, if the policy needs them, and
-    ``residual_norms`` the norms of the residual stream that each layer reads in the current pass.
+    ``residual_norms`` the norms of the residual stream that each layer reads in the current pass,
+    ``hidden_states`` the inputs of each layer's attention module, until its policy has read them.
     ``expansions`` are functions from latents and rotary keys to keys and values per head, by layer
     of the model, if its cache stores latents (MLA).
     ``strict`` refuses budgets below what is always kept. With ``keeps_scores``, layers remember the
-    scores of the pairs that they keep.
+    scores of the pairs that they keep; with ``records_positions``, new caches record the position
+    of every token.
     """
 
     def __init__(self, strict: bool = False) -> None:
         self.open = True
         self.strict = strict
         self.keeps_scores = False
+        self.records_positions = False
         self.projections: dict[int, nn.Module] = {}
         self.residual_norms: dict[int, Tensor] = {}
         self.expansions: dict[int, Expansion] = {}
+        self.hidden_states: dict[int, Tensor] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
         return self
@@ -143,7 +147,8 @@ class CacheState:
 
     def clear(self) -> None:
         """Reset to the state of an empty cache."""
-        self.tokens = Tokens()
+        none = torch.empty(1, 0, dtype=torch.long, device="cpu")
+        self.tokens = Tokens(position=none if self.link.records_positions else None)
         self._even = OneNumber()  # the padding, if equal in all rows
         self._images: tuple[Tensor | None, Images | None] | None = None  # vision, and its images
         self._columns: Int[Tensor, "b h n"] | None = None

@@ -185,13 +185,20 @@ class Stats:
             ),
         )
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        return f"Stats({self._total()})"
+
+    def _total(self) -> str:
+        """Describe all layers together, in one line."""
         share = self.bytes_after / self.bytes_before if self.bytes_before else 1.0
-        lines = [
+        return (
             f"{self.policy}: {self.kept_tokens:.1f} of {self.seen} tokens kept per KV head, "
             f"{self.bytes_after / 2**20:.2f} of {self.bytes_before / 2**20:.2f} MiB "
             f"({share:.1%}), {self.seconds * 1e3:.1f} ms"
-        ]
+        )
+
+    def __str__(self) -> str:
+        lines = [self._total()]
         if len((remaining := self.remaining).parts) > 1:
             lines.append(f"  {remaining}")
         elif (computed := self.computed) is not None:

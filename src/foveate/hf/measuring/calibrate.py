@@ -114,12 +114,13 @@ def calibrate_each(
     parsed = [policy_of(policy) for policy in policies]
     title = model_name(check_model(model))
     needs_sums = any(policy.reads_column_sums for policy in parsed)
+    needs_hidden = any(policy.reads_hidden_states for policy in parsed)
     readers = [_reader(policy) for policy in parsed]
     ledger = Ledger(progress, {"calibrating": [str(policy) for policy in parsed], "model": title})
     for inputs in each_prompt(prompts):
         if ledger.lacks(fingerprint(inputs)):
             with restored_modules(model):
-                recording = record(model, sums=needs_sums, **inputs)
+                recording = record(model, sums=needs_sums, hidden=needs_hidden, **inputs)
                 runs = (_compressed_run(model, policy, recording) for policy in parsed)
                 ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])
     # the ledger has a row per prompt; transpose it to a list of numbers per policy

@@ -29,6 +29,8 @@ from foveate.policies.gathering import (
     Sums,
     Targeted,
     as_tensors,
+    combined,
+    joins,
     targets_of,
     turns_far_keys,
 )
@@ -70,14 +72,14 @@ class Gatherer(Observer):
 
     gathering: Gathering
     turns: list[Rotation]  # of each layer; empty if unknown
-    sums: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    sums: dict[int, Sums] = field(default_factory=dict)
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Add one pass of a layer; raises if its numbers are not finite."""
         check_finite(layer, layer.q.shape[2], "a profile")
         sums = self.gathering.gather(layer, self.turns[layer.ordinal] if self.turns else None)
         earlier = self.sums.get(layer.ordinal, {})
-        self.sums[layer.ordinal] = {k: earlier[k] + t if earlier else t for k, t in sums.items()}
+        self.sums[layer.ordinal] = combined(earlier, sums, joins(self.gathering))
         return {}
 
 
@@ -145,7 +147,8 @@ def gather(
         raise InvalidInput("there is no prompt to calibrate on: give at least one.")
     sample = _Sampling(model, gathering)
     measured = sample.with_best_target(*first[-1])
-    ledger = SumsLedger(progress, {"calibrating": name, "model": title, "target": sample.target})
+    heading = {"calibrating": name, "model": title, "target": sample.target}
+    ledger = SumsLedger(progress, heading, joins(gathering))
     of_keys = rotations_if_counted(model, first[-1][0]) if turns_far_keys(gathering) else []
     longest = 0
     for inputs, question in chain(first, rest):

@@ -68,6 +68,7 @@ class Recorder(Observer):
     reads_column_sums: ClassVar[bool] = False
     keeps_passes: ClassVar[bool] = True
     seen: dict[int, Layer] = field(default_factory=dict, repr=False)  # not part of a spec
+    reads_hidden_states: bool = False
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Record the layer."""
@@ -116,6 +117,7 @@ def record(
     *,
     vision: Tensor | None = None,
     sums: bool = True,
+    hidden: bool = False,
     prune: Prune | None = None,
     **inputs: Any,
 ) -> Recording:
@@ -130,13 +132,14 @@ def record(
         model: see ``compress``.
         vision: see ``compress``.
         sums: True if some of the policies read column sums.
+        hidden: True if some of the policies read hidden states, which are stored then, too.
         prune: the policies' prune stage (``Policy.prune``).
         inputs: the inputs of one prompt, as ``generate`` takes them.
 
     Raises:
         InvalidParameter: an argument that the model does not read.
     """
-    recorder = SummingRecorder() if sums else Recorder()
+    recorder = (SummingRecorder if sums else Recorder)(reads_hidden_states=hidden)
     policy = replace(observing(recorder, decodes=False), prune=prune)
     with (
         compress(model, policy, vision=vision) as session,

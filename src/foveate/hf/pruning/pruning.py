@@ -18,18 +18,22 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from foveate.errors import MissingModality
+from foveate.errors import InvalidParameter, MissingModality, UnsupportedModel
 from foveate.hf.attention.computed import Computed
+from foveate.hf.layer import fixed
 from foveate.hf.layer.hooks import wrap
 from foveate.hf.layer.state import CacheState
+from foveate.hf.layer.support import foveate_layers, state_of
 from foveate.hf.model import token_selection
 from foveate.hf.model.decoder import DecoderPath
 from foveate.hf.model.internals import given_tokens
 from foveate.hf.probe.reprefill import keeps_passes, note_computed
+from foveate.hf.pruning.repeated_tokens import repeats_of
 from foveate.hf.pruning.requirements import RequestedOutputs, layers_of
 from foveate.hf.pruning.tower import Tower, reads_tower
 from foveate.policies.policy import Policy
-from foveate.policies.pruning import EnteringTokens, TowerAttention
+from foveate.policies.pruning import EnteringTokens, PixelPrune, TowerAttention
+from foveate.policies.spec import print_value
 
 
 class PassToCut:
@@ -66,7 +70,12 @@ class PassToCut:
         self.notes: dict[str, Tensor] = {}  # the stage's notes of the remaining positions
 
     def tokens(
-        self, layer: int, depth: int, hidden: Tensor, tower: TowerAttention | None = None
+        self,
+        layer: int,
+        depth: int,
+        hidden: Tensor,
+        tower: TowerAttention | None = None,
+        repeated: Bool[Tensor, "b t"] | None = None,
     ) -> EnteringTokens:
         """Return the tokens that enter a layer, as the stage sees them."""
         pads = self.state.tokens.padding(self.columns)[:, None]
@@ -83,6 +92,7 @@ class PassToCut:
             before=self.state.before if layer else None,
             notes=self.notes,
             tower=tower,
+            repeated=repeated,
         )
 
     def must_go_on(self, tokens: EnteringTokens) -> Bool[Tensor, "b m"]:
@@ -118,12 +128,22 @@ class Pruner:
         if self.stage is not None:
             self.layers, self.cuts = layers_of(model, path, policy, self.stage)
         self.tower = Tower(model, path, self.stage) if reads_tower(self.stage) else None
+        self.repeats = None
+        if isinstance(self.stage, PixelPrune):
+            if self.cuts != (0,):
+                raise InvalidParameter(
+                    f"{print_value(self.stage)} drops tokens by their pixels, before layer 0: its "
+                    "layers(depth) has to return (0,)."
+                )
+            self.repeats = repeats_of(model, path, self.stage)
         self._pass: PassToCut | None = None
 
     def follow(self, undo: ExitStack) -> None:
         """Install the hooks on the decoder's layers, until ``undo`` is closed."""
         if self.tower is not None:
             self.tower.follow(undo)
+        if self.repeats is not None:
+            self.repeats.follow(undo)
         inside = [index for index in self.cuts if index]
         for index in range(inside[0], len(self.layers)) if inside else ():
             hook = partial(self._before_layer, index)
@@ -135,6 +155,18 @@ class Pruner:
     def leave(self) -> None:
         """End the current pass, if there is one."""
         self._pass = None
+        if self.repeats is not None:
+            self.repeats.start(False)
+
+    def expect(self, cache: Any, is_outermost: bool) -> None:
+        """Prepare for a call of the model, or of ``generate``, with this cache: the vision encoder
+        may leave patches out if the next pass will be pruned. Its latest images belong to the
+        ``is_outermost`` call: ``generate`` may call the encoder before the model.
+        """
+        if self.repeats is not None:
+            if is_outermost:
+                self.repeats.begin()
+            self.repeats.start(_will_be_pruned(cache))
 
     @torch.no_grad()
     def note(self, state: CacheState, door: dict[str, Any]) -> None:
@@ -160,6 +192,11 @@ class Pruner:
         """
         end = state.turn.end
         if self.stage is None or end is None or first >= end:
+            if self.repeats is not None and self.repeats.waits:
+                raise UnsupportedModel(
+                    "the vision encoder left patches out, and this pass is not pruned. Use another "
+                    "prune stage for it."
+                )
             return kwargs
         cut: dict[str, Any] = self._enter(state, first, requested, kwargs)
         return cut
@@ -201,10 +238,15 @@ class Pruner:
         tower_attention = (
             self.tower.of(cut_pass.vision) if self.tower is not None and layer == 0 else None
         )
-        tokens = cut_pass.tokens(layer, len(self.layers), hidden, tower_attention)
+        repeated = None
+        if self.repeats is not None:
+            hidden, repeated = self.repeats.take(hidden, cut_pass.vision)
+        tokens = cut_pass.tokens(layer, len(self.layers), hidden, tower_attention, repeated)
         chosen = cut_pass.state.policy.prune(tokens)  # type: ignore[misc]
         cut_pass.notes = {**cut_pass.notes, **chosen.notes}
         stays = (cut_pass.columns >= 0) & (chosen.goes_on | cut_pass.must_go_on(tokens))
+        if self.repeats is not None and repeated is not None:
+            self.repeats.check(repeated & stays)
         states = hidden if chosen.hidden is None else chosen.hidden.to(hidden.dtype)
         if bool((stays | (cut_pass.columns < 0)).all()) and states is hidden:
             return None
@@ -248,3 +290,13 @@ class Pruner:
                 where, features, cut_pass.local, cut_pass.columns
             )
         return add(hidden, where, features, *rest)
+
+
+def _will_be_pruned(cache: Any) -> bool:
+    """Return True if a pass with this cache belongs to a prompt: a later one is not compressed."""
+    if fixed.state_of(cache) is not None:
+        return False
+    state = state_of(cache)
+    if state is None or state.turn.awaiting:
+        return True
+    return state.turn.end is not None and foveate_layers(cache)[0].seen < state.turn.end

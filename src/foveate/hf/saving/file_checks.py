@@ -32,8 +32,8 @@ SHAPES = {
     "body.k_step": "G d",
     "body.sizes": "G",
     "body.v": "p u",
-    "body.v_least": "s c",
-    "body.v_step": "s c",
+    "body.v_least": "S c",
+    "body.v_step": "S c",
     "body.columns": "p",
     "body.counts": "b h",
     "thin.k": "p w",
@@ -226,7 +226,7 @@ def _check_tensor(
     kind = "running" if name.startswith(RUNNING) else name
     of_file = {"columns": "f" if "flat_k" in tensors else "b h s"}
     if "body.sizes" in tensors and not tensors["body.sizes"].numel():  # every pair is a group
-        of_file |= {"body.k_least": "p x", "body.k_step": "p y", "body.v_step": "s z"}
+        of_file |= {"body.k_least": "p x", "body.k_step": "p y", "body.v_step": "S z"}
     if "form" in saved.note:  # latents, which queries do not have the width of
         of_file["queries"] = "b q m a"
     axes = {**SHAPES, **of_file}.get(kind)

@@ -13,7 +13,16 @@ import triton.language as tl
 from torch import Tensor
 
 from foveate.ops.kernels.launch import LOG2E, check, power, run, strided
-from foveate.ops.kernels.ragged_decode import Parts, Tail, attend, chunk_size, joined, room
+from foveate.ops.kernels.ragged_decode import (
+    Parts,
+    Tail,
+    attend,
+    chunk_size,
+    joined,
+    room,
+    store_part,
+    weighed,
+)
 from foveate.ops.kernels.tiles import of_head, product, tile
 from foveate.ops.quantised_decode import FlatCodes
 from foveate.ops.ragged_decode import FlatPairs
@@ -163,18 +172,11 @@ def _codes_kernel(
         keys = _scaled(codes, k_least, k_step, owner[:, None] * d + column[None, :], inside)
         logits = product(queries, tl.trans(keys)) * scale
         logits = tl.where(valid[None, :], logits, -float("inf"))
-        new = tl.maximum(top, tl.max(logits, 1))
-        weights = tl.exp2(logits - new[:, None])
-        shrunk = tl.exp2(top - new)
+        weights, shrunk, top, total = weighed(logits, top, total)
         codes = _unpacked(v, at, valid, v_width, E, BITS)
         inside = valid[:, None] & (channel < e)[None, :]
         scale_index = at[:, None] * v_groups + (channel // CHANNELS)[None, :]
         values = _scaled(codes, v_least, v_step, scale_index, inside)
-        out = out * shrunk[:, None] + product(weights.to(values.dtype), values)
-        total = total * shrunk + tl.sum(weights, 1)
-        top = new
+        out = out * shrunk + product(weights.to(values.dtype), values)
     line = (head * g + member) * total_chunks + index
-    tl.store(tops + line, top, mask=member < g)
-    tl.store(totals + line, total, mask=member < g)
-    written = (member < g)[:, None] & (channel < e)[None, :] & (total > 0)[:, None]
-    tl.store(mixed + line[:, None] * e + channel[None, :], out, mask=written)
+    store_part(mixed, tops, totals, line, g, e, top, total, out)

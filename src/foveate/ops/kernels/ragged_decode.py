@@ -158,6 +158,30 @@ def _cores(device: torch.device) -> int:
 
 @triton.jit
 @no_type_check
+def weighed(logits, top, total):
+    """Return the weights of a tile's logits, the factor of earlier sums, and the new top and total.
+
+    The online softmax: weights are relative to the highest logit so far, ``top``.
+    """
+    new = tl.maximum(top, tl.max(logits, 1))
+    weights = tl.exp2(logits - new[:, None])
+    shrunk = tl.exp2(top - new)
+    return weights, shrunk[:, None], new, total * shrunk + tl.sum(weights, 1)
+
+
+@triton.jit
+@no_type_check
+def store_part(mixed, tops, totals, line, g, e, top, total, out):
+    """Write a chunk's part for all query heads of a KV head; an empty chunk has no output."""
+    member, channel = tl.arange(0, out.shape[0]), tl.arange(0, out.shape[1])
+    tl.store(tops + line, top, mask=member < g)
+    tl.store(totals + line, total, mask=member < g)
+    valid = (member < g)[:, None] & (channel < e)[None, :] & (total > 0)[:, None]
+    tl.store(mixed + line[:, None] * e + channel[None, :], out, mask=valid)
+
+
+@triton.jit
+@no_type_check
 def _attend(q, k, v, begin, end, d, e, scale, D, E, N: tl.constexpr):
     """Return maximum, sum and output of [G, D] queries over the pairs from begin to end."""
     column, channel = tl.arange(0, D), tl.arange(0, E)
@@ -169,14 +193,9 @@ def _attend(q, k, v, begin, end, d, e, scale, D, E, N: tl.constexpr):
         keys = tile(k, pair, column, end, d)
         logits = product(q, tl.trans(keys)) * scale
         logits = tl.where((pair < end)[None, :], logits, -float("inf"))
-        new = tl.maximum(top, tl.max(logits, 1))
-        weights = tl.exp2(logits - new[:, None])
-        shrunk = tl.exp2(top - new)
+        weights, shrunk, top, total = weighed(logits, top, total)
         values = tile(v, pair, channel, end, e)
-        added = product(weights.to(values.dtype), values)
-        mixed = mixed * shrunk[:, None] + added
-        total = total * shrunk + tl.sum(weights, 1)
-        top = new
+        mixed = mixed * shrunk + product(weights.to(values.dtype), values)
     return top, total, mixed
 
 
@@ -230,12 +249,8 @@ def _chunk_kernel(
         end = tl.minimum((index - early + 1) * chunk, end)
         late_k, late_v = of_head(tail_k, b, kv_head), of_head(tail_v, b, kv_head)
         top, total, out = _attend(queries, late_k, late_v, begin, end, d, e, scale, D, E, N)
-    at = (head * g + group) * total_chunks + before + index
-    tl.store(tops + at, top, mask=group < g)
-    tl.store(totals + at, total, mask=group < g)
-    channel = tl.arange(0, E)
-    valid = (group < g)[:, None] & (channel < e)[None, :] & (total > 0)[:, None]
-    tl.store(mixed + at[:, None] * e + channel[None, :], out, mask=valid)
+    line = (head * g + group) * total_chunks + before + index
+    store_part(mixed, tops, totals, line, g, e, top, total, out)
 
 
 @triton.jit(do_not_specialize=["chunks"])

@@ -14,7 +14,16 @@ import triton.language as tl
 from torch import Tensor
 
 from foveate.ops.kernels.launch import LOG2E, check, power, run, strided
-from foveate.ops.kernels.ragged_decode import Parts, Tail, attend, chunk_size, joined, room
+from foveate.ops.kernels.ragged_decode import (
+    Parts,
+    Tail,
+    attend,
+    chunk_size,
+    joined,
+    room,
+    store_part,
+    weighed,
+)
 from foveate.ops.kernels.tiles import of_head, product, tile
 from foveate.ops.ragged_decode import FlatPairs
 from foveate.ops.turbo_codes import bytes_of, codebook, projection, rotation
@@ -176,16 +185,9 @@ def _turbo_kernel(
         else:
             norm = tl.load(k_norms + at, mask=some, other=0.0).to(tl.float32)
         logits = tl.where(some[None, :], logits * norm[None, :] * scale, -float("inf"))
-        new = tl.maximum(top, tl.max(logits, 1))
-        weights = tl.exp2(logits - new[:, None])
-        shrunk = tl.exp2(top - new)
+        weights, shrunk, top, total = weighed(logits, top, total)
         levels = _levels(v_table, v, at, some, v_width, channel, e, BITS)
         norm = tl.load(v_norms + at, mask=some, other=0.0).to(tl.float32)
-        out = out * shrunk[:, None] + product(weights * norm[None, :], levels)
-        total = total * shrunk + tl.sum(weights, 1)
-        top = new
+        out = out * shrunk + product(weights * norm[None, :], levels)
     line = (head * g + member) * total_chunks + index
-    tl.store(tops + line, top, mask=member < g)
-    tl.store(totals + line, total, mask=member < g)
-    written = (member < g)[:, None] & (channel < e)[None, :] & (total > 0)[:, None]
-    tl.store(mixed + line[:, None] * e + channel[None, :], out, mask=written)
+    store_part(mixed, tops, totals, line, g, e, top, total, out)

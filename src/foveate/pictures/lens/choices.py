@@ -53,20 +53,24 @@ class Readings:
     """Prompt with its recorded forward passes, one for each way in which policies read it.
 
     Policies that need column sums share a pass whose attention computes them; others share one
-    without. So each policy keeps exactly what it keeps in its own ``compress()`` context.
+    without, and likewise for hidden states. So each policy keeps exactly what it keeps in its own
+    ``compress()`` context.
     """
 
     model: PreTrainedModel
     inputs: Mapping[str, Any]
-    _read: dict[tuple[bool, Prune | None], Recording] = field(default_factory=dict, repr=False)
+    _read: dict[tuple[bool, bool, Prune | None], Recording] = field(
+        default_factory=dict, repr=False
+    )
 
     def of(self, policy: Policy) -> Recording:
         """Return the recording that fits a policy; the pass runs at the first request."""
         tokens = self.inputs["input_ids"].shape[1]
-        kind = policy.reads_column_sums, divided_for(self.model, policy, [tokens]).prune
+        prune = divided_for(self.model, policy, [tokens]).prune
+        kind = sums, hidden, _ = policy.reads_column_sums, policy.reads_hidden_states, prune
         if kind not in self._read:
-            sums, prune = kind
-            self._read[kind] = record(self.model, sums=sums, prune=prune, **self.inputs)
+            more = {"sums": sums, "hidden": hidden, "prune": prune}
+            self._read[kind] = record(self.model, **more, **self.inputs)
         return self._read[kind]
 
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from jaxtyping import Float
+from torch import Tensor
+
+from foveate.cache.layer import Layer
+from foveate.errors import InvalidInput
 from foveate.policies.protocols import Score
 from foveate.profiles.tensor_profile import TensorProfile, load_tensors
 
@@ -40,3 +45,17 @@ class ByProfile(WithoutQueries):
     def calibrated(self) -> TensorProfile:
         """Profile in use."""
         return load_tensors(self.profile, self.method)
+
+
+def hidden_states(layer: Layer) -> Float[Tensor, "b m c"]:
+    """Return what the attention module reads at the layer's queries.
+
+    Raises:
+        InvalidInput: the layer has no hidden states.
+    """
+    if layer.hidden is None:
+        raise InvalidInput(
+            f"layer {layer.number} has no hidden states, which this policy reads. Pass "
+            "hidden_states= to compress_tensors(): one [b, n, hidden] tensor per layer."
+        )
+    return layer.hidden

@@ -37,7 +37,10 @@ class RequestBooks:
         for name in output.finished_req_ids:
             self._books.pop(name, None)
         for new in output.scheduled_new_reqs:
-            self._begin(new.req_id, computed, new.block_ids)
+            if new.req_id in orders.goes_on:
+                self._books[new.req_id].blocks = [len(ids) for ids in new.block_ids]
+            else:
+                self._begin(new.req_id, computed, new.block_ids)
         old = output.scheduled_cached_reqs
         for name, more in zip(old.req_ids, old.new_block_ids, strict=True):
             if name in old.resumed_req_ids:

@@ -8,7 +8,7 @@ another request by then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from foveate.vllm.plans.boundaries import Move
@@ -25,7 +25,8 @@ class Orders(NamedTuple):
     blocks. ``starts``: number of the snapshot that a request starts from, if another request has
     left its beginning compressed. ``saves``: numbers of the snapshots to make after the step.
     ``drops``: snapshots that are no longer needed. ``moves``: moves of kept pairs by KV cache
-    group; workers make no others.
+    group; workers make no others. ``goes_on``: requests of ``begin`` whose prompt goes on after an
+    answer (streamed input): they keep their pairs and their state.
     """
 
     begin: Mapping[str, Plan] = {}
@@ -34,6 +35,7 @@ class Orders(NamedTuple):
     saves: Mapping[str, int] = {}
     drops: Sequence[int] = ()
     moves: Mapping[str, Mapping[int, Move]] = {}
+    goes_on: Collection[str] = ()
 
     def send(self, output: Any) -> None:
         """Attach the orders to vLLM's ``SchedulerOutput``, which reaches every worker unchanged."""

@@ -86,6 +86,20 @@ class Plan(NamedTuple):
         ends = [each.after(tokens) for each in self.boundaries.values()]
         return min((end for end in ends if end is not None), default=None)
 
+    def settle(self, tokens: int, known: int, end: int) -> int:
+        """Return the token where a step must end that begins after ``tokens``, up to ``end``.
+
+        The tokens after the first ``known`` are drafts, which may be taken back. So a pass of the
+        answer that the policy observes has none of them.
+        """
+        for boundaries in self.boundaries.values():
+            boundary = boundaries.after(tokens)
+            if end > known and boundary is not None and boundary > self.length and self.policy:
+                queries = max(1, self.policy.score.queries(boundaries.budget_at(boundary)))
+                first = tokens if self.policy.running else boundary - queries
+                end = min(end, max(known, first))
+        return end
+
     def peak(self, group: int, tokens: int, ahead: int) -> int:
         """Return the largest number of slots in use at once in that group until so many tokens are
         processed, with up to ``ahead`` steps in flight.

@@ -171,6 +171,11 @@ def _refusals(policy: Policy) -> Iterator[str]:
             f"{print_value(policy.score)} reads the attention's output projection, which is not at "
             "hand where vLLM's attention runs. Use another score"
         )
+    if policy.reads_hidden_states:
+        yield (
+            f"{print_value(policy.score)} reads the layers' hidden states, which are not at hand "
+            "where vLLM's attention runs. Use another score"
+        )
     yield from _selection_refusals(policy)
 
 

@@ -62,7 +62,7 @@ class Beginnings:
     def longest(self, request: Any, plan: Plan, limit: int) -> Beginning | None:
         """Return the longest beginning, of up to ``limit`` tokens, that a request may reuse."""
         for tokens in _starting_points(plan, limit):
-            key = self._key(request, plan, tokens)
+            key = self.key(request, plan, tokens)
             if key not in self._shared:
                 continue
             if (beginning := self._shared[key]).is_intact:
@@ -76,9 +76,9 @@ class Beginnings:
 
     def share_context(self, request: Any, plan: Plan) -> None:
         """Let other requests start behind a context that has just been compressed."""
-        key = self._key(request, plan, plan.length)
+        key = self.key(request, plan, plan.length)
         if key not in self._shared or not self._shared[key].is_intact:
-            self._shared[key] = self._named(plan.length, self._kept(request, plan, plan.length))
+            self._shared[key] = self._named(plan.length, self.kept(request, plan, plan.length))
             self._bound()
 
     def take_copies(self, starts: Mapping[str, Beginning]) -> list[KVCacheBlockCopy]:
@@ -97,6 +97,16 @@ class Beginnings:
                     copies[target.block_id] = saved.get(source.block_id, source.block_id)
         return [KVCacheBlockCopy(source, target) for target, source in copies.items()]
 
+    @property
+    def pending_copies(self) -> list[KVCacheBlockCopy]:
+        """Copies of kept pairs that the next step makes into free blocks of the pool."""
+        return [KVCacheBlockCopy(source, target) for target, source in self._saved.items()]
+
+    @property
+    def hash_block_size(self) -> int:
+        """Number of tokens behind each of vLLM's block hashes."""
+        return int(self._pool.hash_block_size)
+
     def save(self, request: Any, plan: Plan, tokens: int) -> int | None:
         """Arrange a copy of the pairs that the step just scheduled keeps of a request at the
         boundary after ``tokens``.
@@ -107,10 +117,10 @@ class Beginnings:
         """
         if tokens >= plan.length or _boundaries(plan) is None:
             return None
-        key = self._key(request, plan, tokens)
+        key = self.key(request, plan, tokens)
         if key in self._shared or key in self._awaited:
             return None
-        kept = self._kept(request, plan, tokens)
+        kept = self.kept(request, plan, tokens)
         if sum(map(len, kept)) > self._pool.get_num_free_blocks():
             return None
         copies = [self._pool.get_new_blocks(len(blocks)) for blocks in kept]
@@ -121,7 +131,7 @@ class Beginnings:
             self._pool.free_blocks(targets)
         return self._last
 
-    def _kept(self, request: Any, plan: Plan, tokens: int) -> list[list[Any]]:
+    def kept(self, request: Any, plan: Plan, tokens: int) -> list[list[Any]]:
         """Return the blocks of the pairs that a request keeps at a boundary, by KV cache group."""
         return [
             manager.req_to_blocks[request.request_id][
@@ -164,12 +174,12 @@ class Beginnings:
     def _forget(self, key: bytes) -> None:
         self._dropped.append(self._shared.pop(key).number)
 
-    def _key(self, request: Any, plan: Plan, tokens: int) -> bytes:
+    def key(self, request: Any, plan: Plan, tokens: int) -> bytes:
         """Return the key of a beginning, which differs whenever kept pairs may differ."""
         boundaries = _boundaries(plan)
         kept = boundaries and boundaries.within
         prefix = f"foveate {plan.policy} {kept} {tokens} ".encode()
-        index = tokens // self._pool.hash_block_size - 1
+        index = tokens // self.hash_block_size - 1
         return sha256(prefix + request.block_hashes[index]).digest()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -169,6 +169,26 @@ class CompressedManager(FullAttentionManager):
         gap = len(new_computed_blocks) - len(blocks)
         self.req_to_blocks[request_id][:0] = [self._null_block] * gap
         self.num_cached_block[request_id] += gap
+
+
+class OtherGroup(NamedTuple):
+    """KV cache group that is not compressed: windows, states, or a draft model's layers. It never
+    has more than ``limit`` blocks of ``block`` tokens for one request.
+    """
+
+    block: int
+    limit: int
+
+    @classmethod
+    def of(cls, manager: Any, config: Any) -> OtherGroup:
+        """Return the group of one of vLLM's managers. ``config`` is a ``VllmConfig``."""
+        spec = manager.kv_cache_spec
+        limit = -(-int(spec.max_memory_usage_bytes(config)) // int(spec.page_size_bytes))
+        return cls(manager.block_size, limit)
+
+    def blocks(self, tokens: int) -> int:
+        """Return the largest number of blocks in use until so many tokens are processed."""
+        return min(self.limit, -(-tokens // self.block) + 1)
 
 
 def compressible(spec: KVCacheSpec) -> bool:

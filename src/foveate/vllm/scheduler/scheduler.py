@@ -25,7 +25,8 @@ from foveate.vllm.plans.orders import Orders, computed_tokens
 from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.scheduler.beginnings import Beginning, Beginnings
-from foveate.vllm.scheduler.blocks import CompressedManager
+from foveate.vllm.scheduler.blocks import CompressedManager, OtherGroup
+from foveate.vllm.scheduler.connectors import ConnectorView
 from foveate.vllm.vllm_api import AsyncScheduler, FinishReason, Scheduler, init_logger
 
 logger = init_logger("vllm.foveate.scheduler")
@@ -36,7 +37,10 @@ class Planning:
 
     requests: dict[str, Any]  # vLLM's attributes, up to the blank line
     kv_cache_manager: Any
+    connector: Any
     need_mamba_block_aligned_split: bool
+    num_lookahead_tokens: int
+    num_spec_tokens: int
     encoder_cache_mismatch_reqs: set[str]
 
     def __init__(self, *args: Any, **options: Any):
@@ -50,10 +54,17 @@ class Planning:
         self._compressed = [
             manager for manager in managers if isinstance(manager, CompressedManager)
         ]
-        # layers with windows or states cannot begin after a context that they have not read
-        all_compressed = len(self._compressed) == len(managers)
-        self._shares_contexts = all_compressed and self.kv_cache_manager.enable_caching
+        self._others = [
+            OtherGroup.of(manager, config)
+            for manager in managers
+            if not isinstance(manager, CompressedManager)
+        ]
+        self._draft_slots = self.num_lookahead_tokens + self.num_spec_tokens
+        # layers with windows or states cannot begin after a context that they have not read, and
+        # neither can a draft model
+        self._shares_contexts = not self._others and self.kv_cache_manager.enable_caching
         self._freed: set[str] = set()
+        self._going_on: set[str] = set()  # requests whose prompt goes on, until workers know
         for manager in self._compressed:
             manager.plans, manager.freed = self.plans, self._freed
             manager.ahead = config.max_concurrent_batches
@@ -67,28 +78,73 @@ class Planning:
         self.need_mamba_block_aligned_split = True
         self._stock_prefix = self.kv_cache_manager.get_computed_blocks
         self.kv_cache_manager.get_computed_blocks = self._shared_prefix
+        self._views = self._connector_views()
+        self.kv_cache_manager.get_computed_blocks_for_connector = self._shared_prefix_of_connector
         self._readable: int | None = None  # of the request whose prefix is looked up
         coordinator = self.kv_cache_manager.coordinator
         self._stock_hit = coordinator.find_longest_cache_hit
         coordinator.find_longest_cache_hit = self._readable_hit
 
+    def _connector_views(self) -> list[ConnectorView]:
+        """Return the views of vLLM's KV connectors; the first may store compressed contexts."""
+        if self.connector is None:
+            return []
+        several = getattr(self.connector, "_connectors", None)  # of MultiConnector
+        carries = several is None and self._shares_contexts
+        options = self.plans, self._compressed, self._beginnings
+        each = [self.connector] if several is None else several
+        return [ConnectorView(connector, *options, carries=carries) for connector in each]
+
     def add_request(self, request: Any) -> None:
         """Add a request. One that cannot be served fails once it is scheduled: it is added to the
         requests that vLLM ends with an error after a step.
         """
-        known = request.request_id in self.requests
-        super().add_request(request)  # type: ignore[misc]
-        if known:  # its plan must not change, as its blocks follow the plan and may be shared
-            reason = Reason.REQUEST
-            why = "its prompt continues after an answer, but is compressed already."
+        if request.request_id in self.requests:
+            reason, why = Reason.REQUEST, self._refuse_change(request)
         else:
             self.plans[request.request_id], why = self._make_plan(request)
             reason = Reason.REQUEST if why else Reason.POOL
             why = why or self._limit_answer(request)
             self._set_end(request)
+        super().add_request(request)  # type: ignore[misc]
         if why and request.request_id in self.requests:
             logger.error("Request %s fails: %s", request.request_id, why)
             self._fail(request.request_id, RequestFailure(reason, why))
+
+    def _refuse_change(self, request: Any) -> str:
+        """Return why a prompt cannot go on with a request's Foveate arguments, else "". Its plan
+        never changes, because its blocks follow the plan and may be shared.
+        """
+        plan, params = self.plans[request.request_id], request.sampling_params
+        extra = dict((params and params.extra_args) or {}) if request.resumable else {}
+        extra.pop("foveate_context", None)
+        try:
+            update = self.offer.plan(extra, request.num_prompt_tokens) if extra else plan
+        except FoveateError as error:
+            return str(error)
+        if (update.chosen, update.policy) != (plan.chosen, plan.policy):
+            return (
+                f"its prompt goes on after an answer under {update.policy or 'full'}, and began "
+                f"under {plan.policy or 'full'}. Give the same policy and budget, or none."
+            )
+        return ""
+
+    def _update_request_as_session(self, session: Any, update: Any) -> None:
+        """Continue a request with the next part of its prompt, as vLLM does; it reads that part
+        behind the pairs that it has kept.
+        """
+        super()._update_request_as_session(session, update)  # type: ignore[misc]
+        name, plan = session.request_id, self.plans[session.request_id]
+        self._going_on.add(name)
+        why, reason = self._limit_answer(session), Reason.POOL
+        if update.mm_features and plan.recompresses:
+            reason = Reason.REQUEST
+            why = (
+                "its prompt goes on with images, and its policy compresses what follows the first "
+                "part of a prompt as text. Choose a policy with when=after_prefill."
+            )
+        if why:
+            self._fail(name, RequestFailure(reason, why))
 
     def _fail(self, name: str, failure: RequestFailure) -> None:
         """Mark a request, so that vLLM ends it with an error after a step."""
@@ -101,6 +157,7 @@ class Planning:
         # under vLLM's second model runner, new requests include resumed ones
         begin = [new.req_id for new in output.scheduled_new_reqs]
         begin += output.scheduled_cached_reqs.resumed_req_ids
+        self._share_loaded(begin)
         moves = self._moves(output)
         starts = {name: self._starts.pop(name) for name in begin if name in self._starts}
         if copies := self._beginnings.take_copies(starts):
@@ -118,9 +175,17 @@ class Planning:
             self._saves(moves),
             self._beginnings.take_dropped(),
             moves,
+            self._going_on.intersection(begin),
         ).send(output)
         self._freed.clear()
+        self._going_on.difference_update(begin)
         return output
+
+    def _share_loaded(self, names: Iterable[str]) -> None:
+        """Let other requests start behind the contexts that a connector has loaded for these."""
+        for name in names:
+            if any(view.take_loaded(name) for view in self._views):
+                self._beginnings.share_context(self.requests[name], self.plans[name])
 
     def _saves(self, moves: Mapping[str, Mapping[int, Move]]) -> dict[str, int]:
         """Return the numbers of the snapshots that workers make after a step, by request."""
@@ -195,14 +260,16 @@ class Planning:
             for manager in self._compressed
         }
         reading = any(each.every.reading for each in boundaries.values())
-        if request.max_tokens == 1 and not plan.context and not reading:
+        ends = request.max_tokens == 1 and not request.resumable
+        if ends and not plan.context and not reading:
             return plan, ""  # it ends with its prompt, so kept pairs would never be read
         return plan._replace(boundaries=boundaries), ""
 
     def _set_end(self, request: Any) -> None:
         """Set the limit of computed tokens in a request's plan."""
         plan = self.plans[request.request_id]
-        if not plan.context:  # other requests read the pairs that a context keeps at its end
+        # other requests read the pairs that a context keeps at its end
+        if not plan.context and not request.resumable:
             end = request.num_prompt_tokens + request.max_tokens - 1
             self.plans[request.request_id] = plan._replace(end=end)
 
@@ -215,9 +282,11 @@ class Planning:
         plan, prompt = self.plans[request.request_id], request.num_prompt_tokens
 
         def blocks(tokens: int) -> int:
-            return sum(
-                -(-manager.peak(plan, tokens) // manager.block_size) for manager in self._compressed
+            compressed = (
+                -(-(manager.peak(plan, tokens) + self._draft_slots) // manager.block_size)
+                for manager in self._compressed
             )
+            return sum(compressed) + sum(other.blocks(tokens) for other in self._others)
 
         if (least := blocks(prompt + 1)) > self._pool_blocks:
             return (
@@ -247,8 +316,10 @@ class Planning:
             num_new_tokens = plain(request, num_new_tokens, found, received)
         start = request.num_computed_tokens + found + received
         plan = self.plans.get(request.request_id)
-        stop = None if plan is None else plan.stop(start)
-        return num_new_tokens if stop is None else min(num_new_tokens, stop - start)
+        if plan is None or (stop := plan.stop(start)) is None:
+            return num_new_tokens
+        end = min(start + num_new_tokens, stop)
+        return plan.settle(start, request.num_tokens, end) - start
 
     def _shared_prefix(self, request: Any, *limits: int | None) -> Any:
         """Return the blocks that a request finds in the pool: a compressed context, or pairs that
@@ -270,9 +341,22 @@ class Planning:
                 self._starts[request.request_id] = beginning
             own = self.kv_cache_manager.create_kv_cache_blocks(tuple(blocks))
             return own, beginning.tokens, 0
+        if shared and 0 < plan.length <= limit and self._finds_context(request, plan):
+            gap = tuple(manager.null_gap(plan, plan.length) for manager in self._compressed)
+            own = self.kv_cache_manager.create_kv_cache_blocks(gap)
+            return own, len(gap[0]) * self._compressed[0].block_size, 0
         groups = (manager.kv_cache_group_id for manager in self._compressed)
         self._readable = None if plan.key is None else min(map(plan.readable, groups))
         return self._stock_prefix(request, *limits)
+
+    def _finds_context(self, request: Any, plan: Plan) -> bool:
+        return any(view.finds_context(request, plan) for view in self._views)
+
+    def _shared_prefix_of_connector(self, request: Any, *limits: int | None) -> Any:
+        """Return the same for connectors that accept hits of different length by KV cache group;
+        they get the hit that all groups have.
+        """
+        return (*self._shared_prefix(request, *limits), False)
 
     def _readable_hit(self, hashes: Any, limit: int) -> Any:
         """Return vLLM's longest prefix hit, cut to the tokens that the request may share."""
@@ -289,11 +373,14 @@ class Planning:
         done = request.num_computed_tokens - request.num_in_flight_tokens  # tokens before that step
         if plan.key is not None and done < plan.length <= done + new:
             self._beginnings.share_context(request, plan)
+            for view in self._views:
+                view.store_context(request, plan, self._beginnings.kept(request, plan, plan.length))
 
     def _free_request(self, request: Any, *args: Any, **options: Any) -> Any:
         freed = super()._free_request(request, *args, **options)  # type: ignore[misc]
         self.plans.pop(request.request_id, None)
         self._starts.pop(request.request_id, None)
+        self._going_on.discard(request.request_id)
         return freed
 
 

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from foveate.policies.policy import Policy
-from foveate.vllm.plans.boundaries import Every
 from foveate.vllm.plans.settings import check_profiles
 from foveate.vllm.plans.tiers import shaping
 from foveate.vllm.startup.support import UNMODELLED, check_layers, refuse
 
 ALIBI = ("bloom",)
-SINKS = ("gpt_oss",)
 """Types of models that always have the feature, without a setting for it."""
 WINDOW = "sliding_attention"
 PARTIAL = {WINDOW, "chunked_attention", "linear_attention", "mamba", "conv"}
@@ -38,7 +36,6 @@ def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
         others=[kind for kind in kinds if kind in PARTIAL],
         sharing=(),
         tiers=shaping(policies) is not None,
-        recompresses=any(Every.of(policy.when).tokens for policy in policies),
         hybrid=not config.scheduler_config.disable_hybrid_kv_cache_manager,
     )
     for policy in policies:
@@ -66,7 +63,5 @@ def _refused_features(text: Any) -> dict[str, Any]:
     sharing = getattr(text, "num_kv_shared_layers", 0)
     return {
         "a bias that grows with distance (ALiBi)": kind in ALIBI or slopes,
-        "a soft cap of its attention's logits": getattr(text, "attn_logit_softcapping", None),
-        "attention sinks": kind in SINKS,
         f"{sharing} layers that read the cache of an earlier one": sharing,
     }

@@ -8,13 +8,13 @@ from typing import Any
 from foveate.errors import UnsupportedEngine
 from foveate.policies.policy import Policy
 from foveate.vllm.codes import TYPES
+from foveate.vllm.plans.tiers import by_head, shaping
 from foveate.vllm.startup.options import CLASSES, HERE, SCHEDULER
 from foveate.vllm.startup.support import refuse
 
 NGRAM = ("ngram", "[ngram]")
-MODELLESS = ("suffix", "ngram_gpu", "custom_class")
-"""Methods of speculative decoding, beside n-grams, without layers of their own."""
-_ORDER = "reads and writes blocks in the order of tokens, and a compressed prompt's are in another"
+DRAFTERS = ("draft_model", "eagle", "eagle3", "mtp")
+"""Methods of speculative decoding with layers of their own, whose cache stays whole."""
 _LEAVE = "Leave it out, or serve without a policy"
 
 
@@ -27,48 +27,28 @@ def check_arguments(args: Any, policies: Sequence[Policy]) -> None:
     Raises:
         UnsupportedEngine: names the option as the user wrote it.
     """
-    size, transfer = args.kv_offloading_size, args.kv_transfer_config
-    refused = {
-        f"--kv-offloading-size {size}: offloading {_ORDER}": size is not None,
-        f"--kv-transfer-config{_connector(transfer)}: a KV connector {_ORDER}": transfer,
-    }
     method, option = _speculative(args)
     _check(
-        refused | _refused_splits(args, args.enable_dbo or args.ubatch_size > 1),
+        _refused_splits(args, args.enable_dbo or args.ubatch_size > 1),
         method,
         f" ({option})",
     )
-    _check_boundaries(policies, method, args, args.kv_cache_dtype)
-
-
-def _connector(transfer: Any) -> str:
-    """Return the connector's name in parentheses, read from the option's value."""
-    if isinstance(transfer, Mapping):
-        name = transfer.get("kv_connector")
-    else:
-        name = getattr(transfer, "kv_connector", None)
-    return f" ({name})" if name else ""
+    _check_boundaries(policies, args)
 
 
 def _speculative(args: Any) -> tuple[str | None, str]:
-    """Return the method of speculative decoding, and the option that sets it; None without one."""
-    flags = {"--spec-method": args.spec_method, "--spec-model": args.spec_model}
-    for option, value in flags.items():
-        if value is not None:
-            return value, option
-    drafts = args.speculative_config or {}
-    if not drafts:
-        return None, ""
-    return drafts.get("method") or drafts.get("model") or "", "--speculative-config"
+    """Return the method of speculative decoding, and the option that sets it; None without one, or
+    if vLLM finds the method from the draft model.
+    """
+    if args.spec_method is not None:
+        return _general(args.spec_method), "--spec-method"
+    method = (args.speculative_config or {}).get("method")
+    return _general(method), "--speculative-config"
 
 
-def _drafts(method: str | None) -> str:
-    if method in MODELLESS:
-        return "of the methods without a model, only 'ngram' is served"
-    return (
-        "the draft model's layers would be compressed like the model's own. Use 'ngram', which has "
-        "no layers"
-    )
+def _general(method: str | None) -> str | None:
+    """Return vLLM's general name of a method: each MTP model has an older name of its own."""
+    return "mtp" if method is not None and method.endswith("_mtp") else method
 
 
 def _refused_splits(sizes: Any, ubatching: bool) -> dict[str, bool]:
@@ -94,10 +74,10 @@ def check_engine(config: Any, policies: Sequence[Policy]) -> None:
         UnsupportedEngine: names the setting.
     """
     cache, parallel = config.cache_config, config.parallel_config
-    connector = _connector(config.kv_transfer_config)
     refused = {
-        f"a KV connector{connector} (--kv-transfer-config, --kv-offloading-size): it {_ORDER}": (
-            config.kv_transfer_config is not None
+        "a KV connector (--kv-transfer-config) and a budget by KV head, whose pages have another "
+        "shape than the layers of a connector": (
+            config.kv_transfer_config is not None and by_head(policies)
         ),
         "latent attention (MLA): its blocks hold latents, and scores read the keys and values of "
         "every head. foveate.compress() compresses such models in transformers": (
@@ -112,7 +92,8 @@ def check_engine(config: Any, policies: Sequence[Policy]) -> None:
     }
     method = getattr(config.speculative_config, "method", None)
     _check(refused | _refused_splits(parallel, parallel.use_ubatching), method)
-    _check_boundaries(policies, method, config.scheduler_config, cache.cache_dtype)
+    _check_drafter(config, policies, method)
+    _check_boundaries(policies, config.scheduler_config)
     if HERE not in str(config.scheduler_config.scheduler_cls):
         raise UnsupportedEngine(
             "Foveate's worker needs Foveate's scheduler, which tells it which blocks are free. "
@@ -121,21 +102,36 @@ def check_engine(config: Any, policies: Sequence[Policy]) -> None:
 
 
 def _check(refused: Mapping[str, Any], method: str | None, option: str = "") -> None:
-    drafts = f"speculative decoding by {method!r}{option}: {_drafts(method)}"
-    refused = {**refused, drafts: method not in (None, *NGRAM)}
+    tried = ", ".join((NGRAM[0], *DRAFTERS))
+    drafts = f"speculative decoding by {method!r}{option}: of its methods {tried} are served"
+    refused = {**refused, drafts: method not in (None, *NGRAM, *DRAFTERS)}
     refuse("Foveate's worker cannot be combined with ", refused, f". {_LEAVE}.")
 
 
-def _check_boundaries(
-    policies: Sequence[Policy], method: str | None, images: Any, cache_type: str
-) -> None:
+def _check_drafter(config: Any, policies: Sequence[Policy], method: str | None) -> None:
+    """Refuse settings that exclude a drafter with layers, or its drafts.
+
+    Asynchronous steps are scheduled before it is known which drafts were accepted, and so before
+    the number of a request's tokens is known.
+    """
+    drafter = f"speculative decoding by {method!r} and "
+    refused = {
+        "asynchronous scheduling, which counts drafts before they are accepted. Add "
+        "--no-async-scheduling": config.scheduler_config.async_scheduling,
+        "vLLM's second model runner, which does not name the drafter's layers. Set "
+        "VLLM_USE_V2_MODEL_RUNNER=0": config.use_v2_model_runner,
+        "a budget that differs by layer or KV head. Use one that keeps the same number in all "
+        "layers": shaping(policies),
+    }
+    if method in DRAFTERS:
+        refuse(f"Foveate's worker cannot be combined with {drafter}", refused, ".")
+
+
+def _check_boundaries(policies: Sequence[Policy], images: Any) -> None:
     """Refuse settings that exclude policies that compress repeatedly (``when=over_budget``)."""
     refused = {
-        "speculative decoding (--speculative-config, --spec-method), whose drafts may be taken "
-        "back after a boundary": method is not None,
         "images that are read in one piece (--disable-chunked-mm-input), as boundaries may lie "
         "within them": images.disable_chunked_mm_input,
-        "a cache of codes (--kv-cache-dtype)": cache_type != "auto",
     }
     for policy in policies:
         if policy.when.decodes or policy.when.reads:

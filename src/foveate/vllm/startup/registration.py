@@ -16,6 +16,7 @@ from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec
 from foveate.vllm.startup.activation import wrap_create_config
 from foveate.vllm.startup.failure_messages import explain_failures
 from foveate.vllm.startup.http import refuse_booleans
+from foveate.vllm.startup.request_checks import check_bidirectional, check_session, check_transfer
 from foveate.vllm.vllm_api import (
     AttentionBackendEnum,
     EngineArgs,
@@ -142,14 +143,13 @@ def check_request(config: Any, request: Any) -> None:
                 f"compressed. Start it with 'foveate serve', or with a policy in {VARIABLE}."
             )
         return
-    if getattr(request, "resumable", False):
-        raise InvalidParameter(
-            "this request's prompt continues after an answer (streamed input), but a compressed "
-            "prompt cannot grow. Send every turn as a request of its own."
-        )
     offer = Offer(settings_from(config.additional_config))
     prompt = len(request.prompt_token_ids or ())
     plan = offer.plan(extra_args, prompt)
+    check_session(config.scheduler_config, plan, request)
+    if config.model_config.is_mm_prefix_lm:
+        check_bidirectional(plan, request.mm_features)
+    check_transfer(config.kv_transfer_config, plan, extra_args)
     check_fits(config, offer, plan, prompt)
     longest = config.model_config.max_model_len
     if short := warning_of(plan, config.cache_config.block_size, longest):

@@ -28,7 +28,6 @@ def check_layers(
     others: Sequence[str],
     sharing: Sequence[str],
     tiers: bool,
-    recompresses: bool = False,
     hybrid: bool = True,
 ) -> None:
     """Refuse models whose layers cannot be compressed, alone or beside each other.
@@ -38,13 +37,12 @@ def check_layers(
         others: names of layers with another kind of cache (windows, states), which stays as it is.
         sharing: names of layers that read another layer's cache.
         tiers: whether a policy gives layers or heads different budgets.
-        recompresses: whether a policy compresses at other times than the prompt's end.
         hybrid: whether vLLM may manage caches of several kinds, or must unify them.
 
     Raises:
         UnsupportedEngine: no layer to compress; layers that share caches; caches of several kinds
-            that vLLM must unify; different budgets beside other layers, as vLLM would cut all
-            groups to the size of the smallest; or recompression beside other layers.
+            that vLLM must unify; or different budgets beside other layers, as vLLM would cut all
+            groups to the size of the smallest.
     """
     prefix = (
         f"this model has {len(others)} layers with windows or states beside those to compress, and "
@@ -58,8 +56,6 @@ def check_layers(
             "compressed before they have read it.": sharing,
             f"{prefix}a budget that differs by layer. Use one that keeps the same number in all "
             "layers.": others and tiers,
-            f"{prefix}a policy that compresses again as tokens come. Choose "
-            "when=after_prefill.": others and recompresses,
             HYBRID: (others or tiers) and not hybrid,
         },
     )
@@ -75,10 +71,8 @@ def refuse(before: str, refused: Mapping[str, Any], after: str = "") -> None:
 
 
 def check_model(config: Any) -> None:
-    """Refuse models whose prompts violate the assumptions of policies.
-
-    ``config`` is a ``ModelConfig``. If image tokens attend in both directions, vLLM's CPU attention
-    is causal nevertheless, and so would the scores be.
+    """Refuse models whose prompts violate the assumptions of policies. ``config`` is a
+    ``ModelConfig``.
 
     Raises:
         UnsupportedEngine: names the model's feature, or the setting.
@@ -86,8 +80,6 @@ def check_model(config: Any) -> None:
     refused = {
         "an encoder-decoder model: its answers attend to an encoder, whose cache is none of a "
         "prompt's": config.is_encoder_decoder,
-        "a model whose image tokens attend to each other in both directions (PrefixLM), which the "
-        "scores do not see": config.is_mm_prefix_lm,
         "a model that returns no tokens (--runner pooling), whose cache is never read": (
             config.runner_type != "generate"
         ),
@@ -98,11 +90,12 @@ def check_model(config: Any) -> None:
     refuse("Foveate's worker cannot serve ", refused, ".")
 
 
-def check_attention(layers: Mapping[str, Any]) -> None:
-    """Refuse layers whose attention is more than a softmax of scaled products.
+def check_attention(layers: Mapping[str, Any], *, by_head: bool = False) -> None:
+    """Refuse layers whose attention depends on more than each pair and the queries.
 
-    Policies compute scores from queries and keys alone. ``layers`` are the vLLM attention layers
-    to compress, by name.
+    Scores are those of a softmax of scaled products, without soft caps and sinks, as they are on
+    transformers; attention itself has them. ``layers`` are the vLLM attention layers to compress,
+    by name. ``by_head``: a policy splits layers into their KV heads.
 
     Raises:
         UnsupportedEngine: names the layer, and the extra of its attention.
@@ -111,15 +104,18 @@ def check_attention(layers: Mapping[str, Any]) -> None:
         impl = layer.impl
         refused = {
             "a bias that grows with distance (ALiBi)": impl.alibi_slopes is not None,
-            "a soft cap of its logits": bool(impl.logits_soft_cap),
-            "sinks": getattr(impl, "sinks", None) is not None,
             f"attention of the kind {impl.attn_type!r}": impl.attn_type != DECODER,
-            "a scale of its own for the codes of each head": _scales(layer) > 1,
             f"values of another size ({layer.head_size_v}) than keys ({layer.head_size})": (
                 layer.head_size_v != layer.head_size
             ),
         }
         refuse(f"the attention of {name} has ", refused, UNMODELLED)
+        split = {
+            "sinks": getattr(impl, "sinks", None) is not None,
+            "a scale for the codes of each head": _scales(layer) > 1,
+        }
+        why = ", and a budget by KV head attends head by head. Use one that is equal in all heads."
+        refuse(f"the attention of {name} has ", {k: v and by_head for k, v in split.items()}, why)
 
 
 def _scales(layer: Any) -> int:

@@ -153,10 +153,12 @@ class Prompts:
         for name in output.preempted_req_ids or ():
             self._known.pop(name, None)
         for new in output.scheduled_new_reqs:
+            self._features[new.req_id] = new.mm_features
+            if new.req_id in orders.goes_on:
+                continue
             self._known.pop(new.req_id, None)
             plan = orders.begin.get(new.req_id)
             self._plans[new.req_id] = plan if self._follows(plan) else None
-            self._features[new.req_id] = new.mm_features
         self.books.learn(output, orders)
         computed = computed_tokens(output)
         self.completed = list(self._completed(output, computed))
@@ -166,6 +168,8 @@ class Prompts:
         self._saves = orders.saves
         self.not_read = Counter()
         for name, plan in orders.begin.items():
+            if name in orders.goes_on:
+                continue
             # a snapshot, or a context that another request has compressed
             if plan and (name in orders.starts or 0 < plan.length <= computed[name]):
                 self.not_read[plan.chosen] += computed[name]

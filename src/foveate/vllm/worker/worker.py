@@ -64,15 +64,19 @@ class Serving:
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
         """Return vLLM's specs, with compressed ones for layers of full attention."""
         specs: dict[str, KVCacheSpec] = super().get_kv_cache_spec()  # type: ignore[misc]
-        names = [name for name, spec in specs.items() if compressible(spec)]
+        drafter = drafter_layers(self.model_runner)
+        # vLLM 0.32 passes the first group's block table to a draft model, whatever its group is
+        specs = {name: specs[name] for name in sorted(specs, key=lambda name: name not in drafter)}
+        names = [name for name, spec in specs.items() if compressible(spec) and name not in drafter]
         self._check(names, specs)
         self.ordinals = {name: ordinal for ordinal, name in enumerate(names)}
         policies, depth = self.settings.policies, len(names)
         heads, longest = specs[names[0]].num_kv_heads, self.vllm_config.model_config.max_model_len
         rooms = rooms_of(policies, depth, heads, longest, self.settings.tiers)
         if not by_head(policies):
-            mine = {name: CompressedSpec.of(specs[name], rooms[i]) for i, name in enumerate(names)}
-            return specs | mine
+            return specs | {
+                name: CompressedSpec.of(specs[name], rooms[i]) for name, i in self.ordinals.items()
+            }
         split(self._layers, names, heads)
         cells = [(name, head) for name in names for head in head_names(name, heads)]
         return specs | {
@@ -96,10 +100,9 @@ class Serving:
                 if getattr(layer, "kv_sharing_target_layer_name", None)
             ],
             tiers=shaping(policies) is not None,
-            recompresses=Offer(self.settings).recompresses,
             hybrid=not config.scheduler_config.disable_hybrid_kv_cache_manager,
         )
-        check_attention({name: self._layers[name] for name in names})
+        check_attention({name: self._layers[name] for name in names}, by_head=by_head(policies))
         check_specs({name: specs[name] for name in names})
         for policy in policies:
             check_profiles(policy, config.model_config.model, len(names))
@@ -188,6 +191,12 @@ class Serving:
             return Failing(result, failed)
         result.foveate_failed = failed
         return result
+
+
+def drafter_layers(runner: Any) -> set[str]:
+    """Return the names of a draft model's attention layers, whose cache stays whole."""
+    drafter = getattr(runner, "drafter", None)
+    return set(getattr(drafter, "_draft_attn_layer_names", ()))
 
 
 def share_failures(prompts: Prompts, names: Sequence[str]) -> None:

@@ -102,7 +102,7 @@ def answer_alone(
 
     ``full`` is the full cache's answer, or None to compute that answer itself.
     """
-    recording, prefill_s = reading.recorded(sums=policy.reads_column_sums, prune=policy.prune)
+    recording, prefill_s = reading.recorded_for(policy)
     loaded = reading.loaded
     with compress(loaded.model, policy, tokenizer=loaded.tokenizer, strict=strict) as session:
         cache = branch(session, recording)

@@ -57,7 +57,7 @@ class Reading:
     cut: int
     timed: bool
     conversation: str = ""
-    _last: tuple[bool, Prune | None, Recorded] | None = field(default=None, repr=False)
+    _last: tuple[bool, Prune | None, bool, Recorded] | None = field(default=None, repr=False)
 
     @property
     def rest(self) -> Tensor:
@@ -65,18 +65,26 @@ class Reading:
         rest: Tensor = self.prompt.inputs["input_ids"][:, self.cut :]
         return rest
 
-    def recorded(self, *, sums: bool, prune: Prune | None = None) -> Recorded:
+    def recorded(self, *, sums: bool, prune: Prune | None = None, hidden: bool = False) -> Recorded:
         """Return the prefill for policies of one kind: by column sums and by pruning.
 
-        Only the last prefill is stored: request one kind after the other.
+        Only the last prefill is stored: request one kind after the other. It has the hidden states
+        if these were requested.
         """
-        if self._last is None or self._last[:2] != (sums, prune):
-            self._last = None
-            model = self.loaded.model
-            start = now(input_device(model))
-            recording = record(model, sums=sums, prune=prune, **_until(self.prompt, self.cut))
-            self._last = sums, prune, Recorded(recording, now(input_device(model)) - start)
-        return self._last[2]
+        last = self._last
+        if last is None or last[:2] != (sums, prune) or (hidden and not last[2]):
+            self._last, model = None, self.loaded.model
+            start, until = now(input_device(model)), _until(self.prompt, self.cut)
+            recording = record(model, sums=sums, hidden=hidden, prune=prune, **until)
+            recorded = Recorded(recording, now(input_device(model)) - start)
+            self._last = last = sums, prune, hidden, recorded
+        return last[3]
+
+    def recorded_for(self, policy: Policy) -> Recorded:
+        """Return the prefill that a policy branches from."""
+        return self.recorded(
+            sums=policy.reads_column_sums, prune=policy.prune, hidden=policy.reads_hidden_states
+        )
 
     def policy(self, spec: str) -> Policy:
         """Return the policy of a spec for this sample; one budget is divided for its prompt.

@@ -125,7 +125,7 @@ def _begin(
         policy = reading.policy(spec)
         if not can_join(policy):
             return answer_alone(reading, policy, full, strict)
-        recording, prefill_s = reading.recorded(sums=policy.reads_column_sums, prune=policy.prune)
+        recording, prefill_s = reading.recorded_for(policy)
         with compress(model, policy, tokenizer=tokenizer, strict=strict) as session:
             cache = branch(session, recording)
             stats = session.stats
