@@ -143,7 +143,7 @@ def test_structured_output_is_the_likeliest_that_is_allowed(tiny_folder):
 
 @pytest.mark.usefixtures("numba")
 def test_drafts_of_ngrams_change_no_answer(llama, tmp_path):
-    """Speculative decoding with n-grams | works | other methods are refused at the start"""
+    """Speculative decoding with n-grams | works | beside `when=over_budget` as well"""
     # its last layer is its first: it repeats itself, so that drafts are taken
     config = AutoConfig.from_pretrained(llama)
     config.tie_word_embeddings, config.initializer_range = True, 0.05

@@ -65,7 +65,7 @@ def test_windows_stay_beside_a_policy_that_compresses_again(gemma3, chunk):
         served = serve(llm, prompts(LENGTHS), tokens=100)
     for name, answer in enumerate(served.answers):
         assert len(answer.tokens) == 100
-        assert len(same(model, AGAIN, answer, kept[name])) >= 2
+        assert len(same(model, AGAIN, answer, kept[name])) >= 1
     assert served.idle == 32
 
 

@@ -93,9 +93,9 @@ def check_model(config: Any) -> None:
 def check_attention(layers: Mapping[str, Any], *, by_head: bool = False) -> None:
     """Refuse layers whose attention depends on more than each pair and the queries.
 
-    Scores are those of a softmax of scaled products, without soft caps and sinks, as they are on
-    transformers; attention itself has them. ``layers`` are the vLLM attention layers to compress,
-    by name. ``by_head``: a policy splits layers into their KV heads.
+    Scores are those of a softmax of scaled products, without sinks, as they are on transformers;
+    attention itself has them. ``layers`` are the vLLM attention layers to compress, by name.
+    ``by_head``: a policy splits layers into their KV heads.
 
     Raises:
         UnsupportedEngine: names the layer, and the extra of its attention.
@@ -104,6 +104,7 @@ def check_attention(layers: Mapping[str, Any], *, by_head: bool = False) -> None
         impl = layer.impl
         refused = {
             "a bias that grows with distance (ALiBi)": impl.alibi_slopes is not None,
+            "a soft cap of its logits": bool(impl.logits_soft_cap),
             f"attention of the kind {impl.attn_type!r}": impl.attn_type != DECODER,
             f"values of another size ({layer.head_size_v}) than keys ({layer.head_size})": (
                 layer.head_size_v != layer.head_size

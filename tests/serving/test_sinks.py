@@ -1,13 +1,11 @@
-"""Models whose attention has sinks, or a soft cap: attention has them under a policy as well, and
-scores leave them out, as on transformers.
+"""Models whose attention has sinks: it has them under a policy as well, and scores leave them out,
+as on transformers.
 """
 
 import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
 )
@@ -26,13 +24,8 @@ MODELS = {
             **TURNS,
             num_local_experts=2,
             num_experts_per_tok=1,
-            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
             initializer_range=0.3,
         ),
-    ),
-    "cap": (
-        Gemma2ForCausalLM,
-        Gemma2Config(**SIZES, **TURNS, attn_logit_softcapping=2.0, initializer_range=0.3),
     ),
 }
 
