@@ -105,7 +105,8 @@ def page(found: Mapping[str, Any]) -> str:
         "",
         "Once: the conversation up to the question is read in one prompt, and compressed once at "
         "the same share, as `Chat(reread=...)` does. Pairs are those kept of the question and "
-        "all before it, the chat's over once's.",
+        "all before it, the chat's over once's. Fewer questions than above: the latest of each "
+        "conversation, after which a chat has compressed most often.",
         "",
         *table(
             ["policy", "budget", "questions", "chat", "once", "chat minus once", "pairs"],
