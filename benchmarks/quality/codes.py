@@ -123,7 +123,8 @@ def product_error(layer: Layer, bits: int) -> Tensor:
     error = (decoded - k).view_as(layer.k).repeat_interleave(layer.groups, 1)
     keys = layer.k.repeat_interleave(layer.groups, 1)
     products = layer.q @ error.mT / layer.q.norm(dim=-1)[..., None]
-    return d * (products / keys.norm(dim=-1)[:, :, None]).square()
+    found: Tensor = d * (products / keys.norm(dim=-1)[:, :, None]).square()
+    return found
 
 
 def errors() -> dict[int, dict[str, float]]:

@@ -342,7 +342,7 @@ def times(loaded: Any, count: int, rounds: int) -> dict[str, Any]:
         own = encoder_times(loaded.model, tower, prompts, rounds)
         inputs = [qwen_inputs(each.image) for each in drawn]
         found["the demo model"][kind] = own
-        qwens = encoder_times(other, other.model.visual, inputs, rounds)  # type: ignore[arg-type]
+        qwens = encoder_times(other, other.model.visual, inputs, rounds)
         found["a small Qwen2.5-VL"][kind] = qwens
         print(kind, own, qwens, flush=True)
     return found

@@ -62,6 +62,7 @@ PROFILES = {
     "query_filter": "q_filters",
     "distance_preference": "triattention",
     "surrogate_score": "kvzap",
+    "hidden_gate": "fast_kvzip",
 }
 PACKAGES = ("foveate.policies.", "foveate.compression.", "foveate.stages.", "foveate.methods.")
 ELSEWHERE = {  # stages that cannot run on bare tensors with a fixed budget
@@ -79,6 +80,15 @@ INNER = STAGES["window_attention"](window=4)
 
 
 TENSORS = {  # of one layer's profile, by method
+    "fast_kvzip": {
+        "of_query": torch.ones(HEADS, 2, 4, 16),
+        "query_offset": torch.zeros(HEADS, 2, 4),
+        "of_key": torch.ones(HEADS, 4, 16),
+        "query_norm": torch.ones(4),
+        "key_norm": torch.ones(4),
+        "sink_keys": torch.ones(HEADS, 3, 4),
+        "offset": torch.zeros(HEADS, 2),
+    },
     "kvzap": {
         "of_key": torch.eye(8)[:HEADS],
         "of_value": torch.eye(8)[:HEADS],
@@ -121,7 +131,8 @@ def prompt() -> dict[str, Any]:
     vision = torch.zeros(1, TOKENS, dtype=torch.bool)
     vision[:, 4:16] = vision[:, 18:30] = vision[:, 32:44] = True
     weights = [torch.randn(2 * HEADS, 8, 16, generator=g) for _ in range(LAYERS)]
-    return {"layers": layers, "vision": vision, "output_weights": weights}
+    hidden = [torch.randn(1, TOKENS, 16, generator=g) for _ in range(LAYERS)]
+    return {"layers": layers, "vision": vision, "output_weights": weights, "hidden_states": hidden}
 
 
 def works(**stages: Any) -> bool:

@@ -245,7 +245,7 @@ def _running(policy: Policy, form: Form) -> int:
     # most scores do not declare the number and dtype of their sums: try one token
     layer = _token(form)
     state: dict[str, Tensor] = {}
-    declared = sum(trait(score, "slot_bytes") for score in policy.running)
+    declared = sum(int(trait(score, "slot_bytes")) for score in policy.running)
     for score in policy.running:
         if not trait(score, "slot_bytes"):
             state |= score.observe(layer)

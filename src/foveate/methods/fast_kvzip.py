@@ -62,7 +62,8 @@ class Gate(NamedTuple):
         keys = _normed(torch.einsum("bmc,hrc->bhmr", x, self.of_key), self.key_norm)
         own = (queries * keys[:, :, None]).sum(-1) * scale + self.offset[..., None]
         sinks = torch.einsum("bhgmr,hsr->bhgms", queries, self.sink_keys) * scale
-        return (own - sinks.logsumexp(-1)).sigmoid().mean(2)
+        weights: Tensor = (own - sinks.logsumexp(-1)).sigmoid().mean(2)
+        return weights
 
 
 def _normed(x: Float[Tensor, "*b r"], weight: Float[Tensor, "r"]) -> Float[Tensor, "*b r"]:
@@ -143,7 +144,7 @@ def train(hidden: Float[Tensor, "n c"], goals: Float[Tensor, "n h"], groups: int
         predicted = gate(hidden[batch][None])[0].T.clamp(EPSILON, 1 - EPSILON)
         loss = F.binary_cross_entropy(predicted, goals[batch], reduction="none")
         optimiser.zero_grad()
-        loss.mean(0).sum().backward()
+        loss.mean(0).sum().backward()  # type: ignore[no-untyped-call]
         optimiser.param_groups[0]["lr"] = RATE * _rate(step / STEPS)
         optimiser.step()
     return gate

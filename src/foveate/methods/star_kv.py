@@ -138,7 +138,7 @@ class Star:
 def _tokens(layer: Layer, sums: Float[Tensor, "h n"], past: Bool[Tensor, "h n"], row: int) -> Past:
     """Gather a row's tokens before its window from the slots of all heads."""
     pos = layer.pos[row]
-    known = pos[past].unique()
+    known = torch.unique(pos[past])
     slots = torch.searchsorted(known, pos.contiguous()).clamp_max(len(known) - 1)
     scores = sums.new_zeros(len(pos), len(known)).scatter_add_(1, slots, sums * past)
     image, norms = (
@@ -152,7 +152,7 @@ def _tokens(layer: Layer, sums: Float[Tensor, "h n"], past: Bool[Tensor, "h n"],
 
 def ages(image: Int[Tensor, "t"]) -> Float[Tensor, "t"]:
     """Count the newer images of each token's image; 0 at text."""
-    images = image[image >= 0].unique()
+    images = torch.unique(image[image >= 0])
     newer = len(images) - 1 - torch.searchsorted(images, image)
     return torch.where(image >= 0, newer, 0).float()
 

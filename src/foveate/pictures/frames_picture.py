@@ -48,6 +48,6 @@ def frames_picture(title: str, subtitle: str, frames: Sequence[DrawnFrame]) -> I
 
 
 def _panel(view: View, share: Float[Tensor, "t"], size: tuple[int, int]) -> Image.Image:
-    if view.grid is None:
+    if not view.grids:
         return view.image.convert("RGB").resize(size)
-    return lit(view.image, view.grid, share, size)
+    return lit(view.image, view.grids, share, size)

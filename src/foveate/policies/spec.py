@@ -30,7 +30,7 @@ T = TypeVar("T", bound=type)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def stage(name: str, **traits: bool | str) -> Callable[[T], T]:
+def stage(name: str, **traits: bool | str | int) -> Callable[[T], T]:
     """Turn a class into a stage: a frozen, keyword-only dataclass, which specs find by its name.
 
     Its fields are checked at every construction: see :mod:`foveate.policies.parameters`. ``traits``

@@ -97,9 +97,8 @@ def run(
     if json:
         _print_json(loaded, own_prompt, rows, known)
     else:
-        typer.echo(
-            f"\n{after_run(model, known is not None, picture is not None, (video or [None])[0])}"
-        )
+        first = video[0] if video else None
+        typer.echo(f"\n{after_run(model, known is not None, picture is not None, first)}")
 
 
 def _measure_all(

@@ -141,7 +141,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         latents, rotary, columns = opened.padded()
         k, v = expansion(latents, rotary)
         if isinstance(opened, DensePairs):
-            return ExpandedPairs(k, v, columns if opened.compressed else None)
+            expanded: DensePairs = ExpandedPairs(k, v, columns if opened.compressed else None)
+            return expanded
         columns = columns.expand(k.shape[:3])
         return store(k, v, columns, columns >= 0, self.seen)
 

@@ -59,7 +59,8 @@ def output_weight(
 
 def with_latents(decoder: nn.Module) -> dict[int, nn.Module]:
     """Find the attention modules that expand the latents of a cache, by layer."""
-    return {part.layer_idx: part for part in decoder.modules() if hasattr(part, EXPAND)}
+    found = (part for part in decoder.modules() if hasattr(part, EXPAND))
+    return {int(part.layer_idx): part for part in found}  # type: ignore[arg-type]
 
 
 def residual_readers(decoder: nn.Module, layers: Sequence[int]) -> dict[int, nn.Module]:

@@ -198,12 +198,13 @@ def _check_dropped(saved_cache: Saved, rows: int) -> set[str]:
 
 def _widths(model: PreTrainedModel) -> dict[int, dict[str, int]]:
     """Return the lengths of the axes "h" and "d" for layers with a key projection of their own."""
-    widths = {}
+    widths: dict[int, dict[str, int]] = {}
     for module in model.modules():
         width, index = getattr(module, "head_dim", None), getattr(module, "layer_idx", None)
         rows = getattr(getattr(module, "k_proj", None), "out_features", None)
         if hasattr(module, EXPAND):
-            widths[module.layer_idx] = {"h": 1, "d": module.kv_lora_rank}
+            latents = {"h": 1, "d": int(module.kv_lora_rank)}  # type: ignore[arg-type]
+            widths[int(module.layer_idx)] = latents  # type: ignore[arg-type]
         if isinstance(width, int) and isinstance(index, int) and isinstance(rows, int):
             widths[index] = {"h": rows // width, "d": width}
     return widths
