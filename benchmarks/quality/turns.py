@@ -166,7 +166,7 @@ def chat_rows(loaded: Loaded, asked: Asked, method: str, budget: str) -> Iterato
     with new_chat(loaded, asked.policy(method, budget)) as chat:
         for turn, shown in enumerate(asked.turns):
             before, following = chat.fork(), Following(asked.ids[turn])
-            new = {"text": shown.question.question, "images": shown.images}
+            new: Row = {"text": shown.question.question, "images": shown.images}
             forced = LogitsProcessorList([following])
             answer = chat.say(**new, logits_processor=forced, max_new_tokens=len(following.ids))
             with before:
