@@ -143,7 +143,7 @@ def _text(loaded: Loaded, ids: Sequence[int]) -> str:
 def new_chat(loaded: Loaded, policy: Policy | str) -> foveate.Chat:
     """Return an empty chat whose images are numbered from the first on."""
     style = {"add_vision_id": True}
-    options: dict[str, Any] = {"do_sample": False, "max_new_tokens": LONGEST}
+    options = {"do_sample": False, "max_new_tokens": LONGEST}
     return foveate.Chat(loaded.model, loaded.reader, policy, template_kwargs=style, **options)
 
 
@@ -166,7 +166,7 @@ def chat_rows(loaded: Loaded, asked: Asked, method: str, budget: str) -> Iterato
     with new_chat(loaded, asked.policy(method, budget)) as chat:
         for turn, shown in enumerate(asked.turns):
             before, following = chat.fork(), Following(asked.ids[turn])
-            new: dict[str, Any] = {"text": shown.question.question, "images": shown.images}
+            new: Row = {"text": shown.question.question, "images": shown.images}
             forced = LogitsProcessorList([following])
             answer = chat.say(**new, logits_processor=forced, max_new_tokens=len(following.ids))
             with before:

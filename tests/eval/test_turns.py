@@ -70,6 +70,7 @@ def asked_in(demo: Loaded, count: int) -> Asked:
     return Asked(0, drawn, [row["ids"] for row in full], texts, full[-1]["end_bytes"])
 
 
+@pytest.mark.slow
 def test_chats_and_one_compression_answer_as_they_should(demo: Loaded) -> None:
     asked = asked_in(demo, 2)
     complete = [*chat_rows(demo, asked, "kvzip", "100%")]
