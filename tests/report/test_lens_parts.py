@@ -153,10 +153,10 @@ def test_an_image_is_shown_as_the_processor_leaves_it(size: tuple[int, int], pad
     )
     pixels = processor(image, return_tensors="pt")["pixel_values"][0]
     box, _ = visible_box(processor, size) or pytest.fail("a processor that is known")
-    view = View("image 1", image, Grid(1, 1, (0,), box))
+    view = View("image 1", image, (Grid(1, 1, (0,), box),))
     shown = np.asarray(view.seen.resize((24, 24), Image.Resampling.BICUBIC)) / 255
     assert float(np.abs(shown - pixels.permute(1, 2, 0).numpy()).mean()) < 0.015
-    assert View("image 1", image, None).seen is image
+    assert View("image 1", image).seen is image
 
 
 def test_large_images_are_made_smaller_and_small_ones_left_alone() -> None:
