@@ -291,7 +291,7 @@ class Planning:
                 -(-(manager.peak(plan, tokens) + self._draft_slots) // manager.block_size)
                 for manager in self._compressed
             )
-            return sum(compressed) + sum(other.blocks(tokens) for other in self._others)
+            return int(sum(compressed)) + sum(other.blocks(tokens) for other in self._others)
 
         if (least := blocks(prompt + 1)) > self._pool_blocks:
             return (
@@ -324,7 +324,7 @@ class Planning:
         if plan is None or (stop := plan.stop(start)) is None:
             return num_new_tokens
         end = min(start + num_new_tokens, stop)
-        return plan.settle(start, request.num_tokens, end) - start
+        return int(plan.settle(start, request.num_tokens, end) - start)
 
     def _shared_prefix(self, request: Any, *limits: int | None) -> Any:
         """Return the blocks that a request finds in the pool: a compressed context, or pairs that
