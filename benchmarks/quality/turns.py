@@ -143,7 +143,7 @@ def _text(loaded: Loaded, ids: Sequence[int]) -> str:
 def new_chat(loaded: Loaded, policy: Policy | str) -> foveate.Chat:
     """Return an empty chat whose images are numbered from the first on."""
     style = {"add_vision_id": True}
-    options = {"do_sample": False, "max_new_tokens": LONGEST}
+    options: dict[str, Any] = {"do_sample": False, "max_new_tokens": LONGEST}
     return foveate.Chat(loaded.model, loaded.reader, policy, template_kwargs=style, **options)
 
 
@@ -172,7 +172,8 @@ def chat_rows(loaded: Loaded, asked: Asked, method: str, budget: str) -> Iterato
             with before:
 
                 def free(chat: foveate.Chat = before, new: Any = new) -> list[int]:
-                    return chat.say(**new).ids.tolist()
+                    found: list[int] = chat.say(**new).ids.tolist()
+                    return found
 
                 score = judged(loaded, asked, turn, following.predicted, free)
             row = _row(CHAT, asked.number, turn, f"{method}:{budget}", shown)

@@ -291,8 +291,7 @@ class Planning:
                 -(-(manager.peak(plan, tokens) + self._draft_slots) // manager.block_size)
                 for manager in self._compressed
             )
-            total: int = sum(compressed) + sum(other.blocks(tokens) for other in self._others)
-            return total
+            return int(sum(compressed)) + sum(other.blocks(tokens) for other in self._others)
 
         if (least := blocks(prompt + 1)) > self._pool_blocks:
             return (
@@ -325,8 +324,7 @@ class Planning:
         if plan is None or (stop := plan.stop(start)) is None:
             return num_new_tokens
         end = min(start + num_new_tokens, stop)
-        settled: int = plan.settle(start, request.num_tokens, end)
-        return settled - start
+        return int(plan.settle(start, request.num_tokens, end) - start)
 
     def _shared_prefix(self, request: Any, *limits: int | None) -> Any:
         """Return the blocks that a request finds in the pool: a compressed context, or pairs that
