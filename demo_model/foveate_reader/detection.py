@@ -135,7 +135,8 @@ def regions(probability: Float[Tensor, "h w"]) -> list[Region]:
         box = start[mine].min(), row[mine].min(), end[mine].max(), row[mine].max() + 1
         certain = mass[mine].sum() / (end - start)[mine].sum() > _CERTAIN
         if certain and min(box[2] - box[0], box[3] - box[1]) >= _LEAST:
-            found.append(Region(*map(int, box), slope=_slope(runs[mine])))
+            left, top, right, bottom = map(int, box)
+            found.append(Region(left, top, right, bottom, _slope(runs[mine])))
     return found
 
 

@@ -82,18 +82,19 @@ class ReaderModel(LlavaModel):
         text = config.text_config
         self.vision_tower = nn.Identity()
         self.multi_modal_projector = Projector(text.hidden_size)  # type: ignore[assignment, union-attr]
-        self.language_model = AutoModel.from_config(text)
+        self.language_model = AutoModel.from_config(text)  # type: ignore[no-untyped-call]
         self.post_init()  # type: ignore[no-untyped-call]
 
-    def get_image_features(  # type: ignore[override]
+    def get_image_features(
         self, pixel_values: Float[Tensor, "n t v"], **options: Any
     ) -> BaseModelOutputWithPooling:
         """Return the embeddings of each image's tokens, without padding, as ``pooler_output``."""
-        weights = self.multi_modal_projector.read.weight
+        projector: Any = self.multi_modal_projector
+        weights = projector.read.weight
         tokens = pixel_values.to(weights.device)
         tokens = tokens[tokens[..., KIND] != PADDING].to(weights.dtype)
-        features = self.multi_modal_projector(tokens)
-        return BaseModelOutputWithPooling(pooler_output=(features,))
+        features: Any = (projector(tokens),)
+        return BaseModelOutputWithPooling(pooler_output=features)
 
 
 class ReaderForConditionalGeneration(LlavaForConditionalGeneration):
@@ -126,11 +127,12 @@ def load(
     language, tokenizer = smollm2.load(dtype)
     config = reader_config(language.config, tokenizer.vocab[IMAGE])
     with torch.device("meta"):
-        model = ReaderForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+        build: Any = ReaderForConditionalGeneration._from_config
+        model: ReaderForConditionalGeneration = build(config, attn_implementation="sdpa")
     projector = Projector(language.config.hidden_size)
     projector.load_state_dict(read_weights("projector.safetensors"))
     add_low_rank(language, read_weights("lora.safetensors"))
-    model.model.multi_modal_projector = projector.to(dtype)  # type: ignore[assignment]
+    model.model.multi_modal_projector = projector.to(dtype)
     model.model.language_model, model.lm_head = language.model, language.lm_head
     model.generation_config = language.generation_config
     model.eval()  # type: ignore[no-untyped-call]

@@ -98,7 +98,8 @@ class Block(nn.Module):
         if self.gate is not None:
             x = x * self.gate(x)
         y = self.down(F.gelu(self.up(x)))
-        return x + y if self.shortcut else y
+        result: Tensor = x + y if self.shortcut else y
+        return result
 
 
 class Backbone(nn.Module):
@@ -133,7 +134,8 @@ class GatedConv(nn.Module):
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d h w"]:
         x = self.conv(x)
-        return x + x * self.gate(x)
+        result: Tensor = x + x * self.gate(x)
+        return result
 
 
 class Smooth(nn.Sequential):
@@ -185,7 +187,8 @@ class Mixer(nn.Module):
     def forward(self, x: Float[Tensor, "b n c"]) -> Float[Tensor, "b n c"]:
         q, k, v = self.qkv(self.norm_1(x)).unflatten(-1, (3, 8, -1)).permute(2, 0, 3, 1, 4)
         x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-        return x + self.down(F.silu(self.up(self.norm_2(x))))
+        result: Tensor = x + self.down(F.silu(self.up(self.norm_2(x))))
+        return result
 
 
 class Encoder(nn.Module):
@@ -214,4 +217,5 @@ class Encoder(nn.Module):
         x = (x + F.silu(self.near(x)))[:, :, 0].transpose(1, 2)
         for mixer in self.mixers:
             x = mixer(x)
-        return self.norm(x) + shortcut[:, :, 0].transpose(1, 2)
+        result: Tensor = self.norm(x) + shortcut[:, :, 0].transpose(1, 2)
+        return result
