@@ -153,7 +153,7 @@ def test_frequencies_that_change_with_the_length_are_refused():
 
 def test_another_rotation_is_refused(monkeypatch):
     model = tiny(LlamaConfig)
-    monkeypatch.setattr("foveate.hf.measuring.rotation.halves", lambda f: _none())
+    monkeypatch.setattr("foveate.hf.measuring.rotation.halves", lambda f, start: _none())
     with pytest.raises(UnsupportedModel, match="layer 0 is off by"):
         rotations(model, {"input_ids": torch.arange(3, 43)[None]})
 

@@ -88,7 +88,7 @@ def recordings():
         if family not in made:
             model, inputs = zoo.build(family), zoo.prompt(family, lengths=(40,))
             with other_side():
-                made[family] = (model, inputs, record(model, **inputs))
+                made[family] = (model, inputs, record(model, hidden=True, **inputs))
         return made[family]
 
     return of

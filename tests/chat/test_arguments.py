@@ -152,7 +152,7 @@ def test_a_file_of_an_earlier_version_is_a_chat(
 
     def earlier(entries: Any) -> torch.Tensor:
         entries = {k: v for k, v in entries.items() if k not in ("generate", "system")}
-        del entries["keep_turns"], entries["reread"], entries["turns"]
+        del entries["keep_turns"], entries["positions"], entries["reread"], entries["turns"]
         assert json.dumps(sorted(entries)) == json.dumps(
             ["answer", "ids", "messages", "rewrites", "template", "told", "types"]
         )

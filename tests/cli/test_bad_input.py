@@ -18,6 +18,7 @@ import foveate_demo
 import foveate_lab
 from foveate_lab.eval.executors import find_executor
 from foveate_lab.eval.executors.ray import Worker
+from tests import zoo
 
 from .conftest import Foveate
 

@@ -23,7 +23,8 @@ LEFT, MIDDLE = Span("left", 0, (2, 2, 20, 28)), Span("middle", 0, (41, 11, 49, 1
 def test_a_box_is_looked_for_where_the_processor_puts_it(loaded: Loaded) -> None:
     """The tiny LLaVA keeps the middle 30 x 30 of the image, as 3 x 3 tokens."""
     prompt = read(loaded, "?", [WIDE])
-    ((places, (grid,)),) = on_images(loaded, prompt, [WIDE])
+    (tokens,) = on_images(loaded, prompt, [WIDE])
+    places, (grid,) = tokens.indices, tokens.grids
     assert grid.box == (30.0, 0.0, 60.0, 30.0)
     assert tokens_of(loaded, prompt, [WIDE], [LEFT, MIDDLE]) == [(), (places[4],)]
     assert tokens_of_images(loaded, prompt, [WIDE]) == [9]

@@ -53,6 +53,8 @@ def counted(model: PreTrainedModel, inputs: zoo.Inputs, attention: Any) -> Count
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", zoo.VLM_FAMILIES)
 def test_the_peak_is_the_allocators(name: str, attention: Any) -> None:
+    if (name, attention) == ("llava_deepseek", "sdpa"):
+        pytest.skip("CPUs have no fused kernel for values of another size than keys")
     model, inputs = zoo.fresh(name), zoo.prompt(name, lengths=(TOKENS,), images=2)
     with use_attention(model, attention):
         work = lambda: model(**inputs, use_cache=True, logits_to_keep=1)  # noqa: E731

@@ -163,8 +163,9 @@ def test_models_whose_pairs_are_not_known_beforehand_are_refused(monkeypatch):
     monkeypatch.setattr(model.config, "head_dim", 8)
     with compress(model, spec) as session, pytest.raises(UnsupportedModel, match="keep=50%"):
         session.prefill(**inputs)
-    silent = SimpleNamespace(num_attention_heads=None)
-    monkeypatch.setattr("foveate.hf.attach.model_policy.text_config", lambda _: silent)
+    monkeypatch.setattr(
+        "foveate.hf.attach.model_policy.layer_settings", lambda config, name: [None] * 9
+    )
     with pytest.raises(UnsupportedModel, match="has no number and size"):
         divided_for(model, foveate.policy(spec), [60])
 

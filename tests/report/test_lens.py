@@ -61,7 +61,8 @@ def test_what_is_kept_is_what_a_block_and_a_branch_keep(family: str) -> None:
     model, inputs, _ = prompt(family)
     policies = [one for one in POLICIES.values() if not one.reads_again or family != "gemma3"]
     told = Told(lens_on(family, policies).html)
-    recordings = {sums: record(model, sums=sums, **inputs) for sums in (True, False)}
+    kinds = {(one.reads_column_sums, one.reads_hidden_states) for one in policies}
+    recordings = {kind: record(model, sums=kind[0], hidden=kind[1], **inputs) for kind in kinds}
     assert len(told.data["methods"]) == len({policy.spec for policy in policies})
     seen = set()
     for place, policy in enumerate(dict.fromkeys(policies)):
@@ -69,8 +70,8 @@ def test_what_is_kept_is_what_a_block_and_a_branch_keep(family: str) -> None:
         with foveate.compress(model, policy) as session:
             assert kept == columns(session.prefill(**inputs)), policy
         with foveate.compress(model, policy) as session:
-            sums = policy.reads_column_sums
-            assert kept == columns(branch(session, recordings[sums])), policy
+            kind = policy.reads_column_sums, policy.reads_hidden_states
+            assert kept == columns(branch(session, recordings[kind])), policy
         seen.add(str(kept))
     assert len(seen) > len(policies) / 2  # policies differ, so a page that mixes them up fails
 

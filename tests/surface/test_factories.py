@@ -61,6 +61,7 @@ def test_each_is_told_with_its_file_and_line(tmp_path) -> None:
         (tmp_path / folder / "one.py").write_text("import torch\ntorch.ones(2)\n")
     assert [line.split(" ")[0] for line in found(tmp_path)] == [
         "demo_model/foveate_demo/one.py:2:",
+        "demo_model/foveate_reader/one.py:2:",
         "src/one.py:2:",
     ]
 

@@ -30,6 +30,9 @@ ALLOWED = {
     ("vllm/plans/plans.py", "full"),
     ("vllm/plans/settings.py", "full"),
     ("hf/pruning/tower.py", "full"),  # transformers' word: the class token stays
+    ("vllm/scheduler/scheduler.py", "full"),
+    # files of its authors become a profile
+    ("hf/measuring/author_files.py", "fast_kvzip"),
 }
 
 

@@ -58,12 +58,12 @@ def read_gates(path: str | Path) -> list[dict[str, Tensor]]:
 
 def _gate(weights: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return one layer's tensors by head, in our shapes."""
-    found = {name: weights[theirs].float() for name, theirs in NAMES.items()}
-    r, h = len(found["query_norm"]), len(found["offset"])
-    return found | {
-        "of_query": found["of_query"].unflatten(0, (h, -1, r)),
-        "query_offset": found["query_offset"].unflatten(0, (h, -1, r)),
-        "of_key": found["of_key"].unflatten(0, (h, r)),
-        "sink_keys": found["sink_keys"][:, 0],
-        "offset": found["offset"][:, 0],
+    gate = {name: weights[theirs].float() for name, theirs in NAMES.items()}
+    r, h = len(gate["query_norm"]), len(gate["offset"])
+    return gate | {
+        "of_query": gate["of_query"].unflatten(0, (h, -1, r)),
+        "query_offset": gate["query_offset"].unflatten(0, (h, -1, r)),
+        "of_key": gate["of_key"].unflatten(0, (h, r)),
+        "sink_keys": gate["sink_keys"][:, 0],
+        "offset": gate["offset"][:, 0],
     }

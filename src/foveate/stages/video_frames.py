@@ -20,7 +20,7 @@ class VideoShape(NamedTuple):
     more: int
 
 
-class Video(NamedTuple):
+class VideoTokens(NamedTuple):
     """Visual tokens of one video, as their positions in the pass.
 
     ``more`` are those of the last frame that the others lack: LLaVA-OneVision ends a video with a
@@ -47,11 +47,11 @@ def video_shapes(images: Sequence[int]) -> list[VideoShape]:
     return shapes
 
 
-def videos_of(tokens: EnteringTokens, row: int) -> Iterator[Video]:
+def videos_of(tokens: EnteringTokens, row: int) -> Iterator[VideoTokens]:
     """Iterate over the videos of a row."""
     image = tokens.image[row].masked_fill(~tokens.vision[row], -1)
     index = (image >= 0).nonzero()[:, 0]
     counts: list[int] = torch.unique_consecutive(image[index], return_counts=True)[1].tolist()
     for frames, size, more in video_shapes(counts):
         video, index = index[: frames * size + more], index[frames * size + more :]
-        yield Video(video[: frames * size].view(frames, size), video[frames * size :])
+        yield VideoTokens(video[: frames * size].view(frames, size), video[frames * size :])

@@ -30,7 +30,7 @@ def for_latents(policy: Policy, model: PreTrainedModel) -> Policy:
     if policy.store.exact:
         return policy
     if not isinstance(policy.store, StoresLatents):
-        why = "it would round their rotary keys. Use kivi, which keeps those exact."
+        why = "it would round their rotary keys. Use kivi(bits=4), which keeps those exact."
         raise _refused(model, policy.store, why)
     store = policy.store.of_latents()
     return policy if store == policy.store else policy.but(store=store)

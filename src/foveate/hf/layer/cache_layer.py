@@ -190,9 +190,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             collected.k[self.ordinal], collected.v[self.ordinal] = k.detach(), v.detach()
             if self.expansion is not None:
                 collected.expanded[self.ordinal] = self.expansion(k.detach(), v.detach())[0]
-        keys, values = key_states, value_states
-        if drafts is None and isinstance(pairs, DensePairs):
-            keys, values = pairs.both()
+        dense = drafts is None and isinstance(pairs, DensePairs)
+        keys, values = pairs.both() if dense else (key_states, value_states)
         keys = keys.view_as(keys)  # a new object: the mark is for this pass only
         setattr(keys, LINK, self)
         return keys, values
@@ -389,8 +388,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Store the pairs that the policy keeps, after the prompt has been read a second time."""
         k, v, _ = self.padded()
         expanded = None if self.expansion is None else self.expansion(k, v)
-        again = self.state.reading.read_again(self.ordinal, k, v, expanded)
-        for ordinal, kept in again.items():
+        kept_by_layer = self.state.reading.read_again(self.ordinal, k, v, expanded)
+        for ordinal, kept in kept_by_layer.items():
             self.state.layers[ordinal].keep(kept)
 
     def keep(self, kept: Kept) -> None:

@@ -59,8 +59,8 @@ def output_weight(
 
 def with_latents(decoder: nn.Module) -> dict[int, nn.Module]:
     """Find the attention modules that expand the latents of a cache, by layer."""
-    found = (part for part in decoder.modules() if hasattr(part, EXPAND))
-    return {int(part.layer_idx): part for part in found}  # type: ignore[arg-type]
+    parts = (part for part in decoder.modules() if hasattr(part, EXPAND))
+    return {int(part.layer_idx): part for part in parts}  # type: ignore[arg-type]
 
 
 def residual_readers(decoder: nn.Module, layers: Sequence[int]) -> dict[int, nn.Module]:
@@ -115,14 +115,14 @@ def _named_attentions(
     decoder: nn.Module, layers: Sequence[int]
 ) -> dict[int, tuple[str, nn.Module]]:
     """Find name and attention module of each of these layers; see :func:`attention_modules`."""
-    found: dict[int, tuple[str, nn.Module]] = {}
+    by_layer: dict[int, tuple[str, nn.Module]] = {}
     for name, index, module in _attentions(decoder, set(layers)):
-        if index in found:
+        if index in by_layer:
             raise _refused(f"layer {index} has more than one attention module, {name} among them")
-        found[index] = name, module
-    if missing := sorted(set(layers) - set(found)):
+        by_layer[index] = name, module
+    if missing := sorted(set(layers) - set(by_layer)):
         raise _refused(f"the attention modules of layers {missing} have no layer_idx")
-    return found
+    return by_layer
 
 
 def _attentions(decoder: nn.Module, layers: set[int]) -> Iterator[tuple[str, int, nn.Module]]:

@@ -188,10 +188,10 @@ class EncoderCut:
             return value
         if name == "hidden_states":  # differs from block to block
             return value.index_select(-2, kept)
-        found = self._cut.get(id(value))
-        if found is None or found[0] is not value:
-            found = self._cut[id(value)] = value, self._cut_tensor(name, value, kept)
-        return found[1]
+        entry = self._cut.get(id(value))
+        if entry is None or entry[0] is not value:
+            entry = self._cut[id(value)] = value, self._cut_tensor(name, value, kept)
+        return entry[1]
 
     def _cut_tensor(self, name: str, value: Tensor, kept: Int[Tensor, "k"]) -> Tensor:
         if name == "position_embeddings":

@@ -98,10 +98,10 @@ class ConnectorView:
         if not (tokens := self._kept_tokens(plan)):
             return False
         self._name(stand_in, request, plan, tokens)
-        found, later = self._stock["get_num_new_matched_tokens"](stand_in, 0)
+        loadable, later = self._stock["get_num_new_matched_tokens"](stand_in, 0)
         stand_in.tokens = 0
-        complete = found is None or found == tokens
-        self._found[request.request_id] = (found, later) if complete else (0, False)
+        complete = loadable is None or loadable == tokens
+        self._found[request.request_id] = (loadable, later) if complete else (0, False)
         return complete
 
     def get_num_new_matched_tokens(
@@ -112,8 +112,8 @@ class ConnectorView:
         """
         if self._passes(request):
             plain = self._stock["get_num_new_matched_tokens"]
-            found: tuple[int | None, bool] = plain(request, num_computed_tokens)
-            return found
+            loadable: tuple[int | None, bool] = plain(request, num_computed_tokens)
+            return loadable
         return self._found.pop(request.request_id, (0, False))
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:

@@ -31,8 +31,8 @@ def check_session(scheduler: Any, plan: Plan, request: Any) -> None:
     """Refuse requests whose prompt goes on after an answer (streamed input) where pairs may already
     be evicted by tokens that vLLM takes back when the answer ends: steps that are scheduled ahead.
     """
-    again = plan.policy is not None and Every.of(plan.policy.when).tokens
-    if request.resumable and again and scheduler.async_scheduling:
+    every = plan.policy is not None and Every.of(plan.policy.when).tokens
+    if request.resumable and every and scheduler.async_scheduling:
         raise InvalidParameter(
             "this request's prompt goes on after an answer (streamed input), and "
             f"{plan.policy} compresses answers in steps that are scheduled ahead. Start vLLM with "
@@ -60,5 +60,6 @@ def check_bidirectional(plan: Plan, features: Any) -> None:
     raise InvalidParameter(
         f"{plan.policy} {why}; this model's image tokens attend to each other in both directions, "
         "and scores are causal. Put more text behind the image, or choose a policy with a smaller "
-        "window or without queries, such as snapkv:window=8 or knorm, or foveate_policy=full."
+        "window or without queries, such as snapkv:window=8 or knorm:budget=20%, or "
+        "foveate_policy=full."
     )
