@@ -1,7 +1,5 @@
 """A budget that is divided holds its bytes, and is the policy with the shares written out."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 

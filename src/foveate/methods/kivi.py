@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Bool
@@ -58,6 +58,9 @@ def _number_of_bits(bits: BitsOrAuto) -> int:
     return bits
 
 
+Codes = TypeVar("Codes", bound="InCodes")
+
+
 @dataclass(frozen=True, kw_only=True)
 class InCodes:
     """Parameters of both stores: ``bits`` per number, and the layout of groups.
@@ -77,7 +80,7 @@ class InCodes:
         """Layout of the codes: bits, group size and the axis of values."""
         return CodeLayout(_number_of_bits(self.bits), self.group, self.values)
 
-    def of_latents(self) -> Self:
+    def of_latents(self: Codes) -> Codes:
         """Return the same store with exact values, which are rotary keys."""
         return replace(self, values="exact")
 

@@ -48,7 +48,7 @@ def _tasks_without_right_answers(rows: Rows) -> list[str]:
     for row in rows:
         if "error" not in row:
             by_task.setdefault(row["task"], []).append(row["score"])
-    return [task for task, found in by_task.items() if set(found) == {0}]
+    return [task for task, task_scores in by_task.items() if set(task_scores) == {0}]
 
 
 def _refusals(rows: Rows, refused: Sequence[Failure]) -> RenderableType:
