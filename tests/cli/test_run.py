@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from foveate.cli.prompt import DESCRIBE, QUESTION, question
 from foveate.cli.run.measure import ComparisonRow, Measured, Times, against, measure
 from foveate.cli.run.rows import known_answers, stored
 from foveate.cli.tables import short
+from foveate.compression import budgeting
 from foveate.compression.composition import policy as policy_of
 from foveate.compression.labels import budget_of, label
 from foveate.hf.model.internals import CACHE
@@ -242,6 +244,24 @@ def test_images_may_be_placed_in_the_prompt(as_json: Read, llava: Path, picture:
     before = as_json(*common, "--prompt", "<image>What is this? ")
     assert behind["prompt"] == before["prompt"]
     assert behind["rows"][0]["answer"] != before["rows"][0]["answer"]
+
+
+def test_terminals_get_no_advice_for_python(
+    foveate: Foveate,
+    llama: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(budgeting, "_warned", set())
+    how = ("--prompt", "x" * 60, "--method", "snapkv:budget=20", "--max-new-tokens", 2)
+    result = foveate("run", "--model", llama, *how, "--rounds", 2)
+    assert result.exit_code == 0, result.stderr
+    assert "each method answers 2 times: see --rounds" in result.stderr
+    (warning,) = caplog.messages
+    assert "its budget is raised" in warning
+    assert "strict" not in warning
+    assert "session" not in warning
+    assert not logging.getLogger("foveate").filters
 
 
 def test_a_vision_model_reads_plain_text(as_json: Read, llava: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +18,7 @@ from tests.videos import film
 
 from .conftest import Foveate
 
+command = import_module("foveate.cli.watch")
 SUMMARY = re.compile(
     r"(\d+) of (\d+) tokens stored, [\d.]+ MiB \(at most [\d.]+ MiB\)\s+"
     r"left of (\d+) of (\d+) frames: (.+)"
@@ -56,6 +59,25 @@ def test_questions_may_come_through_a_pipe(llava: Path, clip: Path) -> None:
     done = CliRunner().invoke(app, options, input="what is it ?\n\nand now ?\n")
     assert done.exit_code == 0, done.stderr
     assert len(done.stdout.splitlines()) == 2
+
+
+def test_a_terminal_is_told_how_to_ask_and_how_to_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = iter([KeyboardInterrupt(), "what is it ?", EOFError()])
+
+    def answer(prompt: str) -> str:
+        line = next(typed)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", answer)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    assert list(command._questions(())) == ["what is it ?"]
+    shown = capsys.readouterr().err
+    assert shown.count("Ask about the video. Ctrl-D ends.") == 2  # at first, and after Ctrl-C
+    assert "/quit" not in shown
 
 
 def test_what_cannot_be_read_is_one_line(foveate: Foveate, llava: Path, clip: Path) -> None:

@@ -17,6 +17,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
+from foveate.compression import budgeting
 from foveate_lab.eval.bundle import read_bundle
 from foveate_lab.eval.results import MANIFEST
 
@@ -132,12 +133,20 @@ def test_a_finished_run_is_a_bundle_whose_rows_name_their_questions(whole: Path)
     assert len(asked) == len({question for *_, question in asked}) == 6
 
 
-def test_a_budget_that_is_raised_is_told_by_its_row(directory: str, tmp_path: Path) -> None:
+def test_a_budget_that_is_raised_is_told_by_its_row(
+    directory: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The prompts have 49, 57 and 48 tokens: half of two of them is less than the window."""
+    monkeypatch.setattr(budgeting, "_warned", set())
     asked = ["--tasks", "document", "--methods", "snapkv:window=26,random", "--budgets", "50%"]
     result = evaluated(directory, tmp_path / "results", *asked)
     assert result.exit_code == 0, (result.stderr, result.exception)
     assert "9 answers\n2 of them keep more than their budget" in result.stdout
+    (warning,) = [text for text in caplog.messages if "always keeps 26" in text]
+    assert warning.endswith("once per policy. --strict raises an error instead.")
     told = [line.split() for line in result.stdout.splitlines() if line.startswith("random ")]
     assert [words[1] for words in told] == ["50%"]
     assert re.search(r" 0\.\d\d \(0\.\d\d to \d\.\d\d\) +\d+% +\d\.\d\d$", result.stdout, re.M)

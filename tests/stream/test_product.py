@@ -14,6 +14,7 @@ from foveate.errors import InvalidInput, NothingCompressed
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.stream import Stream, Words
 from foveate.stream import stream as module
+from foveate.stream.reading import parts_of
 from tests.stream import tiny
 from tests.stream.test_stream import ASKED, Letters, drawn_frame, seen_by
 from tests.stream.watching import logits_of
@@ -202,3 +203,10 @@ def test_a_warning_of_positions_advises_what_helps(positions, caplog):
         f"start a stream with {advice[positions]}" in warning
     )
     assert ("A smaller budget does not help" in warning) == (positions == "true")
+
+
+def test_a_gif_with_fps_is_a_video(tmp_path):
+    path = pytest.importorskip("tests.videos").film(tmp_path / "film.gif")
+    read = [time for _, times in parts_of(path, None, 10) for time in times]
+    assert read == pytest.approx([i / 10 for i in range(30)])
+    assert list(parts_of(path, None, None)) == [(path, None)]

@@ -72,6 +72,10 @@ class AnswerStream:
             self._streamer.text_queue.put(self._streamer.stop_signal)  # for a second loop
         _ = self.answer
 
+    def __repr__(self) -> str:
+        state = "ended" if self._result.done() else "running"
+        return f"AnswerStream({state}: iterate over its text, or wait for .answer)"
+
     @property
     def answer(self) -> Answer:
         """Complete answer; waits for its end, and raises the error of a failed one."""

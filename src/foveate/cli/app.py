@@ -7,7 +7,9 @@ packages, such as the laboratory, add commands with entry points of the group
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -128,7 +130,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit with 2 and one line on stderr after an expected error."""
         try:
-            return super().invoke(ctx)
+            with self._advice_for_terminals(ctx):
+                return super().invoke(ctx)
         except FoveateError as error:
             expected = error
         except (ImportError, OSError, RuntimeError) as error:
@@ -138,6 +141,26 @@ class Commands(TyperGroup):
             expected = broken
         typer.echo(f"Error: {expected}", err=True)
         raise typer.Exit(2)
+
+    @contextmanager
+    def _advice_for_terminals(self, ctx: Any) -> Iterator[None]:
+        """Replace the log's advice for Python programs by the command's --strict, if it has one."""
+
+        def replace_advice(record: logging.LogRecord) -> bool:
+            from foveate.compression.budgeting import ADVICE
+
+            command = self.get_command(ctx, ctx.invoked_subcommand)
+            has_strict = any(option.name == "strict" for option in command.params)
+            advice = " --strict raises an error instead." if has_strict else ""
+            record.msg = str(record.msg).replace(ADVICE, advice)
+            return True
+
+        log = logging.getLogger("foveate")
+        log.addFilter(replace_advice)
+        try:
+            yield
+        finally:
+            log.removeFilter(replace_advice)
 
 
 app = typer.Typer(**{**PLAIN, "add_completion": True}, cls=Commands, no_args_is_help=True)

@@ -16,6 +16,7 @@ from foveate.defaults import SEES
 if TYPE_CHECKING:
     from foveate.stream import Stream
 
+_HELP = "Ask about the video. Ctrl-D ends."
 _BUDGET = "2048"  # tokens, unless the method or --budget says otherwise
 
 
@@ -81,7 +82,13 @@ def _questions(prompts: Sequence[str]) -> Iterator[str]:
     """Yield the questions of ``--prompt``, or else those typed or piped in."""
     from foveate.cli.chat.chat import read_lines
 
-    yield from prompts or read_lines(sys.stdin.isatty())
+    if prompts:
+        yield from prompts
+        return
+    live = sys.stdin.isatty()
+    if live:
+        typer.echo(_HELP, err=True)
+    yield from read_lines(live, _HELP)
 
 
 def _summary(stream: Stream) -> str:

@@ -87,6 +87,11 @@ def _least(slots: Slots, policy: Policy) -> Int[Tensor, "b"]:
     return protected(slots, policy).counts.amax(-1)
 
 
+ADVICE = (
+    " session.stats has both numbers of every prompt (asked, held); strict=True raises an error "
+    "instead."
+)
+"""End of the warning for Python programs; the command line has its own."""
 _warned: set[str] = set()  # specs of policies
 _LIMIT = 1000  # then it is cleared: a service may get any number of different budgets
 
@@ -111,8 +116,7 @@ def warn_where_raised(policy: Policy, budgets: Budgeted) -> None:
     logging.getLogger("foveate").warning(
         "%s asks for %d of the %d tokens of row %d, but always keeps %d of them (observation "
         "window and sinks count inside the budget), so its budget is raised to that. This warning "
-        "appears once per policy. session.stats has both numbers of every prompt (asked, held); "
-        "strict=True raises an error instead.%s",
+        f"appears once per policy.{ADVICE}%s",
         policy,
         int(budgets.requested[row]),
         int(lengths[row]),

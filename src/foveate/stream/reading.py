@@ -230,7 +230,8 @@ def parts_of(
         InvalidInput: ``fps`` without a video file, several times for a file, or as ``read_video``
             raises.
     """
-    if isinstance(frames, str | PathLike) and str(frames).lower().endswith(VIDEOS):
+    suffixes = VIDEOS if fps is None else (*VIDEOS, ".gif")  # without fps a GIF is an image
+    if isinstance(frames, str | PathLike) and str(frames).lower().endswith(suffixes):
         if isinstance(time, Sequence):
             raise InvalidInput(
                 "a video file has its own times: give a single time=, which is added to them, or "

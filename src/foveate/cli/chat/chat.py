@@ -17,6 +17,7 @@ from foveate.errors import FoveateError
 if TYPE_CHECKING:
     from foveate.cli.chat.talk import Talk
 
+_HOW_TO_END = "/quit or Ctrl-D ends the chat."
 _NO_PAGE = "The demo model reads printed pages only: give the path of an image in a line."
 
 
@@ -90,8 +91,8 @@ def _run_chat(talk: Talk, live: bool) -> None:
         raise typer.Exit(2)
 
 
-def read_lines(live: bool) -> Iterator[str]:
-    """Yield lines that are typed or piped in, without empty ones."""
+def read_lines(live: bool, how_to_end: str = _HOW_TO_END) -> Iterator[str]:
+    """Yield lines that are typed or piped in, without empty ones; Ctrl-C shows ``how_to_end``."""
     if not live:
         yield from (line for line in sys.stdin if line.strip())
         return
@@ -101,7 +102,7 @@ def read_lines(live: bool) -> Iterator[str]:
         try:
             line = input("> ")
         except KeyboardInterrupt:
-            typer.echo("\n/quit or Ctrl-D ends the chat.", err=True)
+            typer.echo(f"\n{how_to_end}", err=True)
             continue
         except EOFError:
             typer.echo(err=True)

@@ -83,6 +83,8 @@ def run(
             loaded = load(model, trust_remote_code, device_map, dtype)
             bars.remove_task(task)
             own_prompt = read(loaded, text, images, clips=clips)
+            if rounds > 1 and not json:
+                typer.echo(f"each method answers {rounds} times: see --rounds", err=True)
             _measure_all(loaded, own_prompt, chosen, max_new_tokens, rounds, bars, done)
     finally:
         rows = [measured.row for measured in done]
@@ -123,8 +125,8 @@ def _measure_all(
         warm_up(loaded, prompt)
     for turn in range(rounds):
         for number, policy in enumerate(chosen):
-            name = f"{short(label(policy))} {budget_of(policy) or ''}"
-            progress = f"{number + 1} of {len(chosen)}, turn {turn + 1} of {rounds}"
+            name = f"{short(label(policy))} {budget_of(policy) or ''}".rstrip()
+            progress = f"{number + 1} of {len(chosen)}, round {turn + 1} of {rounds}"
             bars.reset(task, description=f"{name} ({progress})", total=tokens)
             with console.quiet():
                 measured = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
