@@ -122,9 +122,9 @@ test-vllm-0.33: $(VLLM_READY) .venv-vllm-0.33/.ready
 		-W default -p no:cacheprovider \
 		tests/serving/test_contract.py tests/serving/test_contract_v2.py \
 		tests/serving/test_gpu_contract.py tests/serving/test_rewriting.py \
-		tests/serving/test_runner_v2.py \
+		tests/serving/test_runner_v2.py tests/serving/test_sessions.py \
 		tests/serving/test_requests.py::test_each_request_is_under_the_policy_that_it_asks_for \
-		tests/serving/test_beginnings.py::test_every_policy_that_is_served_so_shares_exactly \
+		tests/serving/test_beginnings.py::test_a_prompt_starts_at_the_last_boundary_that_it_has_in_common \
 		tests/serving/test_orders.py::test_images_of_a_refused_request_are_sent_with_the_next
 
 # Pages are tested in Chromium, which no Python package brings. It is installed where that needs no

@@ -6,6 +6,7 @@ import torch
 from transformers import DynamicCache
 
 import foveate
+from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE
 from foveate.hf.model.modality import visual_tokens
 from foveate.vllm.plans.tiers import by_head, rooms_of
@@ -34,8 +35,8 @@ def under_blocks(policy, config, length, longest, block):
 @torch.no_grad()
 def answer(model, inputs, policy, tokens, block=32, longest=1024):
     """The greedy answer to one prompt, with the budget that whole blocks leave of it."""
-    length, cache = inputs["input_ids"].shape[1], DynamicCache()
-    text = model.config.get_text_config()
+    length, text = inputs["input_ids"].shape[1], model.config.get_text_config()
+    cache = DynamicCache(config=text)
     policy = under_blocks(foveate.policy(policy), text, length, longest, block)
     model.generation_config.eos_token_id = None  # answers go on, as vLLM's with ignore_eos
     with foveate.compress(model, policy), other_side():
@@ -50,7 +51,7 @@ def answer(model, inputs, policy, tokens, block=32, longest=1024):
     return Expected(
         prompt=inputs["input_ids"][0].tolist(),
         vision=visual_tokens(model.config, inputs["input_ids"])[0],
-        positions=[by_heads(layer.pairs.columns[0], length) for layer in cache.layers],
+        positions=[by_heads(layer.pairs.columns[0], length) for layer in foveate_layers(cache)],
         tokens=out.sequences[0, length:].tolist(),
         logprobs=torch.stack([row[0].log_softmax(-1) for row in out.logits]),
     )

@@ -3,14 +3,17 @@ compressed, and answers are those without drafts.
 """
 
 import json
+import random
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.serving.engine import engine, prompts, serve
+from tests.answers import certain
+from tests.serving.engine import Traffic, engine, greedy, prompts, serve
 from tests.serving.following import recorded, same
+from tests.serving.reference import LEAD
 from tests.serving.test_requests import check
 
 POLICY = "knorm:budget=60%"
@@ -80,15 +83,46 @@ def test_drafts_of_a_head_change_no_answer(repeating, eagle):
 
 
 @pytest.mark.usefixtures("numba")
-def test_a_rejected_draft_crosses_no_boundary(repeating):
+@pytest.mark.parametrize("method", ["ngram", "eagle"])
+def test_a_rejected_draft_crosses_no_boundary(repeating, eagle, method):
     """Compressed again and again, while drafts are accepted and rejected beside each boundary."""
     model = AutoModelForCausalLM.from_pretrained(repeating).eval()
     given = [prompt[:40] * 5 for prompt in prompts([60, 50])]
-    drafts = drafting("ngram")
-    options = {"num_gpu_blocks_override": 160, "disable_log_stats": False}
+    drafts = drafting(method, eagle if method == "eagle" else None)
+    options = {"num_gpu_blocks_override": 240, "disable_log_stats": False}
     with recorded() as kept, engine(repeating, AGAIN, **options, **drafts) as llm:
         answers = serve(llm, given, 150).answers
         accepted, offered = counted(llm)
     for name, answer in enumerate(answers):
         assert len(same(model, AGAIN, answer, kept[name])) >= 3
     assert 20 < accepted < offered
+
+
+@pytest.mark.usefixtures("numba")
+@pytest.mark.parametrize("requests", [24, pytest.param(300, marks=pytest.mark.slow)])
+def test_requests_at_random_are_answered_as_without_drafts(repeating, eagle, requests):
+    """Once, again and again, or whole, in a pool that holds few of them; some go away."""
+    draw, given = random.Random(requests), prompts((200, 120, 70), seed=4)
+    asked = [{}, {"foveate_policy": AGAIN}, {"foveate_policy": "full"}, {"foveate_context": 64}]
+    choices = [(prompt, extra) for prompt in given for extra in asked]
+    plain = {"policies": [AGAIN], "max_num_batched_tokens": 96, "max_model_len": 512}
+    with engine(repeating, POLICY, num_gpu_blocks_override=200, **plain) as llm:
+        right = serve(llm, [one for one, _ in choices], 60, asked=[extra for _, extra in choices])
+    small = plain | {"num_gpu_blocks_override": 110, "enable_prefix_caching": True}
+    with engine(repeating, POLICY, **small | drafting("eagle", eagle)) as llm:
+        pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+        idle, which = pool.get_num_free_blocks(), {}
+
+        def ask(name):
+            which[name] = draw.randrange(len(choices))
+            prompt, extra = choices[which[name]]
+            return {"prompt_token_ids": prompt}, greedy(draw.choice([1, 20, 60]), extra)
+
+        traffic = Traffic(llm, draw, requests, most=8, burst=3, leaving=0.02)
+        for outputs in traffic.steps(ask):
+            for output in outputs:
+                answer, got = right.answers[which[output.request_id]], output.outputs[0].token_ids
+                sure = min(certain(answer.logprobs, LEAD), len(got))
+                assert list(got[:sure]) == answer.tokens[:sure], output.request_id
+        assert pool.get_num_free_blocks() == idle
+    assert traffic.preempted

@@ -40,20 +40,17 @@ def served(folder, policy, given, tokens=TOKENS, **options):
         return serve(llm, given, tokens)
 
 
-def by_transformers(folder, policy, given, tokens=TOKENS):
+def by_transformers(folder, policy, given, tokens=TOKENS, causal=False):
+    """What transformers answers; ``causal``: also where image tokens attend in both directions."""
     model = AutoModelForImageTextToText.from_pretrained(folder).eval()
-    processor = AutoProcessor.from_pretrained(folder)
-    return [
-        expected.answer(
-            model,
-            processor(
-                text=[one["prompt"]], images=one["multi_modal_data"]["image"], return_tensors="pt"
-            ),
-            policy,
-            tokens,
-        )
-        for one in given
-    ]
+    processor, answers = AutoProcessor.from_pretrained(folder), []
+    for one in given:
+        shown = one["multi_modal_data"]["image"]
+        inputs = processor(text=[one["prompt"]], images=shown, return_tensors="pt")
+        if causal:
+            inputs.pop("token_type_ids")
+        answers.append(expected.answer(model, inputs, policy, tokens))
+    return answers
 
 
 def test_keeping_everything_of_images_is_stock_vllm(tiny_folder):
@@ -108,3 +105,34 @@ def test_images_equal_the_transformers_backend(tiny_folder, model, spec, options
     answers = served(folder, policy, given, **more | options)
     assert all(vision.sum() > 60 for vision in answers.vision.values())
     expected.check(answers, by_transformers(folder, policy, given))
+
+
+def gemma_prompts():
+    """Two prompts with text behind their images, and one that ends with its image."""
+    first, _, both = prompts("<start_of_image>")
+    (picture,) = first["multi_modal_data"]["image"]
+    ends = {"prompt": f"{QUESTION * 4}<start_of_image>", "multi_modal_data": {"image": [picture]}}
+    return [first, both, ends]
+
+
+@pytest.mark.parametrize("policy", ["snapkv:budget=25%,window=8", "vnorm:budget=25%"])
+def test_images_that_attend_in_both_directions_equal_transformers(tiny_folder, policy):
+    """vLLM's kernels for CPUs read them causally, and so is transformers told to."""
+    folder = tiny_folder("gemma3")
+    given = gemma_prompts()[: 2 if "window" in policy else 3]
+    options = {"num_gpu_blocks_override": 400, "limit_mm_per_prompt": {"image": 2}}
+    answers = served(folder, policy, given, **options)
+    assert {place for _, place in answers.kept} == {0, 1}  # of full attention, of four layers
+    expected.check(answers, by_transformers(folder, policy, given, causal=True))
+
+
+def test_an_image_that_ends_within_the_window_is_refused_where_it_attends_both_ways(tiny_folder):
+    from vllm.exceptions import VLLMValidationError
+
+    more = {"skip_tokenizer_init": False, "num_gpu_blocks_override": 128}
+    *_, ends = gemma_prompts()
+    with engine(tiny_folder("gemma3"), "snapkv:budget=25%,window=8", **more) as llm:
+        with pytest.raises(VLLMValidationError, match="attend to each other in both directions"):
+            serve(llm, [ends], 4)
+        (whole,) = serve(llm, [ends], 4, asked=[{"foveate_policy": "full"}]).answers
+    assert len(whole.tokens) == 4

@@ -8,6 +8,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     CLIPImageProcessor,
     CLIPVisionConfig,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3ImageProcessor,
+    Gemma3Processor,
+    Gemma3TextConfig,
     LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
@@ -19,6 +24,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
+    SiglipVisionConfig,
 )
 
 QWEN_TOKENS = (
@@ -204,8 +210,74 @@ def _llava(folder, side, config, model, processor, image_processor, **sizes):
     return str(folder)
 
 
+GEMMA_TOKENS = (
+    *("<pad>", "<bos>", "<eos>", "<image_soft_token>", "<start_of_image>", "<end_of_image>"),
+    *("\n", "\n\n", "\n\n\n", "\n\n\n\n"),  # around images
+)
+
+
+def gemma3(folder):
+    """Gemma 3: two layers with windows and two of full attention; 64 tokens an image."""
+    named = {"image_token": "<image_soft_token>", "boi_token": "<start_of_image>"}
+    tokenizer = bytes_tokenizer(
+        GEMMA_TOKENS,
+        "<start_of_image>",
+        pad_token="<pad>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        extra_special_tokens=named | {"eoi_token": "<end_of_image>"},
+    )
+    pad, begin, end, image, opens, closes, *_ = tokenizer.convert_tokens_to_ids(list(GEMMA_TOKENS))
+    images = Gemma3ImageProcessor(size={"height": 112, "width": 112})
+    Gemma3Processor(
+        images, tokenizer, image_seq_length=64, chat_template=tokenizer.chat_template
+    ).save_pretrained(folder)
+    text = Gemma3TextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=4096,
+        query_pre_attn_scalar=32,
+        sliding_window=64,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        bos_token_id=begin,
+        eos_token_id=end,
+        pad_token_id=pad,
+        initializer_range=0.2,
+    )
+    vision = SiglipVisionConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=112,
+        patch_size=14,
+    )
+    torch.manual_seed(0)
+    made = Gemma3ForConditionalGeneration(
+        Gemma3Config(
+            text_config=text,
+            vision_config=vision,
+            mm_tokens_per_image=64,
+            boi_token_index=opens,
+            eoi_token_index=closes,
+            image_token_index=image,
+            eos_token_id=end,
+            initializer_range=0.2,
+        )
+    )
+    made.model.multi_modal_projector.mm_input_projection_weight.data.normal_(std=0.2)  # zeros
+    made.float().eval().save_pretrained(folder)
+    name_as_on_the_hub(folder / "model.safetensors")
+    return str(folder)
+
+
 def name_as_on_the_hub(path):
-    """transformers 5 reads LLaVA's older names of the tower's weights, and vLLM knows no others."""
+    """transformers 5 reads older names of a tower's weights, and vLLM knows no others."""
     weights = load_file(path)
     old, new = "vision_tower.", "vision_tower.vision_model."
     renamed = {key.replace(old, new): weight for key, weight in weights.items()}
