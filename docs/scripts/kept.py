@@ -62,7 +62,8 @@ def example(question: str = QUESTION) -> Example:
     """Read the album's second image and a question; the image alone if the question is ""."""
     image = album.images()[1]
     prompt = read(demo(), question or "\n", [image], plain=not question)
-    ((_, (grid,)),) = on_images(demo(), prompt, [image])
+    (tokens,) = on_images(demo(), prompt, [image])
+    (grid,) = tokens.grids
     tokens = words(demo().reader.tokenizer, prompt.inputs["input_ids"][0].tolist())
     after = [(word.text, at) for at, word in enumerate(tokens) if at > max(grid.indices)]
     return Example(image, grid, after, prompt.inputs, prompt.tokens)

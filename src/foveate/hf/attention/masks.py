@@ -140,7 +140,7 @@ def _is_causal(visible: Bool[Tensor, "b m n"], real: Bool[Tensor, "b n"], pads: 
 
 def over_slots(
     mask: Tensor | None, columns: Int[Tensor, "b h s"], queries: Int[Tensor, "m"]
-) -> Bool[Tensor, "b h m s"]:
+) -> Bool[Tensor, "b #h m s"]:
     """Return the slots that each query sees: the mask gathered at ``columns``; causal if it is
     None.
     """

@@ -59,7 +59,7 @@ class PixelPrunePrune:
         """Mark the patches of an image that equal their prediction."""
         if not self.tolerance:
             return equal_to_predicted(patches)
-        return near_predicted(patches.float(), self.tolerance, self.distance)
+        return near_predicted(patches.float(), float(self.tolerance), self.distance)
 
 
 def equal_to_predicted(patches: Float[Tensor, "r c d"]) -> Bool[Tensor, "r c"]:
