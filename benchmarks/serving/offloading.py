@@ -70,9 +70,9 @@ def measure(model: str, rounds: int) -> dict[str, list[tuple[float, int, int]]]:
     options = {"num_gpu_blocks_override": POOL, **offloaded.offloading(STORE)}
     with engine(model, SNAPKV, caching=True, **options) as llm:
         for seed in range(rounds + 1):
-            for case, *figures in round_of(llm, offloaded.MOVED, 1 + seed):
+            for case, seconds, shared, loaded in round_of(llm, offloaded.MOVED, 1 + seed):
                 if seed:
-                    found.setdefault(case, []).append(tuple(figures))
+                    found.setdefault(case, []).append((seconds, shared, loaded))
     return found
 
 
