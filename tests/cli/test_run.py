@@ -256,7 +256,7 @@ def test_terminals_get_no_advice_for_python(
     how = ("--prompt", "x" * 60, "--method", "snapkv:budget=20", "--max-new-tokens", 2)
     result = foveate("run", "--model", llama, *how, "--rounds", 2)
     assert result.exit_code == 0, result.stderr
-    assert "each method answers 2 times: see --rounds" in result.stderr
+    assert "Each method answers 2 times (--rounds)." in result.stderr
     (warning,) = caplog.messages
     assert "its budget is raised" in warning
     assert "strict" not in warning
@@ -336,7 +336,7 @@ def test_the_table_fits_the_terminal_and_holds_the_answers(
     assert WORDS.split()[-1] in result.stdout
     assert "…" not in result.stdout
     assert "It is" not in result.stdout  # nothing is known of this question
-    assert result.stderr == ""  # no progress bar where nobody sees it move
+    assert result.stderr == "Each method answers 3 times (--rounds).\n"  # no progress bar
 
 
 def test_a_line_says_what_each_part_of_one_budget_leaves(
@@ -380,7 +380,7 @@ def tiny_demo(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_demos_answers_are_judged_and_its_policies_figures_shown(foveate: Foveate) -> None:
     result = foveate("run", "--max-new-tokens", 4)
     assert result.exit_code == 0, result.stderr
-    assert result.stderr.count("\n") == 1
+    assert result.stderr.count("\n") == 2
     assert "about 20 s" in result.stderr
     said = [line for line in result.stdout.splitlines() if re.search(r"(right|wrong) +\d", line)]
     for line, (spec, found) in zip(said, known_answers().evaluation.by_spec.items(), strict=True):

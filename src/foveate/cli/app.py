@@ -150,7 +150,8 @@ class Commands(TyperGroup):
             from foveate.compression.budgeting import ADVICE
 
             command = self.get_command(ctx, ctx.invoked_subcommand)
-            has_strict = any(option.name == "strict" for option in command.params)
+            options = command.params if command else ()
+            has_strict = any(option.name == "strict" for option in options)
             advice = " --strict raises an error instead." if has_strict else ""
             record.msg = str(record.msg).replace(ADVICE, advice)
             return True

@@ -84,7 +84,7 @@ def run(
             bars.remove_task(task)
             own_prompt = read(loaded, text, images, clips=clips)
             if rounds > 1 and not json:
-                typer.echo(f"each method answers {rounds} times: see --rounds", err=True)
+                typer.echo(f"Each method answers {rounds} times (--rounds).", err=True)
             _measure_all(loaded, own_prompt, chosen, max_new_tokens, rounds, bars, done)
     finally:
         rows = [measured.row for measured in done]

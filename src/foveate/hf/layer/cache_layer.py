@@ -186,15 +186,21 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if k.shape[2] > 1 and isinstance(pairs, RewrittenPairs):
             self.in_order()
         pairs = self.append(k, v)
-        if (collected := self.state.collected) is not None and self.state.reread is None:
-            collected.k[self.ordinal], collected.v[self.ordinal] = k.detach(), v.detach()
-            if self.expansion is not None:
-                collected.expanded[self.ordinal] = self.expansion(k.detach(), v.detach())[0]
-        dense = drafts is None and isinstance(pairs, DensePairs)
-        keys, values = pairs.both() if dense else (key_states, value_states)
+        self._collect(k, v)
+        keys, values = key_states, value_states
+        if drafts is None and isinstance(pairs, DensePairs):
+            keys, values = pairs.both()
         keys = keys.view_as(keys)  # a new object: the mark is for this pass only
         setattr(keys, LINK, self)
         return keys, values
+
+    def _collect(self, k: Tensor, v: Tensor) -> None:
+        """Note the pass's pairs where a recording collects them."""
+        if (collected := self.state.collected) is None or self.state.reread is not None:
+            return
+        collected.k[self.ordinal], collected.v[self.ordinal] = k.detach(), v.detach()
+        if self.expansion is not None:
+            collected.expanded[self.ordinal] = self.expansion(k.detach(), v.detach())[0]
 
     def _take_drafts(self, k: Tensor, v: Tensor, end: int) -> tuple[Tensor, Tensor]:
         """Set aside the pairs of draft tokens, which come in the pass that ends the prompt."""
