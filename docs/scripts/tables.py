@@ -116,11 +116,11 @@ def kept() -> str:
     share = estimate([1.0] * best.same + [0.0] * (questions - best.same))
     low, high = (round(100 * end) for end in (share.low, share.high))
     text = (
-        f"With {_percent(best.kv_bytes / full.kv_bytes, 0)} of the cache ({sizes}) `recommended` "
-        f"gives the full cache's answer to **{best.same} of {questions}** questions ({low} to "
-        f"{high} %, 95 % confidence); two well-known methods of the same size to "
-        f"{' and '.join(str(other.same) for other in others)}. Figures are means of the small demo "
-        "model over these questions, each about three drawn pages:"
+        f"The small demo model was asked {questions} questions about three drawn pages each. With "
+        f"{_percent(best.kv_bytes / full.kv_bytes, 0)} of the cache ({sizes}) `recommended` gives "
+        f"the full cache's answer to **{best.same} of {questions}** ({low} to {high} %, 95 % "
+        "confidence); two well-known methods of the same size to "
+        f"{' and '.join(str(other.same) for other in others)}:"
     )
     head = f"| | kept | KV memory | same answer, of {questions} | right, of {questions} |"
     lines = [_filled(text), "", head, "|---|---|---|---|---|"]
@@ -138,9 +138,9 @@ def landing() -> str:
     full, best, *_ = evaluation.by_spec.values()
     questions = f"{evaluation.questions} questions about {evaluation.task.replace('_', ' ')}"
     return _filled(
-        f"**{best.same} of {evaluation.questions}** answers are those of the full cache with "
-        f"**{_percent(best.kv_bytes / full.kv_bytes, 0)}** of it: {_mib(best)} instead of "
-        f"{_mib(full)}. Source: the demo model, {questions} under `recommended` with its profile "
+        f"On {questions}, **{best.same} of {evaluation.questions}** answers of the demo model are "
+        f"those of the full cache with **{_percent(best.kv_bytes / full.kv_bytes, 0)}** of it: "
+        f"{_mib(best)} instead of {_mib(full)}, under `recommended` with its profile "
         "([data](../demo_model/foveate_demo/figures.json), "
         "[script](../benchmarks/quality/first_minute.py)); the [leaderboard](quality.md) has all "
         "methods."

@@ -149,7 +149,7 @@ def test_experiments_that_ask_the_same_read_each_prompt_once(tmp_path):
         r"[\d.]+ min, 8 of 8 rows\n"
     )
     assert re.fullmatch(said, done.stderr)
-    assert "whole, by its manifest" in page(tmp_path)
+    assert "complete, by its manifest" in page(tmp_path)
 
 
 def test_another_model_and_data_of_ones_own_and_what_is_missing_keeps_nothing_else(tmp_path):

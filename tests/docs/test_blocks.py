@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,10 +20,6 @@ import foveate
 from foveate import errors
 from foveate.chat import generation
 from foveate.errors import FoveateError
-from foveate.policies.method import METHODS
-from foveate.policies.prunes import PRUNES
-from foveate.policies.spec import STAGES
-from foveate_lab.eval.task_registry import TASKS
 from tests import zoo
 
 ROOT = Path(__file__).parents[2]
@@ -116,16 +111,6 @@ def longer(inputs: Any, processor: Any, text: str, told: int = 0) -> dict[str, A
     words = processor.tokenizer("y" * told + text, return_tensors="pt", add_special_tokens=False)
     ids = torch.cat([inputs["input_ids"], words["input_ids"]], dim=1)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-
-@pytest.fixture
-def registries() -> Iterator[None]:
-    """Forgets what a page defines."""
-    kept = [(one, set(one)) for one in (METHODS, STAGES, PRUNES, TASKS)]
-    yield
-    for registry, names in kept:
-        for name in set(registry) - names:
-            registry.pop(name)
 
 
 @pytest.mark.usefixtures("registries")

@@ -127,6 +127,10 @@ def test_a_method_of_ones_own_is_found_once_its_package_is_installed(tmp_path):
 
 def test_the_readme_names_every_example_there_is():
     links = set(re.findall(r"\]\(([^)]+)\)", (FOLDER / "README.md").read_text(encoding="utf-8")))
-    scripts = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.py")}
+    scripts = {
+        path.relative_to(FOLDER).as_posix()
+        for path in FOLDER.rglob("*.*")
+        if path.suffix in (".py", ".ipynb")
+    }
     assert scripts - links == {"own_method/foveate_novelty/__init__.py"}
     assert all((FOLDER / link).exists() for link in links)

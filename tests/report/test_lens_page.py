@@ -273,10 +273,39 @@ def test_it_fits_and_can_be_read(lens: Path, open_page: OpenPage, width: int, sc
             page.locator("#budget").fill(str(budget))
             assert min(contrasts(page, ".word")) >= 4.5
         assert min(contrasts(page, ".soft, .sum, #states dt, #states dd, label")) >= 4.5
+        assert page.evaluate(
+            """() => [...document.querySelectorAll("#where, #states dd")]
+              .every((e) => e.scrollWidth <= e.clientWidth)"""
+        )
         page.emulate_media(media="print")
         assert overflow(page) == []
         assert page.locator("#layer").is_hidden()
         assert page.locator("#layer-now").is_visible()
+
+
+def test_text_can_be_read_under_the_veil_of_a_dropped_patch(
+    lens: Path, open_page: OpenPage
+) -> None:
+    with open_page(lens) as page:
+        page.wait_for_selector(READY)
+        page.locator("#layer").fill("1")
+        page.locator("#head").fill("0")
+        colors: dict[str, str] = page.evaluate(
+            """() => Object.fromEntries([...document.querySelectorAll(".cell")]
+              .map((e) => getComputedStyle(e))
+              .map((s) => [s.getPropertyValue("--held"), s.backgroundColor]))"""
+        )
+    assert set(colors) == {"0", "1"}
+    *fog, opacity = map(float, re.findall(r"[0-9.]+", colors["0"]))
+    assert re.findall(r"[0-9.]+", colors["1"])[3] == "0"
+    paper, ink = (
+        sum(
+            weight * ((shade + (x / 255 - shade) * opacity) ** 2.2)
+            for weight, x in zip((0.2126, 0.7152, 0.0722), fog, strict=True)
+        )
+        for shade in (1, 0)
+    )
+    assert (paper + 0.05) / (ink + 0.05) > 3  # WCAG 2.2's contrast for large text
 
 
 def test_long_names_and_unbroken_words_fit_too(tmp_path: Path, open_page: OpenPage) -> None:
@@ -350,6 +379,7 @@ def test_a_time_line_is_as_high_as_what_is_kept_of_a_frame(
         bars = page.locator(".film i")
         titles = [bars.nth(i).get_attribute("title") or "" for i in (0, 1)]
         assert [title.partition(":")[0] for title in titles] == ["frame at 0 s", "frame at 2.5 s"]
+        assert page.locator(".caption").all_inner_texts() == ["frame at 0.0 s", "frame at 2.5 s"]
         heights = [(bars.nth(i).bounding_box() or {})["height"] for i in (0, 1)]
         assert heights[0] * shares[1] == pytest.approx(heights[1] * shares[0], rel=0.02)
         assert page.locator("#film").is_visible()

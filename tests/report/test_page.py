@@ -304,3 +304,19 @@ def test_chromium_shows_it_in_peace_at_any_width(
         assert chart is not None
         assert width / 2 < chart["width"] < width
         assert overflow(shown) == []
+
+
+def test_a_policy_has_its_line_and_files_have_no_folders(
+    tmp_path: Path, open_page: OpenPage
+) -> None:
+    spec = "recommended:budget=20%,profile=/data/{}/recommended.safetensors"
+    found = [row("full", 0, 1), {**row("full", 0, 1), "spec": spec.format("a")}]
+    path = written(tmp_path, found) / "report.html"
+    path.write_text(page(tmp_path), encoding="utf-8")
+    with open_page(path) as shown:
+        codes = shown.locator("td:first-child code").all()
+        assert codes[1].inner_text() == "recommended:budget=20%,profile=recommended.safetensors"
+        assert len({(code.bounding_box() or {})["height"] for code in codes}) == 1
+    text = page(written(tmp_path, [*found, {**found[1], "spec": spec.format("b")}]))
+    assert "profile=a/recommended" in text
+    assert "/data/" not in text

@@ -123,7 +123,7 @@ def test_parts_of_one_run_are_put_together(tmp_path: Path) -> None:
     text = page(one, two)
     assert text.count("<h1>") == 1
     assert text.count("4 of 4") == 3
-    assert text.count("whole, by its manifest") == 2
+    assert text.count("complete, by its manifest") == 2
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_others_stand_beside_and_are_in_no_common_mean(
     assert bool(why) == bool(found[1].why)
     text = page(one, two)
     assert text.count("<h1>") == 3  # beside each other, and each
-    assert ("Not put together" in text) == bool(why)
+    assert ("Not joined with" in text) == bool(why)
     beside = text.partition("<h1><bdi>A: one")[0]
     assert beside.count(SNAPKV) == 1
     assert beside.count(f", of {other.get('samples', 4)}<") >= 2

@@ -55,9 +55,9 @@ def width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
-def without_folders(spec: str) -> str:
-    """Return a spec with paths shortened to file names."""
-    return re.sub(r"[^=,(]*/", "", spec)
+def without_folders(spec: str, folders: int = 0) -> str:
+    """Return a spec with paths shortened to file names and their last ``folders`` folders."""
+    return re.sub(rf"[^=,(]*/((?:[^=,(/]*/){{{folders}}})", r"\1", spec)
 
 
 def _close_marks(lines: list[str], marks: int) -> int:

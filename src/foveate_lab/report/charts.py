@@ -47,10 +47,15 @@ def entry(name: str, drawn: dict[str, str]) -> Entry:
 
 
 def brief(specs: Sequence[str]) -> list[str]:
-    """Return specs without folders in file names, unless two would then be equal."""
+    """Return specs with as few folders in file names as keep them apart."""
     names = [without_folders(spec) for spec in specs]
-    count = Counter(names)
-    return [spec if count[name] > 1 else name for spec, name in zip(specs, names, strict=True)]
+    for folders in range(1, max((spec.count("/") for spec in specs), default=0) + 1):
+        count = Counter(names)
+        names = [
+            without_folders(spec, folders) if count[name] > 1 else name
+            for spec, name in zip(specs, names, strict=True)
+        ]
+    return names
 
 
 def _outline(marker: str) -> str:
@@ -109,7 +114,7 @@ def against_bytes(cells: Sequence[SummaryCell], what: str) -> Chart:
         key.append(entry("Pareto front", FRONT))
     axis.set(
         xscale="log",
-        xlabel="KV bytes held, % of the full cache",
+        xlabel="KV bytes, % of the full cache",
         ylabel=f"{what}, %",
         ylim=(0, 103 * top),
     )

@@ -14,7 +14,7 @@ from foveate.pictures.escaping import rendered
 from foveate_lab.eval.bundle import Bundle, read_bundles
 from foveate_lab.eval.summary import FULL, Estimate, Rows, SummaryCell, cells, failures
 from foveate_lab.report.analyses import figures
-from foveate_lab.report.charts import against_bytes
+from foveate_lab.report.charts import against_bytes, brief
 from foveate_lab.report.front import on_front
 from foveate_lab.report.heat import heat_maps
 from foveate_lab.report.merging import ReportPart, names, parts
@@ -63,6 +63,7 @@ def page(*folders: Path) -> str:
             raise InvalidInput(f"{str(bundle.folder)!r} holds no answers yet.")
     all_parts = parts(bundles)
     part_names = names(all_parts) if len(all_parts) > 1 else [""]
+    specs = list(dict.fromkeys(row["spec"] for part in all_parts for row in part.rows))
     rendered_parts = [_part(part, name) for part, name in zip(all_parts, part_names, strict=True)]
     return rendered(
         "a report",
@@ -70,6 +71,7 @@ def page(*folders: Path) -> str:
         parts=rendered_parts,
         beside=_beside(all_parts),
         names=part_names,
+        shown=dict(zip(specs, brief(specs), strict=True)),
     )
 
 
@@ -79,7 +81,11 @@ def _part(part: ReportPart, name: str) -> Mapping[str, Any]:
         "name": name,
         "why": part.why,
         "configuration": part.configuration,
-        "sources": [_source(bundle) for bundle in part.bundles if _has_details(part, bundle)],
+        "sources": [
+            _source(bundle, part.configuration.get("versions", {}))
+            for bundle in part.bundles
+            if _has_details(part, bundle)
+        ],
         "tasks": [
             _task(
                 task,
@@ -98,16 +104,19 @@ def _has_details(part: ReportPart, bundle: Bundle) -> bool:
     return bundle.manifest is not None or len(part.bundles) > 1
 
 
-def _source(bundle: Bundle) -> Mapping[str, Any]:
-    """Return a folder's name with the machine and versions that produced its rows."""
+def _source(bundle: Bundle, shown: Mapping[str, str]) -> Mapping[str, Any]:
+    """Return a folder's name, machine, and versions that the heading does not show already."""
     manifest: Mapping[str, Any] = bundle.manifest or {}
     hardware = manifest.get("hardware", {})
+    versions = manifest.get("versions") or bundle.stored.configuration.get("versions", {})
     return {
         "name": bundle.folder.name,
         "sealed": bool(manifest),
         "machine": [hardware.get("processor"), *hardware.get("accelerators", ())],
         "threads": hardware.get("threads"),
-        "versions": manifest.get("versions") or bundle.stored.configuration.get("versions", {}),
+        "versions": {
+            name: version for name, version in versions.items() if shown.get(name) != version
+        },
     }
 
 

@@ -159,6 +159,7 @@
         if (element.dataset.held === `${share} ${never}`) return;
         element.dataset.held = `${share} ${never}`;
         element.style.setProperty("--held", share);
+        element.style.setProperty("--veil", 1 - Math.sqrt(share)); // as in kept_picture.py
         element.style.setProperty("--never", never);
       });
       panel.line.textContent = sum(panel);
@@ -201,6 +202,10 @@
       panel.state.textContent = describe(panel, state.token);
       panel.state.title = panel.state.textContent;
     }
+    const heights = panels.map((panel) => panel.state.offsetHeight);
+    panels.forEach(({ state: line }, place) => { // lines never shrink, or the page would jump under the pointer
+      line.style.minHeight = `${heights[place]}px`;
+    });
   }
 
   function point(token) {
@@ -254,9 +259,10 @@
     timeline.hidden = !data.frames.length;
     const prompt = make("div", { class: "prompt", role: "listbox",
       "aria-label": `The prompt's tokens under ${method.name}` });
-    for (const part of data.parts)
-      prompt.append(part.words ? make("span", { class: "words", role: "presentation" }, ...part.words.map(word))
-        : picture(part));
+    for (const part of data.parts) {
+      if (part.words) prompt.append(make("span", { class: "words", role: "presentation" }, ...part.words.map(word)));
+      else prompt.append(...(data.frames.length ? [make("span", { class: "caption" }, part.name)] : []), picture(part));
+    }
     const tokens = [];
     for (const element of prompt.querySelectorAll("[data-at]")) tokens[element.dataset.at] = element;
     tokens[0].tabIndex = 0;
