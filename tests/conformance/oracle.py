@@ -8,6 +8,7 @@ transcription, where the policy merges; and their softmax is a softmax-n where i
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -102,6 +103,19 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **more):
         sink[:, :, max(0, event.end - (n - m)) :] = math.log(event.n)
     weights = torch.cat([logits, sink.to(logits)], -1).softmax(-1)[..., :-1]
     return (weights @ v).transpose(1, 2).contiguous(), None
+
+
+def _without_evicted(indexer, args, kwargs):
+    """Mask for an indexer what events took from its layer, so that it does not choose it."""
+    inputs = {**dict(zip(inspect.signature(indexer.forward).parameters, args)), **kwargs}
+    mask = inputs["attention_mask"]  # [b, queries, columns], boolean or additive
+    b, m, n = mask.shape
+    gone = torch.zeros(b, m, n, dtype=torch.bool)
+    for event in (e for e in _events if indexer.layer_idx in e.kept):
+        later = (torch.arange(n - m, n) >= event.end)[None, :, None]
+        gone[..., : event.end] |= later & ~event.kept[indexer.layer_idx][:, :1]
+    low = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+    return (), {**inputs, "attention_mask": mask.masked_fill(gone, low)}
 
 
 LATENTS = "_latents"
@@ -202,6 +216,12 @@ def oracle(
     latent = {part: part.expand_kv for part in model.modules() if hasattr(part, "expand_kv")}
     for part, expand in latent.items():
         part.expand_kv = partial(_expanded, expand)
+    choosing = [getattr(part, "indexer", None) for part in latent]
+    hooks = [
+        indexer.register_forward_pre_hook(_without_evicted, with_kwargs=True)
+        for indexer in choosing
+        if indexer is not None
+    ]
     _events[:] = events
     _hidden.update(hidden or {})
     _tied.clear()
@@ -212,6 +232,8 @@ def oracle(
         AttentionInterface.get_interface = stock
         for part in latent:
             del part.expand_kv
+        for hook in hooks:
+            hook.remove()
         _events.clear()
         _hidden.clear()
         _keys.clear()

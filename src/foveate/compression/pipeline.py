@@ -9,9 +9,9 @@ the budget are a share of the floor, because nothing else is known before scorin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import isnan
 from typing import NamedTuple
 
@@ -176,8 +176,50 @@ def _checked_protection(slots: Slots, policy: Policy) -> Protected:
     return protection
 
 
-def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) -> list[Kept]:
-    """Budget, select and merge scored layers; ``within`` are the bytes of a budget in bytes."""
+class Groups:
+    """Groups of layers that keep one set, which the first of each chooses.
+
+    ``leaders`` maps the other layers of a group to the first, by ordinal.
+    """
+
+    def __init__(self, leaders: Mapping[int, int]):
+        self._leaders = leaders
+        self._chosen: dict[int, Choice] = {}
+
+    def choice(self, ordinal: int, choose: Callable[[], Choice]) -> Choice:
+        """Return the choice of the layer's group, or that of ``choose`` for other layers."""
+        if (leader := self._leaders.get(ordinal)) is not None:
+            return self._chosen[leader]
+        choice = choose()
+        if ordinal in self._leaders.values():
+            self._chosen[ordinal] = choice
+        return choice
+
+
+class Choice(NamedTuple):
+    """Slots that a selection chose, each head's count, and the scores."""
+
+    mask: Bool[Tensor, "b h n"]
+    count: Int[Tensor, "b h"]
+    scores: Float[Tensor, "b h n"]
+
+
+def _chosen(policy: Policy, scored: Scored, count: Int[Tensor, "b h"]) -> Choice:
+    mask = policy.select(scored, count)
+    _check_mask(policy, scored, mask, count)
+    return Choice(mask, count, scored.scores.values)
+
+
+def keep(
+    policy: Policy,
+    scored: Sequence[Scored],
+    within: Bytes | None = None,
+    groups: Groups | None = None,
+) -> list[Kept]:
+    """Budget, select and merge scored layers; ``within`` are the bytes of a budget in bytes, and
+    ``groups`` the layers that keep one set.
+    """
+    groups = groups or Groups({})
     if policy.across_layers is not None:
         scored = _together(policy.across_layers, scored)
     if policy.amount.kind == "auto":
@@ -189,14 +231,14 @@ def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) 
     _check_counts(policy, scored, counts, scored[0].tokens)
     kept = []
     for scored_layer, count in zip(scored, counts, strict=True):
-        mask = policy.select(scored_layer, count)
-        _check_mask(policy, scored_layer, mask, count)
+        choose = partial(_chosen, policy, scored_layer, count)
+        mask, count, scores = groups.choice(scored_layer.layer.ordinal, choose)
         k, v = scored_layer.layer.k, scored_layer.layer.v
         if not isinstance(policy.merge, NoMerge):
             k, v = policy.merge(scored_layer, mask)
         exact, limit = (None, count) if policy.spares else (count, None)
         kept.append(
-            Kept(mask, scored_layer.scores.values, k, v, exact, limit, scored_layer.is_stored)
+            Kept(mask, scores, k, v, exact, limit, scored_layer.is_stored)
         )
     return kept
 

@@ -23,6 +23,7 @@ from foveate.hf.layer import fixed
 from foveate.hf.layer.call_inputs import CallInputs, Declared, GenerateCall, NextPrompt
 from foveate.hf.layer.call_turn import Call, CallTurn
 from foveate.hf.layer.hooks import forget_compiled, named, put, restore_offsets, wrap
+from foveate.hf.layer.indexed_layer import expansion, indexers, mask_evicted
 from foveate.hf.layer.interface import Reader, intercept, pass_latents, readers, release
 from foveate.hf.layer.projection import (
     EXPAND,
@@ -117,8 +118,13 @@ class Calls:
                 hook = partial(self._note_residual, index)
                 undo.callback(reader.register_forward_pre_hook(hook, with_kwargs=True).remove)
             for index, module in with_latents(decoder).items():
-                self.link.expansions[index] = getattr(module, EXPAND)
+                self.link.expansions[index] = expansion(module, EXPAND)
                 wrap(undo, module, EXPAND, pass_latents)
+            for index, indexer in indexers(with_latents(decoder)).items():
+                self.link.indexers.add(index)
+                undo.callback(
+                    indexer.register_forward_pre_hook(mask_evicted, with_kwargs=True).remove
+                )
             for index, attention in self._attentions.items():
                 hook = partial(self._note_hidden, index)
                 undo.callback(attention.register_forward_pre_hook(hook, with_kwargs=True).remove)

@@ -291,7 +291,8 @@ def _replaceable_pairs(layer: FoveateLayer, queries: Queries) -> DensePairs | Re
         return None
     if pairs.longest != kept + 1 or not pairs.compressed:
         return None
-    plain = queries.attention.is_sdpa and queries.sees_all and not layer.state.shares_kv
+    alone = not layer.state.shares_kv and not layer.state.leaders
+    plain = queries.attention.is_sdpa and queries.sees_all and alone
     return pairs if plain else None
 
 
