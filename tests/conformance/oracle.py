@@ -8,7 +8,6 @@ transcription, where the policy merges; and their softmax is a softmax-n where i
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
 
 from foveate.cache.pairs import NarrowPairs
+from foveate.hf.layer.hooks import named
 from foveate.methods.cam import MergeFollowing
 from foveate.methods.think import DropChannels
 from foveate.policies.protocols import NoMerge
@@ -107,7 +107,7 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **more):
 
 def _without_evicted(indexer, args, kwargs):
     """Mask for an indexer what events took from its layer, so that it does not choose it."""
-    inputs = {**dict(zip(inspect.signature(indexer.forward).parameters, args)), **kwargs}
+    inputs = {**named(indexer.forward, args), **kwargs}
     mask = inputs["attention_mask"]  # [b, queries, columns], boolean or additive
     b, m, n = mask.shape
     gone = torch.zeros(b, m, n, dtype=torch.bool)

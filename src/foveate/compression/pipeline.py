@@ -9,7 +9,7 @@ the budget are a share of the floor, because nothing else is known before scorin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import isnan
@@ -23,6 +23,7 @@ from foveate.cache.layer import Layer, Scored, not_finite, refuse_not_finite
 from foveate.cache.pairs import DensePairs, RaggedPairs, store
 from foveate.cache.slots import Slots, derived
 from foveate.compression.byte_budget import Bytes
+from foveate.compression.groups import Choice, Groups
 from foveate.errors import InvalidBudget, InvalidParameter
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import AcrossLayers, EachByItself, NoMerge
@@ -176,34 +177,6 @@ def _checked_protection(slots: Slots, policy: Policy) -> Protected:
     return protection
 
 
-class Groups:
-    """Groups of layers that keep one set, which the first of each chooses.
-
-    ``leaders`` maps the other layers of a group to the first, by ordinal.
-    """
-
-    def __init__(self, leaders: Mapping[int, int]):
-        self._leaders = leaders
-        self._chosen: dict[int, Choice] = {}
-
-    def choice(self, ordinal: int, choose: Callable[[], Choice]) -> Choice:
-        """Return the choice of the layer's group, or that of ``choose`` for other layers."""
-        if (leader := self._leaders.get(ordinal)) is not None:
-            return self._chosen[leader]
-        choice = choose()
-        if ordinal in self._leaders.values():
-            self._chosen[ordinal] = choice
-        return choice
-
-
-class Choice(NamedTuple):
-    """Slots that a selection chose, each head's count, and the scores."""
-
-    mask: Bool[Tensor, "b h n"]
-    count: Int[Tensor, "b h"]
-    scores: Float[Tensor, "b h n"]
-
-
 def _chosen(policy: Policy, scored: Scored, count: Int[Tensor, "b h"]) -> Choice:
     mask = policy.select(scored, count)
     _check_mask(policy, scored, mask, count)
@@ -229,17 +202,16 @@ def keep(
     else:
         counts = policy.budget(scored, scored[0].tokens)
     _check_counts(policy, scored, counts, scored[0].tokens)
+    counts = groups.even(scored, counts)
     kept = []
     for scored_layer, count in zip(scored, counts, strict=True):
-        choose = partial(_chosen, policy, scored_layer, count)
-        mask, count, scores = groups.choice(scored_layer.layer.ordinal, choose)
-        k, v = scored_layer.layer.k, scored_layer.layer.v
+        layer, choose = scored_layer.layer, partial(_chosen, policy, scored_layer, count)
+        mask, count, scores = groups.choice(layer.ordinal, layer.k.device, choose)
+        k, v = layer.k, layer.v
         if not isinstance(policy.merge, NoMerge):
             k, v = policy.merge(scored_layer, mask)
         exact, limit = (None, count) if policy.spares else (count, None)
-        kept.append(
-            Kept(mask, scores, k, v, exact, limit, scored_layer.is_stored)
-        )
+        kept.append(Kept(mask, scores, k, v, exact, limit, scored_layer.is_stored))
     return kept
 
 

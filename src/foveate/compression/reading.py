@@ -21,8 +21,9 @@ from foveate.cache.slots import Slots
 from foveate.compression.budgeting import Budgeted, budgeted, raised, warn_where_raised
 from foveate.compression.byte_budget import Bytes, check_form
 from foveate.compression.early_removal import shed
+from foveate.compression.groups import Groups
 from foveate.compression.layer_memory import Pass, Phase, Remembered
-from foveate.compression.pipeline import Groups, Kept, everything, folded, keep, observed, score
+from foveate.compression.pipeline import Kept, everything, folded, keep, observed, score
 from foveate.errors import InvalidInput
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import Budget, EvenPruning, Moment, ReadsGradients

@@ -133,7 +133,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Return the pairs that attention reads: the stored ones, or those computed from stored
         latents.
         """
-        stored, expansion = self.stored or self.pairs, self.expansion
+        return self.expanded(self.stored or self.pairs, self.expansion)
+
+    def expanded(self, stored: Pairs, expansion: Expansion | None) -> Pairs:
+        """Return the pairs that an expansion computes from stored latents; without one these."""
         if expansion is None:
             return stored
         opened = stored.opened()

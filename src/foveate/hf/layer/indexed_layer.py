@@ -1,13 +1,14 @@
-"""A cache layer of sparse attention (DSA): an indexer chooses the tokens that each query attends to.
+"""A cache layer of sparse attention (DSA), whose indexer chooses what each query attends to.
 
-The indexer's keys are stored behind the rotary keys, so whatever moves pairs moves them as well. The
-indexer itself works on columns, as without a policy, and evicted columns are masked for it: it
-chooses among kept tokens.
+The indexer's keys are stored behind the rotary keys, so whatever moves pairs moves them as well.
+The indexer itself works on columns, as without a policy. Evicted columns are masked for it, so that
+it chooses among kept tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,11 +16,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
+from foveate.compression.pipeline import Kept
 from foveate.errors import InvalidInput
 from foveate.hf.layer.cache_layer import LINK, FoveateLayer, is_whole
 from foveate.hf.layer.hooks import named
+from foveate.hf.layer.projection import EXPAND
 from foveate.hf.layer.state import Expansion
 from foveate.hf.model.internals import given_cache
+from foveate.policies.protocols import NoMerge
 
 
 class FoveateIndexedLayer(FoveateLayer):
@@ -72,6 +76,15 @@ class FoveateIndexedLayer(FoveateLayer):
         by_column.scatter_(1, index[..., None].expand_as(keys), keys)
         return by_column[:, : self.seen]
 
+    def keep(self, kept: Kept) -> None:
+        """Replace the stored pairs by the kept ones; a merged pair keeps its own index key."""
+        indexer = self.state.link.indexers.get(self.model_index)
+        if indexer is not None and not isinstance(self.policy.merge, NoMerge):
+            own = self.pairs.padded().v[..., -indexer.head_dim :]
+            merged = kept.v[..., : -indexer.head_dim]
+            kept = replace(kept, v=torch.cat([merged, own], dim=-1))
+        super().keep(kept)
+
     def among_kept(self, mask: Tensor) -> Tensor:
         """Mask the evicted columns in the indexer's mask [b, queries, columns].
 
@@ -109,7 +122,7 @@ def mask_evicted(indexer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     return (), {**inputs, "attention_mask": layer.among_kept(inputs["attention_mask"])}
 
 
-def indexers(expanding: Mapping[int, nn.Module]) -> dict[int, nn.Module]:
+def indexers(expanding: Mapping[int, nn.Module]) -> dict[int, Any]:
     """Find the indexers of attention modules, by layer of the model."""
     found = {layer: getattr(module, "indexer", None) for layer, module in expanding.items()}
     return {layer: indexer for layer, indexer in found.items() if indexer is not None}
@@ -131,12 +144,13 @@ class WithoutIndex:
         return keys, per_head
 
 
-def expansion(module: Any, method: str) -> Expansion:
-    """Return a module's expansion of stored latents."""
-    expand: Expansion = getattr(module, method)
-    if getattr(module, "indexer", None) is None:
-        return expand
-    return WithoutIndex(expand, module.qk_rope_head_dim)
+def expansions(expanding: Mapping[int, Any]) -> dict[int, Expansion]:
+    """Return the attention modules' expansions of stored latents, by layer of the model."""
+    found: dict[int, Expansion] = {i: getattr(module, EXPAND) for i, module in expanding.items()}
+    if not indexers(expanding):
+        return found
+    # all of them: a layer without an indexer may read the pairs of one that has index keys
+    return {i: WithoutIndex(e, expanding[i].qk_rope_head_dim) for i, e in found.items()}
 
 
 def leaders(config: PreTrainedConfig, layers: Sequence[int]) -> dict[int, int]:

@@ -84,8 +84,8 @@ class Link:
     ``residual_norms`` the norms of the residual stream that each layer reads in the current pass,
     ``hidden_states`` the inputs of each layer's attention module, until its policy has read them.
     ``expansions`` are functions from latents and rotary keys to keys and values per head, by layer
-    of the model, if its cache stores latents (MLA), and ``indexers`` the layers of the model with an
-    indexer of their own (sparse attention).
+    of the model, if its cache stores latents (MLA), and ``indexers`` the modules that choose what
+    each query attends to, by layer of the model (sparse attention).
     ``strict`` refuses budgets below what is always kept. With ``keeps_scores``, layers remember the
     scores of the pairs that they keep; with ``records_positions``, new caches record the position
     of every token.
@@ -99,7 +99,7 @@ class Link:
         self.projections: dict[int, nn.Module] = {}
         self.residual_norms: dict[int, Tensor] = {}
         self.expansions: dict[int, Expansion] = {}
-        self.indexers: set[int] = set()
+        self.indexers: dict[int, Any] = {}
         self.hidden_states: dict[int, Tensor] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
