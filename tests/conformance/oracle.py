@@ -56,15 +56,15 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **more):
     b, hq, m, d = query.shape
     h, n = key.shape[1], key.shape[2]
     layer = module.layer_idx
+    stored, expand = getattr(key, LATENTS, ((key, value), None))
     if any(layer in e.kept for e in _events):
-        _keys[layer] = key
+        _keys[layer] = stored[0]
     else:  # it may be a layer that reads another's pairs
-        same = [i for i, made in _keys.items() if made.data_ptr() == key.data_ptr()]
+        same = [i for i, made in _keys.items() if made.data_ptr() == stored[0].data_ptr()]
         layer = same[0] if same else layer
     events = [e for e in _events if layer in e.kept]
     late = [e for e in events if e.merge is not None and e.end <= n - m]
     assert not any(n - m < e.end < n for e in events if e.merge is not None), "one pass, two caches"
-    stored, expand = getattr(key, LATENTS, ((key, value), None))
     for event in late:
         stored = _merged(event, layer, *stored)
     if late:
@@ -113,7 +113,8 @@ def _without_evicted(indexer, args, kwargs):
     gone = torch.zeros(b, m, n, dtype=torch.bool)
     for event in (e for e in _events if indexer.layer_idx in e.kept):
         later = (torch.arange(n - m, n) >= event.end)[None, :, None]
-        gone[..., : event.end] |= later & ~event.kept[indexer.layer_idx][:, :1]
+        kept = event.kept[indexer.layer_idx][:, :1, :n]
+        gone[..., : event.end] |= later & ~kept
     low = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
     return (), {**inputs, "attention_mask": mask.masked_fill(gone, low)}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from foveate.compression.pipeline import Kept
-from foveate.errors import InvalidInput
+from foveate.errors import InvalidInput, UnsupportedCache
 from foveate.hf.layer.cache_layer import LINK, FoveateLayer, is_whole
 from foveate.hf.layer.hooks import named
 from foveate.hf.layer.projection import EXPAND
@@ -75,6 +75,16 @@ class FoveateIndexedLayer(FoveateLayer):
         index = columns[:, 0].long() % (self.seen + 1)  # -1, an empty slot, is the last one
         by_column.scatter_(1, index[..., None].expand_as(keys), keys)
         return by_column[:, : self.seen]
+
+    def _take_drafts(self, k: Tensor, v: Tensor, end: int) -> NoReturn:
+        """Refuse draft tokens in the pass that ends the prompt: the indexer has chosen for them
+        before anything is evicted.
+        """
+        raise UnsupportedCache(
+            "draft tokens arrived in the pass that ends the prompt, and this model's indexer "
+            "chooses for all tokens of a pass at once. Read the prompt with session.prefill(...) "
+            "first, or leave assisted (or prompt lookup) decoding out."
+        )
 
     def keep(self, kept: Kept) -> None:
         """Replace the stored pairs by the kept ones; a merged pair keeps its own index key."""

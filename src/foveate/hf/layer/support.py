@@ -168,8 +168,8 @@ def _reasons_of_index(model: PreTrainedModel, config: PreTrainedConfig) -> list[
         ]
     if IndexedLayer not in kinds or not indexers(with_latents(model)):
         return [
-            "its layers keep an index beside their keys, which chooses what is attended to, in a "
-            "form that this version of Foveate does not know."
+            "its layers keep an index beside keys and values of each head, and Foveate evicts from "
+            "an index beside latents (MLA) only."
         ]
     modes = getattr(config, "kv_sharing_modes", None) or ()
     if "reuse_but_indexer" in modes:
