@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
 
 from foveate.cache.pairs import NarrowPairs
+from foveate.hf.layer.hooks import named
 from foveate.methods.cam import MergeFollowing
 from foveate.methods.think import DropChannels
 from foveate.policies.protocols import NoMerge
@@ -55,15 +56,15 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **more):
     b, hq, m, d = query.shape
     h, n = key.shape[1], key.shape[2]
     layer = module.layer_idx
+    stored, expand = getattr(key, LATENTS, ((key, value), None))
     if any(layer in e.kept for e in _events):
-        _keys[layer] = key
+        _keys[layer] = stored[0]
     else:  # it may be a layer that reads another's pairs
-        same = [i for i, made in _keys.items() if made.data_ptr() == key.data_ptr()]
+        same = [i for i, made in _keys.items() if made.data_ptr() == stored[0].data_ptr()]
         layer = same[0] if same else layer
     events = [e for e in _events if layer in e.kept]
     late = [e for e in events if e.merge is not None and e.end <= n - m]
     assert not any(n - m < e.end < n for e in events if e.merge is not None), "one pass, two caches"
-    stored, expand = getattr(key, LATENTS, ((key, value), None))
     for event in late:
         stored = _merged(event, layer, *stored)
     if late:
@@ -102,6 +103,20 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **more):
         sink[:, :, max(0, event.end - (n - m)) :] = math.log(event.n)
     weights = torch.cat([logits, sink.to(logits)], -1).softmax(-1)[..., :-1]
     return (weights @ v).transpose(1, 2).contiguous(), None
+
+
+def _without_evicted(indexer, args, kwargs):
+    """Mask for an indexer what events took from its layer, so that it does not choose it."""
+    inputs = {**named(indexer.forward, args), **kwargs}
+    mask = inputs["attention_mask"]  # [b, queries, columns], boolean or additive
+    b, m, n = mask.shape
+    gone = torch.zeros(b, m, n, dtype=torch.bool)
+    for event in (e for e in _events if indexer.layer_idx in e.kept):
+        later = (torch.arange(n - m, n) >= event.end)[None, :, None]
+        kept = event.kept[indexer.layer_idx][:, :1, :n]
+        gone[..., : event.end] |= later & ~kept
+    low = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+    return (), {**inputs, "attention_mask": mask.masked_fill(gone, low)}
 
 
 LATENTS = "_latents"
@@ -202,6 +217,12 @@ def oracle(
     latent = {part: part.expand_kv for part in model.modules() if hasattr(part, "expand_kv")}
     for part, expand in latent.items():
         part.expand_kv = partial(_expanded, expand)
+    choosing = [getattr(part, "indexer", None) for part in latent]
+    hooks = [
+        indexer.register_forward_pre_hook(_without_evicted, with_kwargs=True)
+        for indexer in choosing
+        if indexer is not None
+    ]
     _events[:] = events
     _hidden.update(hidden or {})
     _tied.clear()
@@ -212,6 +233,8 @@ def oracle(
         AttentionInterface.get_interface = stock
         for part in latent:
             del part.expand_kv
+        for hook in hooks:
+            hook.remove()
         _events.clear()
         _hidden.clear()
         _keys.clear()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import isnan
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from foveate.cache.layer import Layer, Scored, not_finite, refuse_not_finite
 from foveate.cache.pairs import DensePairs, RaggedPairs, store
 from foveate.cache.slots import Slots, derived
 from foveate.compression.byte_budget import Bytes
+from foveate.compression.groups import Choice, Groups
 from foveate.errors import InvalidBudget, InvalidParameter
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import AcrossLayers, EachByItself, NoMerge
@@ -176,8 +177,22 @@ def _checked_protection(slots: Slots, policy: Policy) -> Protected:
     return protection
 
 
-def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) -> list[Kept]:
-    """Budget, select and merge scored layers; ``within`` are the bytes of a budget in bytes."""
+def _chosen(policy: Policy, scored: Scored, count: Int[Tensor, "b h"]) -> Choice:
+    mask = policy.select(scored, count)
+    _check_mask(policy, scored, mask, count)
+    return Choice(mask, count, scored.scores.values)
+
+
+def keep(
+    policy: Policy,
+    scored: Sequence[Scored],
+    within: Bytes | None = None,
+    groups: Groups | None = None,
+) -> list[Kept]:
+    """Budget, select and merge scored layers; ``within`` are the bytes of a budget in bytes, and
+    ``groups`` the layers that keep one set.
+    """
+    groups = groups or Groups({})
     if policy.across_layers is not None:
         scored = _together(policy.across_layers, scored)
     if policy.amount.kind == "auto":
@@ -187,17 +202,16 @@ def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) 
     else:
         counts = policy.budget(scored, scored[0].tokens)
     _check_counts(policy, scored, counts, scored[0].tokens)
+    counts = groups.even(scored, counts)
     kept = []
     for scored_layer, count in zip(scored, counts, strict=True):
-        mask = policy.select(scored_layer, count)
-        _check_mask(policy, scored_layer, mask, count)
-        k, v = scored_layer.layer.k, scored_layer.layer.v
+        layer, choose = scored_layer.layer, partial(_chosen, policy, scored_layer, count)
+        mask, count, scores = groups.choice(layer.ordinal, layer.k.device, choose)
+        k, v = layer.k, layer.v
         if not isinstance(policy.merge, NoMerge):
             k, v = policy.merge(scored_layer, mask)
         exact, limit = (None, count) if policy.spares else (count, None)
-        kept.append(
-            Kept(mask, scored_layer.scores.values, k, v, exact, limit, scored_layer.is_stored)
-        )
+        kept.append(Kept(mask, scores, k, v, exact, limit, scored_layer.is_stored))
     return kept
 
 

@@ -21,6 +21,7 @@ from foveate.cache.slots import Slots
 from foveate.compression.budgeting import Budgeted, budgeted, raised, warn_where_raised
 from foveate.compression.byte_budget import Bytes, check_form
 from foveate.compression.early_removal import shed
+from foveate.compression.groups import Groups
 from foveate.compression.layer_memory import Pass, Phase, Remembered
 from foveate.compression.pipeline import Kept, everything, folded, keep, observed, score
 from foveate.errors import InvalidInput
@@ -40,6 +41,8 @@ class PromptReading:
         strict: refuse a budget smaller than what is always kept, instead of raising it.
         most_heads: KV heads of all layers, or more, if pairs may be removed before all layers are
             read (:mod:`foveate.compression.early_removal`).
+        leaders: layers that keep the set of an earlier layer instead of one of their own, each with
+            that layer, by ordinal.
 
     ``layers`` are the layers' memories, by ordinal. ``requested`` are the tokens per KV head that
     each row's budget requests, once the prompt has been read; None under an auto budget.
@@ -53,8 +56,10 @@ class PromptReading:
         forms: Sequence[Form] | None = None,
         strict: bool = False,
         most_heads: int | None = None,
+        leaders: Mapping[int, int] | None = None,
     ):
         self.most_heads = most_heads
+        self._groups = Groups(leaders or {})
         self.policy, self.depth, self.strict = policy, depth, strict
         self.forms = None if forms is None else tuple(forms)
         self.requested: Int[Tensor, "b"] | None = None
@@ -316,7 +321,7 @@ class PromptReading:
         if policy.scope == "model":
             kept_by_layer = self._all_together(layer, scored, within)
         elif scored is not None:
-            kept_by_layer = {layer.ordinal: keep(policy, [scored], within)[0]}
+            kept_by_layer = {layer.ordinal: keep(policy, [scored], within, self._groups)[0]}
         stored_unchanged = policy.store.exact and (within is None or within.stays(layer.slots))
         if scored is None and not stored_unchanged:
             check_finite(layer, 0, policy)  # in codes a NaN would spread to others of its group
@@ -347,7 +352,7 @@ class PromptReading:
         if layer.ordinal < self.depth - 1:
             return self._shed(layer.k.shape[1]) if scored else {}
         waiting, self._waiting = self._waiting, []
-        kept = keep(self.policy, waiting, within) if waiting else []
+        kept = keep(self.policy, waiting, within, self._groups) if waiting else []
         return {
             scored_layer.layer.ordinal: layer_kept
             for scored_layer, layer_kept in zip(waiting, kept, strict=True)

@@ -269,6 +269,13 @@ def _forms(bare: Bare, cache: Any) -> dict[int, Form]:
     config = text_config(bare.model)
     heads = layer_settings(config, "num_attention_heads")
     return {
-        index: Form.of(heads[index], cache.layers[index].keys, cache.layers[index].values)
+        index: Form.of(heads[index], cache.layers[index].keys, _values(cache.layers[index]))
         for index in compressible_layers(config)
     }
+
+
+def _values(layer: Any) -> Tensor:
+    """Return a layer's values, with index keys behind them, if it has any, as they are stored."""
+    index_keys: Tensor | None = getattr(layer, "indexer_keys", None)
+    values: Tensor = layer.values
+    return values if index_keys is None else torch.cat([values, index_keys[:, None]], -1)

@@ -23,8 +23,11 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, query_heads: int, k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"]) -> Form:
-        """Return the form of a layer's tensors."""
-        return cls(k.shape[1], query_heads, k.shape[3], v.shape[3], k.dtype)
+        """Return the form of a layer's tensors. Values of another dtype (index keys may be float32
+        in a model in half precision) count as so many numbers of the keys' dtype.
+        """
+        value = v.shape[3] * v.dtype.itemsize // k.dtype.itemsize
+        return cls(k.shape[1], query_heads, k.shape[3], value, k.dtype)
 
     @property
     def pair(self) -> int:

@@ -23,6 +23,7 @@ from foveate.hf.layer import fixed
 from foveate.hf.layer.call_inputs import CallInputs, Declared, GenerateCall, NextPrompt
 from foveate.hf.layer.call_turn import Call, CallTurn
 from foveate.hf.layer.hooks import forget_compiled, named, put, restore_offsets, wrap
+from foveate.hf.layer.indexed_layer import expansions, indexers, mask_evicted
 from foveate.hf.layer.interface import Reader, intercept, pass_latents, readers, release
 from foveate.hf.layer.projection import (
     EXPAND,
@@ -116,9 +117,7 @@ class Calls:
             for index, reader in self._readers.items():
                 hook = partial(self._note_residual, index)
                 undo.callback(reader.register_forward_pre_hook(hook, with_kwargs=True).remove)
-            for index, module in with_latents(decoder).items():
-                self.link.expansions[index] = getattr(module, EXPAND)
-                wrap(undo, module, EXPAND, pass_latents)
+            self._follow_latents(undo, with_latents(decoder))
             for index, attention in self._attentions.items():
                 hook = partial(self._note_hidden, index)
                 undo.callback(attention.register_forward_pre_hook(hook, with_kwargs=True).remove)
@@ -134,6 +133,15 @@ class Calls:
             self._pruner.follow(undo)
             accept_both_names(undo)
             self._undo = undo.pop_all()
+
+    def _follow_latents(self, undo: ExitStack, expanding: dict[int, nn.Module]) -> None:
+        """Leave the expansion of latents to the cache, and tell indexers what was evicted."""
+        self.link.expansions, self.link.indexers = expansions(expanding), indexers(expanding)
+        for module in expanding.values():
+            wrap(undo, module, EXPAND, pass_latents)
+        for indexer in self.link.indexers.values():
+            hook = indexer.register_forward_pre_hook(mask_evicted, with_kwargs=True)
+            undo.callback(hook.remove)
 
     def detach(self) -> None:
         """Restore the model; also if one of the restoring steps fails. The link is closed first, so

@@ -8,7 +8,9 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from foveate.errors import UnsupportedPolicy
+from foveate.hf.layer.indexed_layer import leaders
 from foveate.hf.layer.projection import with_latents
+from foveate.hf.layer.support import compressible_layers, text_config
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import StoresLatents
 from foveate.policies.traits import trait, wrapped
@@ -24,6 +26,8 @@ def for_latents(policy: Policy, model: PreTrainedModel) -> Policy:
     """
     if not with_latents(model):
         return policy
+    if leaders(config := text_config(model), compressible_layers(config)):
+        _check_groups(model, policy)
     for stage in _stages(policy):
         if why := trait(stage, "instead_for_latents"):
             raise _refused(model, stage, why)
@@ -34,6 +38,16 @@ def for_latents(policy: Policy, model: PreTrainedModel) -> Policy:
         raise _refused(model, policy.store, why)
     store = policy.store.of_latents()
     return policy if store == policy.store else policy.but(store=store)
+
+
+def _check_groups(model: PreTrainedModel, policy: Policy) -> None:
+    """Refuse budgets that differ between layers which have to keep one set."""
+    if policy.planned or policy.amount.kind == "bytes":
+        raise UnsupportedPolicy(
+            f"some layers of {type(model).__name__} attend to what the indexer of another layer "
+            f"chose, so they keep one set, and {policy.budget!r} gives them different budgets. Use "
+            "a budget that is a share or a number of tokens in every layer, e.g. snapkv:budget=20%."
+        )
 
 
 def _stages(policy: Policy) -> Iterator[Any]:

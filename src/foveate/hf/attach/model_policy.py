@@ -165,6 +165,9 @@ def _latent_forms(model: PreTrainedModel, config: PreTrainedConfig) -> tuple[For
         queries, rank, rotary, rest, value = settings[index]
         form = Form(queries, queries, rest + rotary, value, model.dtype)
         if index in expanding:
+            module: Any = expanding[index]
+            indexer = getattr(module, "indexer", None)
+            rotary = module.qk_rope_head_dim + (0 if indexer is None else indexer.head_dim)
             form = form._replace(heads=1, key=rank, value=rotary)
         forms.append(form)
     return tuple(forms)

@@ -33,6 +33,7 @@ def attend_absorbed(queries: Queries, stored: Pairs, expansion: Any, n: float) -
     if projections is None:
         return None
     latents, rotary, visible = _seen(queries, stored)
+    rotary = rotary[..., : queries.q.shape[3] - projections.keys.shape[1]]  # without index keys
     if not projections.is_absorbed_faster(queries.q.shape[2], rotary.shape[2]):
         return None
     sinks = queries.q.new_full((queries.q.shape[1],), math.log(n)) if n else None

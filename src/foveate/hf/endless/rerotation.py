@@ -18,8 +18,10 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.cache.pairs import DensePairs, RaggedPairs
-from foveate.errors import UnsupportedCache
+from foveate.errors import UnsupportedCache, UnsupportedModel
 from foveate.hf.endless.endless import held_columns
+from foveate.hf.layer.indexed_layer import indexers
+from foveate.hf.layer.projection import with_latents
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.measuring.record import record
 from foveate.hf.measuring.rotation import TOKENS, rotations
@@ -56,8 +58,13 @@ def ways_to_turn(model: PreTrainedModel, ids: Int[Tensor, "1 t"]) -> list[Turned
     """Measure the rotation of every compressed layer on a text of ``ids``.
 
     Raises:
-        UnsupportedModel: a rotation that Foveate does not know.
+        UnsupportedModel: a rotation that Foveate does not know, or index keys beside the keys.
     """
+    if indexers(with_latents(model)):
+        raise UnsupportedModel(
+            f"{type(model).__name__} has indexers, whose keys cannot be rotated to other "
+            'positions. Use positions="true".'
+        )
     ids = ids.repeat(1, -(-TOKENS // ids.shape[1]))[:, :TOKENS]
     turns = rotations(model, {"input_ids": ids})
     axis = _axes(model, ids, turns[0]) if rope_offsets(model) else None

@@ -69,7 +69,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.watch = Stopwatch()
         self.full_bytes = 0
         self.ranks: tuple[Tensor, Tensor] | None = None  # columns and scores kept, if requested
-        self._sizes: tuple[int, int, int, torch.dtype] | None = None  # of new pairs
+        self._form: Form | None = None  # of new pairs, without their query heads
         self.is_initialized = False
 
     @property
@@ -86,10 +86,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def form(self, query_heads: int) -> Form:
         """Return the form of new pairs, under ``query_heads`` query heads."""
-        if self._sizes is None:
+        if self._form is None:
             raise NothingCompressed(f"layer {self.model_index} of this cache has seen no token.")
-        heads, key, value, dtype = self._sizes
-        return Form(heads, query_heads, key, value, dtype)
+        return self._form._replace(query_heads=query_heads)
 
     @property
     def memory(self) -> Remembered:
@@ -123,7 +122,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """
         expansion = self.state.link.expansions.get(self.model_index)
         # some releases have the function, and store what it returns
-        return None if self._sizes is None or self._sizes[0] > 1 else expansion
+        return None if self._form is None or self._form.heads > 1 else expansion
 
     @property
     def expands(self) -> int | None:
@@ -134,7 +133,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Return the pairs that attention reads: the stored ones, or those computed from stored
         latents.
         """
-        stored, expansion = self.stored or self.pairs, self.expansion
+        return self.expanded(self.stored or self.pairs, self.expansion)
+
+    def expanded(self, stored: Pairs, expansion: Expansion | None) -> Pairs:
+        """Return the pairs that an expansion computes from stored latents; without one these."""
         if expansion is None:
             return stored
         opened = stored.opened()
@@ -221,8 +223,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         new, end = k.shape[2], self.state.turn.end
         if self.computed is not None:
             new = self.computed.inputs
-        if self._sizes is None:
-            self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
+        if self._form is None:
+            self._form = Form.of(0, k, v)
         if self.stored is None:
             # a prompt that is compressed while it is read never has all of its pairs stored
             reserved = 0 if end is None or self.policy.when.reads else end
@@ -340,7 +342,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Set pairs that were read elsewhere, in one pass; the prompt ended at ``finished``."""
         self.stored, self.seen, self.is_initialized = pairs, seen, True
         k, v, _ = pairs.padded()
-        self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
+        self._form = Form.of(0, k, v)
         self.memory.finished = finished
         self.full_bytes = len(k) * finished * k.shape[1] * (k.shape[3] + v.shape[3])
         self.full_bytes *= k.element_size()

@@ -20,6 +20,7 @@ from foveate.errors import InvalidInput, UnsupportedCache
 from foveate.hf.attention.by_products import ModelAttention, Output, without_backward
 from foveate.hf.attention.dispatch import attend_visible
 from foveate.hf.layer.cache_layer import LINK, FoveateLayer
+from foveate.hf.layer.indexed_layer import FoveateIndexedLayer
 from foveate.hf.layer.state import CacheState
 from foveate.hf.model.internals import Cache, CacheLayerMixin
 from foveate.ops.ragged_decode import ragged_decode
@@ -75,6 +76,11 @@ def _pairs_of(layer: Any, index: int) -> DensePairs | RaggedPairs:
         raise UnsupportedCache(
             f"pairs held as {layer.state.policy.store!r} are repacked as they grow. Decode without "
             "session.fixed(), or keep them in full precision."
+        )
+    if isinstance(layer, FoveateIndexedLayer):
+        raise UnsupportedCache(
+            f"layer {index} of this cache has an indexer, which chooses among all tokens at every "
+            "step. Decode without session.fixed()."
         )
     if layer.expands is not None and isinstance(layer.pairs, RaggedPairs):
         raise UnsupportedCache(

@@ -111,13 +111,20 @@ def _through_the_cache(
             f"{type(module).__name__} passes 'position_bias' to its attention, which depends on a "
             "key's index in the cache, not on its position. This model cannot be compressed."
         )
+    if kwargs.get("indices") is not None:
+        raise UnsupportedModel(
+            f"{type(module).__name__} passes the indices that its indexer chose to {name!r}, which "
+            "reads them in the cache. Load the model with attn_implementation='sdpa' or 'eager'."
+        )
     scale = kwargs.get("scaling")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     attention = _model_attention(function, name, module, kwargs)
     if isinstance(layer, FixedLayer):
         return layer.attend(attention, query, attention_mask, scale)
-    if layer.state.shares_kv and getattr(module, "layer_idx", None) != layer.model_index:
-        return attend_shared_kv(layer, attention, query, key, value, attention_mask, scale)
+    index = getattr(module, "layer_idx", None)
+    if layer.state.shares_kv and index != layer.model_index:
+        expand = None if layer.expansion is None else layer.state.link.expansions.get(index)
+        return attend_shared_kv(layer, attention, query, key, value, attention_mask, scale, expand)
     return attend(layer, attention, query, attention_mask, scale)
 
 

@@ -44,6 +44,7 @@ from foveate.hf.attention.dispatch import (
 )
 from foveate.hf.attention.masks import PassView
 from foveate.hf.layer.cache_layer import FoveateLayer, is_whole
+from foveate.hf.layer.state import Expansion
 from foveate.ops.column_sums import attention_of_one
 
 
@@ -180,12 +181,16 @@ def attend_shared_kv(
     values: Tensor,
     own_mask: Any,
     scale: float,
+    expansion: Expansion | None = None,
 ) -> Output:
     """Compute the attention of another layer of the model that has no pairs of its own and reads
     this layer's, as they were when this layer attended. The policy scores with this layer's queries
-    only.
+    only. ``expansion`` is that of the other layer, if the pairs are latents.
     """
     pairs = layer.attended
+    if pairs is not None and expansion is not None:
+        pairs = layer.expanded(pairs, expansion)
+        keys, values, _ = pairs.padded()
     if (pairs is None or is_whole(pairs)) and keys.shape[2] == layer.seen:
         return attention.plain(query, keys, values, own_mask)
     if pairs is None or pairs.counts.shape[0] != query.shape[0]:
@@ -291,7 +296,8 @@ def _replaceable_pairs(layer: FoveateLayer, queries: Queries) -> DensePairs | Re
         return None
     if pairs.longest != kept + 1 or not pairs.compressed:
         return None
-    plain = queries.attention.is_sdpa and queries.sees_all and not layer.state.shares_kv
+    alone = not layer.state.shares_kv and not layer.state.leaders
+    plain = queries.attention.is_sdpa and queries.sees_all and alone
     return pairs if plain else None
 
 

@@ -84,7 +84,8 @@ class Link:
     ``residual_norms`` the norms of the residual stream that each layer reads in the current pass,
     ``hidden_states`` the inputs of each layer's attention module, until its policy has read them.
     ``expansions`` are functions from latents and rotary keys to keys and values per head, by layer
-    of the model, if its cache stores latents (MLA).
+    of the model, if its cache stores latents (MLA), and ``indexers`` the modules that choose what
+    each query attends to, by layer of the model (sparse attention).
     ``strict`` refuses budgets below what is always kept. With ``keeps_scores``, layers remember the
     scores of the pairs that they keep; with ``records_positions``, new caches record the position
     of every token.
@@ -98,6 +99,7 @@ class Link:
         self.projections: dict[int, nn.Module] = {}
         self.residual_norms: dict[int, Tensor] = {}
         self.expansions: dict[int, Expansion] = {}
+        self.indexers: dict[int, Any] = {}
         self.hidden_states: dict[int, Tensor] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
@@ -136,9 +138,12 @@ class CacheState:
         depth: int,
         shares_kv: bool = False,
         most_heads: int | None = None,
+        leaders: Mapping[int, int] | None = None,
     ):
+        self.leaders = leaders or {}  # layers that keep the set of an earlier one, by ordinal
         self.undivided = policy  # before its budget is divided for a prompt
-        self.most_heads = None if shares_kv else most_heads  # None: no pairs are shed early
+        early = not shares_kv and not self.leaders  # whether pairs may be shed early
+        self.most_heads = most_heads if early else None
         self.shares_kv = shares_kv  # some layers read the pairs of others
         self.link = link
         self.depth = depth
@@ -153,7 +158,11 @@ class CacheState:
         self._images: tuple[Tensor | None, Images | None] | None = None  # vision, and its images
         self._columns: Int[Tensor, "b h n"] | None = None
         self.reading = PromptReading(
-            self.undivided, self.depth, strict=self.link.strict, most_heads=self.most_heads
+            self.undivided,
+            self.depth,
+            strict=self.link.strict,
+            most_heads=self.most_heads,
+            leaders=self.leaders,
         )
         self._follow(self.undivided)
         self.turn = TurnState(Stats(self.policy.spec))

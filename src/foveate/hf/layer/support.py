@@ -13,17 +13,19 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from foveate.errors import AlreadyCompressing, UnsupportedCache, UnsupportedModel
 from foveate.hf.layer.cache_layer import FoveateLayer
 from foveate.hf.layer.hybrid_layer import FoveateHybridLayer
+from foveate.hf.layer.indexed_layer import FoveateIndexedLayer, indexers, leaders
 from foveate.hf.layer.interface import check_known, readers
+from foveate.hf.layer.projection import with_latents
 from foveate.hf.layer.state import CacheState, Link
 from foveate.hf.model.decoder import layer_stacks
-from foveate.hf.model.internals import STATES, DynamicLayer, HybridLayer
+from foveate.hf.model.internals import STATES, DynamicLayer, HybridLayer, IndexedLayer
 from foveate.hf.model.layer_settings import layer_settings
 from foveate.hf.model.weights import weights_digest
 from foveate.policies.policy import Policy
 from foveate.policies.traits import wrapped
 from foveate.profiles.heading import Heading
 
-_GROWING = (DynamicLayer, HybridLayer)
+_GROWING = (DynamicLayer, HybridLayer, IndexedLayer)
 """Classes of layers that are compressed."""
 
 _LEFT = {
@@ -131,7 +133,7 @@ def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
             f"several stacks of layers have one configuration ({', '.join(stacks)}), so it is not "
             "known which of them reads the prompt."
         )
-    return reasons or _reasons_of_layers(config)
+    return reasons or _reasons_of_index(model, config) or _reasons_of_layers(config)
 
 
 def _reasons_of_layers(config: PreTrainedConfig) -> list[str]:
@@ -140,8 +142,6 @@ def _reasons_of_layers(config: PreTrainedConfig) -> list[str]:
     """
     layers = DynamicCache(config=config).layers
     kinds = sorted({type(layer).__name__ for layer in layers})
-    if any("Indexed" in kind for kind in kinds):
-        return [_reason_of_index(config)]
     unknown = {type(layer).__name__ for layer in layers if type(layer) not in _GROWING} - _LEFT
     if unknown:
         return [
@@ -156,17 +156,29 @@ def _reasons_of_layers(config: PreTrainedConfig) -> list[str]:
     return []
 
 
-def _reason_of_index(config: PreTrainedConfig) -> str:
-    """Return the reason against layers with an indexer (sparse attention)."""
+def _reasons_of_index(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
+    """Return the reasons against layers with an indexer (sparse attention), if there are any."""
+    kinds = [type(layer) for layer in DynamicCache(config=config).layers]
+    if not any("Indexed" in kind.__name__ for kind in kinds):
+        return []
     if getattr(config, "index_kpool", None):
-        return (
+        return [
             "its indexer chooses pools of consecutive slots of the cache (index_kpool), and an "
             "eviction would put other tokens into them."
-        )
-    return (
-        "its layers keep an index beside their keys, which chooses what is attended to, and "
-        "Foveate does not evict from an index."
-    )
+        ]
+    if IndexedLayer not in kinds or not indexers(with_latents(model)):
+        return [
+            "its layers keep an index beside keys and values of each head, and Foveate evicts from "
+            "an index beside latents (MLA) only."
+        ]
+    modes = getattr(config, "kv_sharing_modes", None) or ()
+    if "reuse_but_indexer" in modes:
+        return [
+            f"layer {list(modes).index('reuse_but_indexer')} reads the latents of another layer "
+            "(kv_source_layers) through an indexer of its own, whose keys have no latents to be "
+            "evicted with."
+        ]
+    return []
 
 
 def _with_states(config: PreTrainedConfig) -> list[str]:
@@ -273,14 +285,17 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
         )
     max_heads = 1 if link.expansions else most_kv_heads(config)
     heads = None if max_heads is None else max_heads * len(indices)
-    state = CacheState(policy, link, len(indices), shares_pairs(config), heads)
+    led = leaders(config, indices)
+    state = CacheState(policy, link, len(indices), shares_pairs(config), heads, led)
     layers = list(cache.layers or fresh)  # keep the other layer objects: they may be recording
     for ordinal, index in enumerate(indices):
         states = getattr(fresh[index], "number_of_states", 0)
-        layers[index] = (
-            FoveateHybridLayer(state, index, ordinal, states)
-            if states
-            else FoveateLayer(state, index, ordinal)
-        )
+        if states:
+            layers[index] = FoveateHybridLayer(state, index, ordinal, states)
+        else:
+            is_indexed = type(fresh[index]) is IndexedLayer
+            layers[index] = (FoveateIndexedLayer if is_indexed else FoveateLayer)(
+                state, index, ordinal
+            )
     cache.layers = layers
     return state

@@ -53,6 +53,7 @@ __all__ = [
     "CacheLayerMixin",
     "DynamicLayer",
     "HybridLayer",
+    "IndexedLayer",
     "accept_both_names",
     "cache_argument",
     "check_inputs",
@@ -82,6 +83,10 @@ HybridLayer: Any = getattr(cache_utils, "LinearAttentionAndFullAttentionLayer", 
 without such layers.
 """
 
+IndexedLayer: Any = getattr(cache_utils, "DynamicIndexedLayer", None)
+"""Cache layer with index keys beside its keys and values (sparse attention); None on releases
+without such layers.
+"""
 
 STATES = hasattr(cache_utils, "LinearAttentionLayer")
 """True if ``DynamicCache`` stores the states of linear-attention and convolution layers; on older

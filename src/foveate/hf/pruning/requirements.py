@@ -15,7 +15,7 @@ from transformers import DynamicCache, PreTrainedModel
 from foveate.errors import InvalidInput, InvalidParameter, UnsupportedModel
 from foveate.hf.layer.support import compressible_layers, shares_pairs, text_config
 from foveate.hf.model.decoder import DecoderPath, layer_stacks
-from foveate.hf.model.internals import LOGITS
+from foveate.hf.model.internals import LOGITS, IndexedLayer
 from foveate.policies.policy import Policy
 from foveate.policies.pruning import Prune
 from foveate.policies.spec import print_value
@@ -120,6 +120,8 @@ def _reasons(
     if shares_pairs(config):
         return ["some of its layers read the keys and values of others (as in Gemma 3n)."]
     compressible, kinds = set(compressible_layers(config)), DynamicCache(config=config).layers
+    if IndexedLayer in map(type, kinds):
+        return ["its layers' indexers choose among all tokens, also among uncomputed ones."]
     first = cuts[0] if cuts else 0
     for index, kind in enumerate(kinds):
         name = type(kind).__name__
