@@ -24,7 +24,7 @@ from foveate.errors import InvalidInput, InvalidParameter
 from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import Loaded
 from foveate.policies.policy import Policy
-from foveate_lab.defaults import ExecutorName, Protocol
+from foveate_lab.defaults import LIMIT, ExecutorName, Protocol
 from foveate_lab.eval.bundle import seal
 from foveate_lab.eval.contenders import check_strictly, contenders, separate
 from foveate_lab.eval.executors import Executor, Job, find_executor, lacking
@@ -77,7 +77,7 @@ def evaluate(
     fps: float | None = None,
     frames: int | None = None,
     protocol: Protocol = "query-aware",
-    limit: int = 100,
+    limit: int = LIMIT,
     seed: int = 0,
     judge: str | Judge | None = None,
     longest_prompt: int | None = None,
