@@ -14,7 +14,7 @@ from foveate.cli import console, options
 from foveate.cli.options import check_folder, model_option, named_path
 from foveate.defaults import BUDGET_BY_DEFAULT, FRAMES, SEES
 from foveate.errors import InvalidInput
-from foveate_lab.cli.options import Batch, Executor, JudgeName, Workers
+from foveate_lab.cli.options import AnyExecutor, Batch, JudgeName, Url, Workers
 from foveate_lab.defaults import FILM_FRAMES, LIMIT, PresetName, Protocol
 
 if TYPE_CHECKING:
@@ -128,8 +128,9 @@ def evaluate(
     ] = 3,
     batch: Batch = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the results in DIR.")] = False,
-    executor: Executor = "local",
+    executor: AnyExecutor = "local",
     workers: Workers = None,
+    url: Url = None,
     strict: Annotated[
         bool,
         typer.Option(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from foveate.cli.tables import short
 from foveate.compression.labels import named
 from foveate.data import files
 from foveate.errors import InvalidInput
@@ -173,6 +174,7 @@ def _row(cell: SummaryCell, best: Mapping[str, float], is_on_front: bool) -> Map
     is_best = cell.spec != FULL and mean is not None and mean == best.get(named(cell.spec).budget)
     return {
         "spec": cell.spec,
+        "policy": short(cell.spec),
         "count": f"{cell.score.count if cell.score else cell.answered} of "
         f"{cell.answered + cell.failed}",
         "bytes": _format(cell.bytes_share, "{:.1f} %", 100.0),
