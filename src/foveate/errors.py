@@ -18,6 +18,7 @@
     ├── MissingPackage       an optional package that is not installed          (ImportError)
     ├── BrokenPackage        an installed package that cannot be imported       (ImportError)
     ├── ClusterFailed        no cluster to run on, or its workers were lost     (RuntimeError)
+    ├── ServerFailed         a server that cannot be reached, or does not answer (RuntimeError)
     ├── CannotWrite          a file that cannot be written                      (OSError)
     ├── CacheMismatch        a saved cache of another model, tokenizer, policy  (RuntimeError)
     └── ProfileMismatch      a profile of another model, method or budget       (RuntimeError)
@@ -112,6 +113,10 @@ class BrokenPackage(FoveateError, ImportError):
 
 class ClusterFailed(FoveateError, RuntimeError):
     """No cluster to run on, too little room on it, or workers that were lost or differ."""
+
+
+class ServerFailed(FoveateError, RuntimeError):
+    """A server that cannot be reached, or that does not answer a request."""
 
 
 class CannotWrite(FoveateError, OSError):

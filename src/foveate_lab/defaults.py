@@ -6,5 +6,9 @@ from typing import Literal
 
 Protocol = Literal["query-aware", "query-agnostic"]
 ExecutorName = Literal["local", "ray"]
+AnyExecutorName = Literal["local", "ray", "http"]
+PresetName = Literal["first-hour"]
 FILM_FRAMES = 32
 """Frames that benchmarks take of a video where no option says otherwise."""
+LIMIT = 100
+"""Samples of each task that an evaluation asks."""

@@ -73,7 +73,7 @@ def read(
     _check_sees(loaded, len(images) + len(clips))
     parts = [text_part(text)]
     if loaded.sees:
-        parts = _interleave(text, images, _placeholder(loaded.reader))
+        parts = interleave(text, images, _placeholder(loaded.reader))
         parts = [*map(video_part, clips), *parts]
     return read_chat(loaded, [{"role": "user", "content": parts}], plain=plain)
 
@@ -198,7 +198,7 @@ def _check_texts(messages: Sequence[Message], token: str) -> None:
             )
 
 
-def _interleave(text: str, images: Sequence[Any], token: str) -> list[Part]:
+def interleave(text: str, images: Sequence[Any], token: str) -> list[Part]:
     """Split the text at its placeholders and insert the images; without any, put images first."""
     pieces = text.split(PLACE if PLACE in text else token)
     image_parts: list[Part] = [{"type": "image", "image": image} for image in images]

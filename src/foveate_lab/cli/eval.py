@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
@@ -12,19 +13,42 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from foveate.cli import console, options
 from foveate.cli.options import check_folder, model_option, named_path
 from foveate.defaults import BUDGET_BY_DEFAULT, FRAMES, SEES
-from foveate_lab.cli.options import Batch, Executor, JudgeName, Workers
-from foveate_lab.defaults import FILM_FRAMES, Protocol
+from foveate.errors import InvalidInput
+from foveate_lab.cli.options import AnyExecutor, Batch, JudgeName, Url, Workers
+from foveate_lab.defaults import FILM_FRAMES, LIMIT, PresetName, Protocol
 
+if TYPE_CHECKING:
+    from foveate_lab.eval.evaluation import Evaluation
+
+OF_PRESETS = ("model_argument", "preset", "yes")
+"""Options that are no arguments of ``foveate_lab.evaluate``."""
 REFUSED = 3  # exit code if some answers were refused
 
 
 def evaluate(
-    out: Annotated[
-        Path,
+    model_argument: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Same as --model, e.g. demo.", show_default=False),
+    ] = None,
+    preset: Annotated[
+        PresetName | None,
         typer.Option(
-            metavar="DIR", help="Folder for the results, e.g. results.", parser=named_path
+            help="Complete evaluation: four benchmarks, five policies, a page and an archive. It "
+            "shows the cost and asks before it starts."
         ),
-    ],
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Start a --preset without the question.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the results, e.g. results. [required; with --preset PRESET-MODEL]",
+            parser=named_path,
+            show_default=False,
+        ),
+    ] = None,
     tasks: Annotated[
         str | None,
         typer.Option(
@@ -39,7 +63,8 @@ def evaluate(
             metavar="FILE",
             help='File of your own questions, beside --tasks or alone: JSON lines, {"question": '
             'TEXT, "answers": [TEXT, ...], "images": [FILE, ...], "videos": [FILE, ...]} each; '
-            "images and videos are in its folder.",
+            "images and videos are in its folder. With --preset: folder with a subfolder per "
+            "benchmark.",
             show_default=False,
         ),
     ] = None,
@@ -66,14 +91,20 @@ def evaluate(
     budgets: Annotated[
         str, typer.Option(metavar="B,...", help="Budgets of each method, e.g. 20%,10%.")
     ] = BUDGET_BY_DEFAULT,
-    model: Annotated[str, model_option(SEES)] = SEES,
+    model: Annotated[str | None, model_option(SEES)] = None,
     protocol: Annotated[
         Protocol,
         typer.Option(help="Compression with the question (query-aware) or before it."),
     ] = "query-aware",
     limit: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Number of samples per task, e.g. 20.")
-    ] = 100,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help=f"Number of samples per task, e.g. 20. [default: {LIMIT}; first-hour: 200]",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option(metavar="N", help="Random seed for sample selection, e.g. 1.")
     ] = 0,
@@ -97,8 +128,9 @@ def evaluate(
     ] = 3,
     batch: Batch = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the results in DIR.")] = False,
-    executor: Executor = "local",
+    executor: AnyExecutor = "local",
     workers: Workers = None,
+    url: Url = None,
     strict: Annotated[
         bool,
         typer.Option(
@@ -116,11 +148,42 @@ def evaluate(
     answer; --resume continues an interrupted run, and retries refused samples. The exit code is 3
     if samples were refused.
     """
-    settings = locals()  # the options are the arguments of evaluate()
+    options = locals()  # the options are the arguments of evaluate(), and those of presets
+    settings = {name: value for name, value in options.items() if name not in OF_PRESETS}
+    settings["model"] = _model(model_argument, model)
     from foveate_lab.cli.scores import show_outcome
+
+    if preset is not None:
+        from foveate_lab.cli import preset as presets
+
+        settings = presets.complete(preset, settings)
+    elif out is None:
+        raise InvalidInput("--out is missing: name a folder for the results, e.g. --out results.")
+    else:
+        settings["limit"] = limit or LIMIT
+    folder: Path = settings["out"]
+    check_folder("--out", folder)
+    if preset is not None and not resume:
+        settings = presets.agree(preset, settings, yes=yes)
+    result = _run(settings)
+    show_outcome(folder, result, closing=preset is None)
+    if preset is not None:
+        presets.finish(folder)
+    if result.refused:
+        raise typer.Exit(REFUSED)
+
+
+def _model(argument: str | None, option: str | None) -> str:
+    """Return the model that is named as the argument or as --model."""
+    if argument and option and argument != option:
+        raise InvalidInput(f"{argument!r} and --model {option!r} are two models: name one.")
+    return argument or option or SEES
+
+
+def _run(settings: Mapping[str, Any]) -> Evaluation:
+    """Evaluate with a progress bar."""
     from foveate_lab.eval import evaluation
 
-    check_folder("--out", out)
     columns = (MofNCompleteColumn(), TimeRemainingColumn())
     with console.progress(hidden=False, columns=columns) as bars:
         bar = bars.add_task("", total=None, visible=False)
@@ -129,7 +192,4 @@ def evaluate(
             bars.update(bar, description=task, advance=count, total=total, visible=True)
 
         warn = partial(typer.echo, err=True)
-        result = evaluation.evaluate(**settings, advance=advance, warn=warn)
-    show_outcome(out, result)
-    if result.refused:
-        raise typer.Exit(REFUSED)
+        return evaluation.evaluate(**settings, advance=advance, warn=warn)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
-from typing import Any
 
 import typer
 from rich.console import RenderableType
@@ -21,8 +19,10 @@ from foveate_lab.eval.summary import Estimate, Failure, Rows, SummaryCell, cells
 MOST = 24  # lines; a report has more room
 
 
-def show_outcome(out: Path, result: Evaluation) -> None:
-    """Print the number of answers, the scores, refused samples, and the next command."""
+def show_outcome(out: Path, result: Evaluation, closing: bool = True) -> None:
+    """Print the number of answers, the scores, and refused samples; ``closing`` adds the next
+    command.
+    """
     rows, refused = result.rows, result.refused
     count = sum(failure.times for failure in refused)
     typer.echo(f"{out}: {len(rows) - count} answers" + (f", {count} refused" if count else ""))
@@ -39,7 +39,8 @@ def show_outcome(out: Path, result: Evaluation) -> None:
         )
     if refused:
         console.show("", _refusals(rows, refused))
-    typer.echo(f"\nNext: foveate report {out}")
+    if closing:
+        typer.echo(f"\nNext: foveate report {out}")
 
 
 def _tasks_without_right_answers(rows: Rows) -> list[str]:
@@ -73,16 +74,13 @@ def scores(rows: Rows) -> list[RenderableType]:
     output: list[RenderableType] = []
     for task in dict.fromkeys(cell.task for cell in table[:MOST]):
         task_cells = [cell for cell in table[:MOST] if cell.task == task]
-        output += ["", _table(task, task_cells, answered)]
+        output += ["", _table(task, task_cells)]
     if len(table) > MOST:
         output.append(Text(f"\n{len(table) - MOST} more lines are in the report."))
     return output
 
 
-def _table(task: str, task_cells: Sequence[SummaryCell], rows: Rows) -> RenderableType:
-    def rows_of(cell: SummaryCell) -> Rows:
-        return [row for row in rows if (row["task"], row["spec"]) == (task, cell.spec)]
-
+def _table(task: str, task_cells: Sequence[SummaryCell]) -> RenderableType:
     return tables.table(
         task_cells,
         tables.spec(task, lambda cell: named(cell.spec)[0], 26),
@@ -90,8 +88,8 @@ def _table(task: str, task_cells: Sequence[SummaryCell], rows: Rows) -> Renderab
         tables.number(
             "Score, 95 % interval", lambda cell: cell.score and interval(cell.score), none="none"
         ),
-        tables.number("Same\nanswer", lambda cell: _same(rows_of(cell)), ".0%"),
-        tables.mib("KV\nMiB", lambda cell: mean(row["kv_bytes"] for row in rows_of(cell)), ",.2f"),
+        tables.number("Same\nanswer", "same", ".0%", none="-"),
+        tables.mib("KV\nMiB", "kv_bytes", ",.2f", none="-"),
         padding=tables.CLOSE,
     )
 
@@ -99,8 +97,3 @@ def _table(task: str, task_cells: Sequence[SummaryCell], rows: Rows) -> Renderab
 def interval(estimate: Estimate) -> str:
     """Format a mean with its interval: "0.90 (0.83 to 0.94)"."""
     return f"{estimate.mean:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
-
-
-def _same(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the share of answers that equal the full cache's."""
-    return float(mean(row["first_divergence"] is None for row in rows))

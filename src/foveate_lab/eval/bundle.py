@@ -6,10 +6,12 @@ files that were truncated or changed by mistake.
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from foveate.data import files
 from foveate.loading.hardware import hardware, versions_of_results
 from foveate.profiles import manifest as manifests
 from foveate_lab.eval.results import CONFIGURATION, MANIFEST, ROWS, Stored, read
@@ -48,6 +50,19 @@ def seal(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
         "refused": sum("error" in row for row in rows),
     }
     return manifests.write(folder / MANIFEST, manifest, (CONFIGURATION, ROWS))
+
+
+def pack(folder: Path) -> Path:
+    """Write the archive of a finished folder that is handed in, next to the folder.
+
+    Raises:
+        CannotWrite: the disk is full, or the directory is not writable.
+    """
+    path = folder.with_name(f"{folder.resolve().name}.tar.gz")
+    with files.replacing(path) as part, tarfile.open(part, "w:gz") as archive:
+        for name in (CONFIGURATION, ROWS, MANIFEST):
+            archive.add(folder / name, f"{folder.resolve().name}/{name}")
+    return path
 
 
 def read_bundles(folder: Path) -> list[Bundle]:

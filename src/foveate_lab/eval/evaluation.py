@@ -24,10 +24,11 @@ from foveate.errors import InvalidInput, InvalidParameter
 from foveate.loading.hardware import versions_of_results
 from foveate.loading.model import Loaded
 from foveate.policies.policy import Policy
-from foveate_lab.defaults import ExecutorName, Protocol
+from foveate_lab.defaults import LIMIT, AnyExecutorName, Protocol
 from foveate_lab.eval.bundle import seal
 from foveate_lab.eval.contenders import check_strictly, contenders, separate
 from foveate_lab.eval.executors import Executor, Job, find_executor, lacking
+from foveate_lab.eval.executors.client import Client, served_model
 from foveate_lab.eval.judge import Judge, find_judge
 from foveate_lab.eval.keyed_rows import Key
 from foveate_lab.eval.questions import questions
@@ -77,15 +78,16 @@ def evaluate(
     fps: float | None = None,
     frames: int | None = None,
     protocol: Protocol = "query-aware",
-    limit: int = 100,
+    limit: int = LIMIT,
     seed: int = 0,
     judge: str | Judge | None = None,
     longest_prompt: int | None = None,
     timed: int = 3,
     batch: int = 1,
     resume: bool = False,
-    executor: ExecutorName = "local",
+    executor: AnyExecutorName = "local",
     workers: int | None = None,
+    url: str | None = None,
     strict: bool = False,
     allow_outside: bool = False,
     trust_remote_code: bool = False,
@@ -113,8 +115,10 @@ def evaluate(
         timed: samples of each task that are timed, one by one.
         batch: prompts answered together; timed samples are answered alone.
         resume: continue the results in ``out``; refused samples are tried again.
-        executor: "local", which is this process, or "ray".
-        workers: workers of the cluster; by default one per GPU, or per machine.
+        executor: "local", which is this process, "ray", or "http".
+        workers: workers of the cluster; by default one per GPU, or per machine. Of "http" the
+            number of samples at a time, 8 by default.
+        url: server of "http", such as http://localhost:8000/v1. ``model`` is its name there.
         strict: refuse budgets below what a method always keeps, instead of raising them.
         allow_outside: allow data to name files outside its folder.
         trust_remote_code: run code that comes with the model.
@@ -140,6 +144,8 @@ def evaluate(
                 "full cache are measured."
             )
     name = model if isinstance(model, str) else model.name
+    if executor == "http":
+        name = served_model(Client(url), name)
     specs = _specs(name, methods, budgets)
     if strict:
         check_strictly(specs)
@@ -159,7 +165,7 @@ def evaluate(
     }
     loading = None if isinstance(model, str) else lambda: model
     runner = find_executor(
-        executor, name, protocol, workers, trust_remote_code, device_map, loading=loading
+        executor, name, protocol, workers, trust_remote_code, device_map, loading=loading, url=url
     )
     with ExitStack() as stack:
         folder = Path(out or stack.enter_context(TemporaryDirectory()))

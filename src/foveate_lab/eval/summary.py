@@ -41,6 +41,10 @@ class SummaryCell:
     None without common samples. ``score`` is None if nothing was scored. ``perplexity`` is that of
     the references; None without any.
 
+    ``same`` is the share of answers that equal the full cache's, ``kv_bytes`` the mean size of a
+    prompt's cache. ``prefill_s`` and ``first_token_s`` (prefill and compression) are medians; None
+    where nothing was measured.
+
     Means are over samples with a finite number; NaN without any. ``answered`` samples have an
     answer, ``failed`` ones were refused; ``odd`` answers have a non-finite divergence or size.
     """
@@ -57,6 +61,10 @@ class SummaryCell:
     perplexity: float | None
     compress_s: float
     decode_s_per_token: float | None
+    same: float | None = None
+    kv_bytes: float | None = None
+    prefill_s: float | None = None
+    first_token_s: float | None = None
     answered: int = 0
     failed: int = 0
     odd: int = 0
@@ -89,7 +97,8 @@ def _cell(task: str, spec: str, group: Rows, full: Rows) -> SummaryCell:
     paired = [score - scores[sample] for sample, score in scored.items() if sample in scores]
     agreement = numbers_of(answered, "agreement")
     rouge = numbers_of(answered, "rouge_full")
-    steps = numbers_of(answered, "decode_s_per_token")
+    compared = [row["first_divergence"] is None for row in answered if "first_divergence" in row]
+    sizes = numbers_of(answered, "kv_bytes")
     return SummaryCell(
         task=task,
         spec=spec,
@@ -102,14 +111,26 @@ def _cell(task: str, spec: str, group: Rows, full: Rows) -> SummaryCell:
         rouge=_mean(rouge) if rouge else None,
         perplexity=perplexity(answered),
         compress_s=_mean(numbers_of(answered, "compress_s")),
-        decode_s_per_token=float(np.median(steps)) if steps else None,
+        decode_s_per_token=_median(numbers_of(answered, "decode_s_per_token")),
+        same=_mean(compared) if compared else None,
+        kv_bytes=_mean(sizes) if sizes else None,
+        prefill_s=_median(numbers_of(answered, "prefill_s")),
+        first_token_s=_median(_first_tokens(answered)),
         answered=len(answered),
         failed=len(group) - len(answered),
         odd=sum(map(_is_odd, answered)),
     )
 
 
+def _first_tokens(rows: Rows) -> list[float]:
+    """Return each row's seconds until the first token of a query-aware answer."""
+    seconds = [numbers_of([row], "prefill_s", "compress_s") for row in rows]
+    return [sum(both) for both in seconds if len(both) == 2]
+
+
 def _is_odd(row: Mapping[str, Any]) -> bool:
+    if row.get("device") == "server":  # which reports neither
+        return False
     return len(numbers_of([row], "kl", "nll")) < 2 or not bytes_shares([row])
 
 
@@ -215,3 +236,7 @@ def _scipy_stats() -> Any:
 
 def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else math.nan
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None

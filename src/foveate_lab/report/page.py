@@ -145,6 +145,7 @@ def _task(name: str, task_cells: Sequence[SummaryCell], rows: Rows) -> Mapping[s
         "scored": scored,
         "answered": any(cell.answered for cell in task_cells),
         "forced": any(cell.perplexity is not None for cell in task_cells),
+        "timed": any(cell.prefill_s is not None for cell in task_cells),
         "rows": [_row(cell, best, cell in best_in_both) for cell in task_cells],
         "blind": blind(task_cells),
         "splits": [_split(label_split) for label_split in splits(rows)] if scored else [],
@@ -192,6 +193,10 @@ def _row(cell: SummaryCell, best: Mapping[str, float], is_on_front: bool) -> Map
         "rouge": _format(cell.rouge, "{:.0f} %", 100.0),
         "perplexity": _format(cell.perplexity, "{:.2f}"),
         "kl": _format(cell.kl, "{:.3f}"),
+        "same": _format(cell.same, "{:.0f} %", 100.0),
+        "size": _format(cell.kv_bytes, "{:,.2f}", 2**-20),
+        "prefill": _format(cell.prefill_s, "{:,.0f} ms", 1e3),
+        "first_token": _format(cell.first_token_s, "{:,.0f} ms", 1e3),
         "compress": _format(cell.compress_s, "{:.0f} ms", 1e3),
         "decode": _format(cell.decode_s_per_token, "{:.0f} ms", 1e3),
     }

@@ -99,20 +99,26 @@ def _after_first(reading: Reading, tokens: Sequence[int]) -> float | None:
 
 def _compared(answer: AnswerRow, full: AnswerRow) -> Row:
     """Compare with the full cache's answer: tokens, distributions, features."""
-    same = [a == b for a, b in zip(answer.tokens, full.tokens, strict=False)]
-    agreeing = same.index(False) if False in same else len(same)
-    is_equal = answer.tokens == full.tokens
     p, q = (x.logits.log_softmax(-1) for x in (full.teacher_forced, answer.teacher_forced))
     targets = q.new_tensor(full.tokens, dtype=torch.long)[:, None]
     differing = (full.teacher_forced.features - answer.teacher_forced.features).abs()
     return {
-        "agreement": sum(same) / max(len(answer.tokens), len(full.tokens)),
-        "first_divergence": None if is_equal else agreeing,
+        **agreement(answer.tokens, full.tokens),
         # KL divergence of the policy's predictions from the full cache's, in nats per token
         "kl": float((p.exp() * (p - q)).sum(-1).mean()),
         # negative log-likelihood of the full cache's tokens under the policy
         "nll": float(-q.gather(1, targets).mean()),
         "feature_error": [float(x) for x in differing.mean((1, 2))] if differing.numel() else [],
+    }
+
+
+def agreement(tokens: Sequence[int], full: Sequence[int]) -> Row:
+    """Return the share of tokens equal to the full cache's, and the index of the first other."""
+    same = [a == b for a, b in zip(tokens, full, strict=False)]
+    agreeing = same.index(False) if False in same else len(same)
+    return {
+        "agreement": sum(same) / max(len(tokens), len(full), 1),
+        "first_divergence": None if list(tokens) == list(full) else agreeing,
     }
 
 
