@@ -496,3 +496,27 @@ def _(w: Writes) -> First:
     w.json("src/data/questions_real.json", [part])
     w.video("src/data/videos/sample_1_real.mp4")
     return First("0/0", ("B",), 1, "the authors")
+
+
+FIELDS = {"total": "RM 1,234.50", "date": "1/2/2018", "company": "99 Mart", "address": "1, Jln A"}
+RECEIPTS = (
+    ("zzzDavid", "data/key/7.json", "data/img/7.jpg"),
+    ("the authors", "SROIE2019/train/entities/7.txt", "SROIE2019/train/img/7.jpg"),
+    ("the authors", "0325updated.task2train(626p)/7.txt", "0325updated.task2train(626p)/7.jpg"),
+)
+
+
+for _by, _fields, _scan in RECEIPTS:
+
+    @form("sroie", _fields)
+    def _(w: Writes, by: str = _by, fields: str = _fields, scan: str = _scan) -> First:
+        w.json(fields, FIELDS)
+        w.image(scan)
+        return First("7/total", (FIELDS["total"],), 4, by)
+
+    @form("sroie_several", _fields)
+    def _(w: Writes, by: str = _by, fields: str = _fields, scan: str = _scan) -> First:
+        FORMS["sroie", fields](w)
+        w.json(fields.replace("7.", "8."), {"company": "Aeon Co", "total": "2.00"})
+        w.image(scan.replace("7.", "8."))
+        return First("8+7/8", ("2.00",), 2, by)

@@ -15,6 +15,7 @@ from foveate_lab.eval.benchmarks import needle_grid as needle_grid
 from foveate_lab.eval.benchmarks import ocrbench as ocrbench
 from foveate_lab.eval.benchmarks import ovo_bench as ovo_bench
 from foveate_lab.eval.benchmarks import screenspot as screenspot
+from foveate_lab.eval.benchmarks import sroie as sroie
 from foveate_lab.eval.benchmarks import streaming_bench as streaming_bench
 from foveate_lab.eval.benchmarks import textcaps as textcaps
 from foveate_lab.eval.benchmarks import textvqa as textvqa

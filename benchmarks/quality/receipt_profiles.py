@@ -1,0 +1,57 @@
+"""Profiles of the reader, calibrated on drawn documents alone: no scan chooses what is kept.
+
+Pages come from the generator of the reader's training, with seeds of their own, so `demo_model` has
+to be on the path and the fonts of `demo_model/training/fonts.txt` installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import tee
+from pathlib import Path
+from random import Random
+
+from foveate.cli.calibrate.prompts import Context
+from foveate.hf.measuring.calibrate import calibrate
+from foveate.loading.model import Loaded
+
+METHODS = ("recommended", "kvzap")
+PAGES = 16
+LINES = (14, 45)  # lines of a page, about
+QUESTIONS = 5  # further questions about a page
+
+
+def profiles(loaded: Loaded, folder: Path) -> dict[str, Path]:
+    """Return the file of each method's profile; measure those that are missing.
+
+    An interrupted measurement continues.
+    """
+    paths = {method: folder / f"{method}.safetensors" for method in METHODS}
+    for method, path in paths.items():
+        if path.exists():
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        print(f"calibrating {method} on {PAGES} drawn pages", flush=True)
+        prompts, others = tee(context.tokenized(loaded) for context in _pages())
+        calibrate(
+            loaded.model,
+            method,
+            (prompt.inputs for prompt, _ in prompts),
+            questions=(asked for _, asked in others) if method == "recommended" else None,
+            progress=path.with_suffix(".part"),
+        ).save(path)
+    return paths
+
+
+def _pages() -> Iterator[Context]:
+    """Draw documents, most of them receipts, with questions about each."""
+    from training.fonts import training_fonts
+    from training.reader.documents import any_document
+
+    fonts = training_fonts()
+    for number in range(PAGES):
+        r = Random(f"calibration/{number}")
+        page = any_document(r, fonts, r.randint(*LINES))
+        questions = [question for question, answer in page.questions if answer.isascii()]
+        question, *others = r.sample(questions, min(QUESTIONS + 1, len(questions)))
+        yield Context(question, (page.image,), others)

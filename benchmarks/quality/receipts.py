@@ -1,0 +1,173 @@
+r"""Board of methods on real scans: four fields of SROIE's receipts, read by the reader.
+
+    PYTHONPATH=demo_model python -m benchmarks.quality.receipts --data ICDAR-2019-SROIE \
+        [--protocols query-agnostic query-aware] [--receipts 300] [--all-methods 100] [--hours 8]
+
+Answers are stored one by one under benchmarks/runs; the same command continues, and so do two
+processes with a protocol each. All methods answer about the first receipts; then the full cache and
+the best four (by right answers at 10 %) about the others. Writes benchmarks/results/sroie.md, and
+sroie.json with every prediction and hashes of weights and receipts. `--only-write` writes the
+answers so far. `--several 2` asks for totals of two receipts in a prompt: sroie_several_2.md.
+Profiles are calibrated first if they are missing, on drawn pages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import torch
+
+from benchmarks.quality.receipt_answers import answers, receipts
+from benchmarks.quality.receipt_page import write_page
+from benchmarks.quality.receipt_profiles import profiles
+from foveate.compression.labels import named
+from foveate.hf.saving.identity import ModelIdentity
+from foveate.loading.hardware import versions_of_results
+from foveate.loading.model import Loaded
+from foveate.prompts.sample import Sample
+from foveate_lab.defaults import Protocol
+from foveate_lab.eval.answering.reading import FULL
+from foveate_lab.eval.contenders import contenders
+from foveate_lab.eval.results import Results
+from foveate_lab.eval.task_registry import Task
+from foveate_lab.eval.tasks import find_task
+from foveate_reader.model import NAME
+from foveate_reader.model import load as load_reader
+
+RUNS = Path(__file__).parents[1] / "runs" / "sroie"
+BUDGETS = ("20%", "10%", "5%")
+RANKED_AT, BEST, REFERENCE = "10%", 4, "random"
+EVERY = 10  # receipts between two writings of the page
+METHODS = (
+    "recommended",
+    "kvzip",
+    "snapkv:window=0.25",
+    "mixkv:window=0.25",
+    "prefixkv:when=after_prefill",
+    "csp",
+    "david",
+    "lookm",
+    "random:recent=0.25",
+)
+
+
+class Part(NamedTuple):
+    """Receipts from ``start`` to before ``end``, and the specs that answer about them."""
+
+    start: int
+    end: int
+    specs: Sequence[str]
+
+
+class Board(NamedTuple):
+    """Answers of one task under one protocol, which grow receipt by receipt."""
+
+    loaded: Loaded
+    task: Task
+    protocol: Protocol
+    results: Results
+    until: float
+    write: Callable[[], None]
+
+    def answer(self, part: Part) -> bool:
+        """Answer what is missing of a part; return False if time is over before its end."""
+        for number, questions in enumerate(receipts(self.task, part.end)):
+            if number < part.start:
+                continue
+            if time.time() > self.until:
+                return False
+            rows = list(self._missing_answers(questions, part.specs))
+            for row in rows:
+                self.results.add(row)
+            if rows and number % EVERY == EVERY - 1:
+                self.write()
+                print(f"{self.protocol}: {number + 1} receipts of {self.task.name}", flush=True)
+        return True
+
+    def _missing_answers(
+        self, questions: Sequence[Sample], specs: Sequence[str]
+    ) -> Iterator[dict[str, Any]]:
+        def missing(sample: Sample) -> list[str]:
+            return [s for s in specs if (self.task.name, sample.name, s) not in self.results]
+
+        return answers(self.loaded, self.task, questions, missing, self.protocol)
+
+
+def main() -> None:
+    """Answer what is missing, and write the page."""
+    a = _options()
+    torch.set_num_threads(1)
+    loaded = loaded_reader(a.short)
+    weights = ModelIdentity.of(loaded.model).weights
+    kind = f"several_{a.several}" if a.several else "fields"
+    home = a.runs / f"{weights[:12]}{'-short' if a.short else ''}"
+    write = partial(write_page, home / kind, f"sroie{f'_several_{a.several}' * bool(a.several)}")
+    if not a.only_write:
+        found = profiles(loaded, home / "profiles").items()
+        specs = contenders([*(f"{m}:profile={path}" for m, path in found), *METHODS], BUDGETS)
+        about = {"model": NAME, "weights": weights, "short": a.short}
+        for protocol in a.protocols:
+            configuration = {**about, "protocol": protocol, "versions": versions_of_results()}
+            with Results(home / kind / protocol, configuration, resume=True) as results:
+                ask = partial(Board, loaded, protocol=protocol, results=results, write=write)
+                _answer_all(a, partial(ask, until=time.time() + 3600 * a.hours), specs, results)
+    write()
+
+
+def _answer_all(
+    a: argparse.Namespace, board: Callable[..., Board], specs: Sequence[str], results: Results
+) -> None:
+    """Answer the first receipts under all specs, the others under the best, and without images."""
+    folder = a.data.as_posix()
+    task = find_task(
+        f"sroie_several(receipts={a.several})={folder}" if a.several else f"sroie={folder}"
+    )
+    blind = None if a.several else find_task(f"sroie(image=none)={folder}")
+    if blind and not board(blind).answer(Part(0, a.receipts, [FULL])):
+        return
+    if board(task).answer(Part(0, min(a.all_methods, a.receipts), [FULL, *specs])):
+        best = [FULL, *best_of(results.rows, specs)]
+        board(task).answer(Part(a.all_methods, a.receipts, best))
+
+
+def best_of(rows: Sequence[Mapping[str, Any]], specs: Sequence[str]) -> list[str]:
+    """Return the specs, at all budgets, of the methods with most right answers at 10 %."""
+    right = Counter[str]()
+    for row in rows:
+        method, budget = named(row["spec"])
+        if budget == RANKED_AT and "error" not in row and not method.startswith(REFERENCE):
+            right[method] += row["score"]
+    best = {method for method, _ in right.most_common(BEST)}
+    return [spec for spec in specs if named(spec).method in best]
+
+
+def loaded_reader(short: bool) -> Loaded:
+    """Load the reader, with all columns of an image or the short form."""
+    model, processor = load_reader(short=short)
+    return Loaded(NAME, model, processor, sees=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of SROIE")
+    parser.add_argument("--receipts", type=int, default=300, help="receipts, or groups of them")
+    parser.add_argument("--all-methods", type=int, default=100, help="receipts for all methods")
+    parser.add_argument("--several", type=int, choices=(2, 4, 8), help="receipts in a prompt")
+    parser.add_argument("--short", action="store_true", help="the reader's short form of images")
+    parser.add_argument("--hours", type=float, default=24.0, help="time for each protocol")
+    parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--only-write", action="store_true", help="write the answers so far")
+    parser.add_argument(
+        "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
