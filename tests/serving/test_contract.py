@@ -5,7 +5,9 @@ import dataclasses
 import importlib
 import inspect
 import re
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from foveate.vllm import vllm_api
 from foveate.vllm.internals import PRIVATE
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec, compressible
-from foveate.vllm.startup import failure_messages, registration
+from foveate.vllm.startup import draining, failure_messages, registration
 from foveate.vllm.startup.activation import UNSET
 
 ROOM = Room.of(Amount.of("20%"), 1)
@@ -220,8 +222,6 @@ def test_pairs_are_written_through_this_operator():
 
 
 def test_pages_read_back_what_the_operator_writes():
-    from types import SimpleNamespace
-
     from foveate.vllm.worker import cpu as pages
 
     vllm_api.current_platform.import_kernels()
@@ -400,6 +400,31 @@ def test_what_explains_a_failed_request_is_there():
     new_output = ["self", "token_ids", "finish_reason", "stop_reason"]
     assert parameters(vllm_api.RequestState._new_completion_output) == new_output
     assert str(vllm_api.FinishReason.ERROR) == "error"
+
+
+def test_a_server_that_shuts_down_admits_no_request():
+    """Only one with Foveate's worker refuses: others are vLLM's own."""
+    registration.register_all()
+    front = vllm_api.AsyncLLM
+    assert parameters(front.check_admission) == ["self", "n", "request_id"]
+    assert parameters(front.shutdown) == ["self", "timeout"]
+    assert not hasattr(front.shutdown.__wrapped__, "__wrapped__")
+    from vllm.entrypoints.generate.base.serving import GenerateBaseServing
+    from vllm.entrypoints.launchers import launcher
+
+    assert "self.engine_client.check_admission(n)" in inspect.getsource(GenerateBaseServing)
+    assert "partial(engine_client.shutdown, timeout=" in inspect.getsource(launcher)
+    ended, calls = [], []
+    shutdown = draining.wrap_shutdown(lambda engine, **options: ended.append(options))
+    admit = draining.wrap_check_admission(lambda engine, n: calls.append(n))
+    for name, refused in (("foveate.vllm.Worker", True), ("auto", False)):
+        config = SimpleNamespace(parallel_config=SimpleNamespace(worker_cls=name))
+        engine = SimpleNamespace(vllm_config=config)
+        admit(engine, 1)
+        shutdown(engine, timeout=3)
+        with pytest.raises(vllm_api.GracefulHTTPError) if refused else nullcontext():
+            admit(engine, 2)
+    assert (ended, calls) == ([{"timeout": 3}] * 2, [1, 1, 2])
 
 
 def test_connectors_see_requests_through_these_methods():
