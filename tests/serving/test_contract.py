@@ -166,7 +166,7 @@ def test_an_engines_arguments_are_activated_once_and_have_these_fields():
     arguments = vllm_api.EngineArgs
     names = {"additional_config", "kv_offloading_size", "kv_transfer_config", "scheduler_cls"}
     names |= {"spec_method", "spec_model", "speculative_config", "worker_cls"}
-    names |= {"pipeline_parallel_size", "enable_dbo", "ubatch_size"}
+    names |= {"enable_dbo", "ubatch_size"}
     names |= {"disable_chunked_mm_input", "kv_cache_dtype"}
     names |= {f"{way}_context_parallel_size" for way in ("decode", "prefill")}
     assert names <= {field.name for field in dataclasses.fields(arguments)}
@@ -453,6 +453,20 @@ def test_connectors_see_requests_through_these_methods():
     assert "scheduler_output.kv_cache_block_copies" in text
     step = inspect.getsource(yield_req_data)
     assert all(name in step for name in ("scheduled_new_reqs", "new_block_ids", "resumed_req_ids"))
+
+
+def test_stages_have_these_inputs_and_neighbours():
+    from vllm.distributed.parallel_state import GroupCoordinator
+    from vllm.v1.worker import gpu_model_runner
+
+    runner = inspect.getsource(gpu_model_runner.GPUModelRunner)
+    created = runner.split("if self.intermediate_tensors is None:")[1][:400]
+    assert "self.model.make_empty_intermediate_tensors(" in created
+    assert all(name in created for name in ("self.max_num_tokens", "self.model_config.dtype"))
+    for name in ("prev_rank", "next_rank", "is_first_rank", "is_last_rank"):
+        assert isinstance(getattr(GroupCoordinator, name), property)
+    group = inspect.getsource(GroupCoordinator)
+    assert all(f"self.{name}" in group for name in ("cpu_group", "rank_in_group", "world_size"))
 
 
 def test_prompts_go_on_through_this_method():

@@ -72,7 +72,7 @@ def companions():
         size = f"{way}_context_parallel_size"
         said = rf"\(--{way}-context-parallel-size 2\): {TOKENS}"
         yield {size: 2, "tensor_parallel_size": 2}, said, POLICY
-    yield {"pipeline_parallel_size": 2}, "--pipeline-parallel-size 2", POLICY
+    yield {"pipeline_parallel_size": 2}, "--pipeline-parallel-size 2", "pyramidkv:budget=25%"
     yield {"enable_dbo": True}, r"micro-batches \(--enable-dbo", POLICY
     for policy in (AGAIN, ANSWERING):
         yield {"disable_chunked_mm_input": True}, "--disable-chunked-mm-input", policy
@@ -80,6 +80,7 @@ def companions():
     yield {"enable_prompt_embeds": True}, "--enable-prompt-embeds", POLICY
     yield {"runner": "pooling"}, "--runner pooling", POLICY
     yield {"tensor_parallel_size": 2}, "Use --tensor-parallel-size 1", "tova:budget=25%"
+    yield {"pipeline_parallel_size": 2}, "may read earlier layers", "david:budget=25%"
     yield {"tensor_parallel_size": 4}, "Use --tensor-parallel-size 2 at most", POLICY
 
 

@@ -43,7 +43,7 @@ check_version(vllm.__version__)
 try:
     from vllm import _custom_ops as cpu_ops
     from vllm.config import CUDAGraphMode, VllmConfig
-    from vllm.distributed.parallel_state import get_tp_group
+    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
     from vllm.engine.arg_utils import EngineArgs
     from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMValidationError
     from vllm.forward_context import get_forward_context

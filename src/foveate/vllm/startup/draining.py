@@ -46,9 +46,9 @@ def wrap_check_admission(check_admission: Callable[..., None]) -> Callable[..., 
 
     @wraps(check_admission)
     def checking(self: Any, *args: Any, **options: Any) -> None:
-        if getattr(self, "foveate_is_draining", False):
-            if HERE in str(self.vllm_config.parallel_config.worker_cls):
-                raise GracefulHTTPError(MESSAGE, HTTPStatus.SERVICE_UNAVAILABLE)
+        ours = HERE in str(self.vllm_config.parallel_config.worker_cls)
+        if ours and getattr(self, "foveate_is_draining", False):
+            raise GracefulHTTPError(MESSAGE, HTTPStatus.SERVICE_UNAVAILABLE)
         check_admission(self, *args, **options)
 
     return checking

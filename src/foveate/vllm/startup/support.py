@@ -164,6 +164,21 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
         )
 
 
+def check_stages(policy: Policy, stages: int) -> None:
+    """Refuse policies that pipeline parallelism cannot serve: a worker has some of the layers, and
+    a stage that does not declare ``head_by_head`` may read scores of earlier layers.
+
+    Raises:
+        UnsupportedPolicy: a stage that does not declare it.
+    """
+    for stage in _across_heads(policy) if stages > 1 else ():
+        raise UnsupportedPolicy(
+            f"{policy} cannot be served with pipeline parallelism: {print_value(stage)} may read "
+            "earlier layers, and each worker has only some. Use --pipeline-parallel-size 1, "
+            "or a policy that decides head by head, such as 'snapkv:budget=20%'."
+        )
+
+
 def _across_heads(policy: Policy) -> Iterator[Any]:
     """Return the stages of a policy that do not declare ``head_by_head``."""
     stages = (*wrapped(policy.score), policy.select, policy.merge)
