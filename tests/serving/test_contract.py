@@ -490,6 +490,9 @@ def test_drafters_name_their_layers_and_their_drafts_can_be_cut():
     chosen = runner.split("self.speculative_config and spec_decode_common_attn_metadata is None:")
     assert len(chosen) == 2
     assert "self.drafter.kv_cache_gid == kv_cache_gid" in chosen[1][:900]  # EAGLE's own group
+    assert "else:\n                    spec_decode_common" in chosen[1][:900]  # the first one
+    assert runner.count("slot_mappings=slot_mappings_by_group,") == 2
+    assert runner.count("self._build_attention_metadata(") == 2
     text = inspect.getsource(vllm_api.Scheduler)
     assert "self.num_lookahead_tokens" in text
     assert "self.num_spec_tokens" in text

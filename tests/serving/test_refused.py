@@ -49,7 +49,7 @@ def test_models_whose_attention_the_scores_do_not_see_are_refused(
 
 AGAIN = "knorm:budget=64,when=over_budget(every=64)"
 ANSWERING = "rkv:budget=64,every=32"
-DRAFTS = "of its methods ngram, eagle, eagle3, mtp are served"
+DRAFTS = "of its methods ngram, draft_model, eagle, eagle3, mtp are served"
 TOKENS = "a worker holds some of a request's tokens"
 
 
@@ -65,8 +65,6 @@ def companions():
         POLICY,
     )
     yield drafts("suffix"), rf"by 'suffix' \(--speculative-config\): {DRAFTS}", POLICY
-    said = rf"by 'draft_model' \(--speculative-config\): {DRAFTS}"
-    yield drafts("draft_model", model="MODEL"), said, POLICY
     yield {"spec_method": "ngram_gpu", "spec_tokens": 2}, r"'ngram_gpu' \(--spec-method\)", POLICY
     for way in ("decode", "prefill"):
         size = f"{way}_context_parallel_size"

@@ -169,7 +169,7 @@ def test_plain_engine_is_accepted():
     ],
 )
 def test_settings_that_do_not_go_with_a_drafter_are_named(change, spec, said):
-    for method in ("eagle", "eagle3", "mtp"):
+    for method in ("draft_model", "eagle", "eagle3", "mtp"):
         drafts = {"speculative_config": SimpleNamespace(method=method)}
         check_engine(engine(**drafts), [foveate.policy("knorm:budget=20%")])
         with pytest.raises(UnsupportedEngine, match=f"by '{method}' and .*{said}"):
@@ -197,7 +197,6 @@ def test_settings_that_do_not_go_with_pipeline_stages_are_named(change, spec, sa
     ("name", "value", "said"),
     [
         ("speculative_config", SimpleNamespace(method="suffix"), "by 'suffix': of its methods"),
-        ("speculative_config", SimpleNamespace(method="draft_model"), "by 'draft_model': of its"),
         ("decode_context_parallel_size", 2, "decode context"),
         ("prefill_context_parallel_size", 2, "prefill context"),
         ("use_mla", True, "MLA"),

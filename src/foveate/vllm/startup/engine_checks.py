@@ -13,11 +13,8 @@ from foveate.vllm.startup.options import CLASSES, HERE, SCHEDULER
 from foveate.vllm.startup.support import refuse
 
 NGRAM = ("ngram", "[ngram]")
-DRAFTERS = ("eagle", "eagle3", "mtp")
-"""Methods of speculative decoding with layers of their own, whose cache stays whole. A draft model
-is none of them: vLLM 0.32 and 0.33 pass it the block table of the first KV cache group, which is
-the model's.
-"""
+DRAFTERS = ("draft_model", "eagle", "eagle3", "mtp")
+"""Methods of speculative decoding with layers of their own, whose cache stays whole."""
 _LEAVE = "Leave it out, or serve without a policy"
 _UNEQUAL = (
     "a budget that differs by layer or KV head. Use one that keeps the same number in all layers"

@@ -29,6 +29,7 @@ from foveate.vllm.vllm_api import (
     get_pp_group,
     init_logger,
 )
+from foveate.vllm.worker.drafter import drafter_layers, give_own_pages
 from foveate.vllm.worker.graphs import without_full_graphs
 from foveate.vllm.worker.heads import head_names, split
 from foveate.vllm.worker.metadata import Rewriting
@@ -117,6 +118,7 @@ class Serving:
         """Create the caches, and connect the builders of compressed groups to the prompts."""
         super().initialize_from_config(kv_cache_config)  # type: ignore[misc]
         create_stage_inputs(self.model_runner)
+        give_own_pages(self.model_runner)
         prompts = Prompts(Offer(self.settings), self.ordinals, self.model_runner, self.depth)
         self.prompts = prompts
         without_full_graphs(self.model_runner, lambda: prompts.reading)
@@ -201,12 +203,6 @@ class Serving:
             return Failing(result, failed)
         result.foveate_failed = failed
         return result
-
-
-def drafter_layers(runner: Any) -> set[str]:
-    """Return the names of a draft model's attention layers, whose cache stays whole."""
-    drafter = getattr(runner, "drafter", None)
-    return set(getattr(drafter, "_draft_attn_layer_names", ()))
 
 
 class Failing(AsyncModelRunnerOutput):
