@@ -67,7 +67,7 @@ def served(platform: Any = current_platform) -> ServedPlatform:
         return CUDA
     raise UnsupportedEngine(
         f"Foveate's worker runs on vLLM's platforms for CPUs and for NVIDIA's GPUs (CUDA), and "
-        f"vLLM runs on {platform.device_name!r} here."
+        f"vLLM runs on {platform.device_name!r} here. Serve without a policy there."
     )
 
 
