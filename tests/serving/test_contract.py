@@ -5,7 +5,10 @@ import dataclasses
 import importlib
 import inspect
 import re
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +19,7 @@ from foveate.vllm import vllm_api
 from foveate.vllm.internals import PRIVATE
 from foveate.vllm.plans.gap import Room
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec, compressible
-from foveate.vllm.startup import failure_messages, registration
+from foveate.vllm.startup import draining, failure_messages, registration
 from foveate.vllm.startup.activation import UNSET
 
 ROOM = Room.of(Amount.of("20%"), 1)
@@ -164,7 +167,7 @@ def test_an_engines_arguments_are_activated_once_and_have_these_fields():
     arguments = vllm_api.EngineArgs
     names = {"additional_config", "kv_offloading_size", "kv_transfer_config", "scheduler_cls"}
     names |= {"spec_method", "spec_model", "speculative_config", "worker_cls"}
-    names |= {"pipeline_parallel_size", "enable_dbo", "ubatch_size"}
+    names |= {"enable_dbo", "ubatch_size"}
     names |= {"disable_chunked_mm_input", "kv_cache_dtype"}
     names |= {f"{way}_context_parallel_size" for way in ("decode", "prefill")}
     assert names <= {field.name for field in dataclasses.fields(arguments)}
@@ -220,8 +223,6 @@ def test_pairs_are_written_through_this_operator():
 
 
 def test_pages_read_back_what_the_operator_writes():
-    from types import SimpleNamespace
-
     from foveate.vllm.worker import cpu as pages
 
     vllm_api.current_platform.import_kernels()
@@ -402,6 +403,31 @@ def test_what_explains_a_failed_request_is_there():
     assert str(vllm_api.FinishReason.ERROR) == "error"
 
 
+def test_a_server_that_shuts_down_admits_no_request():
+    """Only one with Foveate's worker refuses: others are vLLM's own."""
+    registration.register_all()
+    front = vllm_api.AsyncLLM
+    assert parameters(front.check_admission) == ["self", "n", "request_id"]
+    assert parameters(front.shutdown) == ["self", "timeout"]
+    assert not hasattr(front.shutdown.__wrapped__, "__wrapped__")
+    from vllm.entrypoints.generate.base.serving import GenerateBaseServing
+    from vllm.entrypoints.launchers import launcher
+
+    assert "self.engine_client.check_admission(n)" in inspect.getsource(GenerateBaseServing)
+    assert "partial(engine_client.shutdown, timeout=" in inspect.getsource(launcher)
+    ended, calls = [], []
+    shutdown = draining.wrap_shutdown(lambda engine, **options: ended.append(options))
+    admit = draining.wrap_check_admission(lambda engine, n: calls.append(n))
+    for name, refused in (("foveate.vllm.Worker", True), ("auto", False)):
+        config = SimpleNamespace(parallel_config=SimpleNamespace(worker_cls=name))
+        engine = SimpleNamespace(vllm_config=config)
+        admit(engine, 1)
+        shutdown(engine, timeout=3)
+        with pytest.raises(vllm_api.GracefulHTTPError) if refused else nullcontext():
+            admit(engine, 2)
+    assert (ended, calls) == ([{"timeout": 3}] * 2, [1, 1, 2])
+
+
 def test_connectors_see_requests_through_these_methods():
     from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     from vllm.distributed.kv_transfer.kv_connector.utils import yield_req_data
@@ -415,7 +441,12 @@ def test_connectors_see_requests_through_these_methods():
         found = getattr(KVConnectorBase_V1, name, None) or getattr(SupportsHMA, name)
         mine = parameters(getattr(connectors.ConnectorView, name))
         assert len(parameters(found)) == len(mine), name
-    assert connectors.CARRIER in KVConnectorFactory._registry
+    others = ("LMCacheConnectorV1", "ExampleConnector", "MultiConnector")
+    for name in (connectors.CARRIER, *others):  # LMCache's own package is not installed
+        kind = KVConnectorFactory._registry[name]()
+        for method in filter(partial(hasattr, kind), connectors.REPLACED):
+            mine = parameters(getattr(connectors.ConnectorView, method))
+            assert len(parameters(getattr(kind, method))) == len(mine), (name, method)
     calls = inspect.getsource(vllm_api.Scheduler)
     for name in ("on_new_request", "update_state_after_alloc", "build_connector_meta"):
         assert f"connector.{name}(" in calls
@@ -428,6 +459,20 @@ def test_connectors_see_requests_through_these_methods():
     assert "scheduler_output.kv_cache_block_copies" in text
     step = inspect.getsource(yield_req_data)
     assert all(name in step for name in ("scheduled_new_reqs", "new_block_ids", "resumed_req_ids"))
+
+
+def test_stages_have_these_inputs_and_neighbours():
+    from vllm.distributed.parallel_state import GroupCoordinator
+    from vllm.v1.worker import gpu_model_runner
+
+    runner = inspect.getsource(gpu_model_runner.GPUModelRunner)
+    created = runner.split("if self.intermediate_tensors is None:")[1][:400]
+    assert "self.model.make_empty_intermediate_tensors(" in created
+    assert all(name in created for name in ("self.max_num_tokens", "self.model_config.dtype"))
+    for name in ("prev_rank", "next_rank", "is_first_rank", "is_last_rank"):
+        assert isinstance(getattr(GroupCoordinator, name), property)
+    group = inspect.getsource(GroupCoordinator)
+    assert all(f"self.{name}" in group for name in ("cpu_group", "rank_in_group", "world_size"))
 
 
 def test_prompts_go_on_through_this_method():
@@ -451,6 +496,9 @@ def test_drafters_name_their_layers_and_their_drafts_can_be_cut():
     chosen = runner.split("self.speculative_config and spec_decode_common_attn_metadata is None:")
     assert len(chosen) == 2
     assert "self.drafter.kv_cache_gid == kv_cache_gid" in chosen[1][:900]  # EAGLE's own group
+    assert "else:\n                    spec_decode_common" in chosen[1][:900]  # the first one
+    assert runner.count("slot_mappings=slot_mappings_by_group,") == 2
+    assert runner.count("self._build_attention_metadata(") == 2
     text = inspect.getsource(vllm_api.Scheduler)
     assert "self.num_lookahead_tokens" in text
     assert "self.num_spec_tokens" in text

@@ -33,6 +33,17 @@ def repeating(llama, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def draft_model(repeating, tmp_path_factory):
+    """The first two of the model's four layers."""
+    model = AutoModelForCausalLM.from_pretrained(repeating)
+    model.config.num_hidden_layers = 2
+    model.model.layers = model.model.layers[:2]
+    folder = tmp_path_factory.mktemp("draft")
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
 def eagle(repeating, tmp_path_factory):
     """An EAGLE head: the model's first layer behind a projection that passes on the embedding."""
     folder = tmp_path_factory.mktemp("eagle")
@@ -62,14 +73,16 @@ def counted(llm):
 
 
 @pytest.mark.usefixtures("numba")
-def test_drafts_of_a_head_change_no_answer(repeating, eagle):
-    """Speculative decoding with EAGLE or MTP | works | the drafter's cache stays whole; MTP and
-    EAGLE-3 were not run
+@pytest.mark.parametrize("method", ["draft_model", "eagle"])
+def test_drafts_of_a_model_change_no_answer(repeating, request, method):
+    """Speculative decoding with a draft model, EAGLE or MTP | works | the drafter's cache stays
+    whole; MTP and EAGLE-3 were not run
     """
+    drafter = request.getfixturevalue(method)
     model = AutoModelForCausalLM.from_pretrained(repeating).eval()
     options = {"max_num_batched_tokens": 128, "enable_prefix_caching": True}
     options |= {"num_gpu_blocks_override": 240, "disable_log_stats": False}
-    with engine(repeating, POLICY, **options | drafting("eagle", eagle)) as llm:
+    with engine(repeating, POLICY, **options | drafting(method, drafter)) as llm:
         idle = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         before = idle.get_num_free_blocks()
         cold, warm = (serve(llm, prompts(LENGTHS), 40) for _ in range(2))
@@ -83,12 +96,12 @@ def test_drafts_of_a_head_change_no_answer(repeating, eagle):
 
 
 @pytest.mark.usefixtures("numba")
-@pytest.mark.parametrize("method", ["ngram", "eagle"])
-def test_a_rejected_draft_crosses_no_boundary(repeating, eagle, method):
+@pytest.mark.parametrize("method", ["ngram", "draft_model", "eagle"])
+def test_a_rejected_draft_crosses_no_boundary(repeating, request, method):
     """Compressed again and again, while drafts are accepted and rejected beside each boundary."""
     model = AutoModelForCausalLM.from_pretrained(repeating).eval()
     given = [prompt[:40] * 5 for prompt in prompts([60, 50])]
-    drafts = drafting(method, eagle if method == "eagle" else None)
+    drafts = drafting(method, None if method == "ngram" else request.getfixturevalue(method))
     options = {"num_gpu_blocks_override": 240, "disable_log_stats": False}
     with recorded() as kept, engine(repeating, AGAIN, **options, **drafts) as llm:
         answers = serve(llm, given, 150).answers
@@ -99,17 +112,27 @@ def test_a_rejected_draft_crosses_no_boundary(repeating, eagle, method):
 
 
 @pytest.mark.usefixtures("numba")
-@pytest.mark.parametrize("requests", [24, pytest.param(300, marks=pytest.mark.slow)])
-def test_requests_at_random_are_answered_as_without_drafts(repeating, eagle, requests):
+@pytest.mark.parametrize(
+    ("requests", "method", "blocks"),
+    [
+        (24, "eagle", 110),
+        (24, "draft_model", 66),
+        pytest.param(300, "eagle", 110, marks=pytest.mark.slow),
+    ],
+)
+def test_requests_at_random_are_answered_as_without_drafts(
+    repeating, request, requests, method, blocks
+):
     """Once, again and again, or whole, in a pool that holds few of them; some go away."""
     draw, given = random.Random(requests), prompts((200, 120, 70), seed=4)
+    drafts = drafting(method, request.getfixturevalue(method))
     asked = [{}, {"foveate_policy": AGAIN}, {"foveate_policy": "full"}, {"foveate_context": 64}]
     choices = [(prompt, extra) for prompt in given for extra in asked]
     plain = {"policies": [AGAIN], "max_num_batched_tokens": 96, "max_model_len": 512}
     with engine(repeating, POLICY, num_gpu_blocks_override=200, **plain) as llm:
         right = serve(llm, [one for one, _ in choices], 60, asked=[extra for _, extra in choices])
-    small = plain | {"num_gpu_blocks_override": 110, "enable_prefix_caching": True}
-    with engine(repeating, POLICY, **small | drafting("eagle", eagle)) as llm:
+    small = plain | {"num_gpu_blocks_override": blocks, "enable_prefix_caching": True}
+    with engine(repeating, POLICY, **small | drafts) as llm:
         pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         idle, which = pool.get_num_free_blocks(), {}
 

@@ -6,6 +6,7 @@ import os
 import signal
 import tempfile
 import time
+import urllib.error
 
 import psutil
 import pytest
@@ -82,8 +83,15 @@ def family(one):
     return [first, *first.children(recursive=True)]
 
 
+def wait_until_it_drains(log):
+    end = time.monotonic() + WITHIN * max(1, os.getloadavg()[0] / os.cpu_count())
+    while "EngineCore: start mode=drain" not in log.read_text():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 def test_a_server_that_drains_ends_its_answers_after_sigterm(tiny_folder, tmp_path):
-    """docs/howto/kubernetes.md: no new request is answered, the open ones are, to their end."""
+    """docs/howto/kubernetes.md: new requests get 503, open ones are answered to their end."""
     port, folder, drained = free_port(), tmp_path / "drained", ("--shutdown-timeout", "120")
     with serving(tiny_folder("qwen2_vl"), folder, port, *drained) as one:
         whole = family(one)
@@ -92,6 +100,11 @@ def test_a_server_that_drains_ends_its_answers_after_sigterm(tiny_folder, tmp_pa
             answer = connection.getresponse()
             lines = [answer.readline()]
             os.kill(one.process.pid, signal.SIGTERM)
+            wait_until_it_drains(folder / "log.txt")
+            for streamed in (False, True):
+                with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+                    one.post("/v1/completions", **ASKED | {"stream": streamed})
+                assert "shutting down" in json.load(refused.value)["error"]["message"]
             lines += answer.read().splitlines()
         events = [line.removeprefix(b"data: ") for line in lines if line.strip()]
         assert events.pop() == b"[DONE]"

@@ -17,7 +17,7 @@ from foveate.vllm.plans.plans import Offer, Plan
 from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.scheduler import scheduler as scheduling
 from foveate.vllm.startup.http import refuse_booleans
-from foveate.vllm.worker import worker
+from foveate.vllm.worker import parallel
 from foveate.vllm.worker.prompts import Prompts
 from tests.serving.engine import engine, greedy, prompts, serve
 from tests.serving.test_images import prompts as with_images
@@ -150,14 +150,42 @@ def test_a_prompt_that_one_worker_cannot_compress_fails_in_all(monkeypatch):
 
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
     group = SimpleNamespace(world_size=2, cpu_group="of both")
-    monkeypatch.setattr(worker, "get_tp_group", lambda: group)
+    monkeypatch.setattr(parallel, "get_tp_group", lambda: group)
     prompts.fail("c", Reason.COMPRESSION, "no memory left")
-    worker.share_failures(prompts, ["a", "b", "c"])
+    parallel.share_failures(prompts, ["a", "b", "c"])
     assert told == [([0, 0, 1], torch.distributed.ReduceOp.MAX, "of both")]
     assert prompts.take_failed().keys() == {"b", "c"}
     group.world_size = 1
-    worker.share_failures(prompts, ["a", "b", "c"])
+    parallel.share_failures(prompts, ["a", "b", "c"])
     assert len(told) == 1
+
+
+def test_a_prompt_that_one_stage_cannot_compress_fails_in_the_last(monkeypatch):
+    """vLLM hears the last of pipeline parallelism's stages; no stage waits for the next."""
+    names, sent = ["a", "b", "c"], []
+
+    def isend(failed, to, group, tag):
+        sent.append((failed.clone(), to))
+        return SimpleNamespace(wait=lambda: None)
+
+    def recv(failed, source, group, tag):
+        assert source == stage - 1
+        failed.copy_(sent.pop()[0])
+
+    monkeypatch.setattr(torch.distributed, "isend", isend)
+    monkeypatch.setattr(torch.distributed, "recv", recv)
+    for stage, fails in enumerate(("c", "a", None)):
+        ranks = {"prev_rank": stage - 1, "next_rank": stage + 1, "cpu_group": None}
+        ends = {"is_first_rank": stage == 0, "is_last_rank": stage == 2, "world_size": 3}
+        group = SimpleNamespace(**ranks, **ends)
+        monkeypatch.setattr(parallel, "get_pp_group", lambda group=group: group)
+        offer = Offer(settings_from({"foveate": {"policy": POLICY}}))
+        prompts = Prompts(offer, {"layer": stage}, SimpleNamespace(device="cpu"), 3)
+        if fails:
+            prompts.fail(fails, Reason.COMPRESSION, "no memory left")
+        parallel.StageFailures().pass_on(prompts, names)
+        assert [to for _, to in sent] == ([] if stage == 2 else [stage + 1])
+    assert prompts.take_failed().keys() == {"a", "c"}
 
 
 @pytest.mark.parametrize("given", [True, False, None])

@@ -56,14 +56,15 @@ def test_counters_of_one_process_say_what_was_kept_and_freed(single):
     [
         ({"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}, {}),
         ({"VLLM_CPU_OMP_THREADS_BIND": "0|1"}, {"tensor_parallel_size": 2}),
+        ({"VLLM_CPU_OMP_THREADS_BIND": "0|1"}, {"pipeline_parallel_size": 2}),
     ],
-    ids=["an engine elsewhere", "two workers"],
+    ids=["an engine elsewhere", "two workers", "two stages"],
 )
 def test_other_processes_answer_alike_and_their_counters_are_seen(
-    llama, single, environ, options, monkeypatch, tmp_path
+    llama, single, environ, options, monkeypatch, tmp_path, capfd
 ):
-    """Tensor parallelism, an engine in another process | work | policies that go head by head, also
-    those that compress again
+    """Tensor and pipeline parallelism, an engine in another process | work | policies that go head
+    by head, also those that compress again
     """
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -75,11 +76,13 @@ def test_other_processes_answer_alike_and_their_counters_are_seen(
         assert core is None or core.model_executor.world_size == 2
         answers = generated(llm, POLICY)
         found = foveate_metrics(of_all_processes(tmp_path))
-        again = generated(llm, AGAIN)
+        again, warm = generated(llm, AGAIN), generated(llm, AGAIN)
     served, _ = single
     assert [len(answer) for answer in again] == [ANSWERS[AGAIN]] * len(LENGTHS)
     check_alike(answers, served[POLICY])
     check_alike(again, served[AGAIN])
+    check_alike(warm, served[AGAIN])
+    assert "WorkerProc hit an exception" not in capfd.readouterr().out  # vLLM may go on after it
     assert found.pop("compress_seconds") > 0
     assert found == pytest.approx(expected(LENGTHS))
 

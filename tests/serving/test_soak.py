@@ -169,7 +169,7 @@ def test_every_answer_is_right_and_no_block_is_lost(tiny_folder, asked, requests
             )
     # Each of them was given alone as well, in the same engine. Mostly there are none, but once 6 of
     # 45 were, to 3 of 20 prompts, one of them without compression; the cause is not known.
-    assert len(others) <= answers / 3, others
+    assert len(others) <= answers / 10, others
     assert traffic.cancelled > requests / 30
     assert len(traffic.preempted) > requests / 60
     assert shared > requests / 10

@@ -33,6 +33,7 @@ PRIVATE: Mapping[str, tuple[str, ...]] = {
         "_v_scale_float",
     ),
     "vllm.v1.spec_decode.llm_base_proposer:SpecDecodeBaseProposer": ("_draft_attn_layer_names",),
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner": ("_build_attention_metadata",),
     # connectors behind one connector
     "vllm.distributed.kv_transfer.kv_connector.v1.multi_connector:MultiConnector": ("_connectors",),
     # server: the sentence that explains a failed request

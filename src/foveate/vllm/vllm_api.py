@@ -43,9 +43,9 @@ check_version(vllm.__version__)
 try:
     from vllm import _custom_ops as cpu_ops
     from vllm.config import CUDAGraphMode, VllmConfig
-    from vllm.distributed.parallel_state import get_tp_group
+    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
     from vllm.engine.arg_utils import EngineArgs
-    from vllm.exceptions import GenerationError, VLLMValidationError
+    from vllm.exceptions import GenerationError, GracefulHTTPError, VLLMValidationError
     from vllm.forward_context import get_forward_context
     from vllm.logger import init_logger
     from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -64,6 +64,7 @@ try:
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
     from vllm.v1.engine import FinishReason
+    from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.engine.output_processor import RequestState
     from vllm.v1.kv_cache_interface import (

@@ -139,7 +139,6 @@ def model(window=None, one_kind=False, **changes):
         ({"model_type": "bloom"}, "tiny has a bias that grows with distance"),
         ({"alibi": True}, "ALiBi"),
         ({"attn_config": SimpleNamespace(alibi=True)}, "ALiBi"),
-        ({"attn_logit_softcapping": 50.0}, "soft cap"),
         ({"num_kv_shared_layers": 3}, "3 layers that read the cache of an earlier one"),
         ({"layer_types": ["sliding_attention", "mamba"]}, "no layer of this model holds"),
         ({"window": 64}, "no layer of this model holds"),

@@ -169,7 +169,7 @@ def test_plain_engine_is_accepted():
     ],
 )
 def test_settings_that_do_not_go_with_a_drafter_are_named(change, spec, said):
-    for method in ("eagle", "eagle3", "mtp"):
+    for method in ("draft_model", "eagle", "eagle3", "mtp"):
         drafts = {"speculative_config": SimpleNamespace(method=method)}
         check_engine(engine(**drafts), [foveate.policy("knorm:budget=20%")])
         with pytest.raises(UnsupportedEngine, match=f"by '{method}' and .*{said}"):
@@ -177,11 +177,26 @@ def test_settings_that_do_not_go_with_a_drafter_are_named(change, spec, said):
 
 
 @pytest.mark.parametrize(
+    ("change", "spec", "said"),
+    [
+        ({"speculative_config": SimpleNamespace(method="ngram")}, "knorm:budget=20%", "specul"),
+        ({"kv_transfer_config": object()}, "knorm:budget=20%", "KV connector"),
+        ({"use_v2_model_runner": True}, "knorm:budget=20%", "VLLM_USE_V2_MODEL_RUNNER=0"),
+        ({}, "pyramidkv:budget=20%", "differs by layer or KV head"),
+    ],
+)
+def test_settings_that_do_not_go_with_pipeline_stages_are_named(change, spec, said):
+    stages = {"pipeline_parallel_size": 2}
+    check_engine(engine(**stages), [foveate.policy("knorm:budget=20%")])
+    check_engine(engine(**change), [foveate.policy(spec)])
+    with pytest.raises(UnsupportedEngine, match=rf"--pipeline-parallel-size 2\) and .*{said}"):
+        check_engine(engine(**stages | change), [foveate.policy(spec)])
+
+
+@pytest.mark.parametrize(
     ("name", "value", "said"),
     [
         ("speculative_config", SimpleNamespace(method="suffix"), "by 'suffix': of its methods"),
-        ("speculative_config", SimpleNamespace(method="draft_model"), "by 'draft_model': of its"),
-        ("pipeline_parallel_size", 2, "pipeline"),
         ("decode_context_parallel_size", 2, "decode context"),
         ("prefill_context_parallel_size", 2, "prefill context"),
         ("use_mla", True, "MLA"),

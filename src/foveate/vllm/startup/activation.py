@@ -20,7 +20,7 @@ from foveate.vllm.plans.settings import Settings, settings_from
 from foveate.vllm.startup.config_checks import check_foreseen
 from foveate.vllm.startup.engine_checks import check_arguments, check_engine
 from foveate.vllm.startup.options import CLASSES, HERE, check_once
-from foveate.vllm.startup.support import check_model, check_parallel
+from foveate.vllm.startup.support import check_model, check_parallel, check_stages
 
 logger = logging.getLogger("vllm.foveate")  # vLLM prints only loggers below its own name
 UNSET = ("auto", None)
@@ -136,6 +136,7 @@ def check_config(config: Any, settings: Settings) -> None:
     check_engine(config, settings.policies)
     check_model(config.model_config)
     for policy in settings.policies:
+        check_stages(policy, config.parallel_config.pipeline_parallel_size)
         check_parallel(
             policy,
             config.parallel_config.tensor_parallel_size,

@@ -63,6 +63,5 @@ def _refused_features(text: Any) -> dict[str, Any]:
     sharing = getattr(text, "num_kv_shared_layers", 0)
     return {
         "a bias that grows with distance (ALiBi)": kind in ALIBI or slopes,
-        "a soft cap of its attention's logits": getattr(text, "attn_logit_softcapping", None),
         f"{sharing} layers that read the cache of an earlier one": sharing,
     }

@@ -13,12 +13,12 @@ from foveate.vllm.startup.options import CLASSES, HERE, SCHEDULER
 from foveate.vllm.startup.support import refuse
 
 NGRAM = ("ngram", "[ngram]")
-DRAFTERS = ("eagle", "eagle3", "mtp")
-"""Methods of speculative decoding with layers of their own, whose cache stays whole. A draft model
-is none of them: vLLM 0.32 and 0.33 pass it the block table of the first KV cache group, which is
-the model's.
-"""
+DRAFTERS = ("draft_model", "eagle", "eagle3", "mtp")
+"""Methods of speculative decoding with layers of their own, whose cache stays whole."""
 _LEAVE = "Leave it out, or serve without a policy"
+_UNEQUAL = (
+    "a budget that differs by layer or KV head. Use one that keeps the same number in all layers"
+)
 
 
 def check_arguments(args: Any, policies: Sequence[Policy]) -> None:
@@ -58,15 +58,14 @@ def _refused_splits(sizes: Any, ubatching: bool) -> dict[str, bool]:
     """Return refused ways to split one request, and whether each is on. ``sizes`` has the fields of
     ``ParallelConfig``.
     """
-    layers = "a worker holds some of the layers, and the scheduler hears the last worker alone"
     tokens = "a worker holds some of a request's tokens, and a policy ranks them all"
     refused = {
         "micro-batches (--enable-dbo, --ubatch-size): a pass is looked up as one batch": ubatching
     }
-    for way, why in (("pipeline", layers), ("decode context", tokens), ("prefill context", tokens)):
+    for way in ("decode context", "prefill context"):
         size = getattr(sizes, f"{way.replace(' ', '_')}_parallel_size")
         option = f"--{way.replace(' ', '-')}-parallel-size {size}"
-        refused[f"{way} parallelism ({option}): {why}"] = size > 1
+        refused[f"{way} parallelism ({option}): {tokens}"] = size > 1
     return refused
 
 
@@ -96,6 +95,7 @@ def check_engine(config: Any, policies: Sequence[Policy]) -> None:
     method = getattr(config.speculative_config, "method", None)
     _check(refused | _refused_splits(parallel, parallel.use_ubatching), method)
     _check_drafter(config, policies, method)
+    _check_stages(config, policies)
     _check_boundaries(policies, config.scheduler_config)
     if HERE not in str(config.scheduler_config.scheduler_cls):
         raise UnsupportedEngine(
@@ -123,11 +123,27 @@ def _check_drafter(config: Any, policies: Sequence[Policy], method: str | None) 
         "--no-async-scheduling": config.scheduler_config.async_scheduling,
         "vLLM's second model runner, which does not name the drafter's layers. Set "
         "VLLM_USE_V2_MODEL_RUNNER=0": config.use_v2_model_runner,
-        "a budget that differs by layer or KV head. Use one that keeps the same number in all "
-        "layers": shaping(policies),
+        _UNEQUAL: shaping(policies),
     }
     if method in DRAFTERS:
         refuse(f"Foveate's worker cannot be combined with {drafter}", refused, ".")
+
+
+def _check_stages(config: Any, policies: Sequence[Policy]) -> None:
+    """Refuse settings that exclude pipeline parallelism, where a worker has some of the layers."""
+    size = config.parallel_config.pipeline_parallel_size
+    untried = "which has not been tried. Leave out one of the two"
+    refused = {
+        f"speculative decoding, {untried}": config.speculative_config,
+        f"a KV connector, {untried}": config.kv_transfer_config,
+        "vLLM's second model runner, which has not been tried. Set VLLM_USE_V2_MODEL_RUNNER=0": (
+            config.use_v2_model_runner
+        ),
+        _UNEQUAL: shaping(policies),
+    }
+    if size > 1:
+        option = f"pipeline parallelism (--pipeline-parallel-size {size})"
+        refuse(f"Foveate's worker cannot be combined with {option} and ", refused, ".")
 
 
 def _check_boundaries(policies: Sequence[Policy], images: Any) -> None:

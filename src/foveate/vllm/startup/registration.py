@@ -14,6 +14,7 @@ from foveate.vllm.plans.pool_check import check_fits
 from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.scheduler.blocks import CompressedManager, CompressedSpec
 from foveate.vllm.startup.activation import wrap_create_config
+from foveate.vllm.startup.draining import refuse_while_draining
 from foveate.vllm.startup.failure_messages import explain_failures
 from foveate.vllm.startup.http import refuse_booleans
 from foveate.vllm.startup.request_checks import check_bidirectional, check_session, check_transfer
@@ -66,7 +67,7 @@ def served(platform: Any = current_platform) -> ServedPlatform:
         return CUDA
     raise UnsupportedEngine(
         f"Foveate's worker runs on vLLM's platforms for CPUs and for NVIDIA's GPUs (CUDA), and "
-        f"vLLM runs on {platform.device_name!r} here."
+        f"vLLM runs on {platform.device_name!r} here. Serve without a policy there."
     )
 
 
@@ -94,6 +95,7 @@ def register_all() -> None:
         InputProcessor.process_inputs = wrap_process_inputs(InputProcessor.process_inputs)
     refuse_booleans()
     explain_failures()
+    refuse_while_draining()
 
 
 def wrap_process_inputs(process_inputs: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,10 +12,8 @@ from foveate.policies.spec import print_value
 from foveate.policies.traits import trait, wrapped
 
 DECODER = "decoder"
-UNMODELLED = (
-    ", which the scores and pages of Foveate's worker do not model. This model cannot be "
-    "compressed."
-)
+_STOCK = "Serve this model without a policy."
+UNMODELLED = f", which the scores and pages of Foveate's worker do not model. {_STOCK}"
 HYBRID = (
     "the layers of this model, or the budget, make KV cache groups of several kinds, and vLLM is "
     "told to make one of them. Start it without --disable-hybrid-kv-cache-manager."
@@ -51,9 +49,9 @@ def check_layers(
         "",
         {
             "no layer of this model holds every token of a prompt, so there is nothing to "
-            "compress.": not compressed,
+            f"compress. {_STOCK}": not compressed,
             f"the layers {', '.join(sharing)} read the cache of an earlier layer, which would be "
-            "compressed before they have read it.": sharing,
+            f"compressed before they have read it. {_STOCK}": sharing,
             f"{prefix}a budget that differs by layer. Use one that keeps the same number in all "
             "layers.": others and tiers,
             HYBRID: (others or tiers) and not hybrid,
@@ -87,15 +85,15 @@ def check_model(config: Any) -> None:
             config.enable_prompt_embeds
         ),
     }
-    refuse("Foveate's worker cannot serve ", refused, ".")
+    refuse("Foveate's worker cannot serve ", refused, f". {_STOCK}")
 
 
 def check_attention(layers: Mapping[str, Any], *, by_head: bool = False) -> None:
     """Refuse layers whose attention depends on more than each pair and the queries.
 
-    Scores are those of a softmax of scaled products, without sinks, as they are on transformers;
-    attention itself has them. ``layers`` are the vLLM attention layers to compress, by name.
-    ``by_head``: a policy splits layers into their KV heads.
+    Scores are those of a softmax of scaled products, without sinks and soft caps, as they are on
+    transformers; attention itself has them. ``layers`` are the vLLM attention layers to compress,
+    by name. ``by_head``: a policy splits layers into their KV heads.
 
     Raises:
         UnsupportedEngine: names the layer, and the extra of its attention.
@@ -104,7 +102,6 @@ def check_attention(layers: Mapping[str, Any], *, by_head: bool = False) -> None
         impl = layer.impl
         refused = {
             "a bias that grows with distance (ALiBi)": impl.alibi_slopes is not None,
-            "a soft cap of its logits": bool(impl.logits_soft_cap),
             f"attention of the kind {impl.attn_type!r}": impl.attn_type != DECODER,
             f"values of another size ({layer.head_size_v}) than keys ({layer.head_size})": (
                 layer.head_size_v != layer.head_size
@@ -161,6 +158,21 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
         raise UnsupportedEngine(
             f"{workers} workers share {heads} KV heads: their query heads would choose different "
             f"tokens of the same head. Use --tensor-parallel-size {heads} at most."
+        )
+
+
+def check_stages(policy: Policy, stages: int) -> None:
+    """Refuse policies that pipeline parallelism cannot serve: a worker has some of the layers, and
+    a stage that does not declare ``head_by_head`` may read scores of earlier layers.
+
+    Raises:
+        UnsupportedPolicy: a stage that does not declare it.
+    """
+    for stage in _across_heads(policy) if stages > 1 else ():
+        raise UnsupportedPolicy(
+            f"{policy} cannot be served with pipeline parallelism: {print_value(stage)} may read "
+            "earlier layers, and each worker has only some. Use --pipeline-parallel-size 1, "
+            "or a policy that decides head by head, such as 'snapkv:budget=20%'."
         )
 
 

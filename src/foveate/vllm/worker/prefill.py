@@ -87,7 +87,7 @@ def after_pass(
         prompt.reading.layers[ordinal].add(q, images[None], queries_needed)
         return None
     k, v = pairs()
-    slots, depth = _slots_of(prompts, row, k, ordinal), len(prompts.ordinals)
+    slots, depth = _slots_of(prompts, row, k, ordinal), prompts.depth
     index = prompts.model_indices[ordinal]
     layer = Layer(
         q=q, k=k, v=v, slots=slots, scale=scale, ordinal=ordinal, model_index=index, depth=depth
@@ -133,7 +133,7 @@ def _slots_of(prompts: Prompts, row: Row, k: Float[Tensor, "1 h n d"], ordinal: 
     cached = prompt.slots
     if cached is None or cached[0] != key:
         cached = key, _slots(row, k, None)
-    prompt.slots = None if ordinal == len(prompts.ordinals) - 1 else cached
+    prompt.slots = None if ordinal == max(prompts.ordinals.values()) else cached
     return cached[1]
 
 

@@ -25,13 +25,16 @@ logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints only loggers b
 class Prompts:
     """Requests of a worker, with the scheduler's orders for them.
 
-    ``runner`` is vLLM's model runner. ``ordinals`` has the number of each compressed layer, by
-    name. ``records`` is True if kept positions are recorded; on a GPU they would take memory that
-    vLLM has reserved for its pool.
+    ``runner`` is vLLM's model runner. ``ordinals`` has the number of each compressed layer of this
+    worker by name, out of ``depth`` in all pipeline stages. ``records`` is True if kept positions
+    are recorded; on a GPU they would take memory that vLLM has reserved for its pool.
     """
 
-    def __init__(self, offer: Offer, ordinals: Mapping[str, int], runner: Any):
+    def __init__(
+        self, offer: Offer, ordinals: Mapping[str, int], runner: Any, depth: int | None = None
+    ):
         self.ordinals = ordinals
+        self.depth = len(ordinals) if depth is None else depth
         self.model_indices = {ordinal: _model_index(name) for name, ordinal in ordinals.items()}
         self.records = torch.device(runner.device).type == "cpu"
         self.failed: dict[str, RequestFailure] = {}
@@ -103,7 +106,7 @@ class Prompts:
             assert plan.chosen is not None
             vision = visual_mask(features, plan.length).to(self._runner.device)
             policy = in_blocks(self._offer.policy(plan.chosen, plan.amount), plan)
-            reading = PromptReading(policy, len(self.ordinals))
+            reading = PromptReading(policy, self.depth)
             self._known[name] = RequestPrompt(name, plan, policy, vision, reading)
         return self._known[name]
 

@@ -37,23 +37,24 @@ class Snapshots:
     """Snapshots of a worker, by the numbers that the scheduler gives them."""
 
     def __init__(self) -> None:
-        self._layers: dict[int, list[LayerSnapshot]] = {}
+        self._layers: dict[int, dict[int, LayerSnapshot]] = {}  # of this worker, by ordinal
 
     def save(self, number: int, prompt: RequestPrompt) -> None:
         """Make a snapshot of a request that has just been compressed. The request never modifies
         these tensors in place; it replaces them.
         """
-        layers = enumerate(prompt.reading.layers)
-        self._layers[number] = [
-            LayerSnapshot(prompt.positions[ordinal], layer.kept, layer.state).to("cpu")
-            for ordinal, layer in layers
-        ]
+        layers = prompt.reading.layers
+        self._layers[number] = {
+            ordinal: LayerSnapshot(kept, layers[ordinal].kept, layers[ordinal].state).to("cpu")
+            for ordinal, kept in prompt.positions.items()
+        }
 
     def restore(self, number: int, prompt: RequestPrompt, device: Any) -> bool:
         """Set a request's state from a snapshot; return False if there is none with that number."""
         if number not in self._layers:
             return False
-        for ordinal, layer in enumerate(each.to(device) for each in self._layers[number]):
+        for ordinal, snapshot in self._layers[number].items():
+            layer = snapshot.to(device)
             prompt.positions[ordinal] = layer.positions
             prompt.reading.layers[ordinal] = Remembered(state=layer.state, kept=layer.kept)
         return True

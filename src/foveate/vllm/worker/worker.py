@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
-
-import torch
 
 from foveate.errors import UnsupportedEngine
 from foveate.vllm.metrics import Metrics, describe_endpoint
-from foveate.vllm.plans.failures import Reason, RequestFailure
+from foveate.vllm.plans.failures import RequestFailure
 from foveate.vllm.plans.plans import Offer
 from foveate.vllm.plans.settings import check_profiles, settings_from
 from foveate.vllm.plans.tiers import by_head, rooms_of, shaping
@@ -28,12 +26,19 @@ from foveate.vllm.vllm_api import (
     KVCacheSpec,
     SchedulerOutput,
     VllmConfig,
-    get_tp_group,
+    get_pp_group,
     init_logger,
 )
+from foveate.vllm.worker.drafter import drafter_layers, give_own_pages
 from foveate.vllm.worker.graphs import without_full_graphs
 from foveate.vllm.worker.heads import head_names, split
 from foveate.vllm.worker.metadata import Rewriting
+from foveate.vllm.worker.parallel import (
+    StageFailures,
+    create_stage_inputs,
+    layers_of_all_stages,
+    share_failures,
+)
 from foveate.vllm.worker.prompts import Prompts
 
 logger = init_logger("vllm.foveate")  # vLLM prints only loggers below its own name
@@ -55,6 +60,8 @@ class Serving:
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any):
         self.settings = settings_from(vllm_config.additional_config)
         self.ordinals: dict[str, int] = {}
+        self.depth = 0
+        self._stage_failures = StageFailures()
         self.prompts: Prompts | None = None
         self.metrics: Metrics | None = None
         check_config(vllm_config, self.settings)
@@ -67,8 +74,9 @@ class Serving:
         drafter = drafter_layers(self.model_runner)
         names = [name for name, spec in specs.items() if compressible(spec) and name not in drafter]
         self._check(names, specs)
-        self.ordinals = {name: ordinal for ordinal, name in enumerate(names)}
-        policies, depth = self.settings.policies, len(names)
+        before, depth = layers_of_all_stages(len(names))
+        self.ordinals = {name: before + i for i, name in enumerate(names)}
+        policies, self.depth = self.settings.policies, depth
         heads, longest = specs[names[0]].num_kv_heads, self.vllm_config.model_config.max_model_len
         rooms = rooms_of(policies, depth, heads, longest, self.settings.tiers)
         if not by_head(policies):
@@ -102,13 +110,16 @@ class Serving:
         )
         check_attention({name: self._layers[name] for name in names}, by_head=by_head(policies))
         check_specs({name: specs[name] for name in names})
+        _, depth = layers_of_all_stages(len(names))
         for policy in policies:
-            check_profiles(policy, config.model_config.model, len(names))
+            check_profiles(policy, config.model_config.model, depth)
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Create the caches, and connect the builders of compressed groups to the prompts."""
         super().initialize_from_config(kv_cache_config)  # type: ignore[misc]
-        prompts = Prompts(Offer(self.settings), self.ordinals, self.model_runner)
+        create_stage_inputs(self.model_runner)
+        give_own_pages(self.model_runner)
+        prompts = Prompts(Offer(self.settings), self.ordinals, self.model_runner, self.depth)
         self.prompts = prompts
         without_full_graphs(self.model_runner, lambda: prompts.reading)
         for number, groups in enumerate(self.model_runner.attn_groups):
@@ -116,7 +127,8 @@ class Serving:
                 if isinstance(group.kv_cache_spec, CompressedSpec):
                     for builder in group.metadata_builders:
                         self._attach(builder, number, group.kv_cache_spec.block_size)
-        if self.is_driver_worker:  # one of the tensor-parallel workers
+        # one of the tensor-parallel workers of the stage whose results vLLM reads
+        if self.is_driver_worker and get_pp_group().is_last_rank:
             self._announce(kv_cache_config)
 
     def _announce(self, kv_cache_config: KVCacheConfig) -> None:
@@ -132,7 +144,7 @@ class Serving:
         logger.info(
             "Foveate compresses the prompts of %d layers (KV cache groups of %s%s): %s, in %d "
             "blocks of %s tokens; %s.",
-            len(self.ordinals),
+            self.depth,
             ", ".join(map(str, cells.values())),
             " KV heads" if by_head(self.settings.policies) else "",
             " or ".join(map(str, self.settings.policies)),
@@ -171,7 +183,9 @@ class Serving:
         with self.prompts.serving(scheduler_output):
             result = super().execute_model(scheduler_output)  # type: ignore[misc]
             if self.prompts.reading:
-                share_failures(self.prompts, list(scheduler_output.num_scheduled_tokens))
+                names = list(scheduler_output.num_scheduled_tokens)
+                share_failures(self.prompts, names)
+                self._stage_failures.pass_on(self.prompts, names)
         if self.metrics is not None:
             prompts = self.prompts
             self.metrics.count(prompts.completed, prompts.take_seconds(), prompts.not_read)
@@ -189,29 +203,6 @@ class Serving:
             return Failing(result, failed)
         result.foveate_failed = failed
         return result
-
-
-def drafter_layers(runner: Any) -> set[str]:
-    """Return the names of a draft model's attention layers, whose cache stays whole."""
-    drafter = getattr(runner, "drafter", None)
-    return set(getattr(drafter, "_draft_attn_layer_names", ()))
-
-
-def share_failures(prompts: Prompts, names: Sequence[str]) -> None:
-    """Fail each of these requests in all tensor-parallel workers if it failed in one.
-
-    Called after a pass that reads prompts, which all workers know from the step. vLLM reads the
-    results of one worker only, and a context that another could not compress must not be shared.
-    """
-    group = get_tp_group()
-    if group.world_size == 1:
-        return
-    here = [name in prompts.failed for name in names]
-    failed = torch.tensor(here, dtype=torch.uint8, device="cpu")
-    torch.distributed.all_reduce(failed, torch.distributed.ReduceOp.MAX, group=group.cpu_group)
-    for name, failed_elsewhere in zip(names, failed.tolist(), strict=True):
-        if failed_elsewhere and name not in prompts.failed:
-            prompts.fail(name, Reason.COMPRESSION, "another worker could not compress its prompt.")
 
 
 class Failing(AsyncModelRunnerOutput):
