@@ -27,6 +27,7 @@
 #              up, and with every warning an error
 # make tables  writes what is stored of methods, tests and results: the docs' tables, and the list of
 #              public names, whose changes CHANGELOG.md has to name
+# make tables-check  compare the tables with the stored results, and repeat the cheap figures (minutes)
 # make lint    the checks without the tests
 # make setup   .venv alone
 # make format  rewrite the code as `make lint` wants it
@@ -63,7 +64,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := test
-.PHONY: census chromium demo docs environments test test-all test-jitter vllm test-vllm test-vllm-0.33 test-versions test-torch test-wheel check-wheels record wheels lint format tables clean setup
+.PHONY: census chromium demo docs environments test test-all test-jitter vllm test-vllm test-vllm-0.33 test-versions test-torch test-wheel check-wheels record wheels lint format tables tables-check clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -230,6 +231,11 @@ lint: $(READY)
 tables: $(READY)
 	$(BIN)/python docs/scripts/tables.py
 	$(BIN)/python -m tests.surface.listing --write
+
+tables-check: export HF_HUB_OFFLINE := 1
+tables-check: $(READY)
+	$(BIN)/python docs/scripts/tables.py --check
+	$(BIN)/python -m benchmarks.quality.repeat
 
 format: $(READY)
 	$(BIN)/ruff format .
