@@ -17,6 +17,7 @@
 # make record  compare what the library does with tests/record/record.json: 300 drawn runs, commands,
 #              errors and capabilities; a few minutes
 # make wheels  build what is released into dist/: foveate (wheel and source), and the two of its demo
+# make check-wheels  build the wheels, and see whether a package index would take them (twine)
 # make test-wheel  build the wheels, install foveate's into an environment of its own with plain pip and
 #              the newest versions of all that it asks for, run the README's first example; then the
 #              demo's, with foveate[demo,eval,report], and run, evaluate and make a page
@@ -26,6 +27,7 @@
 #              up, and with every warning an error
 # make tables  writes what is stored of methods, tests and results: the docs' tables, and the list of
 #              public names, whose changes CHANGELOG.md has to name
+# make tables-check  compare the tables with the stored results, and repeat the cheap figures (minutes)
 # make lint    the checks without the tests
 # make setup   .venv alone
 # make format  rewrite the code as `make lint` wants it
@@ -62,7 +64,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := test
-.PHONY: census chromium demo docs environments test test-all test-jitter vllm test-vllm test-vllm-0.33 test-versions test-torch test-wheel record wheels lint format tables clean setup
+.PHONY: census chromium demo docs environments test test-all test-jitter vllm test-vllm test-vllm-0.33 test-versions test-torch test-wheel check-wheels record wheels lint format tables tables-check clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -179,7 +181,7 @@ test-torch-%: .venv-torch-%/.ready
 
 test-wheel: export HF_HUB_OFFLINE := 1
 test-wheel: $(READY)
-	@$(MAKE) --no-print-directory wheels
+	@$(MAKE) --no-print-directory check-wheels
 	@rm -rf .venv-wheel
 	@$(PYTHON) -m venv .venv-wheel
 	@.venv-wheel/bin/python -m pip install -qq --constraint constraints.txt "$(TORCH)"
@@ -195,6 +197,12 @@ wheels: $(READY)
 	@for folder in . ./demo_model ./demo_model/language; do $(BIN)/python -m pip wheel -qq --no-deps \
 		--no-build-isolation --wheel-dir dist $$folder || exit 1; done
 	@$(BIN)/python -c "from setuptools import build_meta; build_meta.build_sdist('dist')" > /dev/null
+
+# Twine has an environment of its own, as nothing else needs its companions.
+check-wheels: wheels
+	@test -x .venv-twine/bin/twine || { $(PYTHON) -m venv .venv-twine \
+		&& .venv-twine/bin/python -m pip install -qq 'twine>=6'; }
+	@.venv-twine/bin/twine check --strict dist/*
 
 record: $(READY)
 	$(BIN)/python -W ignore -m tests.record $(RECORD)
@@ -223,6 +231,11 @@ lint: $(READY)
 tables: $(READY)
 	$(BIN)/python docs/scripts/tables.py
 	$(BIN)/python -m tests.surface.listing --write
+
+tables-check: export HF_HUB_OFFLINE := 1
+tables-check: $(READY)
+	$(BIN)/python docs/scripts/tables.py --check
+	$(BIN)/python -m benchmarks.quality.repeat
 
 format: $(READY)
 	$(BIN)/ruff format .

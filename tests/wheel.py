@@ -18,6 +18,7 @@ import torch
 import transformers
 
 import foveate
+from foveate.defaults import SCANS, SHIPPED
 from foveate_lab.reproduce.tables.printed import printed
 from tests import zoo
 
@@ -56,6 +57,8 @@ def the_demo(folder: Path) -> None:
     """What the README's first command shows, and an evaluation with its page."""
     rows = json.loads(command("run", "--json").stdout)["rows"]
     assert rows[0]["answer"] == "Bruno's birthday: 2 November 1964", rows[0]
+    read = json.loads(command("run", "--model", "reader", "--json").stdout)
+    assert read["model"] == SHIPPED[SCANS], read
     command("eval", "--limit", "2", "--timed", "0", "--methods", "snapkv", "--out", folder / "out")
     command("report", folder / "out")
     assert (folder / "out" / "report.html").stat().st_size > 10_000

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from foveate.cache.pairs import QuantisedPairs, store
+from foveate.methods.kivi import InCodes
+from foveate.methods.turboquant import TurboQuant
 from foveate.ops.column_sums import (
     attention_with_counted_sums,
     attention_with_sums,
@@ -17,7 +20,9 @@ from foveate.ops.column_sums import (
 from foveate.ops.compaction import compaction, starts_of
 from foveate.ops.mix_statistics import mix_statistics
 from foveate.ops.nearest import nearest_by_cosine
+from foveate.ops.quantised_decode import quantised_decode
 from foveate.ops.ragged_decode import ragged_decode
+from foveate.ops.turbo_decode import turbo_decode
 from foveate.ops.window_attention import window_attention
 
 Call = Callable[[str], Any]
@@ -93,7 +98,19 @@ class Inputs:
                 query, flat.k, flat.v, lengths, *tail, self.scale, n, **layout, impl=impl
             )
 
-        return {"ragged_decode": step(0.0), "ragged_decode, softmax-n": step(1.0)}
+        return {
+            "ragged_decode": step(0.0),
+            "ragged_decode, softmax-n": step(1.0),
+            "quantised_decode": self._over_codes(quantised_decode, InCodes(residual=0).layout),
+            "turbo_decode": self._over_codes(turbo_decode, TurboQuant(residual=0).layout),
+        }
+
+    def _over_codes(self, decode: Any, layout: Any) -> Call:
+        """Return a decoding step over all kept pairs as codes, and 33 new ones."""
+        kept = store(self.k, self.v, self.columns, self.kept, self.size.n)
+        pairs = QuantisedPairs.of(kept, layout, 0)
+        pairs.append(self.k[:, :, -33:], self.v[:, :, -33:])
+        return lambda impl: decode(self.q[:, :, -1:], *pairs.parts, self.scale, impl=impl)
 
 
 def decode_step(

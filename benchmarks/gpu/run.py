@@ -11,6 +11,7 @@ import torch
 
 from benchmarks import output
 from benchmarks.gpu import checks, kernels
+from benchmarks.gpu.facts import page as facts_page
 from benchmarks.gpu.models import SuiteSetting
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.processes import PartOutcome, apart
@@ -155,6 +156,7 @@ def page(facts: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
         f"weights, in bfloat16, and are measured with the {facts['kernels']} kernels. "
         "`foveate bench --suite gpu` wrote this page.",
     ]  # fmt: skip
+    lines += ["", "## What is to be known", "", *facts_page({} if facts["quick"] else parts)]
     for name, part in PARTS.items():
         lines += ["", f"## {part.title}", "", *_part_lines(name, parts.get(name))]
     return "\n".join(lines) + "\n"

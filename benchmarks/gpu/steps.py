@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu import latents
 from benchmarks.gpu.models import SuiteSetting, measured_with, stepping, subject_of
 from benchmarks.gpu.rows import NEEDS_CUDA, WARM, Row, attempted, graphed, milliseconds, table
 from foveate.compression.composition import policy as policy_of
@@ -21,16 +22,18 @@ from foveate_lab.bench.subject import Subject
 
 MODEL, LAYERS, TOKENS = "qwen2-vl-7b", 4, 16384
 POLICIES = ("full", "snapkv:budget=20%", "adakv:budget=20%")
-RULES = ("prefixkv:budget=20%", "h2o:budget=20%,when=over_budget")
+RULES = ("prefixkv:budget=20%", "h2o:budget=20%,when=over_budget", "kivi", "turboquant")
 HOW = ("eager", "CUDA graph", "compiled")
 WAITS = "synchroniz"  # in PyTorch's warnings
 
 
 def rows(setting: SuiteSetting) -> Iterator[Row]:
-    """Yield every policy in all three ways; policies that evict while decoding only eagerly.
+    """Yield attention over latents; then every policy in all three ways, except that policies that
+    evict while decoding, or store codes, run only eagerly.
 
     Compiled steps come last, because compiling takes longest.
     """
+    yield from latents.rows(setting)
     subject = subject_of(MODEL, TOKENS, setting, layers=LAYERS)
     for how in HOW:
         for spec in (*POLICIES, *RULES) if how == "eager" else POLICIES:

@@ -95,7 +95,7 @@ def main() -> None:
         samples = {task: next(of_task) for task, of_task in drawn.items()}
         for protocol in a.protocols:
             for task, sample in samples.items():
-                _answer_question(board, loaded, protocol, task, sample, a.methods, index)
+                answer_question(board, loaded, protocol, task, sample, a.methods, index)
                 files.write(a.file, json.dumps(board, indent=1) + "\n")
         _write(a.file, board)
         print(f"{index + 1} of {a.limit} questions of each task", flush=True)
@@ -158,7 +158,7 @@ def _cell(board: Board, protocol: str, task: str, method: str) -> Board:
     return found
 
 
-def _answer_question(
+def answer_question(
     board: Board,
     loaded: Any,
     protocol: Protocol,

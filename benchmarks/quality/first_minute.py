@@ -50,7 +50,7 @@ def main() -> None:
     a = parser.parse_args()
     specs = [policy.spec for policy in policies(ON_THE_DEMO, [])]
     evaluate(
-        a.runs,
+        out=a.runs,
         tasks=TASK,
         methods=",".join(specs[1:]),
         budgets="",

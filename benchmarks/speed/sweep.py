@@ -82,7 +82,7 @@ def report_of(samples: int) -> int:
     with TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         evaluate(
-            run,
+            out=run,
             tasks=TASK,
             methods=",".join(METHODS),
             budgets=",".join(BUDGETS),

@@ -28,6 +28,7 @@ import models
 import served
 import tested_by
 import way
+from provenance import with_origin
 
 import foveate
 from foveate.cli.run.rows import Figures, stored
@@ -339,9 +340,9 @@ def _results(name: str) -> Any:
 
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {
-        "kept": kept,
-        "speed": speed,
-        "peers": peers,
+        "kept": with_origin("kept", kept),
+        "speed": with_origin("speed", speed),
+        "peers": with_origin("peers", peers),
         "models": lambda: _filled(models.supported()),
     },
     ROOT / "docs" / "index.md": {"landing": landing},
@@ -363,11 +364,13 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     },
     ROOT / "docs" / "quality.md": {
         "measured": leaderboard.measured,
-        "aware": partial(leaderboard.table, "query-aware"),
-        "agnostic": partial(leaderboard.table, "query-agnostic"),
-        "board_aware": partial(leaderboard.with_power, "query-aware"),
-        "board_agnostic": partial(leaderboard.with_power, "query-agnostic"),
-        "which": which,
+        "aware": with_origin("aware", partial(leaderboard.table, "query-aware")),
+        "agnostic": with_origin("agnostic", partial(leaderboard.table, "query-agnostic")),
+        "board_aware": with_origin("board_aware", partial(leaderboard.with_power, "query-aware")),
+        "board_agnostic": with_origin(
+            "board_agnostic", partial(leaderboard.with_power, "query-agnostic")
+        ),
+        "which": with_origin("which", which),
         "refused": leaderboard.refused,
     },
     ROOT / "docs" / "evaluation.md": {"tasks": tasks},

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from foveate.policies.policy import Policy
     from foveate.stream import Stream
 
-__version__ = "0.1.0"
+__version__ = "0.2.0rc1"
 __all__ = [
     "METHODS",
     "Answer",

@@ -18,7 +18,21 @@ import pytest
 import torch
 
 import foveate
-from benchmarks.gpu import SuiteSetting, checks, kernels, run, run_suite, wrong
+from benchmarks.gpu import (
+    SuiteSetting,
+    beside_attention,
+    checks,
+    contexts,
+    facts,
+    findings,
+    half,
+    kernels,
+    latents,
+    run,
+    run_suite,
+    steps,
+    wrong,
+)
 from benchmarks.gpu.kernels import compared
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.processes import ENDED, PartOutcome, _listen, side_by_side
@@ -86,6 +100,50 @@ def test_parts_that_an_interrupted_run_has_done_are_on_the_page(
     assert "1 comparisons with the reference; 0 are wrong" in page
     assert f"**Stopped: {ENDED}.**" in page
     assert page.count("Not measured yet") == len(PARTS) - 3
+
+
+def test_each_fact_is_passed_failed_or_not_run_by_its_threshold() -> None:
+    assert {finding.verdict for finding in findings({})} == {"not run"}
+    assert {fact.part for fact in facts.FACTS} - {*PARTS} == {"vllm"}  # measured elsewhere
+    ragged = {"what": "heads of one length, CUDA graph", "to_copy": 0.8}
+    steps_rows = [
+        {"policy": "full", "how": "eager", "ms": 2.0, "waits": 0},
+        {"policy": "snapkv:budget=20%", "how": "eager", "ms": 2.2, "waits": 0},
+        {"policy": "full", "how": "CUDA graph", "ms": 2.0},
+        {"policy": "snapkv:budget=20%", "how": "CUDA graph", "failed": "out of memory"},
+    ]
+    parts = {
+        "ragged": {"rows": [ragged]},
+        "steps": {"rows": steps_rows},
+        "kernels": {"rows": [{**KERNEL, "not_run": "no interpreter"}]},
+        "tests": {"rows": [{"test": "a", "ok": True}, {"test": "b", "failed": "no"}]},
+    }
+    verdicts = {each.fact.name: each.verdict for each in findings(parts)}
+    assert verdicts["Ragged decoding, GB/s to a copy's"] == "pass"
+    assert verdicts["Step, dense at 20 %, to the full cache (eager)"] == "fail"
+    assert verdicts["Step, dense at 20 %, to the full cache (CUDA graph)"] == "not run"
+    assert verdicts["Waits of the host in a step"] == "pass"
+    assert verdicts["Wrong kernels"] == "not run"
+    assert verdicts["Failed tests on the device"] == "fail"
+    assert [verdicts[fact.name] for fact in facts.FACTS if fact.part == "vllm"] == ["not run"]
+
+
+def test_facts_name_rows_that_their_parts_measure() -> None:
+    measured = {*steps.POLICIES, *steps.RULES}
+    assert {facts.SNAPKV, facts.ADAKV, "full", "kivi", "turboquant"} <= measured
+    assert {"h2o", "snapkv"} <= {*half.POLICIES}
+    assert 16384 in half.TOKENS
+    assert 32768 in beside_attention.TOKENS
+    assert facts.SNAPKV in contexts.READ
+
+
+def test_kernels_over_codes_agree_with_their_references_in_the_interpreter() -> None:
+    rows = {row["kernel"]: row for row in kernels.rows(QUICK)}
+    assert rows["turbo_decode"].get("ok", "not_run" in rows["turbo_decode"])
+    assert rows["quantised_decode"].get("ok", "not_run" in rows["quantised_decode"])
+    ours, other = list(latents.rows(QUICK))[::-1]
+    assert 0 < ours["difference"] < latents.ALLOWED
+    assert other["ms"] > 0
 
 
 def test_results_of_another_machine_are_not_gone_on_with(measured: Any, tmp_path: Path) -> None:

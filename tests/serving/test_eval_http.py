@@ -6,14 +6,14 @@ from foveate.loading.model import load
 from foveate_lab import evaluate
 from tests.serving.server import server
 
-POLICY = "snapkv:budget=50%,window=32"
-COUNT = 24
+POLICY = "snapkv:budget=50%"
+COUNT = 8
 ROOM = ("--num-gpu-blocks-override", "128", "--kv-cache-memory-bytes", str(512 << 20))
 
 
 @pytest.mark.slow
 def test_a_trained_model_answers_over_http_as_in_this_process(tmp_path):
-    """Whole prompts give equal answers; compressed ones keep up to a block more, and agree mostly."""
+    """Whole prompts give equal answers; compressed ones, which keep up to a block more, most."""
     folder, settings = tmp_path / "smollm2", {"limit": COUNT, "methods": POLICY, "timed": 0}
     loaded = load("smollm2")
     loaded.model.save_pretrained(folder)
@@ -31,8 +31,8 @@ def test_a_trained_model_answers_over_http_as_in_this_process(tmp_path):
         for spec in ("full", POLICY)
     }
     print({spec: f"{sum(each)} of {len(each)}" for spec, each in same.items()})
-    assert sum(same["full"]) >= 0.95 * COUNT  # float rounding may turn a near tie
-    assert sum(same[POLICY]) >= 0.7 * COUNT
+    assert sum(same["full"]) >= COUNT - 1  # float rounding may turn a near tie
+    assert sum(same[POLICY]) >= COUNT // 2
     assert {row["score"] for row in served.rows if row["spec"] == "full"} != {0.0}
     prompts = [line for line in counted.splitlines() if line.startswith("foveate:prompts_total")]
     assert {float(line.rpartition(" ")[2]) for line in prompts} == {float(COUNT)}

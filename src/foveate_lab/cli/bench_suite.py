@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import RenderableType
 from rich.text import Text
 
 from foveate.cli import console, tables
@@ -102,6 +103,7 @@ def suite_run(
         console.print_json({"folder": str(folder), "wrong": bad, "parts": results})
     else:
         _show(folder, results, bad)
+        console.show("", _facts_table(gpu.findings({} if quick else results)))
     if bad:
         raise typer.Exit(1)
 
@@ -132,6 +134,17 @@ def _row(name: str, part: Mapping[str, Any]) -> Sequence[str]:
     failed = sum("failed" in row for row in part["rows"])
     state = part["state"] + (f": {part['reason']}" if part["reason"] else "")
     return name, state, f"{part['seconds']:.0f}", str(len(part["rows"])), str(failed)
+
+
+def _facts_table(findings: Sequence[Any]) -> RenderableType:
+    """Return the list of what a GPU run settles, with a verdict on each fact."""
+    return tables.table(
+        findings,
+        tables.column("To be known", lambda finding: finding.fact.name),
+        tables.column("Threshold", lambda finding: finding.fact.threshold, no_wrap=True),
+        tables.number("Measured", "figure", ".3g"),
+        tables.column("Verdict", "verdict", no_wrap=True),
+    )
 
 
 def _show(folder: Path, results: dict[str, Any], bad: Sequence[str]) -> None:

@@ -70,7 +70,7 @@ def agree(name: PresetName, settings: Settings, *, yes: bool) -> Settings:
     """
     model = settings["model"]
     if (download := download_of(model)) and not yes:
-        _ask(f"{model} is downloaded first: {download}. Start?", name)
+        _confirm(f"{model} is downloaded first: {download}. Start?", name)
     with console.progress(hidden=False) as bars:
         bars.add_task("loading the model", total=None)
         loaded = load(model, settings["trust_remote_code"], settings["device_map"])
@@ -85,7 +85,7 @@ def agree(name: PresetName, settings: Settings, *, yes: bool) -> Settings:
     cost = _probe(loaded, settings)
     console.errors().print(_plan(name, settings, cost, download))
     if not yes:
-        _ask("Start?", name)
+        _confirm("Start?", name)
     return {**settings, "model": loaded}
 
 
@@ -149,7 +149,7 @@ def download_of(model: str) -> str:
     return f"{size / 1e9:,.1f} GB of weights from the hub"
 
 
-def _ask(question: str, name: str) -> None:
+def _confirm(question: str, name: str) -> None:
     if not sys.stdin.isatty():
         raise InvalidInput(
             f"--preset {name} asks before it starts, and stdin is no terminal. Add --yes to start "

@@ -46,11 +46,11 @@ class ServedPolicies:
             return {"foveate_policy": spec}
         for name in self.names:
             try:
-                served, wanted = policy_of(name), policy_of(spec)
-                budget = str(wanted.amount)
-                if served.spec == wanted.spec:
+                served, requested = policy_of(name), policy_of(spec)
+                budget = str(requested.amount)
+                if served.spec == requested.spec:
                     return {"foveate_policy": name}
-                if served.but(budget=budget).spec == wanted.spec:
+                if served.but(budget=budget).spec == requested.spec:
                     return {"foveate_policy": name, "foveate_budget": budget}
             except FoveateError:  # a name of its own, a profile that is not here, no budget
                 continue
