@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.output import machine, table, write
+from benchmarks.output import RESULTS, machine, table, write
 from benchmarks.quality.named import name as name_of
 from foveate.compression.labels import named
 from foveate_lab.eval.answering.reading import FULL
@@ -26,8 +26,8 @@ intervals (bootstrap over receipts). Same: answers equal to the full cache's. Le
 letters and digits count. Every prediction is in the JSON file beside this page."""
 
 
-def write_page(folder: Path, title: str) -> None:
-    """Write NAME.md and NAME.json of the runs in a folder, one for each protocol."""
+def write_page(folder: Path, title: str, results: Path = RESULTS) -> None:
+    """Write TITLE.md and TITLE.json of the runs in a folder, one for each protocol."""
     stored = {
         protocol.name: read(protocol)
         for protocol in sorted(folder.iterdir())
@@ -49,7 +49,7 @@ def write_page(folder: Path, title: str) -> None:
         "predictions": {protocol: _predictions(rows) for protocol, rows in runs.items()},
     }
     lines += [f"Weights {about['weights'][:16]}, receipts {data['receipts']}; {data['machine']}."]
-    write(title, "\n".join(lines), data)
+    write(title, "\n".join(lines), data, results)
 
 
 def _refusal(row: Mapping[str, Any]) -> str:
