@@ -122,7 +122,8 @@ def _decoded(task: Task, ready: Sequence[Compressed]) -> Iterator[Row]:
     batches = [joined[at : at + ROWS] for at in range(0, len(joined), ROWS)]
     for part in [*([one] for one in apart), *batches]:
         start, loaded = perf_counter(), part[0].reading.loaded
-        limit = LONGEST.get(part[0].reading.sample.labels.get("field", ""), task.longest)
+        field = part[0].reading.sample.labels.get("field", "")
+        limit = min(task.longest, LONGEST.get(field, task.longest))
         with compress(loaded.model, part[0].policy, tokenizer=loaded.tokenizer) as session:
             prompts = [one.prompt for one in part]
             tokens = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.output import machine, table, write
+from benchmarks.output import RESULTS, machine, table, write
 from benchmarks.quality.named import name as name_of
 from foveate.compression.labels import named
 from foveate_lab.eval.answering.reading import FULL
@@ -19,15 +19,16 @@ from foveate_lab.eval.summary import Estimate, mean_difference
 Rows = Sequence[Mapping[str, Any]]
 BLIND = "image=none"  # in the name of the task whose prompts have no image
 INTRODUCTION = """\
-Fields of scanned receipts of SROIE's test merchants, read by the reader ({form}). No receipt was
-used to train it, to calibrate a profile or to choose a setting. Right: the same text, but for case,
-blanks and a total's currency. Behind: difference to the full cache on the same receipts, with 95 %
-intervals (bootstrap over receipts). Same: answers equal to the full cache's. Letters: right if only
-letters and digits count. Every prediction is in the JSON file beside this page."""
+Fields of scanned receipts of SROIE's test merchants (totals, where a prompt has several), read by
+the reader ({form}). No receipt was used to train it, to calibrate a profile or to choose a setting;
+the methods of the longer table are the best of the first receipts. Right: the same text, but for
+case, blanks and a total's currency. Behind: difference to the full cache on the same receipts, with
+95 % intervals (bootstrap over receipts). Same: answers equal to the full cache's. Letters: right if
+only letters and digits count. Every prediction is in the JSON file beside this page."""
 
 
-def write_page(folder: Path, title: str) -> None:
-    """Write NAME.md and NAME.json of the runs in a folder, one for each protocol."""
+def write_page(folder: Path, title: str, results: Path = RESULTS) -> None:
+    """Write TITLE.md and TITLE.json of the runs in a folder, one for each protocol."""
     stored = {
         protocol.name: read(protocol)
         for protocol in sorted(folder.iterdir())
@@ -49,7 +50,7 @@ def write_page(folder: Path, title: str) -> None:
         "predictions": {protocol: _predictions(rows) for protocol, rows in runs.items()},
     }
     lines += [f"Weights {about['weights'][:16]}, receipts {data['receipts']}; {data['machine']}."]
-    write(title, "\n".join(lines), data)
+    write(title, "\n".join(lines), data, results)
 
 
 def _refusal(row: Mapping[str, Any]) -> str:

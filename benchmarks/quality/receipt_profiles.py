@@ -6,7 +6,8 @@ to be on the path and the fonts of `demo_model/training/fonts.txt` installed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fcntl
+from collections.abc import Iterator, Mapping
 from itertools import tee
 from pathlib import Path
 from random import Random
@@ -24,13 +25,18 @@ QUESTIONS = 5  # further questions about a page
 def profiles(loaded: Loaded, folder: Path) -> dict[str, Path]:
     """Return the file of each method's profile; measure those that are missing.
 
-    An interrupted measurement continues.
+    An interrupted measurement continues. Processes wait for each other.
     """
     paths = {method: folder / f"{method}.safetensors" for method in METHODS}
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another protocol's process may be measuring them
+        _measure_missing(loaded, {m: path for m, path in paths.items() if not path.exists()})
+    return paths
+
+
+def _measure_missing(loaded: Loaded, paths: Mapping[str, Path]) -> None:
     for method, path in paths.items():
-        if path.exists():
-            continue
-        folder.mkdir(parents=True, exist_ok=True)
         print(f"calibrating {method} on {PAGES} drawn pages", flush=True)
         prompts, others = tee(context.tokenized(loaded) for context in _pages())
         calibrate(
@@ -40,7 +46,6 @@ def profiles(loaded: Loaded, folder: Path) -> dict[str, Path]:
             questions=(asked for _, asked in others) if method == "recommended" else None,
             progress=path.with_suffix(".part"),
         ).save(path)
-    return paths
 
 
 def _pages() -> Iterator[Context]:

@@ -1,14 +1,15 @@
 r"""Board of methods on real scans: four fields of SROIE's receipts, read by the reader.
 
     PYTHONPATH=demo_model python -m benchmarks.quality.receipts --data ICDAR-2019-SROIE \
-        [--protocols query-agnostic query-aware] [--receipts 300] [--all-methods 100] [--hours 8]
+        [--protocols query-agnostic query-aware] [--receipts 300] [--all-methods 100] [--hours 8] \
+        [--short]
 
-Answers are stored one by one under benchmarks/runs; the same command continues, and so do two
-processes with a protocol each. All methods answer about the first receipts; then the full cache and
-the best four (by right answers at 10 %) about the others. Writes benchmarks/results/sroie.md, and
-sroie.json with every prediction and hashes of weights and receipts. `--only-write` writes the
-answers so far. `--several 2` asks for totals of two receipts in a prompt: sroie_several_2.md.
-Profiles are calibrated first if they are missing, on drawn pages.
+Answers are stored one by one under benchmarks/runs; the same command continues. Two processes with
+a protocol each may run side by side. All methods answer about the first receipts; then the full
+cache and the best four (by right answers at 10 %) about the others. Writes
+benchmarks/results/sroie.md (sroie_short.md), and beside it every prediction and hashes of weights
+and receipts as JSON. `--only-write` writes the answers so far. `--several 2` asks for totals of two
+receipts in a prompt: sroie_several_2.md. Missing profiles are calibrated first, on drawn pages.
 """
 
 from __future__ import annotations
@@ -106,11 +107,12 @@ def main() -> None:
     loaded = loaded_reader(a.short)
     weights = ModelIdentity.of(loaded.model).weights
     kind = f"several_{a.several}" if a.several else "fields"
+    title = "_".join(["sroie", *[kind] * bool(a.several), *["short"] * a.short])
     home = a.runs / f"{weights[:12]}{'-short' if a.short else ''}"
-    write = partial(write_page, home / kind, f"sroie{f'_several_{a.several}' * bool(a.several)}")
+    write = partial(write_page, home / kind, title)
     if not a.only_write:
         found = profiles(loaded, home / "profiles").items()
-        specs = contenders([*(f"{m}:profile={path}" for m, path in found), *METHODS], BUDGETS)
+        specs = contenders([*(f"{m}:profile={path}" for m, path in found), *METHODS], a.budgets)
         about = {"model": NAME, "weights": weights, "short": a.short}
         for protocol in a.protocols:
             configuration = {**about, "protocol": protocol, "versions": versions_of_results()}
@@ -159,6 +161,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--receipts", type=int, default=300, help="receipts, or groups of them")
     parser.add_argument("--all-methods", type=int, default=100, help="receipts for all methods")
     parser.add_argument("--several", type=int, choices=(2, 4, 8), help="receipts in a prompt")
+    parser.add_argument("--budgets", nargs="+", default=BUDGETS)
     parser.add_argument("--short", action="store_true", help="the reader's short form of images")
     parser.add_argument("--hours", type=float, default=24.0, help="time for each protocol")
     parser.add_argument("--runs", type=Path, default=RUNS)

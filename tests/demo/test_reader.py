@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import ExifTags, Image, ImageDraw, ImageFont
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
+from foveate.data import read_image
 from foveate.hf import compress
 from foveate.models.token_grids import image_tokens
 from foveate_demo.processor import IMAGE
@@ -171,14 +172,47 @@ def test_prompts_of_different_lengths_in_a_batch_have_the_logits_of_each_alone(
 ):
     model, processor = reader
     image, rows = page
-    shown = iter([rows, rows[1:], rows, rows[1:]])
-    monkeypatch.setattr("foveate_reader.eye.find_lines", lambda detector, image: next(shown))
+    other = image.copy()
+    other.putpixel((0, 0), (9, 9, 9))
+
+    def lines(detector: Any, shown: Image.Image) -> list[list[Line]]:
+        return rows[1:] if shown.getpixel((0, 0)) == (9, 9, 9) else rows
+
+    monkeypatch.setattr("foveate_reader.eye.find_lines", lines)
     text = "<image>\nQuestion: What?\nAnswer:"
     with torch.no_grad():
-        both = model(**processor(images=[image, image], text=[text, text])).logits[:, -1]
-        alone = [model(**processor(images=[image], text=text)).logits[0, -1] for _ in range(2)]
+        both = model(**processor(images=[image, other], text=[text, text])).logits[:, -1]
+        alone = [
+            model(**processor(images=[one], text=text)).logits[0, -1] for one in (image, other)
+        ]
     torch.testing.assert_close(both, torch.stack(alone), atol=1e-5, rtol=1e-5)
     assert not torch.allclose(alone[0], alone[1], atol=1e-3)
+
+
+def test_an_image_is_looked_at_once_while_it_is_among_the_last(reader, page, monkeypatch):
+    looked: list[Image.Image] = []
+
+    def lines(detector: Any, image: Image.Image) -> list[list[Line]]:
+        looked.append(image)
+        return page[1]
+
+    monkeypatch.setattr("foveate_reader.eye.find_lines", lines)
+    images = [Image.new("RGB", (400, 130), (shade, 0, 0)) for shade in range(9)]
+    first = reader[1].encode(images[:1])
+    again = reader[1].encode([images[0].copy()])
+    assert len(looked) == 1
+    assert torch.equal(first[1]["pixel_values"], again[1]["pixel_values"])
+    reader[1].encode([*images[1:], images[0]])
+    assert len(looked) == 10  # eight others have taken its place
+
+
+def test_a_large_photograph_on_its_side_is_read_upright(eye, page, tmp_path):
+    path, exif = tmp_path / "receipt.jpg", Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # the top of the page is on the right of the file
+    sideways = page[0].resize((2400, 780)).transpose(Image.Transpose.ROTATE_90)
+    sideways.save(path, exif=exif, quality=70)
+    tokens = eye.shortened(eye(read_image(path)))
+    assert read_text(eye, tokens) == "TOTAL:|12.50/Thank you/"
 
 
 def test_all_kept_is_the_stock_cache_and_less_is_not(reader, prompt):

@@ -39,6 +39,8 @@ def receipt(r: Random, fonts: Fonts, lines: int) -> Document:
             ("TAX INVOICE", "INVOICE", "CASH BILL", "RECEIPT", "CASH SALES", "Official Receipt")
         )
         paper.line(title, "centre", head=True)
+    if lines > 16 and r.random() < 0.2:
+        _customer(paper, place)
     if r.random() < 0.6:
         paper.rule()
     known, more = facts(paper, words.date(r), 4 if lines > 16 else 1)
@@ -52,6 +54,15 @@ def receipt(r: Random, fonts: Fonts, lines: int) -> Document:
         _tax_table(paper, place, sum(prices))
     _farewell(paper)
     return finished(paper, answers, more)
+
+
+def _customer(paper: Paper, place: words.Place) -> None:
+    """Write to whom a receipt is made out, whose name and address are decoys."""
+    r = paper.r
+    if r.random() < 0.7:
+        paper.line(r.choice(("Bill To:", "Customer", "Deliver to", "M/S")), "left")
+    for text in (words.company(r, place), *words.address(r, place)):
+        paper.line(cased(paper, text), "left")
 
 
 def _tax_table(paper: Paper, place: words.Place, bought: int) -> None:
