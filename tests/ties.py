@@ -19,6 +19,7 @@ from torch import Tensor
 from foveate.cache.layer import Scored
 from foveate.compression import reading
 from foveate.compression.byte_budget import Bytes
+from foveate.compression.groups import Groups
 from foveate.compression.pipeline import Kept, keep
 from foveate.policies.policy import Policy
 from tests.jitter import WIDER, noise
@@ -43,8 +44,10 @@ def choices() -> Iterator[list[Choice]]:
     """Fills a list with every choice that is made inside."""
     found: list[Choice] = []
 
-    def noting(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) -> list[Kept]:
-        kept = keep(policy, scored, within)
+    def noting(
+        policy: Policy, scored: Sequence[Scored], within: Bytes | None = None, *groups: Groups
+    ) -> list[Kept]:
+        kept = keep(policy, scored, within, *groups)
         found.append(Choice(policy, scored, within, kept))
         return kept
 

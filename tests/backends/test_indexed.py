@@ -12,6 +12,7 @@ from foveate.errors import InvalidInput, UnsupportedCache, UnsupportedModel, Uns
 from foveate.hf.endless.rerotation import ways_to_turn
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.model.internals import CACHE, IndexedLayer
+from tests import zoo
 from tests.census import IMAGE_TEXT, families
 from tests.census.building import build
 from tests.census.shrink import merged
@@ -153,6 +154,58 @@ def test_what_is_not_supported_is_refused_by_name():
         session.prefill(**inputs)
         with pytest.raises(UnsupportedCache, match="has an indexer"):
             session.fixed(4)
+
+
+def chosen_by_hand(model, inputs, pads, how):
+    """Votes of the queries that had a choice [b, n], by layer, from what indexers return."""
+    votes, seen = {}, {}
+
+    def count(indexer, _, chosen):  # [b, queries, top-k]
+        layer, tokens = indexer.layer_idx, inputs["input_ids"].shape
+        counts, start = votes.setdefault(layer, torch.zeros(tokens)), seen.get(layer, 0)
+        seen[layer] = start + chosen.shape[1]
+        for row, pad in enumerate(pads):
+            for query in range(max(start, pad + indexer.index_topk), seen[layer]):
+                counts[row, chosen[row, query - start].long()] += 1
+
+    indexers = [part.indexer for part in model.modules() if getattr(part, "indexer", None)]
+    hooks = [indexer.register_forward_hook(count) for indexer in indexers]
+    model.generate(**inputs, max_new_tokens=1, **how)
+    for hook in hooks:
+        hook.remove()
+    return votes
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("dots3_note", {"prefill_chunk_size": 16}), ("hy_v4_vl", {})],
+)
+def test_the_votes_of_the_indexer_are_a_score(name, how):
+    specimen, pads = tiny(name), (7, 0)
+    model, inputs = specimen.model, specimen.prompt((33, 40))
+    votes = chosen_by_hand(model, inputs, pads, how)
+    with foveate.compress(model, "knorm:budget=25%,score=indexer") as session:
+        model.generate(**inputs, max_new_tokens=1, **how)
+    layers = {layer.model_index: layer for layer in foveate_layers(session.cache)}
+    assert votes.keys() <= layers.keys()
+    for index, wanted in votes.items():
+        for row, pad in enumerate(pads):
+            columns = layers[index].pairs.columns[row, 0]
+            kept = torch.zeros(40, dtype=torch.bool)
+            kept[columns[columns >= 0]] = True
+            evicted = wanted[row, pad:][~kept[pad:]]
+            assert wanted[row, kept].min() >= evicted.max() > evicted.min()
+
+
+def test_an_indexer_that_had_no_choice_gives_no_votes():
+    specimen = tiny("dots3_note")
+    with (
+        foveate.compress(specimen.model, "knorm:budget=3,score=indexer") as session,
+        pytest.raises(InvalidInput, match="the model's indexer chose all of them"),
+    ):
+        session.prefill(**specimen.prompt((7,)))
+    with pytest.raises(UnsupportedPolicy, match="LlamaForCausalLM has none"):
+        foveate.compress(zoo.build("llama"), "snapkv:budget=25%,score=indexer")
 
 
 def test_an_index_without_latents_of_its_own_is_refused():

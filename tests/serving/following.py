@@ -53,7 +53,7 @@ def following(kept):
     """
     made = {}
 
-    def followed(policy, scored, within=None):
+    def followed(policy, scored, within=None, _groups=None):
         choice = Choice(policy, scored, within, keep(policy, scored, within))
         return [follow(choice, place) for place in range(len(scored))]
 

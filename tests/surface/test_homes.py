@@ -22,7 +22,7 @@ PARTS = sorted(
     if path.name not in ("__init__.py", "moved.py") and "moved(" not in path.read_text("utf-8")
 )
 LOW = ("cache", "policies", "profiles", "compression", "hf", "vllm")
-OF_USERS = {"score/kvpress.py"}  # no method has a press
+OF_USERS = {"score/kvpress.py", "score/indexer.py"}  # no method has a press, or needs an indexer
 BELOW = sorted(path for folder in LOW for path in (SRC / folder).rglob("*.py"))
 ENGLISH = {"full", "random", "leverage"}  # words of messages, too: looked for as a whole text only
 ALLOWED = {

@@ -12,7 +12,7 @@ from torch import Tensor
 from foveate.cache.layer import Scored
 
 
-class Choice(NamedTuple):
+class GroupChoice(NamedTuple):
     """Slots that a selection chose, each head's count, and the scores."""
 
     mask: Bool[Tensor, "b h n"]
@@ -28,7 +28,7 @@ class Groups:
 
     def __init__(self, leaders: Mapping[int, int]):
         self._leaders = leaders
-        self._chosen: dict[int, Choice] = {}
+        self._chosen: dict[int, GroupChoice] = {}
 
     def even(
         self, scored: Sequence[Scored], counts: Sequence[Int[Tensor, "b h"]]
@@ -45,12 +45,14 @@ class Groups:
             )
         return means
 
-    def choice(self, layer: int, device: torch.device, choose: Callable[[], Choice]) -> Choice:
+    def choice(
+        self, layer: int, device: torch.device, choose: Callable[[], GroupChoice]
+    ) -> GroupChoice:
         """Return the choice of the group of the layer with this ordinal. The first layer of a group
         makes it, with ``choose``.
         """
         if (leader := self._leaders.get(layer)) is not None:
-            return Choice(*(t.to(device) for t in self._chosen[leader]))
+            return GroupChoice(*(t.to(device) for t in self._chosen[leader]))
         choice = choose()
         if layer in self._leaders.values():
             self._chosen[layer] = choice

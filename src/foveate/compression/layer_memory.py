@@ -124,7 +124,8 @@ class Remembered:
         if layer.slots.mask is not None:
             raise InvalidInput(
                 "the last pass of this prompt is shorter than the observation window and holds "
-                "tokens that see later ones (images in a prefix). Pass the prompt in one piece."
+                "tokens that see later ones (images in a prefix) or not all earlier ones (sparse "
+                "attention). Pass the prompt in one piece."
             )
         q, q_image = torch.cat([self.queries, layer.q], dim=2), layer.slots.q_image
         if q_image is not None and self.images is not None:

@@ -23,7 +23,7 @@ from foveate.cache.layer import Layer, Scored, not_finite, refuse_not_finite
 from foveate.cache.pairs import DensePairs, RaggedPairs, store
 from foveate.cache.slots import Slots, derived
 from foveate.compression.byte_budget import Bytes
-from foveate.compression.groups import Choice, Groups
+from foveate.compression.groups import GroupChoice, Groups
 from foveate.errors import InvalidBudget, InvalidParameter
 from foveate.policies.policy import Policy
 from foveate.policies.protocols import AcrossLayers, EachByItself, NoMerge
@@ -177,10 +177,10 @@ def _checked_protection(slots: Slots, policy: Policy) -> Protected:
     return protection
 
 
-def _chosen(policy: Policy, scored: Scored, count: Int[Tensor, "b h"]) -> Choice:
+def _chosen(policy: Policy, scored: Scored, count: Int[Tensor, "b h"]) -> GroupChoice:
     mask = policy.select(scored, count)
     _check_mask(policy, scored, mask, count)
-    return Choice(mask, count, scored.scores.values)
+    return GroupChoice(mask, count, scored.scores.values)
 
 
 def keep(

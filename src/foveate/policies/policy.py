@@ -305,6 +305,11 @@ class Policy:
         return any(trait(score, "reads_hidden_states") for score in wrapped(self.score))
 
     @cached_property
+    def reads_indexer(self) -> bool:
+        """True if a score needs the choices of the model's indexer."""
+        return any(trait(score, "reads_indexer") for score in wrapped(self.score))
+
+    @cached_property
     def reads_window_sums(self) -> ReadsWindowSums | None:
         """The innermost score that needs sums of the last queries' attention, if any."""
         scores = [score for score in wrapped(self.score) if isinstance(score, ReadsWindowSums)]

@@ -22,6 +22,8 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "reads_residual_norm": False,
         # Likewise Layer.hidden.
         "reads_hidden_states": False,
+        # Likewise the mask of the model's indexer (sparse attention).
+        "reads_indexer": False,
         # A running score's bytes of a slot in one head; 0: measured on one token of zeros, whose
         # hidden states have one channel.
         "slot_bytes": 0,

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from foveate.errors import UnsupportedPolicy
-from foveate.hf.layer.indexed_layer import leaders
+from foveate.hf.layer.indexed_layer import indexers, leaders
 from foveate.hf.layer.projection import with_latents
 from foveate.hf.layer.support import compressible_layers, text_config
 from foveate.policies.policy import Policy
@@ -22,9 +22,15 @@ def for_latents(policy: Policy, model: PreTrainedModel) -> Policy:
 
     Raises:
         UnsupportedPolicy: a stage means nothing where all heads of a layer share one kept set, or
-            a store would change rotary keys.
+            a store would change rotary keys; or a score needs an indexer, and the model has none.
     """
-    if not with_latents(model):
+    expanding = with_latents(model)
+    if policy.reads_indexer and not indexers(expanding):
+        raise UnsupportedPolicy(
+            f"{policy.score!r} counts what the model's indexer chose, and {type(model).__name__} "
+            "has none. Leave score=indexer out."
+        )
+    if not expanding:
         return policy
     if leaders(config := text_config(model), compressible_layers(config)):
         _check_groups(model, policy)

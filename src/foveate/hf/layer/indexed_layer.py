@@ -134,8 +134,8 @@ def mask_evicted(indexer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 def indexers(expanding: Mapping[int, nn.Module]) -> dict[int, Any]:
     """Find the indexers of attention modules, by layer of the model."""
-    found = {layer: getattr(module, "indexer", None) for layer, module in expanding.items()}
-    return {layer: indexer for layer, indexer in found.items() if indexer is not None}
+    by_layer = {layer: getattr(module, "indexer", None) for layer, module in expanding.items()}
+    return {layer: indexer for layer, indexer in by_layer.items() if indexer is not None}
 
 
 class WithoutIndex:
@@ -156,11 +156,11 @@ class WithoutIndex:
 
 def expansions(expanding: Mapping[int, Any]) -> dict[int, Expansion]:
     """Return the attention modules' expansions of stored latents, by layer of the model."""
-    found: dict[int, Expansion] = {i: getattr(module, EXPAND) for i, module in expanding.items()}
+    methods: dict[int, Expansion] = {i: getattr(module, EXPAND) for i, module in expanding.items()}
     if not indexers(expanding):
-        return found
+        return methods
     # all of them: a layer without an indexer may read the pairs of one that has index keys
-    return {i: WithoutIndex(e, expanding[i].qk_rope_head_dim) for i, e in found.items()}
+    return {i: WithoutIndex(expand, expanding[i].qk_rope_head_dim) for i, expand in methods.items()}
 
 
 def leaders(config: PreTrainedConfig, layers: Sequence[int]) -> dict[int, int]:

@@ -8,6 +8,7 @@ from foveate.stages.score.attention_free import (
     ValueNorm,
 )
 from foveate.stages.score.column_sums import ColumnSums
+from foveate.stages.score.indexer import IndexerVotes
 from foveate.stages.score.kvpress import FromKvpress
 from foveate.stages.score.leverage import Leverage
 from foveate.stages.score.non_causal import NonCausalAttention
@@ -19,6 +20,7 @@ __all__ = [
     "ColumnSums",
     "FromKvpress",
     "HeadMean",
+    "IndexerVotes",
     "KeyDifference",
     "KeyNorm",
     "Leverage",

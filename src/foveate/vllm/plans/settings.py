@@ -176,6 +176,11 @@ def _refusals(policy: Policy) -> Iterator[str]:
             f"{print_value(policy.score)} reads the layers' hidden states, which are not at hand "
             "where vLLM's attention runs. Use another score"
         )
+    if policy.reads_indexer:
+        yield (
+            f"{print_value(policy.score)} counts an indexer's choices, which are not at hand where "
+            "vLLM's attention runs. Use another score"
+        )
     yield from _selection_refusals(policy)
 
 
