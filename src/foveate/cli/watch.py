@@ -29,7 +29,7 @@ def watch(
     ] = 1.0,
     prompt: Annotated[
         list[str] | None,
-        option("TEXT", "Question to ask; repeatable. Without one, questions are read from stdin."),
+        option("TEXT", "Question, e.g. 'What happens?'; repeatable. [default: read from stdin]"),
     ] = None,
     follow_up: Annotated[
         bool, options.flag("--follow-up", "Let the model read earlier questions and answers again.")

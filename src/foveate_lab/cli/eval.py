@@ -12,6 +12,7 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from foveate.cli import console, options
 from foveate.cli.options import check_folder, model_option, named_path
 from foveate.defaults import BUDGET_BY_DEFAULT, FRAMES, SEES
+from foveate.errors import InvalidInput
 from foveate_lab.cli.options import Batch, Executor, JudgeName, Workers
 from foveate_lab.defaults import FILM_FRAMES, Protocol
 
@@ -20,11 +21,13 @@ REFUSED = 3  # exit code if some answers were refused
 
 def evaluate(
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            metavar="DIR", help="Folder for the results, e.g. results.", parser=named_path
+            metavar="DIR",
+            help="Folder for the results, e.g. results. [required]",
+            parser=named_path,
         ),
-    ],
+    ] = None,
     tasks: Annotated[
         str | None,
         typer.Option(
@@ -37,7 +40,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help='File of your own questions, beside --tasks or alone: JSON lines, {"question": '
+            help='File of your own questions, e.g. questions.jsonl: JSON lines, {"question": '
             'TEXT, "answers": [TEXT, ...], "images": [FILE, ...], "videos": [FILE, ...]} each; '
             "images and videos are in its folder.",
             show_default=False,
@@ -92,7 +95,7 @@ def evaluate(
         typer.Option(
             metavar="N",
             min=0,
-            help="Number of samples per task to time and draw, one by one, e.g. 10.",
+            help="Number of samples per task to time and analyse, one by one, e.g. 10.",
         ),
     ] = 3,
     batch: Batch = 1,
@@ -120,6 +123,10 @@ def evaluate(
     from foveate_lab.cli.scores import show_outcome
     from foveate_lab.eval import evaluation
 
+    if out is None:
+        raise InvalidInput(
+            "--out is missing: give a folder for the results, e.g. foveate eval --out results."
+        )
     check_folder("--out", out)
     columns = (MofNCompleteColumn(), TimeRemainingColumn())
     with console.progress(hidden=False, columns=columns) as bars:
