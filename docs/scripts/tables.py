@@ -118,7 +118,8 @@ def kept() -> str:
     low, high = (round(100 * end) for end in (share.low, share.high))
     text = (
         f"The small demo model was asked {questions} questions about three drawn pages each. With "
-        f"{_percent(best.kv_bytes / full.kv_bytes, 0)} of the cache ({sizes}) `recommended` gives "
+        f"{_percent(best.kv_bytes / full.kv_bytes, 0)} of the cache ({sizes} on average; the "
+        "picture shows a longer prompt) `recommended` gives "
         f"the full cache's answer to **{best.same} of {questions}** ({low} to {high} %, 95 % "
         "confidence); two well-known methods of the same size to "
         f"{' and '.join(str(other.same) for other in others)}:"

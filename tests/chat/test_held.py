@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from PIL import Image, ImageChops
 
 import foveate
+from foveate.chat.storage import tokens_of
 from foveate.errors import InvalidInput
 from foveate.hf.layer.support import foveate_layers, text_config
 from foveate.hf.model.modality import visual_token_ids
@@ -96,3 +99,11 @@ def test_one_warning_when_positions_pass_the_models_range(
     said = [r.getMessage() for r in caplog.records if "next position" in r.getMessage()]
     assert len(said) == 1
     assert f"and its model knows {limit} positions" in said[0]
+
+
+def test_a_mean_that_is_a_whole_number_is_one() -> None:
+    layers: list[Any] = [  # the sum of their means as floats is a little over 3
+        SimpleNamespace(pairs=SimpleNamespace(counts=torch.tensor([counts])))
+        for counts in ([0, 0, 1], [2, 2, 3], [1, 0, 0])
+    ]
+    assert tokens_of(layers) == 1

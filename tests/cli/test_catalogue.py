@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import foveate as library
-from foveate.cli.app import app
+from foveate.cli.app import app, commands
 from foveate.cli.catalogue import meaning
 
 from .conftest import Foveate, refused
@@ -27,6 +28,19 @@ def test_the_program_starts_with_a_list_of_its_commands(
         __import__("foveate.cli").cli.main()
     words = capsys.readouterr().out.split()
     assert {"methods", "show", "cite", "run"} <= set(words)
+
+
+def test_the_help_of_every_option_has_an_example_or_lists_its_values() -> None:
+    group = get_command(app)
+    context = group.make_context("foveate", ["doctor"], resilient_parsing=True)
+    listed = {"--protocol", "--executor", "--suite", "--part", "--dims", "--against", "--device"}
+    for name in commands():
+        for parameter in group.get_command(context, name).params:  # type: ignore[attr-defined]
+            words = getattr(parameter, "help", None) or ""
+            assert words[:1].isupper() or parameter.name == "help", (name, parameter.name)
+            if getattr(parameter, "is_flag", False) or parameter.name in ("spec", "action"):
+                continue
+            assert "e.g. " in words or parameter.opts[0] in listed, (name, parameter.name, words)
 
 
 def test_methods_lists_every_method_with_its_parameters_and_paper(

@@ -6,12 +6,14 @@ import re
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
 from foveate.data import read_video
+from foveate.errors import InvalidInput
 from foveate.loading.model import load
 from foveate.stream import Stream
 from tests.videos import film
@@ -52,6 +54,7 @@ def test_questions_are_answered_as_a_stream_does(foveate: Foveate, llava: Path, 
         stream.see(image, time=time)
     answers = [stream.ask(question).text for question in ("what is it ?", "and now ?")]
     assert [line.strip() for line in done.stdout.splitlines()] == answers
+    assert f"foveate watch {clip} --model {llava} --fps 10\n" in done.stderr.replace("\n ", "")
 
 
 def test_questions_may_come_through_a_pipe(llava: Path, clip: Path) -> None:
@@ -59,6 +62,24 @@ def test_questions_may_come_through_a_pipe(llava: Path, clip: Path) -> None:
     done = CliRunner().invoke(app, options, input="what is it ?\n\nand now ?\n")
     assert done.exit_code == 0, done.stderr
     assert len(done.stdout.splitlines()) == 2
+
+
+def test_a_pipe_goes_on_after_an_error(
+    llava: Path, clip: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Stream.ask
+
+    def answer(self: Stream, question: str, **options: Any) -> Any:
+        if "fail" in question:
+            raise InvalidInput("no such frame.")
+        return ask(self, question, **options)
+
+    monkeypatch.setattr(Stream, "ask", answer)
+    options = [*arguments(llava, clip), "--budget", "64"]
+    done = CliRunner().invoke(app, options, input="fail\nwhat is it ?\n")
+    assert done.exit_code == 2
+    assert "Error: no such frame.\n" in done.stderr
+    assert len(done.stdout.splitlines()) == 1  # the second question's answer
 
 
 def test_a_terminal_is_told_how_to_ask_and_how_to_end(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
 
@@ -70,8 +71,10 @@ def measure_storage(
 
 
 def tokens_of(layers: Sequence[FoveateLayer]) -> float:
-    """Return the stored pairs per KV head: the mean over rows, heads and layers."""
-    return sum(float(layer.pairs.counts.double().mean()) for layer in layers) / len(layers)
+    """Return the stored pairs per KV head: the mean over rows, heads and layers, rounded once."""
+    counts = [layer.pairs.counts for layer in layers]
+    means = [Fraction(int(count.sum()), count.numel()) for count in counts]
+    return float(sum(means) / len(means))
 
 
 def bytes_of(cache: DynamicCache | None) -> int:

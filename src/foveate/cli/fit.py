@@ -32,10 +32,10 @@ _CACHE_COLUMNS = (
 
 def fit(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Model directory with config.json.")
+        str, typer.Argument(metavar="MODEL", help="Model directory with config.json, e.g. ./model.")
     ],
     memory: Annotated[
-        str | None, option("BYTES", "Memory to fit into, e.g. 24GB.", show_default="required")
+        str | None, option("BYTES", "Memory to fit into, e.g. 24GB. [required]", show_default=False)
     ] = None,
     images: Annotated[int, option("N", "Number of images in a prompt, e.g. 2.", min=0)] = 0,
     size: Annotated[
@@ -105,7 +105,7 @@ def fit(
     )
     if memory is None:
         raise InvalidInput(
-            f"--memory is missing: give what there is, e.g. foveate fit {model} --memory 24GB."
+            f"--memory is missing: give a size, e.g. foveate fit {model} --memory 24GB."
         )
     limit = options.bytes_of("--memory", memory)
     engine = Engine(gpu_memory_utilization, block_size)

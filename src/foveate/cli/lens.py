@@ -41,7 +41,9 @@ def lens(
     max_new_tokens: Annotated[
         int | None,
         option(
-            "N", f"Maximum length of an answer in tokens. [default: {TOKENS_BY_DEFAULT}]", min=1
+            "N",
+            f"Maximum length of an answer in tokens, e.g. 48. [default: {TOKENS_BY_DEFAULT}]",
+            min=1,
         ),
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,

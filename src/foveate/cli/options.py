@@ -69,11 +69,14 @@ Videos = Annotated[
 Fps = Annotated[
     float | None, option("R", "Frames per second to sample from a video, e.g. 0.5.", "--fps")
 ]
-_FRAMES = f"Number of frames to sample from a video, evenly spaced. [default: {FRAMES}]"
+_FRAMES = f"Number of frames to sample from a video, evenly spaced, e.g. 16. [default: {FRAMES}]"
 Frames = Annotated[int | None, option("N", _FRAMES, "--frames")]
 Text = Annotated[
     str | None,
-    option("TEXT", "Question to ask. [default: one about images or a text that come with Foveate]"),
+    option(
+        "TEXT",
+        "Question, e.g. 'What is the total?' [default: one about images or a text of Foveate's]",
+    ),
 ]
 AnswerLength = Annotated[
     int, option("N", "Maximum length of an answer in tokens, e.g. 128.", "--max-new-tokens", min=1)
@@ -131,8 +134,8 @@ def bytes_of(option: str, text: str) -> int:
 def model_option(default: str) -> Any:
     """Return the annotation of --model, for a command whose model is ``default``."""
     shipped = f"{SEES} (drawn pages), {SCANS} (scanned documents) or {READS} (text only)"
-    words = f"Model directory, hub id, or a model of Foveate: {shipped}. [default: {default}]"
-    return option("MODEL", words, show_default=False)
+    words = f"Model directory, e.g. ./model, hub id, or a model of Foveate: {shipped}."
+    return option("MODEL", f"{words} [default: {default}]", show_default=False)
 
 
 def named_path(text: str) -> Path:

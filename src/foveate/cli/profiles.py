@@ -32,7 +32,8 @@ def profiles(
         list[Path] | None,
         typer.Argument(
             metavar="PATH...",
-            help="Files to install, or folders written by 'foveate calibrate --share'; for remove, "
+            help="Files to install, e.g. recommended.safetensors, or folders of 'foveate calibrate "
+            "--share'; for remove, "
             "paths from the list.",
         ),
     ] = None,

@@ -12,6 +12,7 @@ import typer
 from foveate.cli import console, options
 from foveate.cli.options import model_option, option
 from foveate.defaults import SEES
+from foveate.errors import FoveateError
 
 if TYPE_CHECKING:
     from foveate.stream import Stream
@@ -28,7 +29,7 @@ def watch(
     ] = 1.0,
     prompt: Annotated[
         list[str] | None,
-        option("TEXT", "Question to ask; repeatable. Without one, questions are read from stdin."),
+        option("TEXT", "Question, e.g. 'What happens?'; repeatable. [default: read from stdin]"),
     ] = None,
     follow_up: Annotated[
         bool, options.flag("--follow-up", "Let the model read earlier questions and answers again.")
@@ -48,9 +49,11 @@ def watch(
     """Read a video into a cache of bounded size, and answer questions about it.
 
     The cache is compressed between frames, so it does not grow with the video. Answers go to stdout
-    and everything else to stderr, so it works in a pipe: one question in, one answer out.
+    and everything else to stderr, so it works in a pipe: one question in, one answer out. After an
+    error the next question is answered, and the exit status is 2.
     """
     from foveate.cli.chat.talk import under
+    from foveate.cli.findings import after_video
     from foveate.data import VideoParts
     from foveate.data.clip import check_sampling
     from foveate.loading.model import load
@@ -69,13 +72,28 @@ def watch(
             bars.advance(task)
     with stream:
         typer.echo(_summary(stream), err=True)
+        failed = False
         for question in _questions(prompt or ()):
             if prompt:
                 typer.echo(f"> {question}", err=True)
-            with console.quiet():
-                for piece in stream.ask(question, follow_up=follow_up, stream=True):
-                    typer.echo(piece, nl=False)
-            typer.echo()
+            failed = not _answer(stream, question, follow_up) or failed
+    if prompt:
+        typer.echo(f"\n{after_video(model, video, fps)}", err=True)
+    if failed and (prompt or not sys.stdin.isatty()):
+        raise typer.Exit(2)
+
+
+def _answer(stream: Stream, question: str, follow_up: bool) -> bool:
+    """Print the answer to a question, or its error; return True if there is an answer."""
+    try:
+        with console.quiet():
+            for piece in stream.ask(question, follow_up=follow_up, stream=True):
+                typer.echo(piece, nl=False)
+        typer.echo()
+    except FoveateError as error:
+        typer.echo(f"Error: {error}", err=True)
+        return False
+    return True
 
 
 def _questions(prompts: Sequence[str]) -> Iterator[str]:

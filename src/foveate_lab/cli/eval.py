@@ -61,7 +61,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help='File of your own questions, beside --tasks or alone: JSON lines, {"question": '
+            help='File of your own questions, e.g. questions.jsonl: JSON lines, {"question": '
             'TEXT, "answers": [TEXT, ...], "images": [FILE, ...], "videos": [FILE, ...]} each; '
             "images and videos are in its folder. With --preset: folder with a subfolder per "
             "benchmark.",
@@ -123,7 +123,7 @@ def evaluate(
         typer.Option(
             metavar="N",
             min=0,
-            help="Number of samples per task to time and draw, one by one, e.g. 10.",
+            help="Number of samples per task to time and analyse, one by one, e.g. 10.",
         ),
     ] = 3,
     batch: Batch = 1,
@@ -158,7 +158,9 @@ def evaluate(
 
         settings = presets.complete(preset, settings)
     elif out is None:
-        raise InvalidInput("--out is missing: name a folder for the results, e.g. --out results.")
+        raise InvalidInput(
+            "--out is missing: give a folder for the results, e.g. foveate eval --out results."
+        )
     else:
         settings["limit"] = limit or LIMIT
     folder: Path = settings["out"]

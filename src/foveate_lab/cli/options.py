@@ -48,6 +48,9 @@ Workers = Annotated[
 Batch = Annotated[
     int,
     typer.Option(
-        "--batch", metavar="N", min=1, help="Prompts to answer at once, unless timed, e.g. 8."
+        "--batch",
+        metavar="N",
+        min=1,
+        help="Number of prompts to answer together, unless timed, e.g. 8.",
     ),
 ]

@@ -122,8 +122,10 @@ def read(folder: Path) -> Stored:
     try:
         configuration = dict(read_record(folder / CONFIGURATION).fields)
     except InvalidInput as error:
+        exists = (folder / CONFIGURATION).exists()
+        reason = str(error) if exists else f"it has no {CONFIGURATION}."
         raise InvalidInput(
-            f"{str(folder)!r} holds no results ({error}). Give a folder that 'foveate eval --out' "
+            f"{str(folder)!r} holds no results: {reason} Give a folder that 'foveate eval --out' "
             "wrote."
         ) from error
     return Stored(configuration, *_rows(lines.sorted_out(folder / ROWS)))

@@ -56,14 +56,16 @@ def calibrate(
         int | None,
         option(
             "N",
-            f"Maximum number of prompts. [default: 10; for {', '.join(DRAWN)} {SAMPLES}]",
+            f"Maximum number of prompts, e.g. 20. [default: 10; for {', '.join(DRAWN)} {SAMPLES}]",
             min=1,
         ),
     ] = None,
     seed: Annotated[
         int | None,
         option(
-            "N", "Random seed for the selection of prompts; by default, the first are taken.", min=0
+            "N",
+            "Random seed for the selection of prompts, e.g. 1; by default, the first are taken.",
+            min=0,
         ),
     ] = None,
     longer_than: Annotated[
@@ -87,7 +89,7 @@ def calibrate(
         Path | None,
         option(
             "FILE",
-            "Published file to convert instead of measuring, by the authors of "
+            "Published file to convert instead of measuring, e.g. scores.json, by the authors of "
             "prefixkv:budget=20%, sparsemm, headkv, mixkv, duo_attention or fast_kvzip; needs "
             "--model.",
             "--from",

@@ -32,10 +32,15 @@ _PLUGINS, _PLUGIN = "VLLM_PLUGINS", "foveate"
 
 
 def serve(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model directory or hub id.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Model directory or hub id, e.g. ./model.")
+    ],
     options: Annotated[
         list[str] | None,
-        typer.Argument(metavar="VLLM_OPTIONS", help="Options that vLLM's server gets unchanged."),
+        typer.Argument(
+            metavar="VLLM_OPTIONS",
+            help="Options that vLLM's server gets unchanged, e.g. --port 8001.",
+        ),
     ] = None,
     policy: Annotated[
         str | None,
@@ -47,11 +52,16 @@ def serve(
         ),
     ] = None,
     policies: Annotated[
-        list[str] | None, option("SPEC", "Policy that requests may choose instead; repeatable.")
+        list[str] | None,
+        option("SPEC", "Policy that requests may choose instead, e.g. h2o:budget=50%; repeatable."),
     ] = None,
     tiers: Annotated[
         int | None,
-        option("N", "Maximum number of groups of layers or heads with different budgets.", min=1),
+        option(
+            "N",
+            "Maximum number of groups of layers or heads with different budgets, e.g. 4.",
+            min=1,
+        ),
     ] = None,
     show: Annotated[bool, flag("--show", "Print vLLM's command line without starting it.")] = False,
 ) -> None:
