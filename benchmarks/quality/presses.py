@@ -98,7 +98,11 @@ def rows(loaded: Loaded, reading: Reading, python: str, model: str) -> Iterator[
     for spec in (*OURS, *SAME):
         budget = "" if spec == "full" else f"{',' if ':' in spec else ':'}budget={kept}"
         positions, tokens = _ours(loaded, reading, f"{spec}{budget}")
-        row = {"task": reading.task.name, "sample": reading.sample.name, "spec": spec}
+        row: dict[str, object] = {
+            "task": reading.task.name,
+            "sample": reading.sample.name,
+            "spec": spec,
+        }
         row |= {"context": reading.cut, **_judged(loaded, reading, "ours", tokens)}
         if spec in SAME:
             press = theirs[SAME[spec]]

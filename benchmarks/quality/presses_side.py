@@ -19,7 +19,8 @@ def main() -> None:
     """Answer the request's prompts under each press."""
     request = json.load(sys.stdin)
     torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(request["model"], dtype=torch.float32).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(request["model"], dtype=torch.float32)
+    model.eval()
     with torch.no_grad():
         for row in _rows(model, request):
             sys.stdout.write(json.dumps(row) + "\n")

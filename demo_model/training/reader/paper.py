@@ -143,13 +143,13 @@ def worn(r: Random, image: Image.Image) -> Image.Image:
     high, wide = pixels.shape
     if r.random() < 0.3:  # weak print, in bands
         bands = np.interp(np.arange(high), np.linspace(0, high, 8), g.uniform(0.45, 1, 8))
-        ink = ink * bands[:, None]
+        ink = ink * bands[:, None].astype(np.float32)
     if r.random() < 0.3:  # missing dots
         ink = ink * (g.random(pixels.shape) > r.uniform(0, 0.12))
     pixels = 255 - ink
     if r.random() < 0.6:
         shade = np.interp(np.arange(wide), np.linspace(0, wide, 4), g.uniform(-30, 0, 4))
-        pixels = pixels + shade
+        pixels = pixels + shade.astype(np.float32)
     pixels = pixels + g.standard_normal(pixels.shape, dtype=np.float32) * r.choice((0, 4, 9, 16))
     if r.random() < 0.1:  # dust
         pixels[g.random(pixels.shape) < 0.002] = r.choice((0, 255))

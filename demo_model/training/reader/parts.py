@@ -170,7 +170,9 @@ def pair(paper: Paper, label: str, value: str, at: float) -> None:
         paper.row([(0.0, f"{label}:", "left"), (1.0, value, "right")])
 
 
-def facts(paper: Paper, dated: Callable[[], str], space: int) -> tuple[dict[str, str], list]:
+def facts(
+    paper: Paper, dated: Callable[[], str], space: int
+) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Write date, number and other facts in random order; return answers and further questions."""
     r = paper.r
     day, now, number = dated(), words.time(r), words.code(r)
@@ -344,7 +346,7 @@ def sums(
         rows.append(
             (r.choice(("Rounding", "Rounding Adj", "Rounding Adjustment")), money(rounding))
         )
-        names = (
+        names: tuple[str, ...] = (
             "Rounded Total",
             "Net Total",
             "Total Payable",

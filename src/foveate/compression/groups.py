@@ -13,10 +13,10 @@ from foveate.cache.layer import Scored
 
 
 class GroupChoice(NamedTuple):
-    """Slots that a selection chose, each head's count, and the scores."""
+    """Slots that a selection chose, each head's number, and the scores."""
 
     mask: Bool[Tensor, "b h n"]
-    count: Int[Tensor, "b h"]
+    counts: Int[Tensor, "b h"]
     scores: Float[Tensor, "b h n"]
 
 

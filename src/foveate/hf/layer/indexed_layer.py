@@ -26,7 +26,7 @@ from foveate.hf.model.internals import given_cache
 from foveate.policies.protocols import NoMerge
 
 
-class FoveateIndexedLayer(FoveateLayer):
+class FoveateIndexedLayer(FoveateLayer):  # type: ignore[no-untyped-call]
     """One layer of a cache under a policy, with the keys of its indexer, if it has its own."""
 
     def _empty(self) -> None:

@@ -121,7 +121,7 @@ def _through_the_cache(
     attention = _model_attention(function, name, module, kwargs)
     if isinstance(layer, FixedLayer):
         return layer.attend(attention, query, attention_mask, scale)
-    index = getattr(module, "layer_idx", None)
+    index: Any = getattr(module, "layer_idx", None)
     if layer.state.shares_kv and index != layer.model_index:
         expand = None if layer.expansion is None else layer.state.link.expansions.get(index)
         return attend_shared_kv(layer, attention, query, key, value, attention_mask, scale, expand)

@@ -156,7 +156,8 @@ def sroie(
     brief: bool = False,
 ) -> Iterator[Sample]:
     """Yield the fields of each receipt, one after the other."""
-    path, scan = "", ()
+    path = ""
+    scan: tuple[Image.Image, ...] = ()
     for record in _records(folder, sources_of(merchants), merchants):
         if image == "shown" and record.text("image") != path:  # the fields of a receipt share it
             path, scan = record.text("image"), _scans(folder, record)
