@@ -67,6 +67,7 @@ PROFILES = {
 PACKAGES = ("foveate.policies.", "foveate.compression.", "foveate.stages.", "foveate.methods.")
 ELSEWHERE = {  # stages that cannot run on bare tensors with a fixed budget
     "kvpress",  # needs the package
+    "indexer",  # needs the model
     "pseudo_questions",  # needs the model
     "reconstruction",  # needs the model
     "above_threshold",  # has no total

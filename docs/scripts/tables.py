@@ -305,7 +305,7 @@ def forms() -> str:
             for form in parts.sources:
                 publisher, contents = form.publisher, form.contents
                 if several:
-                    contents = FAMILIES[data, publisher]
+                    contents = FAMILIES.get((data, publisher), contents)
                 rows.setdefault((data, f"{publisher}: {contents}"), f"<{form.address}>")
     lines = [f"| `{data}` | {what} | {where} |" for (data, what), where in rows.items()]
     return "\n".join(["| data | published by: the folder holds | from |", "|---|---|---|", *lines])

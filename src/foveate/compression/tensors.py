@@ -258,6 +258,11 @@ def compress_layers(policy: Policy, layers: Sequence[Layer], *, strict: bool = F
             f"{policy} reads the prompt a second time, which takes the model, not its tensors "
             "alone. Use foveate.compress(model, ...)."
         )
+    if policy.reads_indexer:
+        raise UnsupportedPolicy(
+            f"{policy} reads what the model's indexer chose, which tensors do not tell. Use "
+            "foveate.compress(model, ...)."
+        )
     forms = [Form.of(layer.q.shape[1], layer.k, layer.v) for layer in layers]
     slots = layers[0].slots
     policy = divided(policy, forms, slots.lengths.tolist(), slots.pos.shape[2])

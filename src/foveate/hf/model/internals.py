@@ -18,7 +18,8 @@ Beside the names in this module, other modules depend on:
   values (``absorbed.py``).
 * Attention modules with an ``indexer`` call ``update``, ``expand_kv`` and the indexer in this
   order; the indexer adds ``attention_mask`` to its scores before its top-k and calls
-  ``update_indexer``; the top-k becomes a mask with as many columns as the expanded keys (``indexed_layer.py``).
+  ``update_indexer``; the top-k becomes a mask with as many columns as the
+  expanded keys (``indexed_layer.py``).
 * ``generate`` reads a prompt through the model's ``forward``, with the tokens that the cache has
   not seen (``calls.py``).
 * ``generate`` merges its arguments with a ``generation_config`` among them and with the model's
