@@ -136,6 +136,8 @@ def test_what_has_no_model_refuses_it():
     q = torch.randn(1, 4, 20, 8)
     with pytest.raises(UnsupportedPolicy, match="takes the model"):
         foveate.compress_tensors(foveate.kvzip(budget="20%"), [(q, q, q)])
+    with pytest.raises(UnsupportedPolicy, match="which tensors do not tell"):
+        foveate.compress_tensors("snapkv:budget=20%,score=indexer", [(q, q, q)])
     with pytest.raises(UnsupportedPolicy, match="a second time"):
         check_policy(foveate.kvzip(budget="20%", heads="even"))
     with pytest.raises(InvalidParameter, match="needs passes after the complete prompt"):
