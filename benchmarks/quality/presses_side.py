@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import kvpress
@@ -19,13 +20,14 @@ def main() -> None:
     """Answer the request's prompts under each press."""
     request = json.load(sys.stdin)
     torch.set_num_threads(1)
-    model = AutoModelForCausalLM.from_pretrained(request["model"], dtype=torch.float32).eval()
+    auto: Any = AutoModelForCausalLM
+    model = auto.from_pretrained(request["model"], dtype=torch.float32).eval()
     with torch.no_grad():
         for row in _rows(model, request):
             sys.stdout.write(json.dumps(row) + "\n")
 
 
-def _rows(model: Any, request: dict[str, Any]) -> Any:
+def _rows(model: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     context, question = (torch.tensor([request[name]]) for name in ("context", "question"))
     stock = DynamicCache(config=model.config)
     model(context, past_key_values=stock, logits_to_keep=1)

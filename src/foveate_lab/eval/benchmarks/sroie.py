@@ -156,7 +156,8 @@ def sroie(
     brief: bool = False,
 ) -> Iterator[Sample]:
     """Yield the fields of each receipt, one after the other."""
-    path, scan = "", ()
+    path = ""
+    scan: tuple[Image.Image, ...] = ()
     for record in _records(folder, sources_of(merchants), merchants):
         if image == "shown" and record.text("image") != path:  # the fields of a receipt share it
             path, scan = record.text("image"), _scans(folder, record)
@@ -204,10 +205,11 @@ def sroie_several(
 
 def _records(folder: Folder, sources: Sources, merchants: Merchants) -> Iterator[Record]:
     """Yield the fields of receipts; raise InvalidInput if there is none of these merchants."""
-    record = None
+    found = False
     for record, _ in sources.rows(folder):
+        found = True
         yield record
-    if record is None:
+    if not found:
         raise InvalidInput(
             f"{str(folder.path)!r} holds no receipt of merchants={merchants}. Use merchants=all."
         )
