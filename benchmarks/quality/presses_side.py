@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import kvpress
@@ -26,7 +27,7 @@ def main() -> None:
             sys.stdout.write(json.dumps(row) + "\n")
 
 
-def _rows(model: Any, request: dict[str, Any]) -> Any:
+def _rows(model: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     context, question = (torch.tensor([request[name]]) for name in ("context", "question"))
     stock = DynamicCache(config=model.config)
     model(context, past_key_values=stock, logits_to_keep=1)

@@ -9,7 +9,7 @@ hardly longer for 30 answers than for one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -53,7 +53,7 @@ def receipts(task: Task, count: int) -> Iterator[tuple[Sample, ...]]:
     """Yield the questions of each of the first receipts, or groups of receipts."""
     samples = task.samples(2**31, 0)
     grouped = groupby(samples, key=lambda sample: sample.name.partition("/")[0])
-    for _, (_, questions) in zip(range(count), grouped, strict=False):
+    for _, questions in islice(grouped, count):
         yield tuple(questions)
 
 

@@ -86,7 +86,7 @@ def _table(
     full = by_spec[FULL]
     fields = [f for f in QUESTIONS if any(full[s]["labels"].get("field") == f for s in common)]
     heads = ["method", "budget", "right", "behind", "same", "letters", *fields, "KV", "seconds"]
-    lines = []
+    lines: list[list[str]] = []
     for spec in specs:
         rows = [by_spec[spec][sample] for sample in sorted(common)]
         method, budget = named(spec)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -140,12 +139,12 @@ def _answer_all(
 
 def best_of(rows: Sequence[Mapping[str, Any]], specs: Sequence[str]) -> list[str]:
     """Return the specs, at all budgets, of the methods with most right answers at 10 %."""
-    right = Counter[str]()
+    right: dict[str, float] = {}
     for row in rows:
         method, budget = named(row["spec"])
         if budget == RANKED_AT and "error" not in row and not method.startswith(REFERENCE):
-            right[method] += row["score"]
-    best = {method for method, _ in right.most_common(BEST)}
+            right[method] = right.get(method, 0.0) + row["score"]
+    best = sorted(right, key=lambda method: -right[method])[:BEST]
     return [spec for spec in specs if named(spec).method in best]
 
 

@@ -205,10 +205,11 @@ def sroie_several(
 
 def _records(folder: Folder, sources: Sources, merchants: Merchants) -> Iterator[Record]:
     """Yield the fields of receipts; raise InvalidInput if there is none of these merchants."""
-    record = None
+    found = False
     for record, _ in sources.rows(folder):
+        found = True
         yield record
-    if record is None:
+    if not found:
         raise InvalidInput(
             f"{str(folder.path)!r} holds no receipt of merchants={merchants}. Use merchants=all."
         )
