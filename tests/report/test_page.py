@@ -299,7 +299,7 @@ def test_chromium_shows_it_in_peace_at_any_width(
     path.write_text(page(folder), encoding="utf-8")
     with open_page(path, width=width, scheme=scheme) as shown:
         assert shown.locator("h1").inner_text() == "What compression costs tiny"
-        assert shown.locator("tbody tr").count() == len(SCORES)
+        assert shown.locator("tbody tr").count() == 2 * len(SCORES)  # scores, then costs
         chart = shown.locator("figure > svg").bounding_box()
         assert chart is not None
         assert width / 2 < chart["width"] < width
