@@ -61,8 +61,8 @@ def _ratio(name: str, above: Mapping[str, Any], below: Mapping[str, Any]) -> Fin
     first, second = _figure(name, **above), _figure(name, **below)
 
     def find(rows: Sequence[Row]) -> float | None:
-        figures = first(rows), second(rows)
-        return figures[0] / figures[1] if figures[0] is not None and figures[1] else None
+        numerator, denominator = first(rows), second(rows)
+        return numerator / denominator if numerator is not None and denominator else None
 
     return find
 
@@ -75,7 +75,7 @@ def _worst(name: str, **about: Any) -> Find:
     def find(rows: Sequence[Row]) -> float | None:
         chosen = [row for row in rows if all(row.get(k) == v for k, v in about.items())]
         figures = [row.get(name) for row in chosen]
-        return None if None in figures or not figures else max(map(float, figures))  # type: ignore[arg-type]
+        return None if None in figures or not figures else max(map(float, figures))
 
     return find
 

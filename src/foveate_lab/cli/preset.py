@@ -81,16 +81,16 @@ def agree(name: PresetName, settings: Settings, *, yes: bool) -> Settings:
             f"foveate eval {model} --tasks text_needle --out DIR."
         )
     loaded = replace(loaded, name=model)  # results name the model as the command does
-    typer.echo(f"Measuring the cost on {SAMPLES} samples per task ...", err=True)
-    cost = _probe(loaded, settings)
+    few = min(SAMPLES, settings["limit"])
+    typer.echo(f"Measuring the cost on {counted(few, 'sample')} per task ...", err=True)
+    cost = _probe(loaded, settings, few)
     console.errors().print(_plan(name, settings, cost, download))
     if not yes:
         _confirm("Start?", name)
     return {**settings, "model": loaded}
 
 
-def _probe(loaded: Loaded, settings: Settings) -> Cost:
-    few = min(SAMPLES, settings["limit"])
+def _probe(loaded: Loaded, settings: Settings, few: int) -> Cost:
     probing = {"model": loaded, "limit": few, "timed": 0, "batch": 1, "out": None}
     result = evaluate(**{**settings, **probing})
     if failure := unanswered(result.refused, result.rows):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -67,5 +66,7 @@ def peak_memory() -> int:
     """Return the peak of the GPUs' allocated memory, or of this process's main memory."""
     if torch.cuda.is_available():
         return sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
+    import resource  # not on all systems
+
     unit = 1 if sys.platform == "darwin" else 1024  # getrusage counts bytes on macOS alone
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
