@@ -104,7 +104,7 @@ def _has_details(part: ReportPart, bundle: Bundle) -> bool:
     return bundle.manifest is not None or len(part.bundles) > 1
 
 
-def _source(bundle: Bundle, shown: Mapping[str, str]) -> Mapping[str, Any]:
+def _source(bundle: Bundle, in_heading: Mapping[str, str]) -> Mapping[str, Any]:
     """Return a folder's name, machine, and versions that the heading does not show already."""
     manifest: Mapping[str, Any] = bundle.manifest or {}
     hardware = manifest.get("hardware", {})
@@ -115,7 +115,7 @@ def _source(bundle: Bundle, shown: Mapping[str, str]) -> Mapping[str, Any]:
         "machine": [hardware.get("processor"), *hardware.get("accelerators", ())],
         "threads": hardware.get("threads"),
         "versions": {
-            name: version for name, version in versions.items() if shown.get(name) != version
+            name: version for name, version in versions.items() if in_heading.get(name) != version
         },
     }
 
