@@ -74,8 +74,8 @@ def _worst(name: str, **about: Any) -> Find:
 
     def find(rows: Sequence[Row]) -> float | None:
         chosen = [row for row in rows if all(row.get(k) == v for k, v in about.items())]
-        figures = [row.get(name) for row in chosen]
-        return None if None in figures or not figures else max(map(float, figures))
+        figures: list[Any] = [row.get(name) for row in chosen]
+        return None if None in figures or not figures else float(max(figures))
 
     return find
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.cache.layer import Scored
+from foveate.cache.layer import Layer, Scored
 
 
 class GroupChoice(NamedTuple):
@@ -34,8 +34,6 @@ class Groups:
         self, scored: Sequence[Scored], counts: Sequence[Int[Tensor, "b h"]]
     ) -> Sequence[Int[Tensor, "b h"]]:
         """Return the counts of layers that are compressed together, with the mean in each group."""
-        if not self._leaders:
-            return counts
         firsts = [self._leaders.get(s.layer.ordinal, s.layer.ordinal) for s in scored]
         means = []
         for first, own in zip(firsts, counts, strict=True):
@@ -45,15 +43,11 @@ class Groups:
             )
         return means
 
-    def choice(
-        self, layer: int, device: torch.device, choose: Callable[[], GroupChoice]
-    ) -> GroupChoice:
-        """Return the choice of the group of the layer with this ordinal. The first layer of a group
-        makes it, with ``choose``.
-        """
-        if (leader := self._leaders.get(layer)) is not None:
-            return GroupChoice(*(t.to(device) for t in self._chosen[leader]))
+    def choice(self, layer: Layer, choose: Callable[[], GroupChoice]) -> GroupChoice:
+        """Return the choice of a layer's group; the group's first layer makes it by ``choose``."""
+        if (leader := self._leaders.get(layer.ordinal)) is not None:
+            return GroupChoice(*(t.to(layer.k.device) for t in self._chosen[leader]))
         choice = choose()
-        if layer in self._leaders.values():
-            self._chosen[layer] = choice
+        if layer.ordinal in self._leaders.values():
+            self._chosen[layer.ordinal] = choice
         return choice

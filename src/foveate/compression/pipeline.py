@@ -192,7 +192,6 @@ def keep(
     """Budget, select and merge scored layers; ``within`` are the bytes of a budget in bytes, and
     ``groups`` the layers that keep one set.
     """
-    groups = groups or Groups({})
     if policy.across_layers is not None:
         scored = _together(policy.across_layers, scored)
     if policy.amount.kind == "auto":
@@ -202,11 +201,12 @@ def keep(
     else:
         counts = policy.budget(scored, scored[0].tokens)
     _check_counts(policy, scored, counts, scored[0].tokens)
-    counts = groups.even(scored, counts)
+    if groups is not None:
+        counts = groups.even(scored, counts)
     kept = []
     for scored_layer, count in zip(scored, counts, strict=True):
         layer, choose = scored_layer.layer, partial(_chosen, policy, scored_layer, count)
-        mask, count, scores = groups.choice(layer.ordinal, layer.k.device, choose)
+        mask, count, scores = choose() if groups is None else groups.choice(layer, choose)
         k, v = layer.k, layer.v
         if not isinstance(policy.merge, NoMerge):
             k, v = policy.merge(scored_layer, mask)

@@ -59,7 +59,7 @@ class PromptReading:
         leaders: Mapping[int, int] | None = None,
     ):
         self.most_heads = most_heads
-        self._groups = Groups(leaders or {})
+        self._groups = Groups(leaders) if leaders else None
         self.policy, self.depth, self.strict = policy, depth, strict
         self.forms = None if forms is None else tuple(forms)
         self.requested: Int[Tensor, "b"] | None = None

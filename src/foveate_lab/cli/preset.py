@@ -20,7 +20,7 @@ from foveate_lab.eval.bundle import pack
 from foveate_lab.eval.evaluation import evaluate
 from foveate_lab.eval.padding import load
 from foveate_lab.eval.presets import PRESETS, methods_of, tasks_of
-from foveate_lab.eval.probe import SAMPLES, Cost, cost_of, unanswered
+from foveate_lab.eval.probe import SAMPLES, ProbedCost, cost_of, unanswered
 from foveate_lab.report.page import write_page
 
 Settings = dict[str, Any]
@@ -90,7 +90,7 @@ def agree(name: PresetName, settings: Settings, *, yes: bool) -> Settings:
     return {**settings, "model": loaded}
 
 
-def _probe(loaded: Loaded, settings: Settings, few: int) -> Cost:
+def _probe(loaded: Loaded, settings: Settings, few: int) -> ProbedCost:
     probing = {"model": loaded, "limit": few, "timed": 0, "batch": 1, "out": None}
     result = evaluate(**{**settings, **probing})
     if failure := unanswered(result.refused, result.rows):
@@ -101,7 +101,7 @@ def _probe(loaded: Loaded, settings: Settings, few: int) -> Cost:
     return cost_of(result.rows, settings["limit"])
 
 
-def _plan(name: str, settings: Settings, cost: Cost, download: str) -> Any:
+def _plan(name: str, settings: Settings, cost: ProbedCost, download: str) -> Any:
     out = settings["out"]
     budget = f"at {settings['budgets'] or BUDGET_BY_DEFAULT}: "
     kind = "on the GPU" if cost.on_gpu else "of main memory"

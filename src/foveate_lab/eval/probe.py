@@ -18,7 +18,7 @@ SAMPLES = 3
 
 
 @dataclass(frozen=True)
-class Cost:
+class ProbedCost:
     """Predicted cost of an evaluation.
 
     Attributes:
@@ -34,14 +34,14 @@ class Cost:
     on_gpu: bool
 
 
-def cost_of(rows: Rows, samples: int) -> Cost:
+def cost_of(rows: Rows, samples: int) -> ProbedCost:
     """Predict the cost of ``samples`` samples of each task from a probe's answered rows."""
     tokens = seconds = 0.0
     for answered in _by_task_and_sample(rows).values():
         counted = list(answered.values())[1:] or list(answered.values())
         tokens += samples * mean(_prompt_tokens(sample) for sample in counted)
         seconds += samples * mean(sum(row["spent_s"] for row in sample) for sample in counted)
-    return Cost(tokens, seconds, peak_memory(), torch.cuda.is_available())
+    return ProbedCost(tokens, seconds, peak_memory(), torch.cuda.is_available())
 
 
 def _by_task_and_sample(rows: Rows) -> Mapping[str, dict[str, list[Mapping[str, Any]]]]:

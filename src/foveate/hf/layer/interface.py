@@ -106,16 +106,7 @@ def _through_the_cache(
         return function(module, query, key, value, attention_mask, **kwargs)
     if not knows(name):  # it may have been set inside the context
         check_known(name, f"{type(module).__name__}'s")
-    if kwargs.get("position_bias") is not None:
-        raise UnsupportedModel(
-            f"{type(module).__name__} passes 'position_bias' to its attention, which depends on a "
-            "key's index in the cache, not on its position. This model cannot be compressed."
-        )
-    if kwargs.get("indices") is not None:
-        raise UnsupportedModel(
-            f"{type(module).__name__} passes the indices that its indexer chose to {name!r}, which "
-            "reads them in the cache. Load the model with attn_implementation='sdpa' or 'eager'."
-        )
+    _check_passed(module, name, kwargs)
     scale = kwargs.get("scaling")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     attention = _model_attention(function, name, module, kwargs)
@@ -126,6 +117,20 @@ def _through_the_cache(
         expand = None if layer.expansion is None else layer.state.link.expansions.get(index)
         return attend_shared_kv(layer, attention, query, key, value, attention_mask, scale, expand)
     return attend(layer, attention, query, attention_mask, scale)
+
+
+def _check_passed(module: nn.Module, name: str, kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments of a model's attention that name slots of the cache."""
+    if kwargs.get("position_bias") is not None:
+        raise UnsupportedModel(
+            f"{type(module).__name__} passes 'position_bias' to its attention, which depends on a "
+            "key's index in the cache, not on its position. This model cannot be compressed."
+        )
+    if kwargs.get("indices") is not None:
+        raise UnsupportedModel(
+            f"{type(module).__name__} passes the indices that its indexer chose to {name!r}, which "
+            "reads them in the cache. Load the model with attn_implementation='sdpa' or 'eager'."
+        )
 
 
 def pass_latents(expand: Callable[..., Any], latents: Tensor, rotary: Tensor) -> Any:

@@ -205,11 +205,11 @@ def sroie_several(
 
 def _records(folder: Folder, sources: Sources, merchants: Merchants) -> Iterator[Record]:
     """Yield the fields of receipts; raise InvalidInput if there is none of these merchants."""
-    found = False
+    is_empty = True
     for record, _ in sources.rows(folder):
-        found = True
+        is_empty = False
         yield record
-    if not found:
+    if is_empty:
         raise InvalidInput(
             f"{str(folder.path)!r} holds no receipt of merchants={merchants}. Use merchants=all."
         )

@@ -109,8 +109,8 @@ class Client:
 def _failure(url: str, error: urllib.error.HTTPError) -> ServerFailed:
     text = error.read().decode(errors="replace")
     try:
-        found = json.loads(text)
-        message = str((found.get("error") or found).get("message") or text)
+        body = json.loads(text)
+        message = str((body.get("error") or body).get("message") or text)
     except (ValueError, AttributeError):
         message = text
     if error.code not in OF_THE_RUN:
