@@ -157,7 +157,7 @@ def test_a_quantised_cache_is_refused_by_its_name(model, inputs):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("DynamicIndexedLayer", "keep an index beside their keys"),
+        ("DynamicIndexedLayer", "keep an index beside keys and values of each head"),
         ("Fp8QuantizedLayer", "layers of the classes Fp8QuantizedLayer, which this version"),
         ("LayerOfTomorrow", "layers of the classes LayerOfTomorrow, which this version"),
     ],

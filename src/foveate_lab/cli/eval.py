@@ -33,8 +33,8 @@ def evaluate(
     preset: Annotated[
         PresetName | None,
         typer.Option(
-            help="Complete evaluation: four benchmarks, five policies, a page and an archive. It "
-            "shows the cost and asks before it starts."
+            help="Complete evaluation, e.g. first-hour: four benchmarks, five policies, a page and "
+            "an archive. It shows the cost and asks before it starts."
         ),
     ] = None,
     yes: Annotated[
