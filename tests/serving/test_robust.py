@@ -1,7 +1,6 @@
 """No request ends the engine: it fails by itself or is served, and the others go on."""
 
 import re
-from collections import deque
 
 import pytest
 import torch
@@ -91,43 +90,6 @@ def test_scores_that_are_no_numbers_harm_no_other_request(poisoned, model, polic
         assert idle(llm).get_num_free_blocks() == 63
     check(model, after, [policy] * 3)
     check_alike([together[name][1] for name in "012"], after)
-
-
-def test_a_prompt_that_goes_on_fails_alone(llama):
-    """Streamed input is refused where requests come in, and by the scheduler if it comes all the
-    same.
-    """
-    from vllm.exceptions import VLLMValidationError
-
-    first, other = prompts((100, 135))
-    with engine(llama, POLICY) as llm:
-        front = llm.llm_engine
-        tasks = front.get_supported_tasks()
-        with pytest.raises(VLLMValidationError, match="streamed input"):
-            front.input_processor.process_inputs(
-                "9", {"prompt_token_ids": first}, greedy(4), tasks, resumable=True
-            )
-        front.add_request("0", {"prompt_token_ids": first}, greedy(20))
-        front.add_request("1", {"prompt_token_ids": other}, greedy(30))
-        core = front.engine_core.engine_core
-        (session, _) = core.scheduler.requests.values()
-        session.resumable, session.streaming_queue = True, deque()
-        for _ in range(3):
-            front.step()
-        more = front.input_processor.process_inputs(
-            "0", {"prompt_token_ids": first}, greedy(4), tasks
-        )
-        request, wave = core.preprocess_add_request(more)
-        request.request_id, request.resumable = session.request_id, True
-        core.add_request(request, wave)
-        found = ended(llm)
-        assert found["0"][0] == "error"
-        assert found["1"] == ("length", found["1"][1])
-        assert len(found["1"][1]) == 30
-        assert idle(llm).get_num_free_blocks() == 63
-
-
-BOUNDED = "snapkv:budget=128,window=8,when=over_budget(every=64,reading=true)"
 
 
 def no_memory(*_):
