@@ -96,6 +96,8 @@ def no_memory(*_):
     raise torch.OutOfMemoryError("no memory left for its scores")
 
 
+BOUNDED = "snapkv:budget=128,window=8,when=over_budget(every=64,reading=true)"
+
 FAILURES = {  # what goes wrong, under which policy, and the sentence
     "compression": (
         lambda patch: patch.setattr(attention, "after_pass", no_memory),

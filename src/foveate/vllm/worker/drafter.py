@@ -16,6 +16,8 @@ def give_own_pages(runner: Any) -> None:
     """Give a drafter the pages of its own KV cache group. vLLM 0.32 and 0.33 do so for EAGLE and
     MTP, and give a draft model those of the first group: it would write over the model's pairs.
     """
+    if not drafter_layers(runner):
+        return
     build = runner._build_attention_metadata
 
     def with_own_pages(*args: Any, slot_mappings: Any = None, **options: Any) -> Any:
@@ -28,5 +30,4 @@ def give_own_pages(runner: Any) -> None:
             common.slot_mapping = slot_mappings[group][: common.num_actual_tokens]
         return metadata, common
 
-    if drafter_layers(runner):
-        runner._build_attention_metadata = with_own_pages
+    runner._build_attention_metadata = with_own_pages
