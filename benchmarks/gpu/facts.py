@@ -43,15 +43,16 @@ class Finding(NamedTuple):
     verdict: Verdict
 
 
+def _rows_with(rows: Sequence[Row], fields: Mapping[str, Any]) -> list[Row]:
+    return [row for row in rows if all(row.get(key) == value for key, value in fields.items())]
+
+
 def _figure(name: str, **about: Any) -> Find:
     """Return a function that finds a figure in the row with these fields."""
 
     def find(rows: Sequence[Row]) -> float | None:
-        for row in rows:
-            if all(row.get(key) == value for key, value in about.items()):
-                figure = row.get(name)
-                return None if figure is None else float(figure)
-        return None
+        figure = next((row.get(name) for row in _rows_with(rows, about)), None)
+        return None if figure is None else float(figure)
 
     return find
 
@@ -73,8 +74,7 @@ def _worst(name: str, **about: Any) -> Find:
     """
 
     def find(rows: Sequence[Row]) -> float | None:
-        chosen = [row for row in rows if all(row.get(k) == v for k, v in about.items())]
-        figures: list[Any] = [row.get(name) for row in chosen]
+        figures: list[Any] = [row.get(name) for row in _rows_with(rows, about)]
         return None if None in figures or not figures else float(max(figures))
 
     return find

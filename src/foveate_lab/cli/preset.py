@@ -15,6 +15,7 @@ from foveate.cli.findings import counted, of_page
 from foveate.defaults import BUDGET_BY_DEFAULT
 from foveate.errors import InvalidInput, MissingPackage
 from foveate.loading.model import Loaded, is_shipped
+from foveate_lab.cli.progress import duration
 from foveate_lab.defaults import PresetName
 from foveate_lab.eval.bundle import pack
 from foveate_lab.eval.evaluation import evaluate
@@ -110,7 +111,7 @@ def _plan(name: str, settings: Settings, cost: ProbedCost, download: str) -> Any
         ("Tasks", f"{settings['limit']} samples each: {_spaced(settings['tasks'])}"),
         ("Policies", f"the full cache, and {budget}{_spaced(tables.short(settings['methods']))}"),
         ("Prompts", f"about {float(f'{cost.tokens:.2g}'):,.0f} tokens"),
-        ("Time", f"about {_duration(cost.seconds)} on this machine"),
+        ("Time", f"about {duration(cost.seconds)} on this machine"),
         ("Memory", f"{cost.memory / 1e9:,.1f} GB {kind}, the peak of the probe"),
         ("Downloads", download or "nothing"),
         ("Writes", f"{out}, {out}/report.html and {out}.tar.gz"),
@@ -125,12 +126,6 @@ def _plan(name: str, settings: Settings, cost: ProbedCost, download: str) -> Any
 def _spaced(names: str) -> str:
     """Return a list with blanks after its commas, so that a table can wrap it."""
     return ", ".join(names.split(","))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def download_of(model: str) -> str:
