@@ -13,6 +13,7 @@ from foveate_reader.detection import Line, find_lines, rows_of
 from foveate_reader.eye import Eye
 from training.reader.documents import any_document
 from training.reader.paper import Fonts, Item
+from training.reader.parts import ASKED
 
 DETECTED = 0.2  # share of pages whose lines the detector finds
 
@@ -40,6 +41,23 @@ def page(r: Random, eye: Eye, fonts: Fonts, lines: int) -> Page:
     columns = eye.read(document.image, rows)
     questions = [(q, a) for q, a in document.questions if a and a.isascii()]
     return Page(columns.half(), eye.shortened(columns).half(), questions)
+
+
+def together(pages: list[Page]) -> list[tuple[str, str]]:
+    """Return questions about fields of several pages, each named by its company."""
+    fields = [_fields(page) for page in pages]
+    companies = [known.get("company") for known in fields]
+    return [
+        (f"What is the {name} of {company}?", known[name])
+        for company, known in zip(companies, fields, strict=True)
+        for name in ("total", "date", "address", "time")
+        if company and companies.count(company) == 1 and name in known
+    ]
+
+
+def _fields(page: Page) -> dict[str, str]:
+    """Return the answers of questions about fields that every document may have."""
+    return {name: a for q, a in page.questions for name, ways in ASKED.items() if q in ways}
 
 
 def _lines(r: Random, items: list[Item], image: Image.Image) -> list[Line]:

@@ -6,7 +6,8 @@ Starts from the weights in the package, if there are any, else from the encoder'
 the mean of its characters' embeddings. The same command continues an earlier run, with its
 optimiser. Every page is drawn, looked at once, and asked about several times; several questions
 about a page are asked at once, each as if it stood alone. The rate falls to zero at the end of
-``--hours``. Pages are shown in all columns or in the short form, whichever ``--limit`` allows.
+``--hours``. Pages are shown in all columns or in the short form, whichever ``--limit`` allows; the
+share ``--several`` of the steps has two to four pages in the short form.
 ``--export`` writes the package's weights at the end.
 """
 
@@ -32,12 +33,12 @@ from training.albums import Sample, batch
 from training.attention import CONTEXT_FIRST
 from training.fonts import fonts_in, training_fonts
 from training.lora import ALPHA, RANK, losses, read, write
-from training.reader.pages import Page, page
+from training.reader.pages import Page, page, together
 from training.train import save
 
 FILES = ("projector.safetensors", "lora.safetensors")
-FRESH = 0.3  # share of steps with a new page
-POOL = 400  # pages that are kept
+FRESH = 0.25  # chance of a new page before a step, and of another
+FIRST, POOL = 20, 400  # pages that are drawn before the first step, and that are kept
 WARMUP = 20  # steps
 
 
@@ -89,6 +90,21 @@ def sample(
     return Sample(torch.cat(parts), torch.cat(positions), mask, torch.cat(labels), len(seen))
 
 
+def prompt(
+    r: Random, pool: list[Page], limit: int, columns: float, several: float
+) -> tuple[list[Tensor], list[tuple[str, str]]]:
+    """Draw a page or several of the pool, in at most ``limit`` visual tokens, and its questions."""
+    if r.random() < several:
+        chosen = r.sample(pool, min(r.randint(2, 4), len(pool)))
+        while sum(len(page.short) for page in chosen) > limit:
+            chosen.pop()
+        if len(chosen) > 1:
+            return [page.short for page in chosen], together(chosen)
+    drawn = r.choice(pool[-60:] if r.random() < 0.5 else pool)
+    forms = [form for form in (drawn.columns, drawn.short) if len(form) <= limit]
+    return forms[:1] if r.random() < columns else forms[-1:], drawn.questions
+
+
 def main() -> None:
     """Train until the time is over, and write the weights."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -100,6 +116,9 @@ def main() -> None:
     parser.add_argument("--columns", type=float, default=0.7, help="share of steps on all columns")
     parser.add_argument("--lines", type=int, default=45, help="lines of a page, about")
     parser.add_argument("--questions", type=int, default=9, help="questions asked at once")
+    parser.add_argument(
+        "--several", type=float, default=0.25, help="share of steps on two to four pages"
+    )
     parser.add_argument("--fonts", type=Path, help="folder with more fonts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -154,14 +173,13 @@ def main() -> None:
             rate = a.rate * min(1.0, left, (done - first + 1) / WARMUP)
             for group in optimiser.param_groups:
                 group["lr"] = rate * group["part"]
-            if not pool or r.random() < FRESH:
+            while len(pool) < FIRST or r.random() < FRESH:
                 pool = [*pool[-POOL:], page(r, eye, fonts, r.randint(5, a.lines))]
-            drawn = r.choice(pool[-60:] if r.random() < 0.5 else pool)
-            forms = [form for form in (drawn.columns, drawn.short) if len(form) <= a.limit]
-            questions = r.sample(drawn.questions, min(a.questions, len(drawn.questions)))
-            if not forms or not questions:
+            shown, asked = prompt(r, pool, a.limit, a.columns, a.several)
+            questions = r.sample(asked, min(a.questions, len(asked)))
+            if not shown or not questions:
                 continue
-            seen = projector(forms[0 if r.random() < a.columns else -1].float())
+            seen = torch.cat([projector(form.float()) for form in shown])
             table = base.get_input_embeddings()
             loss, right = losses(
                 peft, base, batch([sample(seen, questions, table, tokenizer, ids)])
