@@ -37,14 +37,14 @@ def write_page(folder: Path, title: str, results: Path = RESULTS) -> None:
     runs = {protocol: [r for r in run.rows if "error" not in r] for protocol, run in stored.items()}
     refused = [row for run in stored.values() for row in run.rows if "error" in row]
     (about, *_) = (run.configuration for run in stored.values())
-    form = "the short form: no blank columns" if about["short"] else "all columns"
+    form = "a token for each " + ("column" if about["all_columns"] else "character")
     lines = ["# Real receipts", "", INTRODUCTION.format(form=form), ""]
     for protocol, rows in runs.items():
         lines += [f"## {protocol.capitalize()}", "", *_tables(rows), ""]
     if refused:
         lines += ["## Refused", "", *sorted({_refusal(row) for row in refused}), ""]
     data = {
-        "model": {key: about[key] for key in ("model", "weights", "short", "versions")},
+        "model": {key: about[key] for key in ("model", "weights", "all_columns", "versions")},
         "machine": machine(),
         "receipts": _digest(runs),
         "predictions": {protocol: _predictions(rows) for protocol, rows in runs.items()},

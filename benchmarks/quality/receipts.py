@@ -2,12 +2,12 @@ r"""Board of methods on real scans: four fields of SROIE's receipts, read by the
 
     PYTHONPATH=demo_model python -m benchmarks.quality.receipts --data ICDAR-2019-SROIE \
         [--protocols query-agnostic query-aware] [--receipts 300] [--all-methods 100] [--hours 8] \
-        [--short]
+        [--all-columns]
 
 Answers are stored one by one under benchmarks/runs; the same command continues. Two processes with
 a protocol each may run side by side. All methods answer about the first receipts; then the full
 cache and the best four (by right answers at 10 %) about the others. Writes
-benchmarks/results/sroie.md (sroie_short.md), and beside it every prediction and hashes of weights
+benchmarks/results/sroie.md (sroie_columns.md), and beside it every prediction and hashes of weights
 and receipts as JSON. `--only-write` writes the answers so far. `--several 2` asks for totals of two
 receipts in a prompt: sroie_several_2.md. Missing profiles are calibrated first, on drawn pages.
 """
@@ -103,16 +103,16 @@ def main() -> None:
     """Answer what is missing, and write the page."""
     a = _options()
     torch.set_num_threads(1)
-    loaded = loaded_reader(a.short)
+    loaded = loaded_reader(a.all_columns)
     weights = ModelIdentity.of(loaded.model).weights
     kind = f"several_{a.several}" if a.several else "fields"
-    title = "_".join(["sroie", *[kind] * bool(a.several), *["short"] * a.short])
-    home = a.runs / f"{weights[:12]}{'-short' if a.short else ''}"
+    title = "_".join(["sroie", *[kind] * bool(a.several), *["columns"] * a.all_columns])
+    home = a.runs / f"{weights[:12]}{'-columns' if a.all_columns else ''}"
     write = partial(write_page, home / kind, title)
     if not a.only_write:
         found = profiles(loaded, home / "profiles").items()
         specs = contenders([*(f"{m}:profile={path}" for m, path in found), *METHODS], a.budgets)
-        about = {"model": NAME, "weights": weights, "short": a.short}
+        about = {"model": NAME, "weights": weights, "all_columns": a.all_columns}
         for protocol in a.protocols:
             configuration = {**about, "protocol": protocol, "versions": versions_of_results()}
             with Results(home / kind / protocol, configuration, resume=True) as results:
@@ -148,9 +148,9 @@ def best_of(rows: Sequence[Mapping[str, Any]], specs: Sequence[str]) -> list[str
     return [spec for spec in specs if named(spec).method in best]
 
 
-def loaded_reader(short: bool) -> Loaded:
-    """Load the reader, with all columns of an image or the short form."""
-    model, processor = load_reader(short=short)
+def loaded_reader(all_columns: bool = False) -> Loaded:
+    """Load the reader, with a token for each character of an image or for each column."""
+    model, processor = load_reader(all_columns=all_columns)
     return Loaded(NAME, model, processor, sees=True)
 
 
@@ -161,7 +161,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--all-methods", type=int, default=100, help="receipts for all methods")
     parser.add_argument("--several", type=int, choices=(2, 4, 8), help="receipts in a prompt")
     parser.add_argument("--budgets", nargs="+", default=BUDGETS)
-    parser.add_argument("--short", action="store_true", help="the reader's short form of images")
+    parser.add_argument(
+        "--all-columns", action="store_true", help="a visual token for each column of text"
+    )
     parser.add_argument("--hours", type=float, default=24.0, help="time for each protocol")
     parser.add_argument("--runs", type=Path, default=RUNS)
     parser.add_argument("--only-write", action="store_true", help="write the answers so far")

@@ -1,4 +1,4 @@
-"""Images to visual tokens: the columns of every line of text, spaces between boxes, row ends."""
+"""Images to visual tokens: characters of every line of text, spaces between boxes, row ends."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Eye(nn.Module):
     """Detector and encoder of PP-OCRv6, which turn an image into visual tokens.
 
     Args:
-        short: leave out columns without a character, and repeated characters, as the encoder's own
-            head reads them: a visual token is then a character, and few are redundant.
+        all_columns: keep columns without a character, and repeated characters, as the encoder's own
+            head reads them. Without them a visual token is a character.
     """
 
-    def __init__(self, short: bool = False):
+    def __init__(self, all_columns: bool = False):
         super().__init__()
-        self.short = short
+        self.all_columns = all_columns
         self.detector, self.encoder = Detector(), Encoder()
 
     @torch.inference_mode()
@@ -47,7 +47,7 @@ class Eye(nn.Module):
         """
         image = rgb(image)
         tokens = self.read(image, find_lines(self.detector, image))
-        return self.shortened(tokens) if self.short else tokens
+        return tokens if self.all_columns else self.shortened(tokens)
 
     @torch.inference_mode()
     def read(self, image: Image.Image, rows: Sequence[Sequence[Line]]) -> Float[Tensor, "t v"]:
@@ -115,13 +115,13 @@ def _mark(kind: int, before: Line, after: Line, scale: Float[Tensor, "4"]) -> Fl
     return token
 
 
-def load_eye(short: bool = False) -> Eye:
+def load_eye(all_columns: bool = False) -> Eye:
     """Load the detector and the encoder, on the CPU and in float32.
 
     Raises:
         ModelNotFound: their weights are missing.
     """
-    eye = Eye(short)
+    eye = Eye(all_columns)
     for name, network in (("detector", eye.detector), ("encoder", eye.encoder)):
         network.load_state_dict(read_weights(f"{name}.safetensors"))
     return eye.eval()

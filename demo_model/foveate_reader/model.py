@@ -111,7 +111,7 @@ class ReaderForConditionalGeneration(LlavaForConditionalGeneration):
 
 
 def load(
-    dtype: torch.dtype = torch.float32, short: bool = False
+    dtype: torch.dtype = torch.float32, all_columns: bool = False
 ) -> tuple[ReaderForConditionalGeneration, ReaderProcessor]:
     """Load the reader and its processor, on the CPU and in evaluation mode.
 
@@ -119,7 +119,8 @@ def load(
 
     Args:
         dtype: dtype of the model's weights. The processor's networks stay in float32.
-        short: leave out columns without a new character: see :class:`foveate_reader.eye.Eye`.
+        all_columns: keep columns without a new character, which the shipped weights have not
+            learned to read: see :class:`foveate_reader.eye.Eye`.
 
     Raises:
         ModelNotFound: the language model or the reader's weights are missing.
@@ -136,7 +137,7 @@ def load(
     model.model.language_model, model.lm_head = language.model, language.lm_head
     model.generation_config = language.generation_config
     model.eval()  # type: ignore[no-untyped-call]
-    return model, ReaderProcessor(tokenizer, load_eye(short))
+    return model, ReaderProcessor(tokenizer, load_eye(all_columns))
 
 
 def reader_config(text: PreTrainedConfig, image_token: int) -> ReaderConfig:

@@ -18,7 +18,7 @@ _REMEMBERED = 8  # images
 
 
 class ReaderProcessor(DemoProcessor):
-    """Processor that reads images, and inserts as many image tokens as their text has columns.
+    """Processor that reads images, and inserts as many image tokens as their text has characters.
 
     ``pixel_values`` are float32 [n, tokens, 125]: features, kind and box of each visual token, in
     reading order, padded with zeros at the end; see ``foveate_reader.eye``. The tokens of the last
@@ -40,7 +40,7 @@ class ReaderProcessor(DemoProcessor):
     def _look(self, image: Image.Image) -> Tensor:
         """Return the visual tokens of an image, looked at only if it is new."""
         image = rgb(image)
-        key = sha256(repr((image.size, self.eye.short)).encode() + image.tobytes()).digest()
+        key = sha256(repr((image.size, self.eye.all_columns)).encode() + image.tobytes()).digest()
         tokens = self._seen.pop(key) if key in self._seen else self.eye(image)
         self._seen[key] = tokens
         while len(self._seen) > _REMEMBERED:

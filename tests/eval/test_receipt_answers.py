@@ -79,7 +79,7 @@ def test_rows_are_those_of_an_evaluation(loaded: Loaded, task: Task, protocol: P
 def test_a_board_goes_on_where_it_stopped_and_its_page_has_all_answers(
     loaded: Loaded, task: Task, folder: Path, tmp_path: Path
 ) -> None:
-    about: dict[str, Any] = {"model": "tiny", "weights": "abc", "short": False, "versions": {}}
+    about: dict[str, Any] = {"model": "tiny", "weights": "abc", "all_columns": True, "versions": {}}
     written: list[int] = []
     runs = tmp_path / "runs"
     with Results(runs / "query-agnostic", {**about, "protocol": "x"}, resume=True) as results:
@@ -109,7 +109,7 @@ def test_a_board_goes_on_where_it_stopped_and_its_page_has_all_answers(
 def test_totals_of_several_receipts_have_a_page_without_fields(
     loaded: Loaded, folder: Path, tmp_path: Path
 ) -> None:
-    about = {"model": "tiny", "weights": "abc", "short": True, "versions": {}}
+    about = {"model": "tiny", "weights": "abc", "all_columns": False, "versions": {}}
     several = find_task(f"sroie_several(receipts=2,longest=8)={folder}")
     runs = tmp_path / "runs"
     with Results(runs / "query-agnostic", {**about, "protocol": "x"}, resume=True) as results:
