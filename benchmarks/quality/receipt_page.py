@@ -47,6 +47,7 @@ def write_page(folder: Path, title: str, results: Path = RESULTS) -> None:
         "model": {key: about[key] for key in ("model", "weights", "all_columns", "versions")},
         "machine": machine(),
         "receipts": _digest(runs),
+        "counts": {protocol: _counts(rows) for protocol, rows in runs.items()},
         "predictions": {protocol: _predictions(rows) for protocol, rows in runs.items()},
     }
     lines += [f"Weights {about['weights'][:16]}, receipts {data['receipts']}; {data['machine']}."]
@@ -59,10 +60,7 @@ def _refusal(row: Mapping[str, Any]) -> str:
 
 def _tables(rows: Rows) -> list[str]:
     """Return the tables of a protocol: all methods on the first receipts, the best on all."""
-    asked = [row for row in rows if BLIND not in row["task"]]
-    by_spec: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in asked:
-        by_spec.setdefault(row["spec"], {})[row["sample"]] = row
+    by_spec = _by_spec(rows)
     if not by_spec:
         return ["No answers yet."]
     sizes = sorted(map(len, by_spec.values()))
@@ -75,6 +73,15 @@ def _tables(rows: Rows) -> list[str]:
         blind = [r for r in rows if BLIND in r["task"] and r["sample"] in common]
         lines += [f"{len(common)} questions", "", *_table(by_spec, specs, common, blind), ""]
     return lines
+
+
+def _by_spec(rows: Rows) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """Return the rows of each policy by question, without those that saw no image."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        if BLIND not in row["task"]:
+            found.setdefault(row["spec"], {})[row["sample"]] = row
+    return found
 
 
 def _table(
@@ -130,6 +137,21 @@ def _letters_right(row: Mapping[str, Any]) -> float:
     texts = (row["prediction"], row["answers"][0])
     right, predicted = (normalised(text, field, letters=True) for text in texts)
     return float(right == predicted)
+
+
+def _counts(rows: Rows) -> dict[str, Any]:
+    """Return right and same answers of every policy, on the questions that all have answered."""
+    by_spec = _by_spec(rows)
+    common = sorted(set.intersection(*map(set, by_spec.values()))) if by_spec else []
+    full = by_spec.get(FULL, {})
+    counts = {
+        _published(next(iter(of_spec.values()))): {
+            "right": sum(of_spec[sample]["score"] for sample in common),
+            "same": sum(of_spec[s]["prediction"] == full[s]["prediction"] for s in common),
+        }
+        for of_spec in by_spec.values()
+    }
+    return {"questions": len(common), "policies": counts}
 
 
 def _digest(runs: Mapping[str, Rows]) -> str:

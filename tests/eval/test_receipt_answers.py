@@ -100,7 +100,11 @@ def test_a_board_goes_on_where_it_stopped_and_its_page_has_all_answers(
     assert "4 questions" in page
     assert "8 questions" in page
     assert page.count("| no image |") == 2
-    data = json.loads((tmp_path / "sroie.json").read_text())["predictions"]["query-agnostic"]
+    written_data = json.loads((tmp_path / "sroie.json").read_text())
+    counts = written_data["counts"]["query-agnostic"]
+    assert counts["questions"] == 4
+    assert counts["policies"]["full"]["same"] == 4
+    data = written_data["predictions"]["query-agnostic"]
     counted = [len(n.split()) for texts in data["questions"].values() for n in texts.values()]
     assert sum(counted) == before + 8
     assert {"full", "no image", "snapkv:window=4 40%"} <= {*data["specs"]}
