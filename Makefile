@@ -108,15 +108,10 @@ vllm: $(VLLM_READY)
 
 # One process and one thread: on a shared machine vLLM's threads wait for each other. What needs no vLLM
 # (tests/backends/vllm) is in `make test`.
-# Behind all other files in one process, some of their kept positions differ from transformers'; alone
-# they do not. The cause is not known.
-test-vllm: APART := tests/serving/test_images.py tests/serving/test_soak.py
 test-vllm: export HF_HUB_OFFLINE := 1
 test-vllm: export OMP_NUM_THREADS := 1
 test-vllm: $(VLLM_READY) test-vllm-0.33
-	.venv-vllm/bin/python -m pytest -W default -p no:cacheprovider $(SLOW) $(APART)
-	.venv-vllm/bin/python -m pytest -W default -p no:cacheprovider $(SLOW) tests/serving \
-		$(addprefix --ignore=,$(APART))
+	.venv-vllm/bin/python -m pytest -W default -p no:cacheprovider $(SLOW) tests/serving
 
 # vLLM 0.33 over the same environment, as it has no build for CPUs: the contracts with its interfaces,
 # its second model runner, and one run for each interface that differs from 0.32's (requests, shared

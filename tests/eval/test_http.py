@@ -27,6 +27,7 @@ METRICS = "# TYPE foveate:prompts counter\n" + "".join(
     f'foveate:prompts_total{{engine="0",model_name="tiny",policy="{name}"}} 0.0\n'
     for name in ("full", *SERVED)
 )
+KEPT = {"kept_tokens": 6.5, "kv_bytes": 130, "kv_bytes_full": 600}
 TOKENS = {"full": [7, 8, 9], "mixkv:budget=20%": [7, 8, 9]}  # others answer [7, 5]
 
 
@@ -54,9 +55,11 @@ class StandIn:
         policy = body.get("vllm_xargs", {}).get("foveate_policy", "full")
         text = "yes" if policy in TOKENS else "no"
         choice = {"text": text} if path == "/v1/completions" else {"message": {"content": text}}
+        reply = {"choices": [choice], "usage": {"prompt_tokens": 30}, "kv_transfer_params": None}
         if "vllm_xargs" in body:
             choice["token_ids"] = TOKENS.get(policy, [7, 5])
-        return 200, {"choices": [choice], "usage": {"prompt_tokens": 30}}
+            reply["kv_transfer_params"] = {"foveate": KEPT}
+        return 200, reply
 
 
 @pytest.fixture
@@ -139,7 +142,8 @@ def test_a_server_is_asked_under_each_policy_and_its_rows_have_the_form_of_other
     assert ("snapkv:budget=50%,window=4", 0.0, 1) in scores
     local = evaluate(directory, [QUESTIONS], methods="knorm", budgets="50%", limit=1, timed=0)
     assert result.rows[0].keys() == local.rows[0].keys()
-    assert all(row["kv_bytes"] is None and row["spent_s"] > 0 for row in result.rows)
+    assert all(row["spent_s"] > 0 for row in result.rows)
+    assert all(row[name] == number for row in result.rows for name, number in KEPT.items())
     cells = {cell.spec: cell for cell in result.summary}
     assert (cells["mixkv:budget=20%"].same, cells["mixkv:budget=20%"].odd) == (1.0, 0)
     assert cells["snapkv:budget=50%,window=4"].same == 0.0
@@ -176,6 +180,7 @@ def test_a_server_that_is_not_foveates_answers_with_its_full_cache_alone(stand_i
     result = asked(stand_in, methods="full")
     assert {row["score"] for row in result.rows} == {1.0}
     assert all("vllm_xargs" not in body for body in stand_in.bodies)
+    assert all(row[name] is None for row in result.rows for name in KEPT)
     with pytest.raises(InvalidParameter, match=r"is not foveate serve.*--methods full"):
         asked(stand_in)
 

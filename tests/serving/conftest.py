@@ -11,15 +11,32 @@ HERE = importlib.util.find_spec("vllm") is not None
 collect_ignore_glob = [] if HERE else ["test_*.py"]
 
 if HERE:  # one process and one thread, nothing measured at the start and nothing reported to anyone
+    # numba would give all OpenMP libraries as many threads as it has; see constant_threads
     os.environ |= {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_CI_ENV": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
+        "NUMBA_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")])),
     }
     import tests.serving.site.sitecustomize  # noqa: F401 - in this process, too
+
+
+@pytest.fixture(autouse=True)
+def constant_threads():
+    """Fail a test that changes the number of OpenMP threads.
+
+    vLLM packs weights for that number, but its cache of oneDNN primitives knows weights by shape
+    and type alone (``ClassMatmulCacheKey`` in vLLM's csrc/cpu/dnnl_helper.cpp), and belongs to the
+    process. After a change, later engines read their weights in the layout of earlier ones.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    yield
+    assert torch.get_num_threads() == before
 
 
 @pytest.fixture(scope="session")

@@ -278,6 +278,7 @@ def test_schedulers_are_extended_by_these_names():
     ]
     assert parameters(scheduler._free_request)[:2] == ["self", "request"]
     text = inspect.getsource(scheduler)
+    assert "kv_transfer_params, ec_transfer_params = self._free_request(request)" in text
     assert "self.encoder_cache_mismatch_reqs: set[str]" in text  # ended with an error after a step
     assert "error_req_ids.update(self.encoder_cache_mismatch_reqs)" in text
     assert "self.kv_cache_manager.get_computed_blocks(request" in text

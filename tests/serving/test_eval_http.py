@@ -6,47 +6,51 @@ from foveate import policy
 from foveate.loading.model import load
 from foveate.vllm.plans.gap import Room
 from foveate_lab import evaluate
+from foveate_lab.eval.answering.measure import measured
+from foveate_lab.eval.tasks import TASKS
 from tests.serving.server import server
 
 POLICY, BLOCK, COUNT = "snapkv:budget=50%", 32, 8
 SPACE = ("--num-gpu-blocks-override", "128", "--kv-cache-memory-bytes", str(512 << 20))
+SAME = ("question", "tokens", "kept_tokens", "kv_bytes", "kv_bytes_full")
 
 
-def answers(rows):
-    """The predictions by sample and spec."""
-    return {(row["sample"], row["spec"]): row["prediction"] for row in rows}
+def by_sample(rows):
+    """The rows by sample, and True for the full cache."""
+    return {(row["sample"], row["spec"] == "full"): row for row in rows}
+
+
+def in_this_process(folder, lengths):
+    """Rows under the full cache, and at the budget that whole blocks leave of each prompt."""
+    loaded, task = load(folder), TASKS["text_needle"]
+    room = Room.of(policy(POLICY).amount, policy(POLICY).least)
+    for sample in task.samples(COUNT, 0):
+        spec = f"snapkv:budget={room.kept(lengths[sample.name], BLOCK)}"
+        yield from measured(loaded, task, sample, [spec], "query-aware")
 
 
 @pytest.mark.slow
 def test_a_trained_model_answers_over_http_as_in_this_process(tmp_path):
-    """Under the full cache, and at the budget that whole blocks leave of each prompt."""
-    folder, settings = tmp_path / "smollm2", {"limit": COUNT, "timed": 0}
+    folder = tmp_path / "smollm2"
     loaded = load("smollm2")
     loaded.model.save_pretrained(folder)
     loaded.tokenizer.save_pretrained(folder)
     with server(str(folder), POLICY, tmp_path / "log.txt", *SPACE) as running:
         over_http = {"executor": "http", "url": f"{running.url}/v1", "methods": POLICY}
-        served = evaluate(str(folder), "text_needle", **over_http, **settings)
+        result = evaluate(str(folder), "text_needle", **over_http, limit=COUNT, timed=0)
         counted = running.get("/metrics")
-    room = Room.of(policy(POLICY).amount, policy(POLICY).least)
-    specs = {
-        row["sample"]: f"snapkv:budget={room.kept(row['tokens'], BLOCK)}" for row in served.rows
-    }
-    methods = ",".join(dict.fromkeys(specs.values()))
-    local = evaluate(str(folder), "text_needle", methods=methods, **settings)
-    whole = {row["sample"]: row for row in local.rows if row["spec"] == "full"}
-    for row in served.rows:
-        assert (row["question"], row["tokens"]) == (
-            whole[row["sample"]]["question"],
-            whole[row["sample"]]["tokens"],
-        )
-    theirs, ours = answers(served.rows), answers(local.rows)
-    same = {
-        "full": sum(theirs[sample, "full"] == ours[sample, "full"] for sample in whole),
-        POLICY: sum(theirs[sample, POLICY] == ours[sample, specs[sample]] for sample in whole),
-    }
-    print(same)
-    assert all(count >= COUNT - 1 for count in same.values())  # rounding may turn one near tie
-    assert len({theirs[sample, "full"] == theirs[sample, POLICY] for sample in whole}) == 2
+    lengths = {row["sample"]: row["tokens"] for row in result.rows}
+    served, local = by_sample(result.rows), by_sample(in_this_process(str(folder), lengths))
+    assert served.keys() == local.keys()
+    for key, row in served.items():
+        assert [row[name] for name in SAME] == [local[key][name] for name in SAME]
+    for full in (True, False):
+        texts = [
+            (served[name, full]["prediction"], local[name, full]["prediction"]) for name in lengths
+        ]
+        assert sum(mine == theirs for mine, theirs in texts) >= COUNT - 1  # one near tie
+    assert (
+        len({served[n, True]["prediction"] == served[n, False]["prediction"] for n in lengths}) == 2
+    )
     prompts = [line for line in counted.splitlines() if line.startswith("foveate:prompts_total")]
     assert {float(line.rpartition(" ")[2]) for line in prompts} == {float(COUNT)}

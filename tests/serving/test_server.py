@@ -214,6 +214,12 @@ def test_the_servers_metrics_can_be_read_and_tell_what_was_kept(running):
     assert grown["kept_tokens"] == room.kept(length, 32) < length
     assert grown["freed_blocks"] == room.gap(length, 32)
     assert grown["compress_seconds"] > 0
+    token_bytes = 4 * 2 * 2 * 32 * 4  # of four layers with two heads of 32 numbers
+    assert body["kv_transfer_params"]["foveate"] == {
+        "kept_tokens": room.kept(length, 32),
+        "kv_bytes": room.kept(length, 32) * token_bytes,
+        "kv_bytes_full": length * token_bytes,
+    }
 
 
 def poisoned(model, folder):

@@ -167,9 +167,8 @@ def test_every_answer_is_right_and_no_block_is_lost(tiny_folder, asked, requests
                 f"request {name} {other.pair} answers as alone, not as by transformers",
                 stacklevel=1,
             )
-    # Each of them was given alone as well, in the same engine. Mostly there are none. Behind all
-    # other files, 6 and 9 of 45 were, some without compression; the cause is not known.
-    assert len(others) <= answers / 3, others
+    # each of them was given alone as well, in the same engine
+    assert len(others) <= answers / 10, others
     assert traffic.cancelled > requests / 30
     assert len(traffic.preempted) > requests / 60
     assert shared > requests / 10

@@ -1,14 +1,19 @@
 """Layers with different budgets inside vLLM, against transformers with the same counts."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 import foveate
+from foveate.vllm.plans.plans import Plan
 from foveate.vllm.plans.tiers import rooms_of
+from foveate.vllm.scheduler.kept_report import FIELD, KeptReport
 from tests.profiles import saved
-from tests.serving.engine import engine, prompts, serve
+from tests.serving.engine import engine, greedy, prompts, serve
 from tests.serving.reference import NOISE, by_transformers, counted
+from tests.serving.test_options import finished
 
 LENGTHS = (300, 333, 64, 511)
 LONGEST = 1024
@@ -60,12 +65,30 @@ def test_tiers_equal_the_transformers_backend(llama, profile, spec, tiers, optio
     assert served.idle == 255
 
 
-def test_every_tier_frees_blocks_of_its_own(llama):
+def test_every_tier_frees_blocks_of_its_own_and_the_response_reports_their_mean(llama):
     with engine(llama, "pyramidkv:budget=25%,window=8", num_gpu_blocks_override=256) as llm:
         served = serve(llm, prompts([300]), tokens=4)
+        llm.llm_engine.add_request("0", {"prompt_token_ids": prompts([300])[0]}, greedy(1))
+        reported = finished(llm)["0"].kv_transfer_params[FIELD]
     policy = foveate.policy("pyramidkv:budget=25%,window=8")
     rooms = [room for (room,) in rooms_of([policy], 4, 2, LONGEST)]
     gaps = [room.gap(300, 32) for room in rooms]
     assert gaps == sorted(gaps)
     assert gaps[0] < gaps[-1]
     assert served.free[1] - served.free[0] == sum(gaps)
+    kept, token_bytes = sum(room.kept(300, 32) for room in rooms), 2 * 2 * 32 * 4  # of a layer
+    assert reported == {
+        "kept_tokens": kept / 4,
+        "kv_bytes": kept * token_bytes,
+        "kv_bytes_full": 4 * 300 * token_bytes,
+    }
+
+
+@pytest.mark.parametrize(("workers", "groups"), [(2, 1), (1, 2)])
+def test_bytes_that_the_scheduler_does_not_know_are_not_reported(workers, groups):
+    spec = SimpleNamespace(page_size_bytes=64, block_size=32)
+    group = SimpleNamespace(layer_names=["a", "b"], kv_cache_spec=spec)
+    config = SimpleNamespace(kv_cache_groups=[group] * groups)
+    report, plan = KeptReport.of(config, {0}, workers), Plan(10, 10)
+    assert report.add((None, None), plan) == ({FIELD: {"kept_tokens": 10}}, None)
+    assert report.add(({"of": "a connector"}, None), plan) == ({"of": "a connector"}, None)

@@ -62,14 +62,11 @@ class Metrics:
         """Count one step: its ``completed`` prompts, and by policy the ``seconds`` of compression
         and the tokens that new requests found compressed and did ``not_read``.
         """
-        depth = sum(self._cells.values())
         for plan in completed:
-            groups = plan.boundaries.items()
-            left = sum(boundaries.evicted * self._cells[group] for group, boundaries in groups)
             self._add("foveate:prompts", plan.chosen, 1)
             self._add("foveate:prompt_tokens", plan.chosen, plan.prompt)
-            self._add("foveate:kept_tokens", plan.chosen, plan.prompt - left / depth)
-            freed = sum(boundaries.freed for _, boundaries in groups)
+            self._add("foveate:kept_tokens", plan.chosen, plan.kept(self._cells))
+            freed = sum(boundaries.freed for boundaries in plan.boundaries.values())
             self._add("foveate:freed_blocks", plan.chosen, freed)
         for policy, tokens in not_read.items():
             self._add("foveate:tokens_not_read", policy, tokens)

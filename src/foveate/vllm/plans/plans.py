@@ -71,6 +71,14 @@ class Plan(NamedTuple):
             return None
         return self.chosen, self.policy.amount, self.length
 
+    def kept(self, weights: Mapping[int, int]) -> float:
+        """Return the tokens kept of the prompt at its end, on average over the compressed KV cache
+        groups with these ``weights``, such as their cells.
+        """
+        boundaries = self.boundaries.items()
+        evicted = sum(each.evicted * weights[group] for group, each in boundaries)
+        return self.prompt - evicted / sum(weights.values())
+
     def move(self, group: int, computed: int, end: int, block: int) -> Move | None:
         """Return the move of a step in that KV cache group, as :meth:`Boundaries.move` does."""
         boundaries = self.boundaries.get(group)

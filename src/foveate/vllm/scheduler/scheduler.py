@@ -27,6 +27,7 @@ from foveate.vllm.plans.settings import settings_from
 from foveate.vllm.scheduler.beginnings import Beginning, Beginnings
 from foveate.vllm.scheduler.blocks import CompressedManager, OtherGroup
 from foveate.vllm.scheduler.connectors import ConnectorView
+from foveate.vllm.scheduler.kept_report import KeptReport
 from foveate.vllm.vllm_api import AsyncScheduler, FinishReason, Scheduler, init_logger
 
 logger = init_logger("vllm.foveate.scheduler")
@@ -37,6 +38,7 @@ class Planning:
 
     requests: dict[str, Any]  # vLLM's attributes, up to the blank line
     kv_cache_manager: Any
+    kv_cache_config: Any
     connector: Any
     need_mamba_block_aligned_split: bool
     num_lookahead_tokens: int
@@ -76,6 +78,9 @@ class Planning:
         pool = self.kv_cache_manager.block_pool
         self._pool_blocks = pool.num_gpu_blocks - 1  # without vLLM's null block
         self._beginnings = Beginnings(self._compressed, pool, self._pool_blocks)
+        numbers = {manager.kv_cache_group_id for manager in self._compressed}
+        workers = config.parallel_config.world_size
+        self._kept_report = KeptReport.of(self.kv_cache_config, numbers, workers)
         self._starts: dict[str, Beginning] = {}
         self._recompresses = self.offer.recompresses
         # vLLM calls _mamba_block_aligned_split only if this is set: for layers with states
@@ -383,10 +388,10 @@ class Planning:
 
     def _free_request(self, request: Any, *args: Any, **options: Any) -> Any:
         freed = super()._free_request(request, *args, **options)  # type: ignore[misc]
-        self.plans.pop(request.request_id, None)
+        plan = self.plans.pop(request.request_id, None)
         self._starts.pop(request.request_id, None)
         self._going_on.discard(request.request_id)
-        return freed
+        return self._kept_report.add(freed, plan)
 
 
 class FoveateScheduler(Planning, Scheduler):

@@ -1,7 +1,7 @@
 """Answers from a server with OpenAI's API; ``foveate serve`` takes a policy with each request.
 
-A server reports texts and, if it is Foveate's, tokens. The fields of a row that need logits or the
-cache (``kl``, ``kv_bytes``, ``kept_tokens`` and others) stay None.
+A server reports texts and, if it is Foveate's, tokens and what it kept of prompts. The fields of a
+row that need logits (``kl`` and others) or times of the server's parts stay None.
 """
 
 from __future__ import annotations
@@ -35,21 +35,25 @@ WORKERS = 8
 """Requests in flight by default."""
 DEVICE = "server"
 """Value of a row's ``device``: what computed the answer is unknown."""
+KEPT = ("kept_tokens", "kv_bytes", "kv_bytes_full")
+"""Fields of a row that Foveate's server reports; it leaves out bytes that its workers divide."""
 UNKNOWN = (
     *("score_after_first", "kl", "nll", "reference_nll", "visual_tokens", "asked_tokens"),
-    *("kept_tokens", "raised", "kv_bytes", "kv_bytes_full", "prefill_s", "compress_s"),
-    *("decode_s_per_token", "dtype"),
+    *("raised", "prefill_s", "compress_s", "decode_s_per_token", "dtype"),
 )
 """Fields of a row that a server does not report."""
 
 
 @dataclass(frozen=True)
 class ServedAnswer:
-    """Answer of a server: its text, its tokens if they are reported, and its prompt's length."""
+    """Answer of a server: its text, its tokens if they are reported, its prompt's length, and the
+    :data:`KEPT` fields that are reported.
+    """
 
     text: str
     tokens: list[int] | None
     prompt_tokens: int | None
+    kept: Mapping[str, float]
     seconds: float
 
 
@@ -151,7 +155,9 @@ class Http(AbstractContextManager[Execute]):
             raise Refused(f"the server ended the answer: {choice.get('stop_reason')}")
         text = choice["text"] if "text" in choice else choice["message"]["content"]
         prompt_tokens = (reply.get("usage") or {}).get("prompt_tokens")
-        return ServedAnswer((text or "").strip(), choice.get("token_ids"), prompt_tokens, spent)
+        kept = (reply.get("kv_transfer_params") or {}).get("foveate", {})
+        tokens = choice.get("token_ids")
+        return ServedAnswer((text or "").strip(), tokens, prompt_tokens, kept, spent)
 
 
 def _parts(sample: Sample) -> list[dict[str, Any]]:
@@ -202,6 +208,7 @@ def _row(job: Job, spec: str, answer: ServedAnswer, full: ServedAnswer) -> Row:
         "reference_tokens": 0,
         "tokens": answer.prompt_tokens,
         **dict.fromkeys(UNKNOWN),
+        **{name: answer.kept.get(name) for name in KEPT},
         "device": DEVICE,
         "spent_s": round(answer.seconds, 4),
     }
