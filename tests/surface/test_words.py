@@ -1,5 +1,5 @@
-"""One word, one meaning: words that stood for everything name nothing more, and the glossary's
-words in code are there.
+"""One word, one meaning: words that stood for everything name nothing more, and those that
+CONTRIBUTING.md lists are there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 import foveate
 
 SRC = Path(foveate.__file__).parents[1]
-GLOSSARY = SRC.parent / "docs" / "glossary.md"
+CONTRIBUTING = SRC.parent / "CONTRIBUTING.md"
 ALLOWED = {
     "again": 5,  # the method that the protocol ReadsAgain asks of scores
     "asked": 1,  # Stats.asked
@@ -55,8 +55,8 @@ def names() -> Counter[str]:
 
 
 def in_code() -> Iterator[tuple[str, str]]:
-    """Each word of the glossary's last section, with a name that it has in code."""
-    section = GLOSSARY.read_text(encoding="utf-8").split("\n## In code\n")[1]
+    """Each word of CONTRIBUTING.md's list, with a name that it has in code."""
+    section = CONTRIBUTING.read_text(encoding="utf-8").split("\n## Words in code\n")[1]
     for line in re.findall(r"^\| (?!word |---)(.+) \|$", section, flags=re.M):
         word, identifiers, _ = line.split(" | ")
         yield from ((word, name) for name in re.findall(r"`(\w+)`", identifiers))
@@ -67,7 +67,7 @@ def test_a_word_for_everything_names_no_more_than_it_did(name: str) -> None:
     assert names()[name] == ALLOWED[name], "fewer: lower the number; more: say what the thing is"
 
 
-def test_the_glossarys_words_in_code_are_names() -> None:
+def test_the_listed_words_in_code_are_names() -> None:
     words = list(in_code())
     assert len(words) > 20
     assert [(word, name) for word, name in words if not names()[name]] == []

@@ -42,7 +42,10 @@ _REWORDS = (
     "models drop their thoughts, others number images)"
 )
 
-
+_EFFECTS = {
+    "keep": 'they stay as they were read (rewrites="follow" reads them again)',
+    "follow": "they are read again",
+}
 _ADVICE = {
     "true": 'Begin a new Chat, with positions="reindexed" if it shall last',
     "reindexed": "Begin a new Chat with a smaller budget",
@@ -263,8 +266,7 @@ class Turns:
         if self.rewrites == "refuse":
             raise InvalidInput(f'{_REWORDS}. Use rewrites="keep" or "follow".')
         if not self.warned:
-            effect = "stay as they were read" if self.rewrites == "keep" else "are read again"
-            logging.getLogger("foveate").warning("%s; they %s.", _REWORDS, effect)
+            logging.getLogger("foveate").warning("%s; %s.", _REWORDS, _EFFECTS[self.rewrites])
             self.warned = True
         if self.rewrites == "keep":
             return turn.before

@@ -17,10 +17,10 @@ from importlib.util import find_spec
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import foveate
-from foveate.errors import FoveateError
+from foveate.errors import FoveateError, InvalidParameter
 from foveate.packages import broken_package
 
 
@@ -91,7 +91,7 @@ class Deferred(Mapping[str, Any]):
         command = commands()[name]
         function = getattr(import_module(command.module), command.function)
         alone = typer.Typer(**PLAIN)
-        alone.command(name, context_settings=command.settings)(function)
+        alone.command(name, cls=Command, context_settings=command.settings)(function)
         return typer.main.get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
@@ -99,6 +99,23 @@ class Deferred(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(commands())
+
+
+class Command(TyperCommand):
+    """Command whose error for a word too many says where a question belongs."""
+
+    allow_extra_args = True  # refused below
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; raise InvalidParameter if any is left over."""
+        rest: list[str] = super().parse_args(ctx, args)
+        if rest:
+            takes_prompt = any(option.name == "prompt" for option in self.params)
+            way = "Put a question after --prompt, in quotes." if takes_prompt else "Leave it out."
+            raise InvalidParameter(
+                f"{' '.join(rest)!r} belongs to no option of foveate {self.name}. {way}"
+            )
+        return rest
 
 
 class Completion(NamedTuple):

@@ -98,8 +98,8 @@ def lens(
             times,
         )
     content = f"{own_prompt.tokens:,} tokens, {counted(len(policies), 'method')}"
-    steps = max(map(len, policies))
-    content += f"\nat {counted(steps, 'step')} of the budget" if steps > 1 else ""
+    budgets = [str(budget_of(policy)) for policy in max(policies, key=len)]
+    content += f"\nat budgets of {', '.join(budgets)}" if len(budgets) > 1 else ""
     for clip in clips:
         typer.echo(clip_line(clip, loaded), err=True)
     typer.echo(of_page(page.save(out), f"what every head keeps of {content}{_agreement(page)}"))

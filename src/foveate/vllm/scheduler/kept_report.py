@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from foveate.vllm.plans.plans import Plan
-from foveate.vllm.vllm_api import KVCacheConfig
 
 FIELD = "foveate"
 
@@ -25,9 +24,9 @@ class KeptReport(NamedTuple):
     token_bytes: Mapping[int, int]
 
     @classmethod
-    def of(cls, config: KVCacheConfig, compressed: set[int], workers: int) -> KeptReport:
-        """Return the report of an engine with so many ``workers``; ``compressed`` are the numbers
-        of the compressed groups.
+    def of(cls, config: Any, compressed: set[int], workers: int) -> KeptReport:
+        """Return the report of an engine with so many ``workers``. ``config`` is vLLM's
+        ``KVCacheConfig``, and ``compressed`` are the numbers of its compressed groups.
         """
         groups = {number: config.kv_cache_groups[number] for number in compressed}
         cells = {number: len(group.layer_names) for number, group in groups.items()}
