@@ -95,7 +95,7 @@ def sample(
     questions = r.sample(album.questions, min(many, len(album.questions)))
     end = tokenizer.convert_ids_to_tokens(tokenizer.eos_token_id)
     table = model.get_input_embeddings()
-    context = embedded(_before(messages, questions[0]), album, see, model, tokenizer)
+    context = embedded(_before(messages, album, questions[0]), album, see, model, tokenizer)
     parts, positions, labels, owner = [context], [torch.arange(len(context))], [], []
     labels.append(torch.full((len(context),), -100))
     owner.append(torch.zeros(len(context), dtype=torch.long))
@@ -116,9 +116,10 @@ def _tail(question: Question) -> str:
     return f"\nQuestion: {question.question}\nAnswer:"
 
 
-def _before(messages: Messages, question: Question) -> str:
+def _before(messages: Messages, album: Album, question: Question) -> str:
     """Return the prompt up to the question, which all questions share."""
-    text, _ = worded([*messages, _text_message("user", question.question)])
+    asked = [*messages, _text_message("user", question.question)]
+    text, _ = worded(asked, numbered=len(album.images) > 1)
     return text.removesuffix(_tail(question))
 
 
