@@ -429,6 +429,12 @@ def test_without_a_prompt_a_text_model_answers_about_the_packaged_text(
     assert result["prompt"]["tokens"] > 5000  # of one byte each, in the tiny model's tokenizer
 
 
+@pytest.mark.parametrize("model", ["demo", "reader"])
+def test_models_that_read_pages_are_asked_about_pages(model: str) -> None:
+    _, images = question(model, None, [])
+    assert len(images) == 3
+
+
 def test_the_default_text_is_a_thousand_words_and_holds_the_answer() -> None:
     text, images = question("smollm2", None, [])
     assert images == []

@@ -39,6 +39,10 @@ def test_the_readmes_python_runs(capsys, tmp_path, monkeypatch):
     assert [frame.time for frame in names["frames"]] == [0.0, 1.0, 2.0]
 
 
+def test_the_readme_counts_the_families_that_are_tested():
+    assert re.findall(r"on\s+(\d+)\s+model\s+families", README) == [str(len(zoo.FAMILIES))]
+
+
 def test_the_readme_is_read_to_its_end():
     assert len(README.encode()) < 9_000
 

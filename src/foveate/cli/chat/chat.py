@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foveate.cli.chat.talk import Talk
 
 _HOW_TO_END = "/quit or Ctrl-D ends the chat."
-_NO_PAGE = "The demo model reads printed pages only: give the path of an image in a line."
+_NO_PAGE = "This model reads printed pages only: give the path of an image in a line."
 
 
 def chat(
@@ -69,7 +69,7 @@ def chat(
     talk.sampling = fps, frames
     talk.watch(clips)
     live = sys.stdin.isatty()
-    if is_demo(model) and not image and not video:
+    if model in (SEES, SCANS) and not image and not video:
         typer.echo(_NO_PAGE, err=True)
     if live:
         typer.echo(f"{loaded.name}, {short(policy.spec)}\n{HELP}\n", err=True)
