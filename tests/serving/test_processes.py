@@ -1,11 +1,15 @@
 """Engines in several processes answer what the engine inside one process answers."""
 
 import pytest
+import torch
 
 from foveate.policies.amount import Amount
 from foveate.vllm.plans.gap import Room
-from tests.serving.engine import check_alike, engine, greedy, prompts, serve
+from tests.answers import certain
+from tests.serving.engine import by_token, check_alike, engine, greedy, prompts, serve
 from tests.serving.prometheus import foveate_metrics, of_all_processes, of_this_process
+from tests.serving.test_options import adapter
+from tests.serving.test_sessions import Session
 
 POLICY = "mixkv:budget=25%,window=8"
 AGAIN = "snapkv:budget=128,window=8,when=over_budget(every=64,reading=true)"
@@ -93,3 +97,37 @@ def generated(llm, policy):
     sampling = greedy(ANSWERS[policy], {"foveate_policy": policy})
     answers = llm.generate(given, sampling, use_tqdm=False)
     return [list(answer.outputs[0].token_ids) for answer in answers]
+
+
+PARTS = prompts([150, 70, 40], seed=3)
+
+
+def with_adapter_and_in_parts(llm, folder):
+    """Answers to a prompt under an adapter, and to each part of a prompt that goes on."""
+    from vllm.lora.request import LoRARequest
+
+    sampling = greedy(12, logprobs=-1)
+    given = {"prompt_token_ids": prompts([200])[0]}
+    mine = LoRARequest("mine", 1, str(folder))
+    (output,) = llm.generate([given], sampling, use_tqdm=False, lora_request=mine)
+    (answer,) = output.outputs
+    adapted = list(answer.token_ids), torch.tensor([by_token(row) for row in answer.logprobs])
+    session = Session(llm, "session")
+    return [adapted, *(session.say(part, 12) for part in PARTS)]
+
+
+@pytest.mark.slow  # three processes are started
+def test_two_stages_serve_adapters_and_prompts_that_go_on(llama, monkeypatch, tmp_path, capfd):
+    adapter(tmp_path)
+    options = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
+    with engine(llama, POLICY, **options) as llm:
+        single = with_adapter_and_in_parts(llm, tmp_path)
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    with engine(llama, POLICY, pipeline_parallel_size=2, **options) as llm:
+        stages = with_adapter_and_in_parts(llm, tmp_path)
+    assert "WorkerProc hit an exception" not in capfd.readouterr().out
+    for (tokens, _), (expected, logprobs) in zip(stages, single, strict=True):
+        sure = certain(logprobs, 2e-3)
+        assert tokens[:sure] == expected[:sure]
+        assert sure > 6
