@@ -6,7 +6,8 @@ r"""Board of the best methods and the five papers' methods, on many questions of
 
 One bit per question and method is written to benchmarks/results/board.json after every question,
 and board.md beside it. The same command continues the last run, on any machine. Answers of other
-weights or releases are neither continued nor merged.
+weights are neither continued nor merged. Another release of Foveate adds rows of its own, and stops
+if the full cache answers otherwise than on the board.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def main() -> None:
             board = merged(board, json.loads(path.read_text()), str(path))
         _write(a.file, board or {})
         return
-    make_missing()
+    make_missing(methods=a.methods)
     loaded = load("demo")
     board = merged(board, _empty_board(loaded, a.budget), str(a.file))
     drawn = {task: TASKS[task].samples(a.limit, 0) for task in a.tasks}
@@ -129,14 +130,16 @@ def merged(mine: Board | None, theirs: Board, name: str) -> Board:
         return theirs
     if differing := {
         key: (mine["made"].get(key), theirs["made"].get(key))
-        for key in {*mine["made"], *theirs["made"]}
+        for key in {*mine["made"], *theirs["made"]} - {"foveate"}
         if mine["made"].get(key) != theirs["made"].get(key)
     }:
         raise SystemExit(f"{name} was made otherwise (ours, theirs): {differing}.")
     new = False
+    origin = _origin(mine, theirs["made"]["foveate"], theirs["machine"])
     for where, found in _cells(theirs):
-        cell = _cell(mine, *where)
-        if len(found["right"]) > len(cell["right"]):
+        named = found.get("origin", origin)
+        cell = _cell(mine, *where, named)
+        if len(found["right"]) > len(cell["right"]) and cell.get("origin") == named:
             cell |= found
             new = True
     mine["seconds"] += theirs["seconds"] if new else 0.0
@@ -150,12 +153,19 @@ def _cells(board: Board) -> Iterator[tuple[tuple[str, str, str], Board]]:
                 yield (protocol, task, method), cell
 
 
-def _cell(board: Board, protocol: str, task: str, method: str) -> Board:
-    """Return the cell of a method: bits of its questions in order, and shares of bytes and time."""
+def _cell(board: Board, protocol: str, task: str, method: str, origin: str | None) -> Board:
+    """Return the cell of a method: bits of its questions in order, shares of bytes and time, and
+    its ``origin`` if that is not the board's.
+    """
     methods = board["asked"].setdefault(protocol, {}).setdefault(task, {})
-    empty = {"right": "", "bytes": [], "cost": []}
+    empty = {"right": "", "bytes": [], "cost": []} | ({"origin": origin} if origin else {})
     found: Board = methods.setdefault(method, empty)
     return found
+
+
+def _origin(board: Board, release: str, machine: str) -> str | None:
+    """Return the release and machine of answers, or None if the release is the board's."""
+    return None if release == board["made"]["foveate"] else f"foveate {release} on {machine}"
 
 
 def answer_question(
@@ -169,18 +179,31 @@ def answer_question(
 ) -> None:
     """Answer one question under the methods that answered all before it but not this one."""
     start, budget = time.time(), board["made"]["budget"]
+    origin = _origin(board, versions_of_results()["foveate"], processor(torch.device("cpu")))
+    cells = {method: _cell(board, protocol, task, method, origin) for method in (*methods, FULL)}
     methods_by_spec = {
         contenders([method], [budget])[0]: method
         for method in methods
-        if len(_cell(board, protocol, task, method)["right"]) == index
+        if _continues(cells[method], origin, index)
     }
     if not methods_by_spec:
         return
     for row in rows(loaded, TASKS[task], sample, list(methods_by_spec), protocol):
-        cell = _cell(board, protocol, task, methods_by_spec.get(row["spec"], FULL))
-        if len(cell["right"]) == index:
+        cell = cells[methods_by_spec.get(row["spec"], FULL)]
+        if _continues(cell, origin, index):
             _note(cell, row)
+        elif index < len(cell["right"]) and cell["right"][index] != _bit(row):
+            raise SystemExit(f"{task}, question {index}: the full cache answers otherwise.")
     board["seconds"] = round(board["seconds"] + time.time() - start, 1)
+
+
+def _continues(cell: Board, origin: str | None, index: int) -> bool:
+    """Check if an answer to this question is the next of a cell, and of its origin."""
+    return len(cell["right"]) == index and cell.get("origin") == origin
+
+
+def _bit(row: Mapping[str, Any]) -> str:
+    return RIGHT if row["right"] else WRONG
 
 
 def _note(cell: Board, row: Mapping[str, Any]) -> None:
@@ -188,7 +211,7 @@ def _note(cell: Board, row: Mapping[str, Any]) -> None:
         cell["right"] += REFUSED
         cell.setdefault("refused", row["error"])
         return
-    cell["right"] += RIGHT if row["right"] else WRONG
+    cell["right"] += _bit(row)
     if len(cell["cost"]) < TIMED:
         cell["bytes"].append(round(row["kv_bytes"] / row["kv_bytes_full"], 4))
         cell["cost"].append(round((row["compress_s"] + row["sums_s"]) / row["prefill_s"], 3))

@@ -99,7 +99,19 @@ def table(results: Board) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     left = [name(m) for m in found if refused(found[m])]
-    return "\n".join([*lines, *([f"\nRefused: {', '.join(left)}."] if left else [])])
+    notes = [f"Refused: {', '.join(left)}."] if left else []
+    notes += [f"By {origin}: {', '.join(those)}." for origin, those in _later(results, found)]
+    return "\n".join([*lines, *(f"\n{note}" for note in notes)])
+
+
+def _later(results: Board, found: Answers) -> list[tuple[str, list[str]]]:
+    """Return the origins that are not the board's, each with its methods."""
+    cells = next(iter(results.values()))
+    named: dict[str, list[str]] = {}
+    for method in found:
+        if origin := cells[method].get("origin"):
+            named.setdefault(origin, []).append(name(method))
+    return list(named.items())
 
 
 def matrix(results: Board) -> str:

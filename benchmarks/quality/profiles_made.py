@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,16 @@ MADE = {
 ON_PAGES = ("q_filters", "kvzap", "fast_kvzip")
 
 
-def make_missing(model: str = SEES) -> None:
-    """Calibrate the missing profiles of a model that comes with Foveate.
+def make_missing(model: str = SEES, methods: Iterable[str] | None = None) -> None:
+    """Calibrate the missing profiles of a model that comes with Foveate: those that ``methods``
+    name, or all.
 
     Query filters, KVzap's maps and Fast KVzip's gates are fitted to drawn pages, or to a manual's
     for a text model, with seeds other than the questions'. Statistics and centres of queries are
     measured on passages of text, because positions must count the tokens.
     """
-    missing = [path for path in MADE[model] if not Path(path).exists()]
+    named = MADE[model] if methods is None else "\n".join(methods)
+    missing = [path for path in MADE[model] if path in named and not Path(path).exists()]
     if not missing:
         return
     loaded = load(model)

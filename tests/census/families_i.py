@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.zoo.limits import before
+
 from . import media, media_special
 from .families_a import SMALL_TOWER
 from .media import CHANNELS, Media
@@ -111,7 +113,10 @@ ENTRIES: dict[str, Entry] = {
     ),
     "kimi_k25": Entry(
         image=media.grid(nested=True, types=()),
-        video=Media(
+        # Stock 5.15.1 splits a video into frames that its encoder has merged.
+        video=None
+        if before("5.24") and not before("5.15")
+        else Media(
             kimi_clip,
             lambda _picture: [BEFORE, *[VIDEO] * 4, AFTER],
             joined=frozenset({"pixel_values_videos"}),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quality import repeat
-from benchmarks.quality.board import FILE, TASKS_ASKED
+from benchmarks.quality import board_page, repeat
+from benchmarks.quality.board import FILE, TASKS_ASKED, merged
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "scripts"))
@@ -46,3 +46,24 @@ def test_a_repeated_figure_that_is_another_is_named() -> None:
     assert [line.partition(":")[0] for line in repeat.differences(stored, other)] == [
         "chart, lookm"
     ]
+
+
+def test_rows_of_another_release_are_added_with_its_name_and_continue_no_others() -> None:
+    mine = json.loads(FILE.read_text())
+    tasks = mine["asked"]["query-aware"]
+    before = copy.deepcopy(tasks["chart"]["lookm"])
+    longer = before | {"right": before["right"] + "1"}
+    asked = {task: {"new": methods["lookm"]} for task, methods in copy.deepcopy(tasks).items()}
+    asked["chart"]["lookm"] = longer
+    theirs = {
+        "made": mine["made"] | {"foveate": "9.0"},
+        "machine": "a machine",
+        "seconds": 1.0,
+        "asked": {"query-aware": asked},
+    }
+    board = merged(mine, theirs, "theirs.json")
+    assert board["asked"]["query-aware"]["chart"]["lookm"] == before
+    assert "By foveate 9.0 on a machine: `new`." in board_page.table(tasks)
+    theirs["made"]["weights"] = "others"
+    with pytest.raises(SystemExit, match="made otherwise"):
+        merged(mine, theirs, "theirs.json")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import CONFIG_MAPPING, DynamicCache
 
 import foveate
 from foveate.errors import InvalidInput
@@ -338,3 +338,18 @@ def test_bad_input_is_named(wrong: object, said: str) -> None:
 def test_durations_and_frames() -> None:
     assert [seconds_of(one) for one in ("1h", "1.5min", "90s", "7")] == [3600, 90, 90, 7]
     assert (frames_of(3600.0, 1.0), size_of("1436x717")) == (3601, (1436, 717))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("dots3_note" not in CONFIG_MAPPING, reason="this release has no dots3_note")
+def test_a_default_configuration_with_indexers_needs_nothing_else(tmp_path: Path) -> None:
+    CONFIG_MAPPING["dots3_note"](dtype="bfloat16").save_pretrained(tmp_path)
+    found = fit(str(tmp_path), Request(text=64), GB, policies=["snapkv:budget=50%"])
+    assert found.unknown == {}
+    assert found.weights is not None
+    assert found.weights.parameters == 287_309_195_008
+    assert found.trace is not None
+    assert len(found.trace.forms) == 13  # of 46 layers: the others have windows
+    sizes = [under.cache.prompt for under in found.caches if under.cache is not None]
+    assert len(sizes) == 2
+    assert sizes[1] < sizes[0]

@@ -2,16 +2,18 @@
 and with what took over others in its place.
 """
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
+from PIL import Image
 
 import foveate
 from foveate.errors import InvalidParameter
 from foveate.hf.layer.support import known_state
 from foveate.stream import Offload, Stream
-from tests.chat.conversations import TURNS, Record
+from tests import zoo
+from tests.chat.conversations import TURNS, Record, joined
 from tests.chat.families import PROCESSORS, talker
 from tests.conformance.compare import TOLERANCE
 from tests.pairs import by_turns
@@ -19,6 +21,7 @@ from tests.stream.test_stream import ASKED, full_cache, seen_by, soon, whole
 from tests.stream.watching import logits_of, watched
 
 from .compare import given, hidden_of, taking_over
+from .screens import masked, tokens_left_out
 
 __all__ = ["soon"]  # a fixture: columns are counted anew as soon as a few are held by nobody
 
@@ -51,6 +54,32 @@ def test_a_chat_in_which_every_image_is_pruned(name, cut, behind, loaded, tmp_pa
     assert record.differs(who, chat, masked=True) > 100 * TOLERANCE
     if rows:
         assert record.differs(who, chat, masked=True, hidden=hidden) > 10 * TOLERANCE
+
+
+def painted(number, side):
+    """A screen of nine squares in two colours, each of which becomes a visual token."""
+    squares = torch.randint(0, 2, (3, 3), generator=torch.Generator().manual_seed(number))
+    pixels = (200 * squares).repeat_interleave(side, 0).repeat_interleave(side, 1)
+    return Image.fromarray(pixels.byte().numpy()).convert("RGB")
+
+
+@pytest.mark.parametrize(("name", "side"), [("llava", 4), ("qwen2_vl", 8)])
+def test_a_chat_about_screens_leaves_repeated_patches_out_of_every_turn(name, side):
+    who, record = talker(name), Record()
+    chat = foveate.Chat(who.model, who.processor, "pixelprune.prune+snapkv:budget=60%,window=4")
+    with record.listening():
+        for number, (text, images) in enumerate(TURNS):
+            screens = [painted(image, side) for image in images]
+            record.of(chat, number, None, text, images=screens)
+    inputs = joined(record.given)
+    left_out, hidden = tokens_left_out(name, inputs), hidden_of(chat._now.cache)
+    visual = chat._now.ids[0] == zoo.IMAGE
+    assert hidden[0][0, visual[: hidden[0].shape[1]]].tolist() == left_out
+    assert 0 < sum(left_out) < len(left_out) == 36
+    encoder = masked(who.model, inputs, left_out) if name == "qwen2_vl" else nullcontext()
+    with encoder:
+        assert record.differs(who, chat, masked=True, hidden=hidden) <= TOLERANCE
+    assert record.differs(who, chat, masked=True) > 100 * TOLERANCE
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tests.stream.test_stream import ASKED, full_cache, whole
 from tests.stream.watching import logits_of, watched
 from tests.zoo.family import AFTER_IMAGE, BEFORE_IMAGE, TEXT_FROM, VIDEO, VOCAB
 
-from .compare import check_pruned
+from .compare import check_pruned, hidden_of
 from .test_conversations import dropped_by, hidden_in
 
 METHODS = ("evs", "vidcom2")
@@ -193,3 +193,21 @@ def test_a_stream_of_a_few_frames_at_a_time(name, monkeypatch):
     theirs = full_cache(model, parts, answer.ids, watch.events, hidden=hidden)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_a_stream_of_single_frames_is_read_whole_with_one_warning(caplog):
+    """EVS compares the frames of one call; the last frame of a video may be alone in its call."""
+    model, processor = tiny.model(), tiny.processor()
+    frames = [tiny.frame(number) for number in range(7)]
+    plain = Stream(model, processor, "infinipotv:budget=400")
+    alone = Stream(model, processor, "evs.prune(keep=40%)+infinipotv:budget=400")
+    alone.see(frames[:2])
+    dropped = int(hidden_of(alone._cache)[0].sum())
+    assert dropped > 0
+    plain.see(frames[:2])
+    for number, frame in enumerate(frames[2:]):
+        assert len(caplog.messages) == (number > 1)
+        assert plain.see(frame).tokens - alone.see(frame).tokens == dropped
+    (warning,) = caplog.messages
+    assert "evs_prune" in warning
+    assert "several at once" in warning

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -29,6 +30,7 @@ from foveate.hf.endless.endless import Made, begun, endless, forget, looked_at, 
 from foveate.hf.layer.support import foveate_layers, known_state
 from foveate.hf.model.internals import CACHE
 from foveate.policies.policy import Policy
+from foveate.policies.spec import print_value
 from foveate.prompts.special_tokens import tokenizer_of
 from foveate.stream import persistence
 from foveate.stream.offload import Offload
@@ -128,7 +130,7 @@ class Stream(AbstractContextManager["Stream"]):
         self.model, self.processor, self.policy = session.model, processor, session.policy
         self._session = session
         self._cache: DynamicCache | None = None
-        self._images = self._peak = 0
+        self._images = self._peak = self._single_frames = 0
         self._interrupted = False
         self._frames, self._exchanges = FrameLog(), list[Exchange]()
         self._bound = Bound(self.policy)
@@ -193,6 +195,7 @@ class Stream(AbstractContextManager["Stream"]):
                 pairs = self._read(session, cache, chunk)
                 self._positions.keep(cache)
                 self._images += chunk.images
+        self._warn_of_single_frames(chunk.images)
         self._bound.longest = max(self._bound.longest, chunk.tokens)
         self._peak = max(self._peak, bytes_of(self._cache))
         if self._offloaded is not None:
@@ -428,6 +431,17 @@ class Stream(AbstractContextManager["Stream"]):
             reads = ongoing is not None and ongoing.reads and not ongoing.done
             self._interrupted = reads or foveate_layers(cache)[0].seen != seen
             raise
+
+    def _warn_of_single_frames(self, images: int) -> None:
+        """Warn at the second frame that was read alone: the last frame of a video may be alone."""
+        self._single_frames += images == 1
+        compares = getattr(self.policy.prune, "compares_frames", False)
+        if compares and images == 1 and self._single_frames == 2:
+            logging.getLogger("foveate").warning(
+                "%s compares the frames of one call of see(), so a frame that is read alone is not "
+                "pruned. Give see() several at once. Logged once per stream.",
+                print_value(self.policy.prune),
+            )
 
     def _check(self) -> None:
         if self._interrupted:

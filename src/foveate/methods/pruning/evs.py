@@ -7,12 +7,13 @@ always goes on whole, even if the share is smaller.
 The paper compares the pixels of patches; the authors' code, which vLLM has, compares embeddings, as
 here. It prunes videos alone. Here consecutive images with equally many tokens are frames of a
 video, because many models read frames as images. A prompt in chunks is pruned chunk by chunk: the
-first frame of each goes on whole.
+first frame of each goes on whole. A stream of single frames is not pruned, with one warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,7 @@ class EVSPrune(BeforeAllLayers):
     Source: EVS (arXiv:2510.14624), section 3, and the authors' code in vLLM.
     """
 
+    compares_frames: ClassVar[bool] = True
     keep: AmountLike = "25%"
 
     def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
