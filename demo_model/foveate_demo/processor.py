@@ -140,7 +140,8 @@ def worded(
     Several images, or one if ``numbered``, get numbers: "Image 1:" before the first. A user's text
     follows as "Question: ...". "Answer:" ends the prompt, unless the last message is ``continued``.
     """
-    lines, images = [], []
+    lines: list[str] = []
+    images: list[Image.Image | None] = []
     for message in conversation:
         words = []
         # later messages do not count: in a chat, what was read is not to be worded otherwise

@@ -39,10 +39,7 @@ def _counts(protocol: str) -> dict[str, Any]:
 
 
 def _policy(policies: dict[str, Any], name: str) -> tuple[str, dict[str, Any]]:
-    """Return the spec without its budget, and the counts, of a policy at 10 %, or of the full cache.
-
-    A star stands for a profile.
-    """
+    """Return a policy's spec without its budget, and its counts at 10 %; a star is a profile."""
     for spec, found in policies.items():
         method, _, budget = spec.partition(" ")
         plain = method.partition(":")[0] + "*" * ("profile=" in method)
