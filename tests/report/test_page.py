@@ -148,7 +148,9 @@ def test_intervals_hold_what_they_should() -> None:
     assert several.low < several.mean < several.high
     error = 0.335 / 120**0.5  # standard deviation over the root of the count
     assert several.high - several.low == pytest.approx(2 * 1.96 * error, rel=0.15)
-    assert estimate([0.3, 0.8, 0.1]) == estimate([0.3, 0.8, 0.1])
+    assert estimate([0.3, 0.8, 0.1] * 9) == estimate([0.3, 0.8, 0.1] * 9)
+    two = estimate([0.69, 0.71])  # Student's t with one degree of freedom: 0.70 +- 12.706 * 0.01
+    assert (two.low, two.high) == pytest.approx((0.573, 0.827), abs=1e-3)
 
 
 def test_a_difference_may_go_either_way_though_no_sample_has_changed() -> None:

@@ -18,6 +18,7 @@ Rows = Sequence[Mapping[str, Any]]
 Values = npt.NDArray[np.float64]
 FULL = "full"
 LEVEL, RESAMPLES = 0.95, 2000
+SMALL = 20  # samples; with fewer, bootstrap intervals are far too narrow
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,8 @@ def bytes_shares(rows: Rows) -> list[float]:
 
 
 def estimate(values: Iterable[float]) -> Estimate:
-    """Return a mean with its interval: Wilson's if all values are 0 or 1, else the bootstrap's.
+    """Return a mean with its interval: Wilson's if all values are 0 or 1, else the bootstrap's, or
+    Student's for few samples.
 
     Raises:
         MissingPackage: scipy is not installed.
@@ -186,9 +188,10 @@ def estimate(values: Iterable[float]) -> Estimate:
 
 
 def mean_difference(values: Iterable[float]) -> Estimate:
-    """Return the mean of per-sample score differences with a bootstrap interval.
+    """Return the mean of per-sample score differences with a bootstrap interval, or Student's for
+    few samples.
 
-    If all values are equal, the bootstrap has no spread. The interval then allows the share of
+    If all values are equal, these have no spread. The interval then allows the share of
     samples that could differ by Wilson's interval for none of ``count``, to either side within
     scores 0 to 1.
 
@@ -209,10 +212,13 @@ def _wilson(successes: int, count: int) -> tuple[float, float]:
 
 
 def _resampled(numbers: Values) -> Estimate:
-    """Estimate by bootstrap percentiles, with a fixed seed."""
+    """Estimate by bootstrap percentiles, with a fixed seed; by Student's t for few samples."""
     stats, mean = _scipy_stats(), float(numbers.mean())
     if len(numbers) < 2 or np.ptp(numbers) == 0:
         return Estimate(mean, mean, mean, len(numbers))
+    if len(numbers) < SMALL:
+        low, high = stats.t.interval(LEVEL, len(numbers) - 1, mean, stats.sem(numbers))
+        return Estimate(mean, float(low), float(high), len(numbers))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scipy warns about tiny samples
         interval = stats.bootstrap(
