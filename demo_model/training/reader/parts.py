@@ -109,23 +109,25 @@ def header(paper: Paper, place: words.Place, align: str) -> dict[str, str]:
     loud = r.random() < 0.5
     name = words.company(r, place)
     name = name.upper() if loud or paper.style.capitals else name
-    if r.random() < 0.2:  # what stands above the company: a logo, a slogan, a person
-        above = r.choice(
-            (words.word(r), words.person(r), "Welcome to", words.goods(r), "TAX INVOICE")
-        )
+    if r.random() < 0.25:  # what stands above the company: a logo, a slogan, a person, a title
+        titles = ("TAX INVOICE", "SIMPLIFIED TAX INVOICE", "Welcome to")
+        above = r.choice((words.word(r), words.person(r), words.goods(r), *titles))
         paper.line(
             above.lower() if r.random() < 0.3 else above, r.choice(("left", align)), head=True
         )
     parts = name.split()
     inner = paper.width - 2 * paper.margin
-    if len(parts) > 2 and (paper.wide(name, big, True) > inner or r.random() < 0.25):
+    number = f"{r.randint(10000, 1999999)}{r.choice('-- ')}{r.choice('AKMTVWX')}"
+    numbered = r.random() < 0.25 and paper.wide(f"{name} ({number})", size, True) < inner
+    if numbered:
+        paper.line(f"{name} ({number})", align, size, head=True)
+    elif len(parts) > 2 and (paper.wide(name, big, True) > inner or r.random() < 0.25):
         cut = r.randint(1, len(parts) - 1)
         for half in (parts[:cut], parts[cut:]):
             paper.line(" ".join(half), align, big, head=True)
     else:
         paper.line(name, align, big, head=True)
-    if r.random() < 0.5:
-        number = f"{r.randint(10000, 1999999)}-{r.choice('AKMTVWX')}"
+    if not numbered and r.random() < 0.5:
         paper.line(
             r.choice((f"({number})", number, f"(Co. Reg. No: {number})", f"Reg {number}")), align
         )
