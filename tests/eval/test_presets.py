@@ -6,8 +6,10 @@ import json
 import tarfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from transformers import ProcessorMixin
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
@@ -16,6 +18,8 @@ from foveate_lab.eval.bundle import read_bundle
 from foveate_lab.eval.presets import PRESETS, methods_of, tasks_of
 from foveate_lab.eval.probe import cost_of
 from tests.browser import OpenPage, browser, chromium, open_page, overflow
+from tests.chat.families import PROCESSORS
+from tests.zoo.catalogue import fresh
 
 __all__ = ["browser", "chromium", "open_page"]
 
@@ -58,6 +62,21 @@ def test_a_preset_ends_with_a_page_and_an_archive(
             assert overflow(shown) == []
     again = preset(directory, *FEW, "--limit", 3, "--out", out, "--resume")
     assert again.exit_code == 0, again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llava_next", "gemma3"])
+def test_a_preset_runs_under_its_policies_on_other_families(family: str, tmp_path: Path) -> None:
+    model, out = tmp_path / family, tmp_path / "out"
+    fresh(family).save_pretrained(model)
+    with mock.patch.object(ProcessorMixin, "check_argument_for_proper_class"):
+        PROCESSORS[family]().save_pretrained(model)
+    tasks = "document,chart,eight_people"  # generated ones, as the benchmarks are not here
+    result = preset(model, "--tasks", tasks, "--limit", 1, "--out", out, "--yes")
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    rows = read_bundle(out).stored.rows
+    assert len(rows) == 3 * 6
+    assert not [row["error"] for row in rows if "error" in row]
 
 
 def test_a_preset_does_not_ask_in_a_pipe(directory: str, tmp_path: Path) -> None:
