@@ -435,6 +435,16 @@ def test_models_that_read_pages_are_asked_about_pages(model: str) -> None:
     assert len(images) == 3
 
 
+def test_a_directory_with_the_name_of_a_model_is_asked_about_a_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("demo", "reader"):
+        Path(name).mkdir()
+        _, images = question(name, None, [])
+        assert not images
+
+
 def test_the_default_text_is_a_thousand_words_and_holds_the_answer() -> None:
     text, images = question("smollm2", None, [])
     assert images == []

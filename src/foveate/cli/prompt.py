@@ -13,9 +13,9 @@ from typing import NamedTuple
 from PIL import Image
 
 from foveate.data import Clip, Folder, Record, read_image, read_lines, read_video
-from foveate.defaults import FRAMES, SCANS, SEES
+from foveate.defaults import FRAMES
 from foveate.errors import InvalidInput
-from foveate.loading.model import Loaded, demo
+from foveate.loading.model import Loaded, demo, reads_pages
 from foveate.prompts.prompt import takes_videos
 from foveate.prompts.sample import Sample, Span
 
@@ -97,7 +97,7 @@ def question(
     Raises:
         InvalidInput: the text is empty, or a file is missing or is no image.
     """
-    if text is None and not paths and not videos and model in (SEES, SCANS):
+    if text is None and not paths and not videos and reads_pages(model):
         album = demo("album")
         return album.QUESTION, album.images()
     images = [read_image(path) for path in paths]

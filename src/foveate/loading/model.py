@@ -108,6 +108,11 @@ def is_shipped(name: str) -> bool:
     return name in SHIPPED and not Path(name).is_dir()
 
 
+def reads_pages(name: str) -> bool:
+    """Return True for the models that ship with Foveate and read pages, but not texts alone."""
+    return is_shipped(name) and name != READS
+
+
 class ModelSource(NamedTuple):
     """A model's ``name`` as the user wrote it, its ``location`` for transformers, and True if its
     code is ``trusted``.

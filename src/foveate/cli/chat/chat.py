@@ -11,7 +11,7 @@ import typer
 
 from foveate.cli import console, options
 from foveate.cli.options import model_option, option
-from foveate.defaults import SCANS, SEES
+from foveate.defaults import SEES
 from foveate.errors import FoveateError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def chat(
     from foveate.cli.tables import short
     from foveate.data import read_image
     from foveate.data.clip import check_sampling
-    from foveate.loading.model import load
+    from foveate.loading.model import load, reads_pages
 
     spec = method or (ON_THE_DEMO[0] if is_demo(model) else "recommended:budget=20%")
     policy = under(spec, budget)
@@ -63,13 +63,13 @@ def chat(
         bars.add_task(f"loading {model}", total=None)
         loaded = load(model, trust_remote_code, device_map, dtype)
         # these models' template numbers images: typed lines may add more
-        template = {"add_vision_id": True} if model in (SEES, SCANS) else {}
+        template = {"add_vision_id": True} if reads_pages(model) else {}
         talk = Talk(loaded, policy, max_new_tokens, system, template)
     talk.images += map(str, image or ())
     talk.sampling = fps, frames
     talk.watch(clips)
     live = sys.stdin.isatty()
-    if model in (SEES, SCANS) and not image and not video:
+    if reads_pages(model) and not image and not video:
         typer.echo(_NO_PAGE, err=True)
     if live:
         typer.echo(f"{loaded.name}, {short(policy.spec)}\n{HELP}\n", err=True)
