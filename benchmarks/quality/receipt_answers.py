@@ -33,13 +33,12 @@ from foveate_lab.eval.answering.reading import FULL, Reading, read_prompt
 from foveate_lab.eval.task_registry import Task
 
 Row = dict[str, Any]
-LONGEST = {"total": 16, "date": 20, "company": 48}
-"""Maximum tokens of an answer by field, where it is less than the task's."""
+LONGER = 4  # tokens by which an answer may be longer than the right one's characters
 ROWS = 40  # answers decoded together at most
 
 
 class Compressed(NamedTuple):
-    """A question's prompt under a policy, ready to answer."""
+    """A question, and what it asks about: a prompt under a policy."""
 
     spec: str
     policy: Policy
@@ -106,34 +105,35 @@ def _compressed(first: Reading, readings: Sequence[Reading], spec: str) -> list[
         start = perf_counter()
         cache = branch(session, recording)
         seconds = {"prefill_s": round(prefill_s, 3), "compress_s": round(perf_counter() - start, 3)}
-        stats, found = session.stats, []
-        for reading in readings:
-            own = session.fork(cache)
-            logits = with_the_rest(model, own, recording.logits, reading.rest)
-            prompt = PrefilledPrompt(own, logits)
-            found.append(Compressed(spec, policy, reading, prompt, stats, seconds))
-    return found
+        prompt, stats = PrefilledPrompt(cache, recording.logits), session.stats
+    return [Compressed(spec, policy, reading, prompt, stats, seconds) for reading in readings]
 
 
 def _decoded(task: Task, ready: Sequence[Compressed]) -> Iterator[Row]:
-    """Decode a question's answers; those from the full cache alone, as they are far longer."""
+    """Decode a question's answers; those from the full cache alone, as they are far longer.
+
+    An answer that is longer than the right one is wrong, and ends soon.
+    """
     apart = [one for one in ready if one.spec == FULL or not can_join(one.policy)]
     joined = [one for one in ready if one not in apart]
     batches = [joined[at : at + ROWS] for at in range(0, len(joined), ROWS)]
     for part in [*([one] for one in apart), *batches]:
-        start, loaded = perf_counter(), part[0].reading.loaded
-        field = part[0].reading.sample.labels.get("field", "")
-        limit = min(task.longest, LONGEST.get(field, task.longest))
-        with compress(loaded.model, part[0].policy, tokenizer=loaded.tokenizer) as session:
-            prompts = [one.prompt for one in part]
-            tokens = (
-                greedy_together(session, prompts, limit)
-                if len(part) > 1
-                else [greedy(loaded.model, *prompts[0], limit)]
-            )
+        start, reading = perf_counter(), part[0].reading
+        limit = min(task.longest, len(reading.sample.answers[0]) + LONGER)
+        tokens = _tokens(reading, part, limit)
         each = round((perf_counter() - start) / len(part), 3)
         for one, mine in zip(part, tokens, strict=True):
             yield _row(task, one, mine, each)
+
+
+def _tokens(reading: Reading, part: Sequence[Compressed], limit: int) -> list[list[int]]:
+    loaded, prompts = reading.loaded, [one.prompt for one in part]
+    with compress(loaded.model, part[0].policy, tokenizer=loaded.tokenizer) as session:
+        if len(part) > 1:
+            return greedy_together(session, prompts, limit, reading.rest)
+        cache = session.fork(prompts[0].cache)
+        first = with_the_rest(loaded.model, cache, prompts[0].first, reading.rest)
+        return [greedy(loaded.model, cache, first, limit)]
 
 
 def _row(task: Task, one: Compressed, tokens: Sequence[int], decode_s: float) -> Row:

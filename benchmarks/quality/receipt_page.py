@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -17,6 +17,8 @@ from foveate_lab.eval.results import CONFIGURATION, read
 from foveate_lab.eval.summary import Estimate, mean_difference
 
 Rows = Sequence[Mapping[str, Any]]
+Answers = dict[str, dict[str, Mapping[str, Any]]]
+"""Rows by spec and question."""
 BLIND = "image=none"  # in the name of the task whose prompts have no image
 INTRODUCTION = """\
 Fields of scanned receipts of SROIE's test merchants (totals, where a prompt has several), read by
@@ -61,21 +63,22 @@ def _refusal(row: Mapping[str, Any]) -> str:
 def _tables(rows: Rows) -> list[str]:
     """Return the tables of a protocol: all methods on the first receipts, the best on all."""
     by_spec = _by_spec(rows)
-    if not by_spec:
-        return ["No answers yet."]
-    sizes = sorted(map(len, by_spec.values()))
     lines: list[str] = []
-    for size in dict.fromkeys(
-        (sizes[0], sizes[-2:][0])
-    ):  # the second largest: not the full cache's
-        specs = [spec for spec, of_spec in by_spec.items() if len(of_spec) >= size]
-        common = set.intersection(*({*by_spec[spec]} for spec in specs))
+    for specs, common in _parts(by_spec):
         blind = [r for r in rows if BLIND in r["task"] and r["sample"] in common]
         lines += [f"{len(common)} questions", "", *_table(by_spec, specs, common, blind), ""]
-    return lines
+    return lines or ["No answers yet."]
 
 
-def _by_spec(rows: Rows) -> dict[str, dict[str, Mapping[str, Any]]]:
+def _parts(by_spec: Answers) -> Iterator[tuple[list[str], set[str]]]:
+    """Yield all specs and the questions that all have answered, then the best and theirs."""
+    sizes = sorted(map(len, by_spec.values()))
+    for size in dict.fromkeys((*sizes[:1], *sizes[-2:][:1])):  # not that of the full cache alone
+        specs = [spec for spec, of_spec in by_spec.items() if len(of_spec) >= size]
+        yield specs, set.intersection(*({*by_spec[spec]} for spec in specs))
+
+
+def _by_spec(rows: Rows) -> Answers:
     """Return the rows of each policy by question, without those that saw no image."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
@@ -85,7 +88,7 @@ def _by_spec(rows: Rows) -> dict[str, dict[str, Mapping[str, Any]]]:
 
 
 def _table(
-    by_spec: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    by_spec: Answers,
     specs: Sequence[str],
     common: set[str],
     blind: Rows,
@@ -139,19 +142,28 @@ def _letters_right(row: Mapping[str, Any]) -> float:
     return float(right == predicted)
 
 
-def _counts(rows: Rows) -> dict[str, Any]:
-    """Return right and same answers of every policy, on the questions that all have answered."""
+def _counts(rows: Rows) -> list[dict[str, Any]]:
+    """Return right and same answers of every policy, for each of a protocol's tables."""
     by_spec = _by_spec(rows)
-    common = sorted(set.intersection(*map(set, by_spec.values()))) if by_spec else []
-    full = by_spec.get(FULL, {})
-    counts = {
-        _published(next(iter(of_spec.values()))): {
-            "right": sum(of_spec[sample]["score"] for sample in common),
-            "same": sum(of_spec[s]["prediction"] == full[s]["prediction"] for s in common),
+    return [
+        {
+            "questions": len(common),
+            "receipts": len({sample.partition("/")[0] for sample in common}),
+            "policies": {
+                _published(next(iter(by_spec[spec].values()))): _counted(by_spec, spec, common)
+                for spec in specs
+            },
         }
-        for of_spec in by_spec.values()
+        for specs, common in _parts(by_spec)
+    ]
+
+
+def _counted(by_spec: Answers, spec: str, common: set[str]) -> dict[str, int]:
+    full, mine = by_spec[FULL], by_spec[spec]
+    return {
+        "right": sum(round(mine[sample]["score"]) for sample in common),
+        "same": sum(mine[s]["prediction"] == full[s]["prediction"] for s in common),
     }
-    return {"questions": len(common), "policies": counts}
 
 
 def _digest(runs: Mapping[str, Rows]) -> str:

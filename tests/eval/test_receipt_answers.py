@@ -101,9 +101,10 @@ def test_a_board_goes_on_where_it_stopped_and_its_page_has_all_answers(
     assert "8 questions" in page
     assert page.count("| no image |") == 2
     written_data = json.loads((tmp_path / "sroie.json").read_text())
-    counts = written_data["counts"]["query-agnostic"]
-    assert counts["questions"] == 4
-    assert counts["policies"]["full"]["same"] == 4
+    first, best = written_data["counts"]["query-agnostic"]
+    assert (first["questions"], best["questions"], best["receipts"]) == (4, 8, 2)
+    assert first["policies"]["full"]["same"] == 4
+    assert [*best["policies"]] == ["full", "snapkv:window=4 40%"]
     data = written_data["predictions"]["query-agnostic"]
     counted = [len(n.split()) for texts in data["questions"].values() for n in texts.values()]
     assert sum(counted) == before + 8

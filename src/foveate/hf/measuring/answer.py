@@ -10,7 +10,7 @@ in its own cache.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -110,23 +110,41 @@ def teacher_forced(
 
 @torch.no_grad()
 def greedy_together(
-    session: Session, prompts: Sequence[PrefilledPrompt], longest: int
+    session: Session,
+    prompts: Sequence[PrefilledPrompt],
+    longest: int,
+    rest: Int[Tensor, "1 r"] | None = None,
 ) -> list[list[int]]:
-    """Decode an answer for each prompt, like :func:`greedy`. The prompts' caches are not changed.
-    Rows that have ended continue until all have; their later tokens are dropped.
+    """Decode an answer for each prompt, like :func:`greedy`, after ``rest``, which is the end of
+    all prompts. The prompts' caches are not changed. Rows that have ended are dropped when they are
+    half of the batch.
     """
     if not prompts:
         return []
     cache, stop = join(session, [prompt.cache for prompt in prompts]), ends(session.model)
-    new = torch.cat([prompt.first for prompt in prompts]).argmax(-1)
-    answers = [[token] for token in new.tolist()]
-    while any(answer[-1] not in stop and len(answer) < longest for answer in answers):
-        logits = session.model(**next_inputs(cache, new[:, None])).logits[:, -1]
+    logits = torch.cat([prompt.first for prompt in prompts])
+    if rest is not None and rest.shape[1]:
+        rows = rest.expand(len(prompts), -1)
+        logits = session.model(**next_inputs(cache, rows)).logits[:, -1]
+    answers: list[list[int]] = [[] for _ in prompts]
+    batch = answers
+    while True:
         new = logits.argmax(-1)
-        for answer, token in zip(answers, new.tolist(), strict=True):
-            if answer[-1] not in stop:
+        going = []
+        for row, (answer, token) in enumerate(zip(batch, new.tolist(), strict=True)):
+            if not _ended(answer, stop, longest):
                 answer.append(token)
-    return answers
+                going += [] if _ended(answer, stop, longest) else [row]
+        if not going:
+            return answers
+        if 2 * len(going) <= len(batch):
+            cache.batch_select_indices(rows := torch.tensor(going, device=new.device))
+            batch, new = [batch[row] for row in going], new[rows]
+        logits = session.model(**next_inputs(cache, new[:, None])).logits[:, -1]
+
+
+def _ended(answer: Sequence[int], stop: Set[int], longest: int) -> bool:
+    return len(answer) >= longest or bool(answer and answer[-1] in stop)
 
 
 @torch.no_grad()
