@@ -28,6 +28,7 @@ import foveate
 from benchmarks.output import machine, table, write
 from foveate.data import lines
 from foveate.defaults import READS
+from foveate.hf import branch
 from foveate.hf.layer.support import foveate_layers
 from foveate.hf.measuring.answer import greedy, with_the_rest
 from foveate.hf.probe.questions import ends
@@ -114,15 +115,15 @@ def rows(loaded: Loaded, reading: Reading, python: str, model: str) -> Iterator[
 @torch.no_grad()
 def _ours(loaded: Loaded, reading: Reading, spec: str) -> tuple[list[list[set[int]]], list[int]]:
     """Return the positions that each layer and head keeps of the context, and the answer."""
-    model: Any = loaded.model
-    context = reading.prompt.inputs["input_ids"][:, : reading.cut]
-    with foveate.compress(model, spec, tokenizer=loaded.tokenizer) as session:
-        cache = session.prefill(input_ids=context)
+    model, policy = loaded.model, reading.policy(spec)
+    recording, _ = reading.recorded_for(policy)
+    with foveate.compress(model, policy, tokenizer=loaded.tokenizer) as session:
+        cache = branch(session, recording)
         kept = [
             [{*columns.tolist()} - {-1} for columns in layer.pairs.padded().columns[0]]
             for layer in foveate_layers(cache)
         ]
-        first = with_the_rest(model, cache, torch.empty(0), reading.rest)
+        first = with_the_rest(model, cache, recording.logits, reading.rest)
         return kept, greedy(model, cache, first, LONGEST)
 
 
