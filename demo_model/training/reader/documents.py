@@ -26,7 +26,7 @@ from training.reader.parts import (
 def any_document(r: Random, fonts: Fonts, lines: int) -> Document:
     """Draw a document of any kind, of about so many lines."""
     kinds: list[Callable[[Random, Fonts, int], Document]] = [receipt, invoice, letter, table, form]
-    (draw,) = r.choices(kinds, [60, 12, 8, 8, 12])
+    (draw,) = r.choices(kinds, [74, 10, 5, 4, 7])
     return draw(r, fonts, lines)
 
 

@@ -307,7 +307,7 @@ def sums(
         rows.append(
             (r.choice(("Total Qty", "No. of Items", "Item Count", "Total Items")), str(count))
         )
-    if rate and r.random() < 0.15:  # sums of goods by their tax, which are decoys
+    if rate and r.random() < 0.3:  # sums of goods by their tax, which are decoys
         rows.append(("Total 0% supplies", money(before // 3)))
         rows.append((f"Total {rate}% supplies", money(before - before // 3)))
     if rate and r.random() < 0.8:

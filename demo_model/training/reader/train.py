@@ -1,6 +1,6 @@
 """Training of the reader: its projector, and a low-rank update of the language model's attention.
 
-    python -m training.reader.train --out RUN --hours 1 [--limit 900] [--fonts DIR]
+    python -m training.reader.train --out RUN --hours 1 [--fonts DIR]
 
 Starts from the weights in the package, if there are any, else from the encoder's head: a column is
 the mean of its characters' embeddings. The same command continues an earlier run, with its
@@ -110,14 +110,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--hours", type=float, default=1.0, help="time of this call")
-    parser.add_argument("--rate", type=float, default=7e-4)
+    parser.add_argument("--rate", type=float, default=6e-4)
     parser.add_argument("--decay", type=float, default=0.3, help="last share of time, with decay")
-    parser.add_argument("--limit", type=int, default=900, help="visual tokens of a page")
-    parser.add_argument("--columns", type=float, default=0.7, help="share of steps on all columns")
-    parser.add_argument("--lines", type=int, default=45, help="lines of a page, about")
-    parser.add_argument("--questions", type=int, default=9, help="questions asked at once")
+    parser.add_argument("--limit", type=int, default=1000, help="visual tokens of a page")
+    parser.add_argument("--columns", type=float, default=0.0, help="share of steps on all columns")
+    parser.add_argument("--lines", type=int, default=70, help="lines of a page, about")
+    parser.add_argument("--questions", type=int, default=13, help="questions asked at once")
     parser.add_argument(
-        "--several", type=float, default=0.25, help="share of steps on two to four pages"
+        "--several", type=float, default=0.15, help="share of steps on two to four pages"
     )
     parser.add_argument("--fonts", type=Path, help="folder with more fonts")
     parser.add_argument("--seed", type=int, default=0)

@@ -46,7 +46,17 @@ _GOODS = (  # noqa: SIM905
     "Delivery|Service|Repair|Labour|Set Lunch A|Set B|Combo 3|Salad|Soup|Steak"
 ).split("|")
 _STREETS = {
-    "my": ("Jalan {w}", "Jalan {w} {n}", "Jln {w} {n}/{m}", "Lorong {w} {n}", "Persiaran {w}"),
+    "my": (
+        "Jalan {w}",
+        "Jalan {w} {n}",
+        "Jln {w} {n}/{m}",
+        "Lorong {w} {n}",
+        "Persiaran {w}",
+        "Jalan {w} {v} {n}",
+        "Jalan {w} {v} U{m}/{k}",
+        "Jalan SS{m}/{k}",
+        "Jalan {m}/{k}A",
+    ),
     "sg": ("{w} Road", "{w} Avenue {n}", "{w} Street {m}", "Bukit {w} Lane"),
     "us": ("{w} St", "{w} Ave", "{w} Blvd", "N {w} Dr", "Highway {n}"),
     "uk": ("{w} Road", "High Street", "{w} Lane", "{w} Close"),
@@ -54,7 +64,18 @@ _STREETS = {
     "eu": ("{w}str. {n}", "Rue {w}", "Via {w} {n}", "{w}weg {n}"),
 }
 _AREAS = {
-    "my": ("Taman {w}", "Taman {w} {v}", "Bandar {w}", "Kampung {w}", "Tmn {w}", "Kawasan {w}"),
+    "my": (
+        "Taman {w}",
+        "Taman {w} {v}",
+        "Bandar {w}",
+        "Bandar Baru {w} {v}",
+        "Kampung {w}",
+        "Tmn {w}",
+        "Kawasan Perindustrian {w}",
+        "Seksyen {m}",
+        "Seksyen U{m}",
+        "Pusat Bandar {w}",
+    ),
     "sg": ("{w} Industrial Park", "{w} Mall", "{w} Estate"),
     "us": ("Suite {n}", "{w} Plaza", "Unit {n}"),
     "uk": ("{w} Estate", "{w} Park"),
@@ -62,7 +83,16 @@ _AREAS = {
     "eu": ("{w} Zentrum", "Zone {w}"),
 }
 _TOWNS = {
-    "my": ["{z} {w} {v}", "{z} {w}, {t}", "{z}, {w}, {t}.", "{z} {w} {v}, {t}"],
+    "my": [
+        "{z} {w} {v}",
+        "{z} {w}, {t}",
+        "{z}, {w}, {t}.",
+        "{z} {w} {v}, {t}",
+        "{z} {w} {v}, {t} {v}",
+        "{z} {w} {t} Darul {v}",
+        "{z} {w}, {t} Darul {v}, Malaysia",
+        "{z} {w} {v}, {t}, Malaysia.",
+    ],
     "sg": ["Singapore {z6}", "S({z6})", "Singapore {z6}."],
     "us": ["{w}, {s} {z}", "{w} {s} {z}", "{w}, {s}, {z}"],
     "uk": ["{w} {p}", "{w}, {p}"],
@@ -78,7 +108,10 @@ _NUMBERS = (
     "{n}-{m}",
     "{n}, {m} & {k}",
     "{n}A",
+    "{n} & {m}A",
+    "No.{n} & {k}",
     "G-{n}",
+    "B-{m}",
 )
 
 
@@ -101,6 +134,7 @@ class Place(NamedTuple):
 
 
 PLACES = (
+    Place("my", "RM", "GST"),
     Place("my", "RM", "GST"),
     Place("my", "RM", "SST"),
     Place("my", "RM", "Service Tax"),
