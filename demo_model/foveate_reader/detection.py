@@ -28,6 +28,8 @@ _LEAST = 3  # pixels of a core's shorter side
 _LONG = 5  # ratio of a region's sides from which its slope counts
 _LEVEL = 0.003  # slope below which a page is level
 _SAME_ROW = 0.5  # of a box's height: overlap from which boxes stand in one row
+_BELOW = 0.5  # of a box's width: overlap from which boxes of one height stand in two rows
+_INSIDE = 0.8  # of a box's area: share inside a larger box from which it is a mark in its text
 
 
 class Line(NamedTuple):
@@ -179,17 +181,35 @@ def _joined(runs: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def rows_of(boxes: Sequence[Line]) -> list[list[Line]]:
-    """Return boxes in rows from the top, each from the left.
+    """Return boxes in rows from the top, each from the left, without marks inside other boxes.
 
-    A box belongs to a row if it overlaps the mean of the row's boxes by half of the lower height.
+    A box belongs to a row if it overlaps the mean of the row's boxes by half of the lower height,
+    and none of them by half of the narrower width: lines that are set close are as high as that.
     """
     rows: list[list[Line]] = []
-    for box in sorted(boxes, key=lambda box: box.top + box.bottom - 2 * box.drop):
-        if rows and _overlap(rows[-1], box) > _SAME_ROW:
+    outer = [box for box in boxes if not any(_inside(box, other) for other in boxes)]
+    for box in sorted(outer, key=lambda box: box.top + box.bottom - 2 * box.drop):
+        beside = rows and not any(_across(box, other) > _BELOW for other in rows[-1])
+        if beside and _overlap(rows[-1], box) > _SAME_ROW:
             rows[-1].append(box)
         else:
             rows.append([box])
     return [sorted(row) for row in rows]
+
+
+def _across(a: Line, b: Line) -> float:
+    """Return the common width of two boxes as a share of the narrower one's."""
+    return (min(a.right, b.right) - max(a.left, b.left)) / min(a.right - a.left, b.right - b.left)
+
+
+def _inside(box: Line, other: Line) -> bool:
+    """Return True if a box is inside a larger one, but for a small part."""
+    wide, high = box.right - box.left, box.bottom - box.top
+    if wide * high >= (other.right - other.left) * (other.bottom - other.top):
+        return False
+    across = min(box.right, other.right) - max(box.left, other.left)
+    down = min(box.bottom, other.bottom) - max(box.top, other.top)
+    return across > 0 and down > 0 and across * down > _INSIDE * wide * high
 
 
 def _overlap(row: Sequence[Line], box: Line) -> float:

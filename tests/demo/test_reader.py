@@ -108,6 +108,12 @@ def test_rows_of_a_sloping_page_stay_together(slope: float):
     assert all(row[0].left < row[1].left for row in rows)
 
 
+def test_lines_that_are_set_close_are_rows_and_marks_in_a_text_are_none():
+    above, below = Line(10, 20, 300, 80), Line(20, 45, 280, 105)  # share 35 of 60 pixels
+    beside, mark = Line(310, 50, 400, 104), Line(100, 60, 108, 66)
+    assert rows_of([mark, beside, below, above]) == [[above], [below, beside]]
+
+
 def test_the_crop_of_a_sloping_line_is_level():
     image = Image.new("L", (400, 100), 255)
     for x in range(400):
