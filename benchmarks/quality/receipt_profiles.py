@@ -17,8 +17,8 @@ from foveate.hf.measuring.calibrate import calibrate
 from foveate.loading.model import Loaded
 
 METHODS = ("recommended", "kvzap")
-PAGES = 16
-LINES = (14, 45)  # lines of a page, about
+PAGES = 24
+LINES = (18, 60)  # lines of a page, about
 QUESTIONS = 5  # further questions about a page
 
 
