@@ -4,9 +4,9 @@ r"""Kept positions and answers beside kvpress, with SmolLM2-135M-Instruct as it 
     python -m benchmarks.quality.presses --kvpress DIR/bin/python [--tokens 2000 4000 8000] \
         [--limit 20]
 
-Questions about one line, or one of eight, in a text of so many tokens (after RULER's
-needle-in-a-haystack tasks); the text is compressed before the question. Both sides keep the same
-number of tokens. Answers are stored one by one under benchmarks/runs, and the same command
+The model completes one line, or one of eight, of a text of so many tokens (after RULER's
+needle-in-a-haystack tasks, which end with the begin of the answer); the text is compressed before
+that. Both sides keep the same number of tokens. Answers are stored one by one under benchmarks/runs, and the same command
 continues. Writes benchmarks/results/presses.md, and presses.json with every answer.
 """
 
@@ -52,13 +52,13 @@ SAME = {
 }
 """Policies by which the same tokens are kept, and their presses."""
 OURS = ("full", "recommended", "kvzip")
-LONGEST = 24
+LONGEST = 12
 NEEDLES = (1, 8)
 WORDS_PER_TOKEN = 0.5  # of the manual, about
 
 
 def needles(count: int, tokens: int) -> Task:
-    """Return questions about one of ``count`` lines in a text of about so many tokens."""
+    """Return lines to complete: one of ``count`` in a text of about so many tokens."""
 
     def draw(limit: int, seed: int) -> Iterator[Sample]:
         for number in range(limit):
@@ -72,9 +72,10 @@ def needles(count: int, tokens: int) -> Task:
             who = r.choice([*values])
             yield Sample(
                 name=str(number),
-                question=f"What is {who}'s {field.lower()}?",
+                question=f"{who}'s {field.lower()}:",
                 answers=(values[who],),
-                context=" ".join(text),
+                context=f"{' '.join(text)}\n\n",
+                plain=True,
             )
 
     return Task(f"{count} of {tokens}", "A line in a text.", draw, has_words, LONGEST)
@@ -196,7 +197,8 @@ def main() -> None:
     text = [
         "# Beside kvpress",
         "",
-        "SmolLM2-135M-Instruct, 20 % of the text kept, which is compressed before the question. "
+        "SmolLM2-135M-Instruct completes a line of a text, of which 20 % are kept: it is compressed "
+        "before the model knows which line. "
         "Equal positions: kept by both, as a share of those kept by either.",
         "",
         *page(found),

@@ -51,7 +51,15 @@ _LEADERBOARD = Origin(
     0,
     lambda found: max(next(iter(found["leaderboard"].values()))["questions"].values()),
 )
+_SCANS = Origin(
+    "python -m benchmarks.quality.receipts --data ICDAR-2019-SROIE",
+    "benchmarks/results/sroie.json",
+    lambda found: found["model"]["versions"],
+)
 ORIGINS = {
+    "scans": _SCANS,
+    "scans_aware": _SCANS,
+    "scans_agnostic": _SCANS,
     "kept": Origin(
         "python -m benchmarks.quality.first_minute",
         "demo_model/foveate_demo/figures.json",

@@ -25,6 +25,7 @@ import kvpress_names
 import leaderboard
 import leaderboard_picture
 import models
+import scans
 import served
 import tested_by
 import way
@@ -341,6 +342,7 @@ def _results(name: str) -> Any:
 
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {
+        "scans": with_origin("scans", scans.lead),
         "kept": with_origin("kept", kept),
         "speed": with_origin("speed", speed),
         "peers": with_origin("peers", peers),
@@ -363,7 +365,10 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "others": models.others,
         "ways": models.ways,
     },
+    ROOT / "docs" / "which_method.md": {"choice": scans.choice},
     ROOT / "docs" / "quality.md": {
+        "scans_aware": with_origin("scans_aware", partial(scans.table, "query-aware")),
+        "scans_agnostic": with_origin("scans_agnostic", partial(scans.table, "query-agnostic")),
         "measured": leaderboard.measured,
         "aware": with_origin("aware", partial(leaderboard.table, "query-aware")),
         "agnostic": with_origin("agnostic", partial(leaderboard.table, "query-agnostic")),
