@@ -5,9 +5,10 @@ r"""Kept positions and answers beside kvpress, with SmolLM2-135M-Instruct as it 
         [--limit 20]
 
 The model completes one line, or one of eight, of a text of so many tokens (after RULER's
-needle-in-a-haystack tasks, which end with the begin of the answer); the text is compressed before
-that. Both sides keep the same number of tokens. Answers are stored one by one under benchmarks/runs, and the same command
-continues. Writes benchmarks/results/presses.md, and presses.json with every answer.
+needle-in-a-haystack tasks, which end with how the answer begins); the text is compressed before
+that. Both sides keep the same number of tokens. Answers are stored one by one under
+benchmarks/runs, and the same command continues. Writes benchmarks/results/presses.md, and
+presses.json with every answer.
 """
 
 from __future__ import annotations
@@ -197,8 +198,8 @@ def main() -> None:
     text = [
         "# Beside kvpress",
         "",
-        "SmolLM2-135M-Instruct completes a line of a text, of which 20 % are kept: it is compressed "
-        "before the model knows which line. "
+        "SmolLM2-135M-Instruct completes a line of a text, of which 20 % are kept: it is "
+        "compressed before the model knows which line. "
         "Equal positions: kept by both, as a share of those kept by either.",
         "",
         *page(found),

@@ -40,11 +40,14 @@ def alone(model: Any, cache: DynamicCache, tokens: Sequence[Tensor]) -> Tensor:
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_rows_go_on_as_alone(family: str, spec: str) -> None:
-    """In passes of several tokens and of one; and the caches that were joined stay as they were."""
+    """In passes of several tokens and of one, without a row that has ended; and the caches that
+    were joined stay as they were.
+    """
     model, batch = zoo.build(family), zoo.prompt(family, lengths=LENGTHS)
     each = [zoo.row(family, batch, n) for n in range(len(LENGTHS))]
     recordings = [record(model, **inputs) for inputs in each]
     ids = torch.randint(20, 80, (3, 5), generator=torch.Generator().manual_seed(0))
+    next_ids, ends = ids[:, :1] + 1, dict[int, Tensor]()
     with foveate.compress(model, spec) as session:
         caches = [branch(session, one) for one in recordings]
         check_places(session, caches[0], ids[0, :1])
@@ -55,6 +58,11 @@ def test_rows_go_on_as_alone(family: str, spec: str) -> None:
             one.noted.put_back()
             expected = alone(model, cache, [some[n : n + 1] for some in parts])
             assert (found[n : n + 1] - expected).abs().max() <= TOLERANCE
+            ends[n] = alone(model, cache, [next_ids[n : n + 1]])
+        left = torch.tensor([0, 2])  # the longest and another, so that its padding counts
+        joined.batch_select_indices(left)
+        ending = model(**next_inputs(joined, next_ids[left])).logits
+        assert (ending - torch.cat([ends[0], ends[2]])).abs().max() <= TOLERANCE
     assert len({inputs["input_ids"].shape[1] for inputs in each}) == len(LENGTHS)
 
 

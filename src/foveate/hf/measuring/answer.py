@@ -138,7 +138,7 @@ def greedy_together(
         if not going:
             return answers
         if 2 * len(going) <= len(batch):
-            cache.batch_select_indices(rows := torch.tensor(going, device=new.device))
+            cache.batch_select_indices(rows := new.new_tensor(going))
             batch, new = [batch[row] for row in going], new[rows]
         logits = session.model(**next_inputs(cache, new[:, None])).logits[:, -1]
 
