@@ -38,7 +38,7 @@ ROWS = 40  # answers decoded together at most
 
 
 class Compressed(NamedTuple):
-    """A question, and what it asks about: a prompt under a policy."""
+    """A question, and the prompt before it, compressed under a policy."""
 
     spec: str
     policy: Policy

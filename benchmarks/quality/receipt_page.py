@@ -45,15 +45,22 @@ def write_page(folder: Path, title: str, results: Path = RESULTS) -> None:
         lines += [f"## {protocol.capitalize()}", "", *_tables(rows), ""]
     if refused:
         lines += ["## Refused", "", *sorted({_refusal(row) for row in refused}), ""]
+    here = machine()
     data = {
         "model": {key: about[key] for key in ("model", "weights", "all_columns", "versions")},
-        "machine": machine(),
+        "machine": here,
         "receipts": _digest(runs),
         "counts": {protocol: _counts(rows) for protocol, rows in runs.items()},
         "predictions": {protocol: _predictions(rows) for protocol, rows in runs.items()},
     }
-    lines += [f"Weights {about['weights'][:16]}, receipts {data['receipts']}; {data['machine']}."]
+    lines += [f"Weights {about['weights'][:16]}, receipts {data['receipts']}; {_facts(here)}."]
     write(title, "\n".join(lines), data, results)
+
+
+def _facts(about: Mapping[str, Any]) -> str:
+    """Return the processor, threads and versions in words."""
+    versions = f"torch {about['torch']}, transformers {about['transformers']}"
+    return f"{about['machine']}, threads: {about['threads']}, {versions}"
 
 
 def _refusal(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Lines under tables of results: the command, seed, versions and hash of the data behind them."""
+"""Text around tables of results: the command, seed, versions and hash of the data behind them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +86,11 @@ ORIGINS = {
     ),
 }
 """Origins of the tables of README and docs/quality.md, by the name of their markers."""
+
+
+def filled(text: str) -> str:
+    """Return a text in lines of at most 100 characters, as the pages have it."""
+    return fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def with_origin(name: str, table: Callable[[], str]) -> Callable[[], str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from textwrap import fill
 from typing import Any
 
-from provenance import ROOT
+from leaderboard import short
+from provenance import ROOT, filled
 
 BUDGETS = ("20%", "10%", "5%")
 AT = "10%"
@@ -27,19 +27,19 @@ def lead() -> str:
     counts = _part("query-agnostic", 0)
     asked, found = counts["questions"], _by_name(counts)
     full = found["full"][""]
-    best, *others = (found[name][AT]["right"] for name in SHOWN)
+    others = [f"`{name}` {found[name][AT]['right']}" for name in SHOWN[1:]]
     text = (
-        f"{counts['receipts']} scanned receipts (SROIE), read by the second model that ships, "
-        f"which has seen none of them, and compressed before {asked} questions about them: the "
-        f"full cache has {full['right']} right answers, and with {AT.replace('%', ' %')} of it "
-        f"`recommended` with its profile has **{best}**, `{SHOWN[1]}` {others[0]}, `{SHOWN[2]}` "
-        f"{others[1]} and `{SHOWN[3]}` {others[2]}:"
+        f"The second model that ships reads {counts['receipts']} scanned receipts (SROIE), which "
+        f"it has never seen. They are compressed before {asked} questions about them. The full "
+        f"cache has {full['right']} right answers. With {AT.replace('%', ' %')} of it "
+        f"`recommended` with its profile (a star) has **{found[SHOWN[0]][AT]['right']}**, "
+        f"{', '.join(others[:-1])} and {others[-1]}:"
     )
     head = f"| | kept | right, of {asked} | same as the full cache's, of {asked} |"
     rows = [("full cache", "100%", full)]
     rows += [(f"`{name}`", budget, found[name][budget]) for name in SHOWN for budget in BUDGETS[:2]]
     cells = [f"| {name} | {kept} | {x['right']} | {x['same']} |" for name, kept, x in rows]
-    return "\n".join([_filled(text), "", head, "|---|---|---|---|", *cells])
+    return "\n".join([filled(text), "", head, "|---|---|---|---|", *cells])
 
 
 def table(protocol: str) -> str:
@@ -88,10 +88,5 @@ def _by_name(counts: Mapping[str, Any]) -> dict[str, dict[str, dict[str, int]]]:
     found: dict[str, dict[str, dict[str, int]]] = {}
     for spec, of_spec in counts["policies"].items():
         method, _, budget = spec.partition(" ")
-        name = method.partition(":")[0] + "*" * ("profile=" in method)
-        found.setdefault(name, {})[budget] = of_spec
+        found.setdefault(short(method), {})[budget] = of_spec
     return found
-
-
-def _filled(text: str) -> str:
-    return fill(text, 100, break_long_words=False, break_on_hyphens=False)

@@ -29,7 +29,7 @@ import scans
 import served
 import tested_by
 import way
-from provenance import with_origin
+from provenance import filled, with_origin
 
 import foveate
 from foveate.cli.run.rows import Figures, stored
@@ -126,7 +126,7 @@ def kept() -> str:
         f"{' and '.join(str(other.same) for other in others)}:"
     )
     head = f"| | kept | KV memory | same answer, of {questions} | right, of {questions} |"
-    lines = [_filled(text), "", head, "|---|---|---|---|---|"]
+    lines = [filled(text), "", head, "|---|---|---|---|---|"]
     for spec, figures in evaluation.by_spec.items():
         method, budget = named(spec)
         name, amount = (f"`{method}`", budget) if budget else ("full cache", "100%")
@@ -140,7 +140,7 @@ def landing() -> str:
     evaluation = stored()
     full, best, *_ = evaluation.by_spec.values()
     questions = f"{evaluation.questions} questions about {evaluation.task.replace('_', ' ')}"
-    return _filled(
+    return filled(
         f"On {questions}, **{best.same} of {evaluation.questions}** answers of the demo model are "
         f"those of the full cache with **{_percent(best.kv_bytes / full.kv_bytes, 0)}** of it: "
         f"{_mib(best)} instead of {_mib(full)}, under `recommended` with its profile "
@@ -161,7 +161,7 @@ def speed() -> str:
     snapkv, adakv = rows["snapkv"], rows["adakv"]
     longer = " and ".join(_percent(row["prefill_ratio"] - 1, 1) for row in (snapkv, adakv))
     share = snapkv["budget"].replace("%", " %")
-    return _filled(
+    return filled(
         f"Speed: with {share} of {found['tokens']:,} tokens kept, on a CPU, a token of the answer "
         f"takes {snapkv['decode_ratio']:.2f} of the full cache's time with `snapkv` and "
         f"{adakv['decode_ratio']:.2f} with `adakv`, whose heads keep different numbers as those of "
@@ -196,7 +196,7 @@ def peers() -> str:
         f"SmolLM2-135M, {found['tokens']:,} tokens, 20 % kept, 2 threads of a CPU, against kvpress "
         "0.5.5 ([peers.md](benchmarks/results/peers.md)):"
     )
-    return "\n".join([_filled(setting), "", *(_item(line) for line in lines)])
+    return "\n".join([filled(setting), "", *(_item(line) for line in lines)])
 
 
 def _ratios(rows: tuple[dict[str, Any], dict[str, Any]], name: str) -> str:
@@ -210,10 +210,6 @@ def _item(text: str) -> str:
 
 def _percent(share: float, digits: int) -> str:
     return f"{100 * share:.{digits}f} %"
-
-
-def _filled(text: str) -> str:
-    return fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def answers() -> str:
@@ -346,7 +342,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "kept": with_origin("kept", kept),
         "speed": with_origin("speed", speed),
         "peers": with_origin("peers", peers),
-        "models": lambda: _filled(models.supported()),
+        "models": lambda: filled(models.supported()),
     },
     ROOT / "docs" / "index.md": {"landing": landing},
     ROOT / "docs" / "methods.md": {"methods": methods},

@@ -133,7 +133,7 @@ class Place(NamedTuple):
     tax: str
 
 
-PLACES = (
+PLACES = (  # one that stands twice is drawn twice as often
     Place("my", "RM", "GST"),
     Place("my", "RM", "GST"),
     Place("my", "RM", "SST"),

@@ -10,7 +10,7 @@ in its own cache.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -116,35 +116,28 @@ def greedy_together(
     rest: Int[Tensor, "1 r"] | None = None,
 ) -> list[list[int]]:
     """Decode an answer for each prompt, like :func:`greedy`, after ``rest``, which is the end of
-    all prompts. The prompts' caches are not changed. Rows that have ended are dropped when they are
-    half of the batch.
+    all prompts. The prompts' caches are not changed. A row that has ended leaves the batch.
     """
     if not prompts:
         return []
     cache, stop = join(session, [prompt.cache for prompt in prompts]), ends(session.model)
     logits = torch.cat([prompt.first for prompt in prompts])
     if rest is not None and rest.shape[1]:
-        rows = rest.expand(len(prompts), -1)
-        logits = session.model(**next_inputs(cache, rows)).logits[:, -1]
+        inputs = next_inputs(cache, rest.expand(len(prompts), -1))
+        logits = session.model(**inputs).logits[:, -1]
     answers: list[list[int]] = [[] for _ in prompts]
     batch = answers
     while True:
         new = logits.argmax(-1)
-        going = []
-        for row, (answer, token) in enumerate(zip(batch, new.tolist(), strict=True)):
-            if not _ended(answer, stop, longest):
-                answer.append(token)
-                going += [] if _ended(answer, stop, longest) else [row]
+        for answer, token in zip(batch, new.tolist(), strict=True):
+            answer.append(token)
+        going = [n for n, own in enumerate(batch) if own[-1] not in stop and len(own) < longest]
         if not going:
             return answers
-        if 2 * len(going) <= len(batch):
+        if len(going) < len(batch):
             cache.batch_select_indices(rows := new.new_tensor(going))
-            batch, new = [batch[row] for row in going], new[rows]
+            batch, new = [batch[n] for n in going], new[rows]
         logits = session.model(**next_inputs(cache, new[:, None])).logits[:, -1]
-
-
-def _ended(answer: Sequence[int], stop: Set[int], longest: int) -> bool:
-    return len(answer) >= longest or bool(answer and answer[-1] in stop)
 
 
 @torch.no_grad()
