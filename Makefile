@@ -151,7 +151,8 @@ MEETS_TRANSFORMERS := tests/backends/test_internals.py tests/backends/test_cache
 # These tests check the shapes and types of every signature, at half the speed; `make test` does not. So
 # there is a file of every other layer here.
 CHECKED := tests/literal tests/methods/test_literal.py tests/ops/test_window_attention.py \
-	tests/core/test_storage.py tests/stages/test_scores.py tests/data/test_images.py \
+	tests/methods/test_fast_kvzip.py tests/core/test_defaults.py tests/core/test_storage.py \
+	tests/stages/test_scores.py tests/data/test_images.py \
 	tests/analysis/test_measures.py tests/chat/test_pipeline.py \
 	tests/stream/test_stream.py tests/eval/test_analyses.py tests/report/test_charts.py
 

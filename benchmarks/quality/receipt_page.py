@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
@@ -82,7 +83,18 @@ def _parts(by_spec: Answers) -> Iterator[tuple[list[str], set[str]]]:
     sizes = sorted(map(len, by_spec.values()))
     for size in dict.fromkeys((*sizes[:1], *sizes[-2:][:1])):  # not that of the full cache alone
         specs = [spec for spec, of_spec in by_spec.items() if len(of_spec) >= size]
-        yield specs, set.intersection(*({*by_spec[spec]} for spec in specs))
+        common = set.intersection(*({*by_spec[spec]} for spec in specs))
+        yield _best_first(by_spec, specs, common), common
+
+
+def _best_first(by_spec: Answers, specs: Sequence[str], common: set[str]) -> list[str]:
+    """Return the full cache, then methods by their right answers at 10 %, with their budgets."""
+    right = {
+        named(spec).method: sum(by_spec[spec][sample]["score"] for sample in common)
+        for spec in specs
+        if named(spec).budget == "10%"
+    }
+    return sorted(specs, key=lambda spec: -right.get(named(spec).method, math.inf))
 
 
 def _by_spec(rows: Rows) -> Answers:

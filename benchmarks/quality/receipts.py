@@ -2,7 +2,7 @@ r"""Board of methods on real scans: four fields of SROIE's receipts, read by the
 
     PYTHONPATH=demo_model python -m benchmarks.quality.receipts --data ICDAR-2019-SROIE \
         [--protocols query-agnostic query-aware] [--receipts 300] [--all-methods 100] [--hours 8] \
-        [--all-columns]
+        [--all-columns] [--methods kvzip ...]
 
 Answers are stored one by one under benchmarks/runs; the same command continues. Two processes with
 a protocol each may run side by side. All methods answer about the first receipts; then the full
@@ -112,7 +112,7 @@ def main() -> None:
     write = partial(write_page, home / kind, title)
     if not a.only_write:
         found = profiles(loaded, home / "profiles").items()
-        specs = contenders([*(f"{m}:profile={path}" for m, path in found), *METHODS], a.budgets)
+        specs = contenders([*(f"{m}:profile={path}" for m, path in found), *a.methods], a.budgets)
         about = {"model": NAME, "weights": weights, "all_columns": a.all_columns}
         for protocol in a.protocols:
             configuration = {**about, "protocol": protocol, "versions": versions_of_results()}
@@ -162,6 +162,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--receipts", type=int, default=300, help="receipts, or groups of them")
     parser.add_argument("--all-methods", type=int, default=100, help="receipts for all methods")
     parser.add_argument("--several", type=int, choices=(2, 4, 8), help="receipts in a prompt")
+    parser.add_argument(
+        "--methods", nargs="+", default=METHODS, help="beside those with a profile of their own"
+    )
     parser.add_argument("--budgets", nargs="+", default=BUDGETS)
     parser.add_argument(
         "--all-columns", action="store_true", help="a visual token for each column of text"

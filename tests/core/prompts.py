@@ -106,13 +106,13 @@ class GivenCounts:
 
 def compressed(policy, given, **options):
     """What a policy keeps of each layer of a prompt."""
-    generator = torch.Generator().manual_seed(1)
+    width, generator = 5, torch.Generator().manual_seed(1)
     weights = [
-        torch.randn(q.shape[1], v.shape[3], 6, generator=generator) for q, _, v in given.layers
+        torch.randn(q.shape[1], v.shape[3], width, generator=generator) for q, _, v in given.layers
     ]
     # of each token's own keys, so that rows keep theirs in any batch
     hidden = [k.transpose(1, 2).flatten(2) for _, k, _ in given.layers]
-    hidden = [torch.nn.functional.pad(x, (0, 5 - x.shape[2])) for x in hidden]
+    hidden = [torch.nn.functional.pad(x, (0, width - x.shape[2])) for x in hidden]
     options = {"output_weights": weights, "hidden_states": hidden} | options
     return foveate.compress_tensors(policy, given.layers, given.vision, given.mask, **options)
 

@@ -21,7 +21,7 @@ from .prompts import prompt
 from .test_compress_tensors import NAMES, WHOLE, of
 
 GIVEN = prompt([40, 31], h=2, g=2, d=8, e=8, depth=3)
-WEIGHTS = [torch.randn(4, 8, 6, generator=torch.Generator().manual_seed(1))] * 3
+WEIGHTS = [torch.randn(4, 8, 5, generator=torch.Generator().manual_seed(1))] * 3
 HIDDEN = [torch.randn(2, 40, 5, generator=torch.Generator().manual_seed(2))] * 3
 MASK = GIVEN.mask
 HEADS = [[0.1, 0.9], [0.4, 0.2], [0.7, 0.3]]

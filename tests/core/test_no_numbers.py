@@ -20,7 +20,7 @@ from .prompts import Spy, prompt
 from .test_compress_tensors import NAMES, of
 
 GIVEN = prompt([40, 31], h=2, g=2, d=8, e=8, depth=3)
-WEIGHTS = [torch.randn(4, 8, 6, generator=torch.Generator().manual_seed(1))] * 3
+WEIGHTS = [torch.randn(4, 8, 5, generator=torch.Generator().manual_seed(1))] * 3
 HIDDEN = [torch.randn(2, 40, 5, generator=torch.Generator().manual_seed(2))] * 3
 POLICIES = {
     **{name: of(name, "50%") for name in NAMES if name not in ("full", "kivi", "turboquant")},

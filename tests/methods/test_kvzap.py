@@ -48,6 +48,14 @@ def test_what_is_above_the_threshold_is_kept_with_both_ends(maps):
     assert len(counts) > 4
 
 
+def test_last_tokens_stay_within_a_budget(maps):
+    """An answer loses characters without the end of its question."""
+    given = prompt([60], h=HEADS, d=SIZE, depth=DEPTH)
+    for kept in compressed(foveate.kvzap(profile=maps[1], budget="50%"), given):
+        for head in range(HEADS):
+            assert {57, 58, 59} <= set(kept.positions(0, head).tolist())
+
+
 def test_a_cap_bounds_each_head_by_its_best(maps):
     given = prompt([40], h=HEADS, d=SIZE, depth=DEPTH)
     best = foveate.kvzap(profile=maps[1], budget="25%", recent=3).but(budget=Uniform(amount="25%"))

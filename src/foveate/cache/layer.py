@@ -5,6 +5,7 @@ Axis letters, used in every signature of the package:
     b  rows of the batch          h  KV heads            g  query heads per KV head (hq = h * g)
     n  slots: stored KV pairs     m  queries at hand     w  queries of the observation window
     d  head size of q and k       e  head size of v                 c  size of the hidden states
+    t  tokens whose hidden states are at hand
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ class Layer:
     output_weight: Float[Tensor, "hq e c"] | None = None  # W_o, if the score needs it
     # norms of the residual stream at the queries, before the layer's own norm; if needed, too
     residual_norm: Float[Tensor, "b m"] | None = None
-    # what the layer's attention module reads at the queries; if needed, too
-    hidden: Float[Tensor, "b m c"] | None = None
+    # what the layer's attention module reads at the queries, or after a re-prefill at all tokens of
+    # the prompt; if needed, too
+    hidden: Float[Tensor, "b t c"] | None = None
     # by-products of the attention, if it computed them
     column_sums: Float[Tensor, "b hq n"] | None = None  # sums over queries of the softmax
     window_sums: WindowSums | None = None

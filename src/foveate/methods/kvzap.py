@@ -5,7 +5,9 @@ the highest contribution that the pair makes to any token of the second reading.
 again, a score does not depend on the other stored pairs, and it means the same in every prompt:
 pairs at or above ``threshold`` stay, and the last ``recent`` tokens. Their number depends on the
 prompt, head by head. With ``when=over_budget(every=64)`` the same goes on while an answer grows.
-With a ``budget`` instead, one ranking of all heads sets each head's number.
+With a ``budget`` instead, one ranking of all heads sets each head's number, and the last tenth of
+the budget stays: a map that has learned which pairs repeat a page ranks the end of a question and
+the first words of the answer's turn last, and without them answers lose characters.
 
 Differences from the authors' code:
 
@@ -46,6 +48,8 @@ from foveate.stages.score.reconstruction import NOTED, Reconstruction
 
 SLIDING_WINDOW = 128
 """Number of last tokens that are kept beside a threshold."""
+LAST = 0.1
+"""Share of a budget that last tokens take, as in :mod:`foveate.methods.fast_kvzip`."""
 RIDGE = 0.01
 LEAST = 1e-6
 """Lowest score that is distinguishable from zero, since the logarithm is taken."""
@@ -117,7 +121,8 @@ def kvzap(
 
     Args:
         threshold: Lowest log score that is kept, e.g. -4.
-        recent: Last tokens, always kept; by default 128 beside a threshold, else none.
+        recent: Last tokens, always kept; by default 128 beside a threshold, else a tenth of the
+            budget.
 
     Raises:
         InvalidParameter: a budget beside a threshold.
@@ -134,7 +139,7 @@ def kvzap(
     if budget is not None:
         keeps = OneRanking(amount=budget)
     if recent is None:
-        recent = SLIDING_WINDOW if budget is None else 0
+        recent = SLIDING_WINDOW if budget is None else LAST
     return Policy(
         score=SurrogateScore(profile=profile),
         budget=keeps,

@@ -47,8 +47,8 @@ class ByProfile(WithoutQueries):
         return load_tensors(self.profile, self.method)
 
 
-def hidden_states(layer: Layer) -> Float[Tensor, "b m c"]:
-    """Return what the attention module reads at the layer's queries.
+def hidden_states(layer: Layer) -> Float[Tensor, "b t c"]:
+    """Return what the attention module reads at the layer's queries, or at all tokens.
 
     Raises:
         InvalidInput: the layer has no hidden states.
