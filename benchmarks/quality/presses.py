@@ -165,7 +165,8 @@ def page(found: Sequence[Mapping[str, Any]]) -> list[str]:
             )
         heads = ["policy", "right", "right in kvpress", "same answers", "equal positions"]
         count = len({row["sample"] for row in mine})
-        text += [f"## Line {task} tokens: {count} questions", "", *table(heads, cells), ""]
+        questions = f"{count} question{'s' * (count != 1)}"
+        text += [f"## Line {task} tokens: {questions}", "", *table(heads, cells), ""]
     return text
 
 

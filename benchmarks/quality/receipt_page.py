@@ -41,7 +41,9 @@ def write_page(folder: Path, title: str, results: Path = RESULTS) -> None:
     refused = [row for run in stored.values() for row in run.rows if "error" in row]
     (about, *_) = (run.configuration for run in stored.values())
     form = "a token for each " + ("column" if about["all_columns"] else "character")
-    lines = ["# Real receipts", "", INTRODUCTION.format(form=form), ""]
+    several = next(row["labels"].get("receipts") for rows in runs.values() for row in rows)
+    heading = "# Real receipts" + (f", {several} in a prompt" if several else "")
+    lines = [heading, "", INTRODUCTION.format(form=form), ""]
     for protocol, rows in runs.items():
         lines += [f"## {protocol.capitalize()}", "", *_tables(rows), ""]
     if refused:

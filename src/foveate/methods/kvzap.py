@@ -5,9 +5,9 @@ the highest contribution that the pair makes to any token of the second reading.
 again, a score does not depend on the other stored pairs, and it means the same in every prompt:
 pairs at or above ``threshold`` stay, and the last ``recent`` tokens. Their number depends on the
 prompt, head by head. With ``when=over_budget(every=64)`` the same goes on while an answer grows.
-With a ``budget`` instead, one ranking of all heads sets each head's number, and the last tenth of
-the budget stays: a map that has learned which pairs repeat a page ranks the end of a question and
-the first words of the answer's turn last, and without them answers lose characters.
+With a ``budget`` instead, one ranking of all heads sets each head's number, and the last tokens
+take a tenth of the budget: a map that has learned which pairs repeat a page ranks the end of a
+question low, and without it answers lose characters.
 
 Differences from the authors' code:
 
