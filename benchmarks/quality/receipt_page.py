@@ -20,6 +20,7 @@ from foveate_lab.eval.summary import Estimate, mean_difference
 Rows = Sequence[Mapping[str, Any]]
 Answers = dict[str, dict[str, Mapping[str, Any]]]
 """Rows by spec and question."""
+RANKED_AT = "10%"
 BLIND = "image=none"  # in the name of the task whose prompts have no image
 INTRODUCTION = """\
 Fields of scanned receipts of SROIE's test merchants (totals, where a prompt has several), read by
@@ -41,7 +42,7 @@ def write_page(folder: Path, title: str, results: Path = RESULTS) -> None:
     refused = [row for run in stored.values() for row in run.rows if "error" in row]
     (about, *_) = (run.configuration for run in stored.values())
     form = "a token for each " + ("column" if about["all_columns"] else "character")
-    several = next(row["labels"].get("receipts") for rows in runs.values() for row in rows)
+    several = next((row["labels"].get("receipts") for rows in runs.values() for row in rows), None)
     heading = "# Real receipts" + (f", {several} in a prompt" if several else "")
     lines = [heading, "", INTRODUCTION.format(form=form), ""]
     for protocol, rows in runs.items():
@@ -91,12 +92,18 @@ def _parts(by_spec: Answers) -> Iterator[tuple[list[str], set[str]]]:
 
 def _best_first(by_spec: Answers, specs: Sequence[str], common: set[str]) -> list[str]:
     """Return the full cache, then methods by their right answers at 10 %, with their budgets."""
-    right = {
-        named(spec).method: sum(by_spec[spec][sample]["score"] for sample in common)
-        for spec in specs
-        if named(spec).budget == "10%"
-    }
+    right = right_answers([by_spec[spec][sample] for spec in specs for sample in common])
     return sorted(specs, key=lambda spec: -right.get(named(spec).method, math.inf))
+
+
+def right_answers(rows: Rows) -> dict[str, float]:
+    """Return each method's right answers at 10 %."""
+    right: dict[str, float] = {}
+    for row in rows:
+        method, budget = named(row["spec"])
+        if budget == RANKED_AT and "error" not in row:
+            right[method] = right.get(method, 0.0) + row["score"]
+    return right
 
 
 def _by_spec(rows: Rows) -> Answers:

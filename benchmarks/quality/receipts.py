@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, get_args
 import torch
 
 from benchmarks.quality.receipt_answers import answers, receipts
-from benchmarks.quality.receipt_page import write_page
+from benchmarks.quality.receipt_page import right_answers, write_page
 from benchmarks.quality.receipt_profiles import profiles
 from foveate.compression.labels import named
 from foveate.hf.saving.identity import ModelIdentity
@@ -43,7 +43,7 @@ from foveate_reader.model import load as load_reader
 
 RUNS = Path(__file__).parents[1] / "runs" / "sroie"
 BUDGETS = ("20%", "10%", "5%")
-RANKED_AT, BEST, REFERENCE = "10%", 4, "random"
+BEST, REFERENCE = 4, "random"
 EVERY = 10  # receipts between two writings of the page
 METHODS = (
     "recommended",
@@ -141,12 +141,9 @@ def _answer_all(
 
 def best_of(rows: Sequence[Mapping[str, Any]], specs: Sequence[str]) -> list[str]:
     """Return the specs, at all budgets, of the methods with most right answers at 10 %."""
-    right: dict[str, float] = {}
-    for row in rows:
-        method, budget = named(row["spec"])
-        if budget == RANKED_AT and "error" not in row and not method.startswith(REFERENCE):
-            right[method] = right.get(method, 0.0) + row["score"]
-    best = sorted(right, key=lambda method: -right[method])[:BEST]
+    right = right_answers(rows)
+    methods = [method for method in right if not method.startswith(REFERENCE)]
+    best = sorted(methods, key=lambda method: -right[method])[:BEST]
     return [spec for spec in specs if named(spec).method in best]
 
 
@@ -162,9 +159,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--receipts", type=int, default=300, help="receipts, or groups of them")
     parser.add_argument("--all-methods", type=int, default=100, help="receipts for all methods")
     parser.add_argument("--several", type=int, choices=(2, 4, 8), help="receipts in a prompt")
-    parser.add_argument(
-        "--methods", nargs="+", default=METHODS, help="beside those with a profile of their own"
-    )
+    parser.add_argument("--methods", nargs="+", default=METHODS, help="beside the calibrated ones")
     parser.add_argument("--budgets", nargs="+", default=BUDGETS)
     parser.add_argument(
         "--all-columns", action="store_true", help="a visual token for each column of text"
